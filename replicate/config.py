@@ -1,0 +1,318 @@
+"""The settings of an instance, checked: the file that sets them, and what can not work together.
+
+Guarantees: a `Config` in hand has been checked: every key known, every value of its type and within its bounds, no
+combination that can not work. Whatever is wrong is refused with a `ConfigurationError` that names the key, the bounds
+or the nearest known key. The default file is written from the same table (settings.py), so the two can not differ.
+Refuses to know: who uses a setting. Pure, apart from `load`, which reads the one file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from replicate.errors import ConfigurationError, PermissionRefusedError
+from replicate.limits import DEFAULT_PORT, KIB, MIB
+from replicate.settings import (
+    GIB,
+    ApplicationConfig,
+    DaemonConfig,
+    JournalConfig,
+    LogConfig,
+    ReceiverConfig,
+    Scalar,
+    Setting,
+    SourceConfig,
+    UpdateConfig,
+)
+
+FILE_NAME: Final = "replicate.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """HOST and PORT of a TCP end; an IPv6 host is kept without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All sections. Made by `parse` or `load`; `Config()` is the defaults. Immutable."""
+
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    source: SourceConfig = field(default_factory=SourceConfig)
+    receiver: ReceiverConfig = field(default_factory=ReceiverConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
+    daemon: DaemonConfig = field(default_factory=DaemonConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    application: ApplicationConfig = field(default_factory=ApplicationConfig)
+
+    def values(self) -> Iterator[tuple[Setting, Scalar]]:
+        """Every setting with the value it has here, in the order of the file."""
+        for setting in SETTINGS.values():
+            yield setting, getattr(getattr(self, setting.section), setting.name)
+
+    def with_values(self, values: Mapping[str, object], *, where: str = "command line") -> Config:
+        """The same with `{"section.name": value}` set; a text is converted, as a flag gives it. Checked anew.
+
+        Raises ConfigurationError naming `where`; self is unchanged in any case.
+        """
+        changed: dict[str, dict[str, Scalar]] = {}
+        for key, value in values.items():
+            setting = SETTINGS.get(key)
+            if setting is None:
+                raise _unknown(key, where)
+            changed.setdefault(setting.section, {})[setting.name] = _convert(setting, value, where)
+        parts: dict[str, Any] = {
+            section: replace(getattr(self, section), **names) for section, names in changed.items()
+        }
+        made = replace(self, **parts)
+        _check_combinations(made, where)
+        return made
+
+
+def _table() -> dict[str, Setting]:
+    rows = {}
+    for section in fields(Config):
+        for item in fields(section.default_factory):  # type: ignore[arg-type]
+            key = f"{section.name}.{item.name}"
+            rows[key] = Setting(key, cast(Scalar, item.default), item.metadata["facts"])
+    return rows
+
+
+SETTINGS: Final[Mapping[str, Setting]] = _table()
+SECTIONS: Final = tuple(item.name for item in fields(Config))
+
+
+def parse(text: str, *, where: str = FILE_NAME) -> Config:
+    """A checked Config from TOML text; what is not set there has its default. Raises ConfigurationError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"not valid TOML: {error}", where=where, do="Mend that line") from error
+    values: dict[str, object] = {}
+    for section, content in document.items():
+        if section not in SECTIONS:
+            raise _unknown(section, where)
+        if not isinstance(content, dict):
+            raise ConfigurationError(f"{section} is a section, not a key", where=where, do=f"Write [{section}]")
+        values.update({f"{section}.{name}": value for name, value in content.items()})
+    return Config().with_values(values, where=where)
+
+
+def load(path: Path) -> Config:
+    """The Config of the file at `path` (a file that is not there sets nothing). Raises ConfigurationError."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Config()
+    except PermissionError as error:
+        raise PermissionRefusedError(
+            "the configuration can not be read", where=str(path), do="Run as the instance's owner"
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(f"can not be read: {error.strerror}", where=str(path)) from error
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"byte {error.start} is not UTF-8", where=str(path), do="Save it as UTF-8") from error
+    return parse(text, where=str(path))
+
+
+def default_text() -> str:
+    """A commented file that lists every setting with its default; `parse(default_text()) == Config()`."""
+    lines = [
+        "# Settings of this instance. What is commented out has the default shown.",
+        "# After a change: replicate config check; a daemon reads the file when it starts.",
+    ]
+    section = ""
+    for setting in SETTINGS.values():
+        if setting.section != section:
+            section = setting.section
+            lines += ["", f"[{section}]"]
+        lines += [
+            f"# {setting.facts.sentence}{_bounds(setting)}",
+            f"# {setting.name} = {shown(setting, setting.default)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def shown(setting: Setting, value: Scalar) -> str:
+    """The value as the file shows it: a size in its largest whole unit."""
+    if setting.facts.unit == "bytes" and isinstance(value, int) and value:
+        for name, unit in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+            if value % unit == 0:
+                return f'"{value // unit} {name}"'
+    return toml_value(value)
+
+
+def toml_value(value: Scalar) -> str:
+    """The value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)
+
+
+def parse_address(text: str, *, where: str) -> Address:
+    """HOST:PORT, [IPV6]:PORT, or HOST alone (the default port). Raises ConfigurationError naming `where`."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]/]+))(?::([0-9]{1,5}))?", text)
+    port = DEFAULT_PORT if match is None or match[3] is None else int(match[3])
+    if match is None or port > 65535:
+        raise ConfigurationError(f"{text!r} is not HOST:PORT", where=where, do="Write it like 127.0.0.1:7430")
+    return Address(match[1] or match[2], port)
+
+
+def require_loopback(address: Address, *, where: str) -> None:
+    """Plain TCP never leaves the machine: anybody on the way could read and change it."""
+    if not address.is_loopback:
+        raise ConfigurationError(
+            f"{address} is not a loopback address, and the stream is not encrypted",
+            where=where,
+            do="Use 127.0.0.1, [::1] or localhost (with a tunnel of your own to reach another host)",
+        )
+
+
+def _unknown(key: str, where: str) -> ConfigurationError:
+    section, _, name = key.partition(".")
+    if name and section in SECTIONS:
+        elsewhere = [k for k in SETTINGS if k.endswith(f".{name}")]
+        known = [s.name for s in SETTINGS.values() if s.section == section]
+        near = elsewhere or [f"{section}.{n}" for n in difflib.get_close_matches(name, known, 1)]
+        near = near or difflib.get_close_matches(key, list(SETTINGS), 1, 0.5)
+        do = f"Did you mean {near[0]}?" if near else f"[{section}] knows {', '.join(known)}"
+        return ConfigurationError(f"unknown key {key}", where=where, do=do)
+    near = difflib.get_close_matches(section, SECTIONS, 1)
+    do = f"Did you mean [{near[0]}]?" if near else f"Known are {', '.join(SECTIONS)}"
+    inside = [k for k in SETTINGS if k.endswith(f".{key}")]
+    if inside:
+        do = f"It belongs into [{inside[0].partition('.')[0]}]"
+    return ConfigurationError(f"unknown section or key {key}", where=where, do=do)
+
+
+_UNITS: Final = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024 * GIB}
+
+
+def _convert(setting: Setting, value: object, where: str) -> Scalar:
+    """`value` as the setting's type, within its bounds. ConfigurationError names the key and what would be right."""
+    kind, facts = setting.kind, setting.facts
+    converted: Scalar | None = None
+    if kind is bool:
+        converted = value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value).lower())
+    elif kind is str:
+        converted = value if isinstance(value, str) else None
+    elif isinstance(value, str):
+        converted = _number(value, setting)
+    elif isinstance(value, bool):
+        converted = None
+    elif kind is float and isinstance(value, (int, float)):
+        converted = float(value)
+    elif kind is int and isinstance(value, int):
+        converted = value
+    name = {bool: "true or false", str: "a text", int: "a whole number", float: "a number"}[kind]
+    if converted is None:
+        raise ConfigurationError(f"{setting.key} = {value!r} is not {name}", where=where, do=_allowed(setting))
+    if facts.choices and converted not in facts.choices:
+        near = difflib.get_close_matches(str(converted), facts.choices, 1)
+        do = f"Did you mean {near[0]!r}? {_allowed(setting)}" if near else _allowed(setting)
+        raise ConfigurationError(f"{setting.key} = {converted!r} is none of its values", where=where, do=do)
+    if not isinstance(converted, (str, bool)):
+        low, high = facts.least, facts.most
+        if (
+            not math.isfinite(converted)
+            or (low is not None and converted < low)
+            or (high is not None and converted > high)
+        ):
+            raise ConfigurationError(f"{setting.key} = {converted} is out of bounds", where=where, do=_allowed(setting))
+    return converted
+
+
+def _number(text: str, setting: Setting) -> int | float | None:
+    """Flags come as text; sizes may also be written like "64 MiB"."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None:
+        return None
+    unit = (
+        _UNITS.get(match[2].lower()) if setting.facts.unit == "bytes" else {"": 1, setting.facts.unit: 1}.get(match[2])
+    )
+    if unit is None:
+        return None
+    number = float(match[1]) * unit
+    if setting.kind is float:
+        return number
+    return int(number) if number.is_integer() else None
+
+
+def _allowed(setting: Setting) -> str:
+    facts = setting.facts
+    if facts.choices:
+        return f"Use one of {', '.join(facts.choices)}"
+    if facts.unit == "bytes" and facts.least is not None and facts.most is not None:
+        return f"Use {shown(setting, int(facts.least))} to {shown(setting, int(facts.most))}"
+    if facts.least is not None and facts.most is not None:
+        return f"Use {facts.least:g} to {facts.most:g} {facts.unit}".rstrip()
+    return f"The default is {toml_value(setting.default)}"
+
+
+def _bounds(setting: Setting) -> str:
+    facts = setting.facts
+    if facts.choices:
+        return " One of: " + ", ".join(facts.choices) + "."
+    if facts.least is None or facts.most is None:
+        return ""
+    if facts.unit == "bytes":
+        return f" {shown(setting, int(facts.least))} to {shown(setting, int(facts.most))}, or a number of bytes."
+    return f" {'In ' + facts.unit + '; ' if facts.unit else ''}{facts.least:g} to {facts.most:g}."
+
+
+def _check_combinations(config: Config, where: str) -> None:
+    """Values that are each right and can not work together."""
+    for section in ("source", "receiver"):
+        part: SourceConfig | ReceiverConfig = getattr(config, section)
+        if part.dead_after_s <= part.heartbeat_period_s:
+            raise ConfigurationError(
+                f"{section}.dead_after_s = {part.dead_after_s:g} is not above "
+                f"{section}.heartbeat_period_s = {part.heartbeat_period_s:g}: every peer would look dead",
+                where=where,
+                do=f"Set {section}.dead_after_s to at least two periods",
+            )
+    if config.receiver.xon_percent >= config.receiver.xoff_percent:
+        raise ConfigurationError(
+            f"receiver.xon_percent = {config.receiver.xon_percent} is not below "
+            f"receiver.xoff_percent = {config.receiver.xoff_percent}: the source would never go on",
+            where=where,
+            do="Set xon_percent below xoff_percent (defaults 80 and 90)",
+        )
+    if config.journal.cap_bytes < 2 * config.journal.segment_bytes:
+        raise ConfigurationError(
+            f"journal.cap_bytes = {config.journal.cap_bytes} does not hold two segments of "
+            f"journal.segment_bytes = {config.journal.segment_bytes}",
+            where=where,
+            do="Raise cap_bytes or lower segment_bytes",
+        )
+    require_loopback(
+        parse_address(config.receiver.listen, where=f"{where}: receiver.listen"), where=f"{where}: receiver.listen"
+    )

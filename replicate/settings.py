@@ -1,0 +1,212 @@
+"""The table of settings: default, unit, bounds and one sentence for each. A field is a setting, a class its section.
+
+Guarantees: whatever is said of a setting anywhere (checks, default file, `config show`) comes from here.
+Refuses to know: the file they are read from, who uses them, and which combinations can not work (that is config.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from replicate.limits import (
+    BATCH_BYTES_MAX,
+    DEFAULT_PORT,
+    FRAME_BYTES_MAX,
+    KIB,
+    MIB,
+    POOL_BYTES_DEFAULT,
+    POOL_BYTES_MIN,
+    RECEIVE_POOL_BYTES_MIN,
+)
+
+GIB: Final = 1024 * MIB
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the table says of a setting besides its default."""
+
+    sentence: str
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the table: `key` is `section.name`; `kind` is the type of its default."""
+
+    key: str
+    default: Scalar
+    facts: Facts
+
+    @property
+    def section(self) -> str:
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.key.partition(".")[2]
+
+    @property
+    def kind(self) -> type:
+        return type(self.default)
+
+
+def _setting(default: Scalar, sentence: str, **facts: Any) -> Any:
+    return field(default=default, metadata={"facts": Facts(sentence, **facts)})
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """[journal]"""
+
+    durability: Literal["durable", "interval", "off"] = _setting(
+        "durable",
+        "A commit returns when it is on the disk, or before (synced within sync_interval_s), or is never synced.",
+        choices=("durable", "interval", "off"),
+    )
+    sync_interval_s: float = _setting(
+        1.0, "Longest time until a commit is on the disk under 'interval'.", unit="s", least=0.001, most=1.0
+    )
+    segment_bytes: int = _setting(
+        64 * MIB, "Size at which a new journal file is begun.", unit="bytes", least=2 * FRAME_BYTES_MAX, most=4 * GIB
+    )
+    cap_bytes: int = _setting(
+        10 * GIB,
+        "Most bytes of journal files kept; status warns at 70, 85 and 95 %.",
+        unit="bytes",
+        least=4 * FRAME_BYTES_MAX,
+        most=2**50,
+    )
+    cap_policy: Literal["keep", "drop-consumer"] = _setting(
+        "keep",
+        "At the cap: refuse commits, or drop the slowest consumer, which must then be seeded anew.",
+        choices=("keep", "drop-consumer"),
+    )
+    pool_bytes: int = _setting(
+        POOL_BYTES_DEFAULT,
+        "Size of the journal pool in shared memory; at most a quarter of what is free there is taken.",
+        unit="bytes",
+        least=POOL_BYTES_MIN,
+        most=64 * GIB,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """[source]"""
+
+    heartbeat_period_s: float = _setting(
+        15.0, "Time between two heartbeats to the secondary.", unit="s", least=0.05, most=3600
+    )
+    dead_after_s: float = _setting(
+        60.0, "A peer that has sent nothing for this long is taken for dead.", unit="s", least=0.1, most=86400
+    )
+    hard_tries: int = _setting(5, "First attempts to connect, made quickly; 0 for none.", least=0, most=10_000)
+    hard_period_s: float = _setting(0.5, "Time between two hard attempts.", unit="s", least=0.01, most=3600)
+    soft_period_s: float = _setting(
+        5.0, "Time between two attempts once the hard ones have failed.", unit="s", least=0.05, most=86400
+    )
+    connect_timeout_s: float = _setting(
+        5.0, "Longest time for one attempt, the hello included.", unit="s", least=0.05, most=3600
+    )
+    compression: Literal["none", "zstd"] = _setting(
+        "none", "Compress batches on the wire, if the peer can.", choices=("none", "zstd")
+    )
+    batch_bytes: int = _setting(
+        256 * KIB,
+        "Most bytes of journal frames sent as one message.",
+        unit="bytes",
+        least=4 * KIB,
+        most=BATCH_BYTES_MAX,
+    )
+    statistics_period_s: float = _setting(
+        300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverConfig:
+    """[receiver]"""
+
+    listen: str = _setting(
+        f"127.0.0.1:{DEFAULT_PORT}",
+        "HOST:PORT to wait on for the source; port 0 takes a free one and reports it. Loopback only.",
+    )
+    pool_bytes: int = _setting(
+        POOL_BYTES_DEFAULT,
+        "Size of the receive pool in shared memory; at most a quarter of what is free there is taken.",
+        unit="bytes",
+        least=RECEIVE_POOL_BYTES_MIN,
+        most=64 * GIB,
+    )
+    xoff_percent: int = _setting(
+        90, "The source is told to pause when the receive pool is fuller than this.", unit="%", least=10, most=95
+    )
+    xon_percent: int = _setting(
+        80, "The source may go on when the receive pool is emptier than this.", unit="%", least=1, most=94
+    )
+    heartbeat_period_s: float = _setting(
+        15.0, "Time after which a silent line is asked for a sign of life.", unit="s", least=0.05, most=3600
+    )
+    dead_after_s: float = _setting(
+        60.0, "A source that has sent nothing for this long is taken for dead.", unit="s", least=0.1, most=86400
+    )
+    hello_timeout_s: float = _setting(
+        5.0, "A connection that has not said who it is by then is closed.", unit="s", least=0.05, most=3600
+    )
+    statistics_period_s: float = _setting(
+        300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateConfig:
+    """[update]"""
+
+    batch_transactions: int = _setting(1000, "Most transactions applied in one local commit.", least=1, most=100_000)
+    batch_bytes: int = _setting(
+        BATCH_BYTES_MAX, "Most bytes of frames applied in one local commit.", unit="bytes", least=4 * KIB, most=64 * MIB
+    )
+    lock_timeout_s: float = _setting(
+        5.0, "Longest time to wait for a region's lock before it is reported.", unit="s", least=0.05, most=3600
+    )
+    statistics_period_s: float = _setting(
+        300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonConfig:
+    """[daemon]"""
+
+    start_timeout_s: float = _setting(
+        30.0, "`start` gives up when the daemon does not serve within this time.", unit="s", least=0.1, most=3600
+    )
+    stop_timeout_s: float = _setting(
+        120.0, "`stop` drains for at most this long, then ends the daemon.", unit="s", least=0, most=3600
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """[log]"""
+
+    level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", "Least severe event that is written.", choices=("debug", "info", "warning", "error")
+    )
+    row_values: bool = _setting(False, "Whether values of rows may stand in a log.")
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationConfig:
+    """[application]"""
+
+    busy_timeout_s: float = _setting(
+        5.0, "How long a writer waits for another before it gets 'database is locked'.", unit="s", least=0, most=86400
+    )
