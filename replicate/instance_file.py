@@ -1,0 +1,230 @@
+"""The instance file: who an instance is, which regions and peers it has. One small JSON text, replaced whole.
+
+Guarantees: a reader sees the old content or the new one, never a mixture and never an empty file (written aside, fsynced, renamed,
+directory fsynced); a damaged or newer file is refused by name; every name and path in it has been validated.
+Refuses to know: journals, pools, databases, configuration; what the facts in it are used for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import xxhash
+
+from replicate.errors import (
+    ConfigurationError,
+    DamagedError,
+    DiskFullError,
+    FormatUnknownError,
+    JournalIOError,
+    NotFoundError,
+    PermissionRefusedError,
+    UsageError,
+)
+from replicate.limits import FORMAT_VERSION, NAME_PATTERN, REGIONS_MAX
+from replicate.vector import Origin
+
+Role = Literal["primary", "secondary"]
+_NAME: Final = re.compile(NAME_PATTERN)
+
+
+def check_name(name: str, what: str) -> str:
+    """The name itself when it is a valid name of an instance, region or peer; UsageError otherwise."""
+    if not _NAME.match(name):
+        raise UsageError(
+            f"{name!r} is no {what} name",
+            do="Use 1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class RegionEntry:
+    """A registered region. `region_id` (0 to 63) is its bit in the control block; never used again after a release."""
+
+    region_id: int
+    name: str
+    uuid: bytes
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEntry:
+    """A registered consumer of this instance's journal, and where its Receiver Server listens."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFile:
+    """Everything in the file. `journal_inode` tells a restored copy from the original (design §5)."""
+
+    network: bytes
+    uuid: bytes
+    name: str
+    incarnation: int
+    role: Role
+    created_wall_ns: int
+    journal_inode: str
+    regions: tuple[RegionEntry, ...] = ()
+    peers: tuple[PeerEntry, ...] = ()
+    next_region_id: int = 0
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of what this instance commits from now on."""
+        return Origin(self.uuid, self.incarnation)
+
+
+def _to_json(content: InstanceFile) -> dict[str, Any]:
+    return {
+        "format": FORMAT_VERSION,
+        "network": str(uuid.UUID(bytes=content.network)),
+        "uuid": str(uuid.UUID(bytes=content.uuid)),
+        "name": content.name,
+        "incarnation": content.incarnation,
+        "role": content.role,
+        "created_wall_ns": content.created_wall_ns,
+        "journal_inode": content.journal_inode,
+        "next_region_id": content.next_region_id,
+        "regions": [
+            {"id": r.region_id, "name": r.name, "uuid": str(uuid.UUID(bytes=r.uuid)), "path": str(r.path)}
+            for r in content.regions
+        ],
+        "peers": [{"name": p.name, "host": p.host, "port": p.port} for p in content.peers],
+    }
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
+
+
+def encode(content: InstanceFile) -> bytes:
+    """The file's bytes: readable JSON with a check over its content."""
+    facts = _to_json(content)
+    return (json.dumps({"check": _digest(facts), **facts}, indent=2) + "\n").encode()
+
+
+def decode(raw: bytes, where: str) -> InstanceFile:
+    """The content of a file's bytes. Raises FormatUnknownError for a newer format and DamagedError for anything that does not verify."""
+    try:
+        facts = json.loads(raw)
+        if not isinstance(facts, dict):
+            raise TypeError("not an object")
+        check = facts.pop("check", None)
+        version = facts["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError("the instance file is not readable", where=where, do="Restore it from a backup") from error
+    if version != FORMAT_VERSION:
+        raise FormatUnknownError(
+            f"the instance file has format {version!r}, this release knows {FORMAT_VERSION}",
+            where=where,
+            do="Use the release that wrote it, or a newer one",
+        )
+    if check != _digest(facts):
+        raise DamagedError(
+            "the instance file was changed by hand or is damaged: its check does not match",
+            where=where,
+            do="Restore it from a backup; settings belong into replicate.toml",
+        )
+    try:
+        role = facts["role"]
+        if role not in ("primary", "secondary"):
+            raise ValueError(f"role {role!r}")
+        content = InstanceFile(
+            network=uuid.UUID(facts["network"]).bytes,
+            uuid=uuid.UUID(facts["uuid"]).bytes,
+            name=check_name(facts["name"], "instance"),
+            incarnation=int(facts["incarnation"]),
+            role=role,
+            created_wall_ns=int(facts["created_wall_ns"]),
+            journal_inode=str(facts["journal_inode"]),
+            next_region_id=int(facts["next_region_id"]),
+            regions=tuple(
+                RegionEntry(
+                    int(r["id"]), check_name(r["name"], "region"), uuid.UUID(r["uuid"]).bytes, Path(str(r["path"]))
+                )
+                for r in facts["regions"]
+            ),
+            peers=tuple(
+                PeerEntry(check_name(p["name"], "peer"), str(p["host"]), int(p["port"])) for p in facts["peers"]
+            ),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise DamagedError(f"the instance file makes no sense: {error}", where=where) from error
+    if content.incarnation < 1 or len(content.regions) > REGIONS_MAX:
+        raise DamagedError("the instance file makes no sense: incarnation or regions out of range", where=where)
+    return content
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a small file whole and durably. Raises JournalIOError/DiskFullError; after a failure the old content stands."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    try:
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(aside, path)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        try:
+            os.unlink(aside)
+        except OSError:
+            pass
+        raise io_error(error, f"could not write {path.name}", str(path)) from error
+
+
+def io_error(error: OSError, what: str, where: str) -> JournalIOError | PermissionRefusedError:
+    """The named error of an operating system error."""
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{what}: no space left", where=where, do="Free space, then try again")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PermissionRefusedError(f"{what}: {error.strerror}", where=where)
+    return JournalIOError(f"{what}: {error.strerror}", where=where)
+
+
+def read_file(path: Path) -> InstanceFile:
+    """Read and verify the instance file at `path`. NotFoundError, PermissionRefusedError or DamagedError when that can not be done."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFoundError(
+            "there is no instance here",
+            where=str(path.parent),
+            do="Name an existing one with -i, or make it: replicate instance create",
+        ) from None
+    except OSError as error:
+        raise PermissionRefusedError(f"the instance file can not be read: {error.strerror}", where=str(path)) from error
+    with os.fdopen(fd, "rb") as file:
+        return decode(file.read(16 * 1024 * 1024), str(path))
+
+
+def check_unique(content: InstanceFile) -> None:
+    """ConfigurationError when two regions or two peers bear one name, or two regions one path."""
+    for what, names in (
+        ("region name", [r.name for r in content.regions]),
+        ("region path", [str(r.path) for r in content.regions]),
+        ("peer name", [p.name for p in content.peers]),
+    ):
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(f"two entries have the same {what}: {name}")
