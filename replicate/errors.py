@@ -135,6 +135,12 @@ class JournalDamagedError(DamagedError):
     code = "JOURNAL_DAMAGED"
 
 
+class FrameDamaged(JournalDamagedError):
+    """One frame's bytes do not verify: marker, length, check or content. `facts['offset']` says where it begins."""
+
+    code = "FRAME_DAMAGED"
+
+
 class JournalMissingError(DamagedError):
     """A segment of the chain, or the wanted transaction, is not there."""
 
@@ -222,6 +228,12 @@ class SnapshotStaleError(TryAgainError):
     """A transaction began as a reader, and another one wrote before its first write."""
 
     code = "BUSY_SNAPSHOT"
+
+
+class PoolReplacedError(TryAgainError):
+    """The shared memory that we had mapped is not the instance's pool any more: attach again."""
+
+    code = "POOL_REPLACED"
 
 
 # The peer.

@@ -1,0 +1,332 @@
+"""One file of shared memory below /dev/shm: created, attached, checked and removed.
+
+The file is made with `os.open` (O_CREAT, O_EXCL, O_NOFOLLOW, O_CLOEXEC, mode 0600), `posix_fallocate` and `mmap`. Not
+`multiprocessing.shared_memory`: on Python 3.11 a process that merely attached unlinks the live segment when it exits.
+Not `ftruncate` alone: on a full tmpfs the first touch of an unallocated page kills the toucher with SIGBUS.
+
+Guarantees: a mapping is handed out only of a regular file that belongs to the instance's owner, that nobody else can
+open, that was made by this format, in this boot, for this instance, and that is as long as it says. A file that was
+unlinked or replaced behind us is noticed by `is_current()`, a new one is told from the old by its random epoch.
+Refuses to know: what the words and bytes behind the header mean.
+
+Stores become visible in program order on x86-64. On a machine with weaker order the readers' checks (address, seqno,
+CRC) still refuse what is not complete; they would only read the journal files more often.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+import stat
+import uuid
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from replicate.errors import (
+    AlreadyExistsError,
+    DamagedError,
+    DiskFullError,
+    FormatUnknownError,
+    JournalIOError,
+    NotFoundError,
+    PermissionRefusedError,
+    PoolReplacedError,
+    TryAgainError,
+    WrongInstanceError,
+)
+from replicate.limits import FORMAT_VERSION
+from replicate.pool.control import (
+    CONTROL_BYTES,
+    POOL_BOOT,
+    POOL_BYTES,
+    POOL_EPOCH,
+    POOL_FORMAT,
+    POOL_INSTANCE,
+    POOL_MAGIC,
+    POOL_STATE,
+    STATE_BUILDING,
+    STATE_CLOSED,
+    STATE_READY,
+)
+
+DIRECTORY: Final = "/dev/shm"
+DIRECTORY_VARIABLE: Final = "REPLICATE_SHM_DIR"
+FREE_SHARE: Final = 4
+"""A pool takes at most one part in this many of what is free, so that a small /dev/shm is left to others too."""
+
+
+class PoolKind(Enum):
+    """Which of the two pools of an instance; the value stands in the file's name."""
+
+    JOURNAL = "journal"
+    RECEIVE = "receive"
+
+    @property
+    def magic(self) -> int:
+        """The first word of the file."""
+        return int.from_bytes(b"DSREPPJ1" if self is PoolKind.JOURNAL else b"DSREPPR1", "big")
+
+
+def shared_memory_directory() -> Path:
+    """/dev/shm, unless the environment (tests) names another directory."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or DIRECTORY)
+
+
+def pool_path(kind: PoolKind, instance: bytes, owner_uid: int | None = None) -> Path:
+    """Where the pool of the instance (16 bytes of its UUID) lies. `owner_uid` defaults to the effective user."""
+    uid = os.geteuid() if owner_uid is None else owner_uid
+    return shared_memory_directory() / f"dualsite-{uid}-{instance.hex()}-{kind.value}"
+
+
+def boot_word() -> int:
+    """64 bits of the kernel's boot id: a pool of another boot (a copied or restored /dev/shm) is not ours to use."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        return 1  # No /proc: then only owner, epoch and inode protect.
+    return uuid.UUID(text.strip()).int & 0xFFFF_FFFF_FFFF_FFFF
+
+
+class SharedMemory:
+    """A mapped pool file. `words` is the control area as native u64, `map` all of it; both die with `close()`."""
+
+    __slots__ = ("_inode", "bytes", "epoch", "fd", "instance", "kind", "map", "path", "view", "words")
+
+    def __init__(self, kind: PoolKind, path: Path, fd: int, size: int, instance: bytes) -> None:
+        """Map `size` bytes of `fd`, which this object owns from now on (closed if mapping fails)."""
+        try:
+            self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except (OSError, ValueError) as error:
+            os.close(fd)
+            raise JournalIOError(f"a pool can not be mapped: {error}", where=str(path)) from error
+        self.kind = kind
+        self.path = path
+        self.fd = fd
+        self.bytes = size
+        self.instance = instance
+        self.view = memoryview(self.map)
+        self.words = self.view[:CONTROL_BYTES].cast("Q")
+        self.epoch = self.words[POOL_EPOCH]
+        facts = os.fstat(fd)
+        self._inode = (facts.st_dev, facts.st_ino)
+
+    @classmethod
+    def create(
+        cls,
+        kind: PoolKind,
+        instance: bytes,
+        *,
+        configured_bytes: int,
+        minimum_bytes: int,
+        replace: bool = False,
+    ) -> SharedMemory:
+        """Make the pool of an instance in state BUILDING: min(configured, a quarter of what is free) bytes, all zero
+        but the header. The caller must hold the lock under which pools of this instance are made.
+
+        `replace`: mark an existing one closed (its readers and writers then learn POOL_REPLACED) and unlink it first.
+        AlreadyExistsError without it; DiskFullError when less than `minimum_bytes` would result; PermissionRefusedError;
+        JournalIOError. After a failure no file of ours is left behind.
+        """
+        path = pool_path(kind, instance)
+        if replace:
+            retire(kind, instance)
+        size = affordable_bytes(path.parent, configured_bytes, minimum_bytes)
+        try:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError as error:
+            raise AlreadyExistsError("the pool is there already", where=str(path)) from error
+        except OSError as error:
+            raise _translated(error, path, "a pool can not be created") from error
+        try:
+            os.fchmod(fd, 0o600)
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            os.close(fd)
+            os.unlink(path)
+            raise _translated(error, path, "a pool can not be allocated") from error
+        memory = cls(kind, path, fd, size, instance)
+        words = memory.words
+        words[POOL_STATE] = STATE_BUILDING
+        words[POOL_FORMAT] = FORMAT_VERSION
+        words[POOL_EPOCH] = memory.epoch = secrets.randbits(63) + 1
+        words[POOL_BOOT] = boot_word()
+        words[POOL_INSTANCE] = int.from_bytes(instance[:8], "big")
+        words[POOL_INSTANCE + 1] = int.from_bytes(instance[8:], "big")
+        words[POOL_BYTES] = size
+        words[POOL_MAGIC] = kind.magic
+        return memory
+
+    @classmethod
+    def attach(
+        cls, kind: PoolKind, instance: bytes, *, owner_uid: int | None = None, building: bool = False
+    ) -> SharedMemory:
+        """Map the existing pool of an instance after checking it.
+
+        NotFoundError: no file. TryAgainError: it is being built, or its builder died (unless `building` allows that).
+        PoolReplacedError: closed, or left from before the last boot. PermissionRefusedError: symlink, not a regular
+        file, wrong owner or mode, a second name. FormatUnknownError: another format. WrongInstanceError. DamagedError:
+        no pool at all, or shorter than it says. In every case nothing stays open.
+        """
+        path = pool_path(kind, instance, owner_uid)
+        uid = os.geteuid() if owner_uid is None else owner_uid
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFoundError("the pool does not exist", where=str(path)) from error
+        except OSError as error:
+            raise _translated(error, path, "a pool can not be opened") from error
+        try:
+            size = _checked_size(fd, path, uid, building)
+            header = memoryview(os.pread(fd, CONTROL_BYTES, 0)).cast("Q")
+            _check_header(header, kind, path, size, instance, building)
+        except OSError as error:
+            os.close(fd)
+            raise _translated(error, path, "a pool can not be read") from error
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(kind, path, fd, size, instance)
+
+    @property
+    def state(self) -> int:
+        """STATE_BUILDING, STATE_READY or STATE_CLOSED."""
+        return self.words[POOL_STATE]
+
+    def mark_ready(self) -> None:
+        """From now on others may attach. The builder calls it last."""
+        self.words[POOL_STATE] = STATE_READY
+
+    def is_current(self) -> bool:
+        """Whether this mapping still is the pool that others attach to: not closed, not unlinked, not replaced.
+
+        One fstat when all is well, cheap enough for each commit: tmpfs forgets a name only by unlink or rename,
+        so as long as the inode has a name it is the one at our path.
+        """
+        return (
+            self.words[POOL_STATE] != STATE_CLOSED
+            and self.words[POOL_EPOCH] == self.epoch
+            and os.fstat(self.fd).st_nlink == 1
+        )
+
+    def check_current(self) -> None:
+        """PoolReplacedError when this mapping is not the instance's pool any more, also when its file was renamed away."""
+        if self.is_current():
+            try:
+                facts = os.lstat(self.path)
+            except OSError:
+                facts = None
+            if facts is not None and (facts.st_dev, facts.st_ino) == self._inode:
+                return
+        raise PoolReplacedError("the pool was replaced or removed", where=str(self.path), do="attach again")
+
+    def close(self) -> None:
+        """Drop the mapping and the descriptor; the pool itself lives on. Twice is no error."""
+        if self.fd < 0:
+            return
+        self.words.release()
+        self.view.release()
+        self.map.close()
+        os.close(self.fd)
+        self.fd = -1
+
+
+def retire(kind: PoolKind, instance: bytes) -> bool:
+    """Mark the instance's pool closed, so that everybody who has it mapped notices, and unlink it. False: none there.
+
+    A file that is not a pool of ours is unlinked unread (it bears our name, and nobody could attach to it).
+    """
+    path = pool_path(kind, instance)
+    try:
+        memory = SharedMemory.attach(kind, instance, building=True)
+    except NotFoundError:
+        return False
+    except (PermissionRefusedError, FormatUnknownError, WrongInstanceError, DamagedError, PoolReplacedError):
+        pass
+    else:
+        memory.words[POOL_STATE] = STATE_CLOSED
+        memory.close()
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _translated(error, path, "a pool can not be removed") from error
+    return True
+
+
+def affordable_bytes(directory: Path, configured_bytes: int, minimum_bytes: int) -> int:
+    """min(configured, a quarter of what is free), in whole pages; DiskFullError when that is below the minimum."""
+    try:
+        facts = os.statvfs(directory)
+    except OSError as error:
+        raise _translated(error, directory, "the directory of the pools can not be used") from error
+    free = facts.f_bavail * facts.f_frsize
+    size = min(configured_bytes, free // FREE_SHARE) // mmap.PAGESIZE * mmap.PAGESIZE
+    if size < minimum_bytes:
+        raise DiskFullError(
+            f"a pool needs at least {minimum_bytes} bytes and may take a quarter of the {free} that are free",
+            where=str(directory),
+            do="free or enlarge it, for example: mount -o remount,size=256M /dev/shm",
+            free_bytes=free,
+            minimum_bytes=minimum_bytes,
+            configured_bytes=configured_bytes,
+        )
+    return size
+
+
+def _checked_size(fd: int, path: Path, uid: int, building: bool) -> int:
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode):
+        raise PermissionRefusedError("a pool must be a regular file", where=str(path), do="remove it")
+    if facts.st_uid != uid:
+        raise PermissionRefusedError(f"a pool must belong to user {uid}, not to {facts.st_uid}", where=str(path))
+    if facts.st_mode & 0o077:
+        raise PermissionRefusedError(
+            f"a pool must be closed to others, its mode is {facts.st_mode & 0o777:o}", where=str(path), do="remove it"
+        )
+    if facts.st_nlink > 1:
+        raise PermissionRefusedError("a pool must have one name only", where=str(path), do="remove the others")
+    if facts.st_size < CONTROL_BYTES:
+        if facts.st_size == 0 and not building:
+            raise TryAgainError("the pool is being made", where=str(path))
+        raise DamagedError(f"no pool: only {facts.st_size} bytes", where=str(path))
+    return facts.st_size
+
+
+def _check_header(header: memoryview, kind: PoolKind, path: Path, size: int, instance: bytes, building: bool) -> None:
+    where = str(path)
+    if header[POOL_MAGIC] == 0 and not building:
+        raise TryAgainError("the pool is being made", where=where)
+    if header[POOL_MAGIC] != kind.magic:
+        raise DamagedError(f"no {kind.value} pool: wrong magic number", where=where, do="stop all users and remove it")
+    if header[POOL_FORMAT] != FORMAT_VERSION:
+        raise FormatUnknownError(
+            f"pool of format {header[POOL_FORMAT]}, this release knows {FORMAT_VERSION}",
+            where=where,
+            do="stop all processes that use the instance, then start them with one release",
+        )
+    if header[POOL_BOOT] != boot_word():
+        raise PoolReplacedError("the pool is left from before the last boot", where=where, do="make a new one")
+    found = header[POOL_INSTANCE].to_bytes(8, "big") + header[POOL_INSTANCE + 1].to_bytes(8, "big")
+    if found != instance:
+        raise WrongInstanceError(f"pool of instance {uuid.UUID(bytes=found)}", where=where, do="remove it")
+    if header[POOL_BYTES] != size:
+        raise DamagedError(f"the pool has {size} bytes, its header says {header[POOL_BYTES]}", where=where)
+    if header[POOL_STATE] == STATE_CLOSED:
+        raise PoolReplacedError("the pool is closed", where=where, do="attach again")
+    if header[POOL_STATE] != STATE_READY and not building:
+        raise TryAgainError("the pool is being made", where=where)
+
+
+def _translated(error: OSError, path: Path, what: str) -> Exception:
+    text = f"{what}: {os.strerror(error.errno or 0)}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+        return DiskFullError(text, where=str(path))
+    if error.errno == errno.ELOOP:
+        return PermissionRefusedError("a pool must not be a symbolic link", where=str(path), do="remove it")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PermissionRefusedError(text, where=str(path))
+    return JournalIOError(text, where=str(path))
