@@ -1,8 +1,8 @@
 """What each registered consumer of our journal has durably applied: one small file each, below INSTANCE/consumers.
 
-Guarantees: pruning asks `least_acknowledged` and never goes beyond it; a registered consumer that has applied nothing counts as zero; a
-file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more journal.
-Refuses to know: who sends to the consumer, and what a journal is.
+Guarantees: pruning asks `least_acknowledged` and never goes beyond it; a registered consumer that has applied nothing
+counts as zero; a file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more
+journal. Refuses to know: who sends to the consumer, and what a journal is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from replicate.instance_file import check_name, replace_file
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """`acknowledged_seqno`: every transaction up to it is durable on the consumer. `uuid`: hex of its instance, "" when never met."""
+    """`acknowledged_seqno`: every transaction up to it is durable on the consumer. `uuid`: hex of its instance, ""
+    when never met."""
 
     name: str
     acknowledged_seqno: int = 0

@@ -1,8 +1,8 @@
 """An instance on disk: one directory, found by path or by name, created once, changed under its own lock.
 
-Guarantees: after `create` every directory exists with mode 0700 and the identity is durable; `open` verifies what it reads; a change of
-regions or peers is atomic and serialised over processes.
-Refuses to know: how transactions get into the journal (commit.py), what is in a region (database/), what daemons do.
+Guarantees: after `create` every directory exists with mode 0700 and the identity is durable; `open` verifies what it
+reads; a change of regions or peers is atomic and serialised over processes. Refuses to know: how transactions get
+into the journal (commit.py), what is in a region (database/), what daemons do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from replicate.config import Config, load_config, write_default_config
+from replicate.config import Config, default_text
+from replicate.config import load as load_config
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -54,7 +55,8 @@ def home() -> Path:
 
 
 def resolve_instance(name_or_path: str | os.PathLike[str]) -> Path:
-    """The directory of an instance given as a path (absolute, or with a slash, or '.') or as a name below `home()`."""
+    """The directory of an instance given as a path (absolute, or with a slash, or '.') or as a name below
+    `home()`."""
     text = os.fspath(name_or_path)
     if os.sep in text or text in (".", ".."):
         return Path(os.path.abspath(text))
@@ -83,7 +85,8 @@ class Instance:
         name: str | None = None,
         network: bytes | None = None,
     ) -> Instance:
-        """Make a new instance in the directory `path` (made if missing, must be empty). Raises AlreadyExistsError when it is not.
+        """Make a new instance in the directory `path` (made if missing, must be empty). Raises AlreadyExistsError
+        when it is not.
 
         A new network is founded unless `network` (16 bytes) names the one to join; a secondary always joins one.
         """
@@ -105,7 +108,7 @@ class Instance:
             directory.chmod(0o700)
             for sub in DIRECTORIES:
                 (directory / sub).mkdir(mode=0o700)
-            write_default_config(directory / "replicate.toml")
+            replace_file(directory / "replicate.toml", default_text().encode())
             content = InstanceFile(
                 network=network or uuid.uuid4().bytes,
                 uuid=uuid.uuid4().bytes,
@@ -122,7 +125,8 @@ class Instance:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Instance:
-        """Open an existing instance. NotFoundError, PermissionRefusedError, DamagedError, FormatUnknownError or ConfigurationError."""
+        """Open an existing instance. NotFoundError, PermissionRefusedError, DamagedError, FormatUnknownError or
+        ConfigurationError."""
         directory = resolve_instance(path)
         try:
             facts = os.stat(directory)
@@ -207,7 +211,9 @@ class Instance:
                 return entry
         known = ", ".join(r.name for r in self.regions) or "none yet"
         raise NotFoundError(
-            f"no region {name!r}; there are: {known}", where=str(self.path), do="Add it: replicate region add PATH --name"
+            f"no region {name!r}; there are: {known}",
+            where=str(self.path),
+            do="Add it: replicate region add PATH --name",
         )
 
     def peer(self, name: str) -> PeerEntry:
@@ -217,7 +223,9 @@ class Instance:
                 return entry
         known = ", ".join(p.name for p in self.peers) or "none yet"
         raise NotFoundError(
-            f"no peer {name!r}; there are: {known}", where=str(self.path), do="Add it: replicate peer add NAME HOST:PORT"
+            f"no peer {name!r}; there are: {known}",
+            where=str(self.path),
+            do="Add it: replicate peer add NAME HOST:PORT",
         )
 
     @property
@@ -229,7 +237,9 @@ class Instance:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[InstanceFile]:
-        fd = os.open(self.locks_directory / "instance.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            self.locks_directory / "instance.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield read_file(self.path / FILE_NAME)

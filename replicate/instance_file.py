@@ -1,8 +1,8 @@
 """The instance file: who an instance is, which regions and peers it has. One small JSON text, replaced whole.
 
-Guarantees: a reader sees the old content or the new one, never a mixture and never an empty file (written aside, fsynced, renamed,
-directory fsynced); a damaged or newer file is refused by name; every name and path in it has been validated.
-Refuses to know: journals, pools, databases, configuration; what the facts in it are used for.
+Guarantees: a reader sees the old content or the new one, never a mixture and never an empty file (written aside,
+fsynced, renamed, directory fsynced); a damaged or newer file is refused by name; every name and path in it has been
+validated. Refuses to know: journals, pools, databases, configuration; what the facts in it are used for.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def check_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegionEntry:
-    """A registered region. `region_id` (0 to 63) is its bit in the control block; never used again after a release."""
+    """A registered region. `region_id` (0 to 63) is its bit in the control block; never used again after a
+    release."""
 
     region_id: int
     name: str
@@ -114,7 +115,8 @@ def encode(content: InstanceFile) -> bytes:
 
 
 def decode(raw: bytes, where: str) -> InstanceFile:
-    """The content of a file's bytes. Raises FormatUnknownError for a newer format and DamagedError for anything that does not verify."""
+    """The content of a file's bytes. Raises FormatUnknownError for a newer format and DamagedError for anything that
+    does not verify."""
     try:
         facts = json.loads(raw)
         if not isinstance(facts, dict):
@@ -166,7 +168,8 @@ def decode(raw: bytes, where: str) -> InstanceFile:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a small file whole and durably. Raises JournalIOError/DiskFullError; after a failure the old content stands."""
+    """Replace a small file whole and durably. Raises JournalIOError/DiskFullError; after a failure the old content
+    stands."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -203,7 +206,8 @@ def io_error(error: OSError, what: str, where: str) -> JournalIOError | Permissi
 
 
 def read_file(path: Path) -> InstanceFile:
-    """Read and verify the instance file at `path`. NotFoundError, PermissionRefusedError or DamagedError when that can not be done."""
+    """Read and verify the instance file at `path`. NotFoundError, PermissionRefusedError or DamagedError when that
+    can not be done."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -213,7 +217,8 @@ def read_file(path: Path) -> InstanceFile:
             do="Name an existing one with -i, or make it: replicate instance create",
         ) from None
     except OSError as error:
-        raise PermissionRefusedError(f"the instance file can not be read: {error.strerror}", where=str(path)) from error
+        raise PermissionRefusedError(f"the instance file can not be read: {error.strerror}", where=str(path)) from
+        error
     with os.fdopen(fd, "rb") as file:
         return decode(file.read(16 * 1024 * 1024), str(path))
 

@@ -1,12 +1,12 @@
 """File locks between processes: `flock` on a file of our own, one descriptor per holder, waited for with a time-out.
 
-Guarantees: the kernel releases a lock at once when its holder dies; a lock file that was unlinked or replaced under us is noticed (two
-holders would be possible otherwise); a holder that stands still is reported, never robbed.
-Refuses to know: what a lock protects, and the order of locks (commit.py).
+Guarantees: the kernel releases a lock at once when its holder dies; a lock file that was unlinked or replaced under
+us is noticed (two holders would be possible otherwise); a holder that stands still is reported, never robbed. Refuses
+to know: what a lock protects, and the order of locks (commit.py).
 
-Two things were measured before this was written. A lock on a *shared* descriptor is granted twice, so every holder opens its own. And
-SQLite's own busy handler starves writers, two or three of four got one commit in five seconds, while `flock` taken before BEGIN
-served them about equally; that is why a region has a lock of ours at all.
+Two things were measured before this was written. A lock on a *shared* descriptor is granted twice, so every holder
+opens its own. And SQLite's own busy handler starves writers, two or three of four got one commit in five seconds,
+while `flock` taken before BEGIN served them about equally; that is why a region has a lock of ours at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ SPIN_TRIES: Final = 20
 """Tries with nothing but a yield between them: an uncontended commit holds the lock for about 20 microseconds."""
 PAUSE_S_MIN: Final = 0.00005
 PAUSE_S_MAX: Final = 0.002
-"""Between later tries. The longest is what a waiter loses at most once the lock is free; jitter keeps waiters from marching in step."""
+"""Between later tries. The longest is what a waiter loses at most once the lock is free; jitter keeps waiters from
+marching in step."""
 
 
 class FileLock:
@@ -53,7 +54,9 @@ class FileLock:
             raise InternalError("a lock was taken twice by one holder", where=str(self.path))
         if os.getpid() != self._pid:
             raise ForkedError(
-                "a lock was used in a forked child", where=str(self.path), do="Open a connection of its own in the child"
+                "a lock was used in a forked child",
+                where=str(self.path),
+                do="Open a connection of its own in the child",
             )
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

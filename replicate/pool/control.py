@@ -71,8 +71,16 @@ FATAL: Final = 30
 ROLE: Final = 31
 BARRIER_SEQNO: Final = 32
 BARRIER_EXPIRES_NS: Final = 33
+INTENT_OFFSET: Final = 34
+"""Bytes: where INTENT_SEQNO's frames begin in the segment."""
+INTENT_BYTES: Final = 35
+"""Bytes that INTENT_SEQNO's frames take; what is not a whole frame of them is zeroed by the next lock holder."""
+SEGMENT_SEALED: Final = 36
+"""Not 0: the segment takes no more frames (an adopted large transaction); the next append switches."""
+INTENT_ADOPTS: Final = 37
+"""Not 0: INTENT_SEQNO is a large transaction, appended by renaming its segment into the chain."""
 COMMIT_WORDS_END: Final = 64
-"""Words BARRIER_EXPIRES_NS + 1 … 63 are free for the door."""
+"""Words INTENT_ADOPTS + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -101,7 +109,7 @@ REGION_SCHEMA: Final = 320
 ARRAYS_END: Final = 384
 
 assert READERS_MAX % 8 == 0
-assert BARRIER_EXPIRES_NS < COMMIT_WORDS_END <= EARLY
+assert INTENT_ADOPTS < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED
