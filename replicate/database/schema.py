@@ -1,0 +1,329 @@
+"""Reading a region's schema: table definitions, what has changed since they were recorded, what can not be replicated.
+
+Guarantees: a definition says exactly what an image of the table holds and in which order; one and the same table gives
+equal definitions on both sites; what could not be replicated exactly is refused by name, never left out.
+Refuses to know: statements of the application, and how rows travel.
+
+An image is: the hidden rowid first (a rowid table whose key is no INTEGER PRIMARY KEY has one, and it is replicated,
+because it is what tells equal rows apart), then the columns in order without generated ones. The key is what finds a
+row at once: the rowid where there is one, else the primary key of a WITHOUT ROWID table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import apsw
+import msgpack
+
+from replicate.database.names import is_internal, is_own, quote
+from replicate.errors import ConflictError, NotSupportedError, RegionDamagedError
+from replicate.limits import PARTITION_DEFAULT
+from replicate.transaction import Column, TableDefinition
+
+OWNER: Final = "main"
+"""SQLite has no owners; the name of the schema stands in its place."""
+
+ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
+_GENERATED: Final = (2, 3)
+"""`hidden` of PRAGMA table_xinfo: VIRTUAL and STORED generated columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All tables' definitions, the new or changed ones among them, and the tables that are gone."""
+
+    definitions: tuple[TableDefinition, ...]
+    changed: tuple[TableDefinition, ...]
+    dropped: tuple[str, ...]
+
+
+def user_tables(connection: apsw.Connection) -> list[str]:
+    """The ordinary tables that are neither SQLite's nor ours, by name (virtual and shadow tables are not ordinary)."""
+    return [name for name, kind, *_ in _table_list(connection) if kind == "table" and not is_internal(name)]
+
+
+def _table_list(connection: apsw.Connection) -> list[tuple[str, str, int, int]]:
+    """(name, kind, without rowid, strict) of the main schema's tables and views, by name."""
+    rows: list[Any] = connection.execute(
+        "SELECT name, type, wr, strict FROM pragma_table_list WHERE schema = 'main' ORDER BY name"
+    ).fetchall()
+    return rows
+
+
+def rowid_name(columns: list[str]) -> str | None:
+    """The first of rowid, _rowid_ and oid that no column bears; None if all are taken."""
+    taken = {column.lower() for column in columns}
+    return next((name for name in ROWID_NAMES if name not in taken), None)
+
+
+def read_definition(
+    connection: apsw.Connection,
+    table: str,
+    *,
+    region: str,
+    partition: int = PARTITION_DEFAULT,
+    version: int = 1,
+) -> TableDefinition:
+    """The definition of a table of the main schema as it is now.
+
+    Raises NotSupportedError: no such ordinary table, or all names of its hidden rowid are taken by columns.
+    """
+    found = connection.execute(
+        "SELECT name, wr, strict FROM pragma_table_list "
+        "WHERE schema = 'main' AND type = 'table' AND name = ?1 COLLATE NOCASE",
+        (table,),
+    ).fetchall()
+    if not found or is_internal(table):
+        raise NotSupportedError(f"{table} is no ordinary table", where=connection.filename, table=table)
+    name, without_rowid, strict = found[0]
+    return _definition(connection, str(name), bool(without_rowid), bool(strict), region, partition, version)
+
+
+def _definition(
+    connection: apsw.Connection,
+    table: str,
+    without_rowid: bool,
+    strict: bool,
+    region: str,
+    partition: int,
+    version: int,
+) -> TableDefinition:
+    rows: list[Any] = connection.execute(
+        "SELECT name, type, \"notnull\", pk, hidden FROM pragma_table_xinfo(?1, 'main') ORDER BY cid", (table,)
+    ).fetchall()
+    columns = tuple(
+        Column(name, declared, bool(not_null), connection.column_metadata("main", table, name)[1].upper())
+        for name, declared, not_null, _, hidden in rows
+        if hidden not in _GENERATED
+    )
+    kept = [row for row in rows if row[4] not in _GENERATED]
+    primary = [ordinal for _, ordinal in sorted((row[3], ordinal) for ordinal, row in enumerate(kept) if row[3])]
+    if without_rowid or _has_alias(connection, table, kept, primary):
+        rowid, key = False, tuple(primary)
+    else:
+        rowid, key = True, (0,)
+        if rowid_name([row[0] for row in rows]) is None:
+            raise NotSupportedError(
+                f"table {table} has columns named rowid, _rowid_ and oid, so its hidden rowid can not be reached",
+                where=connection.filename,
+                do="Rename one of these columns, or give the table an INTEGER PRIMARY KEY",
+                table=table,
+            )
+    return TableDefinition(
+        region=region,
+        partition=partition,
+        owner=OWNER,
+        table=table,
+        version=version,
+        columns=columns,
+        key=key,
+        rowid=rowid,
+        strict=strict,
+        without_rowid=without_rowid,
+    )
+
+
+def _has_alias(connection: apsw.Connection, table: str, columns: list[Any], primary: list[int]) -> bool:
+    """Whether the primary key is the rowid itself: declared INTEGER, one column, and without an index of its own.
+
+    (INTEGER PRIMARY KEY DESC looks the same in the columns, and is no alias: it has an index.)
+    """
+    if len(primary) != 1 or columns[primary[0]][1].upper() != "INTEGER":
+        return False
+    indexes = connection.execute("SELECT count(*) FROM pragma_index_list(?1, 'main') WHERE origin = 'pk'", (table,)).get
+    return bool(indexes == 0)
+
+
+def read_definitions(connection: apsw.Connection, *, region: str) -> tuple[TableDefinition, ...]:
+    """All user tables as they are now, with the partition and version that were recorded for them (else 1 and 1)."""
+    recorded = {
+        name: (version, partition)
+        for name, version, partition in connection.execute("SELECT name, version, partition FROM main._replicate_table")
+    }
+    result = []
+    for name, kind, without_rowid, strict in _table_list(connection):
+        if kind == "table" and not is_internal(name):
+            version, partition = recorded.get(name, (1, PARTITION_DEFAULT))
+            result.append(_definition(connection, name, bool(without_rowid), bool(strict), region, partition, version))
+    return tuple(result)
+
+
+def record_definitions(connection: apsw.Connection, *, region: str) -> Recorded:
+    """Record the tables as they are now, inside the caller's transaction: versions rise where a definition changed.
+
+    A dropped table leaves its version behind, so that a later table of its name does not reuse a number.
+    Raises NotSupportedError; nothing that was written then may be committed.
+    """
+    stored: dict[str, tuple[int, bytes]] = {
+        name: (version, definition)
+        for name, version, definition in connection.execute(
+            "SELECT name, version, definition FROM main._replicate_table"
+        )
+    }
+    definitions: list[TableDefinition] = []
+    changed: list[TableDefinition] = []
+    for definition in read_definitions(connection, region=region):
+        version, packed = stored.pop(definition.table, (0, b""))
+        if _packed(definition) != packed:
+            definition = replace(definition, version=version + 1)
+            record_definition(connection, definition)
+            changed.append(definition)
+        definitions.append(definition)
+    dropped = tuple(name for name, (_, packed) in stored.items() if packed)
+    for name in dropped:
+        connection.execute("UPDATE main._replicate_table SET definition = x'' WHERE name = ?", (name,))
+    return Recorded(tuple(definitions), tuple(changed), dropped)
+
+
+def record_definition(connection: apsw.Connection, definition: TableDefinition) -> None:
+    """Record one definition as it is given (from the stream: with the version of its origin)."""
+    connection.execute(
+        "INSERT OR REPLACE INTO main._replicate_table (name, version, partition, definition) VALUES (?, ?, ?, ?)",
+        (definition.table, definition.version, definition.partition, _packed(definition)),
+    )
+
+
+def _packed(definition: TableDefinition) -> bytes:
+    packed: bytes = msgpack.packb(definition.pack())
+    return packed
+
+
+def recorded_definitions(connection: apsw.Connection) -> tuple[TableDefinition, ...]:
+    """The definitions as they were recorded last, without looking at the tables. RegionDamagedError if unreadable."""
+    result = []
+    for name, packed in connection.execute(
+        "SELECT name, definition FROM main._replicate_table WHERE definition <> x'' ORDER BY name"
+    ):
+        try:
+            result.append(TableDefinition.unpack(msgpack.unpackb(packed, use_list=True)))
+        except Exception as error:
+            raise RegionDamagedError(
+                f"the recorded definition of table {name} can not be read: {error}", where=connection.filename
+            ) from error
+    return tuple(result)
+
+
+def definition_difference(wanted: TableDefinition, found: TableDefinition) -> str | None:
+    """What makes `found` another table than `wanted` for the rows of a stream; None if nothing does.
+
+    Version, partition and region are the stream's matter and are not compared.
+    """
+    if len(wanted.columns) != len(found.columns):
+        return f"{len(found.columns)} columns instead of {len(wanted.columns)}"
+    for number, (one, other) in enumerate(zip(wanted.columns, found.columns, strict=True), 1):
+        if one != other:
+            return f"column {number} is {_column_text(other)} instead of {_column_text(one)}"
+    for what in ("key", "rowid", "strict", "without_rowid"):
+        if getattr(wanted, what) != getattr(found, what):
+            return f"{what} is {getattr(found, what)} instead of {getattr(wanted, what)}"
+    return None
+
+
+def _column_text(column: Column) -> str:
+    parts = [quote(column.name), column.type or "(no type)"]
+    if column.not_null:
+        parts.append("NOT NULL")
+    if column.collation != "BINARY":
+        parts.append(f"COLLATE {column.collation}")
+    return " ".join(parts)
+
+
+def check_definition(connection: apsw.Connection, definition: TableDefinition, *, seqno: int = 0) -> None:
+    """ConflictError naming the first difference between the local table and `definition`."""
+    where = connection.filename
+    try:
+        found = read_definition(connection, definition.table, region=definition.region)
+    except NotSupportedError:
+        difference: str | None = "there is no such table"
+    else:
+        difference = definition_difference(definition, found)
+    if difference is not None:
+        raise ConflictError(
+            f"table {definition.table} is not as the stream defines it (version {definition.version}): {difference}",
+            where=where,
+            do="Another client changed the schema here: seed this region again",
+            table=definition.table,
+            version=definition.version,
+            seqno=seqno,
+        )
+
+
+def check_supported(connection: apsw.Connection, *, where: str) -> None:
+    """NotSupportedError naming the first table that can not be replicated exactly.
+
+    Virtual tables; our names taken; a hidden rowid out of reach; indexes, generated columns or collations that need a
+    function or collation which only the application has (the other site could not write the table).
+    """
+    for name, kind, *_ in _table_list(connection):
+        if is_own(name):
+            raise NotSupportedError(
+                f"the table {name} bears a name of our own bookkeeping", where=where, do="Rename it", table=name
+            )
+        if kind == "virtual":
+            raise NotSupportedError(
+                f"{name} is a virtual table; its content can not be replicated",
+                where=where,
+                do="Keep it in another database file, or drop it and rebuild it on each site",
+                table=name,
+            )
+    triggers = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, -1)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    checks = connection.pragma("ignore_check_constraints")
+    connection.pragma("ignore_check_constraints", True)
+    try:
+        for table in user_tables(connection):
+            definition = read_definition(connection, table, region="")
+            try:
+                check_writable(connection, definition)
+            except apsw.Error as error:
+                raise NotSupportedError(
+                    f"table {table} can not be written without the application's own functions or collations: {error}",
+                    where=where,
+                    do="Change the index, generated column or collation so that plain SQLite can evaluate it",
+                    table=table,
+                ) from error
+    finally:
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, triggers)
+        connection.pragma("ignore_check_constraints", checks)
+
+
+def check_writable(connection: apsw.Connection, definition: TableDefinition) -> None:
+    """Prepare (never run) an insert, update and delete of the table; apsw.Error if SQLite can not."""
+    table = f"main.{quote(definition.table)}"
+    for statement in (
+        f"INSERT INTO {table} DEFAULT VALUES",
+        f"UPDATE {table} SET " + ", ".join(f"{quote(column.name)} = NULL" for column in definition.columns),
+        f"DELETE FROM {table} WHERE {quote(definition.columns[0].name)} IS NULL",
+    ):
+        for _ in connection.execute("EXPLAIN " + statement, can_cache=False):
+            break
+
+
+def is_autoincrement(connection: apsw.Connection, table: str) -> bool:
+    """Whether the table's rowids are counted in sqlite_sequence."""
+    return any(
+        connection.column_metadata("main", table, name)[4]
+        for (name,) in connection.execute("SELECT name FROM pragma_table_xinfo(?1, 'main') WHERE pk = 1", (table,))
+    )
+
+
+def sequence_value(connection: apsw.Connection, table: str) -> int | None:
+    """The table's value in sqlite_sequence; None if there is none."""
+    if not connection.table_exists("main", "sqlite_sequence"):
+        return None
+    value: int | None = connection.execute("SELECT seq FROM main.sqlite_sequence WHERE name = ?", (table,)).get
+    return value
+
+
+def schema_objects(connection: apsw.Connection) -> Mapping[tuple[str, str], str]:
+    """(type, name) -> SQL of everything that the user defined: what must be equal on both sites."""
+    return {
+        (kind, name): sql
+        for kind, name, sql in connection.execute(
+            "SELECT type, name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
+        )
+        if not is_internal(name)
+    }

@@ -1,0 +1,397 @@
+"""Opening a region: an existing SQLite file in WAL mode, and what can be wrong with it.
+
+Guarantees: `open_region` never creates a file, and never hands out a connection to something that is not a database,
+not writable (where writing was asked for) or not in WAL mode; each refusal is one named error. `install` and `remove`
+are one transaction each: bookkeeping and guards are all there or not at all; what the user made stays as it was.
+Refuses to know: journals, transactions, and what the tables mean (bookkeeping.py, schema.py).
+
+Measured trap: POSIX locks belong to the process, so opening and closing a live region file by any other means than this
+library drops the locks of all its connections. Nothing here opens the file itself; facts come from `os.lstat`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import apsw
+
+from replicate.database import schema
+from replicate.database.bookkeeping import (
+    RegionIdentity,
+    RingSlot,
+    ScrRow,
+    check_region_identity,
+    check_schema_version,
+    clear_ring,
+    drop_tables,
+    is_region,
+    make_tables,
+    read_identity,
+    read_ring,
+    read_scr,
+    region_seqno,
+    replace_scr,
+    schema_version,
+    scr_chains,
+    scr_vector,
+    store_schema_version,
+    stored_schema_version,
+    write_identity,
+    write_scr,
+    write_slot,
+)
+from replicate.database.guards import install_guards, register_guard, remove_guards
+from replicate.errors import (
+    AlreadyExistsError,
+    BusyError,
+    DiskFullError,
+    InternalError,
+    JournalIOError,
+    NotFoundError,
+    NotSupportedError,
+    PermissionRefusedError,
+    RegionDamagedError,
+    ReplicateError,
+)
+from replicate.limits import FORMAT_VERSION
+from replicate.transaction import TableDefinition
+
+__all__ = [
+    "FileFacts",
+    "Installed",
+    "RegionIdentity",
+    "RingSlot",
+    "ScrRow",
+    "adopt_copy",
+    "check_region_identity",
+    "check_schema_version",
+    "check_undamaged",
+    "clear_ring",
+    "file_facts",
+    "install",
+    "is_region",
+    "open_region",
+    "read_identity",
+    "read_ring",
+    "read_scr",
+    "region_seqno",
+    "remove",
+    "replace_scr",
+    "schema_version",
+    "scr_chains",
+    "scr_vector",
+    "store_schema_version",
+    "stored_schema_version",
+    "to_wal",
+    "translate",
+    "write_scr",
+    "write_slot",
+]
+
+BUSY_TIMEOUT_MS: Final = 250
+"""Only foreign clients and checkpoints are waited for by SQLite itself: our own writers queue at the region lock."""
+
+WAL_AUTOCHECKPOINT_PAGES: Final = 1000
+STATEMENTS_CACHED: Final = 128
+STATEMENTS_CACHED_APPLIER: Final = 512
+"""APSW's limit; an applier prepares one statement for each table, operation and set of changed columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What tells a file from another one at the same path: device and inode numbers."""
+
+    device: int
+    inode: int
+
+
+def file_facts(path: str | os.PathLike[str]) -> FileFacts:
+    """Device and inode of the file at `path`, without opening it.
+
+    Raises NotFoundError (nothing there) and PermissionRefusedError (a symbolic link, no regular file, not to be seen).
+    """
+    name = os.fspath(path)
+    try:
+        found = os.lstat(name)
+    except FileNotFoundError:
+        raise NotFoundError(
+            "there is no such database file", where=name, do="Name an existing SQLite database; none is created here"
+        ) from None
+    except NotADirectoryError:
+        raise NotFoundError("a part of the path is not a directory", where=name) from None
+    except PermissionError as error:
+        raise PermissionRefusedError(f"the file can not be looked at: {error.strerror}", where=name) from None
+    if stat.S_ISLNK(found.st_mode):
+        raise PermissionRefusedError(
+            "the path is a symbolic link", where=name, do=f"Name the file itself: {os.path.realpath(name)}"
+        )
+    if not stat.S_ISREG(found.st_mode):
+        raise PermissionRefusedError("the path is not a regular file", where=name)
+    return FileFacts(found.st_dev, found.st_ino)
+
+
+def translate(error: apsw.Error, *, where: str) -> ReplicateError:
+    """Our error for one of SQLite's; what has no class of its own becomes JournalIOError, which stops the process."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return BusyError(f"the database is locked by another client: {text}", where=where, do="Close it, or try again")
+    if isinstance(error, apsw.FullError):
+        return DiskFullError(f"the database can not grow: {text}", where=where, do="Free space on its file system")
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
+        return PermissionRefusedError(f"the database can not be written: {text}", where=where)
+    if isinstance(error, apsw.NotADBError):
+        return RegionDamagedError("the file is not an SQLite database", where=where, do="Name an SQLite database file")
+    if isinstance(error, apsw.CorruptError):
+        return RegionDamagedError(
+            f"the database is damaged: {text}", where=where, do="Restore it, or seed it from the other site"
+        )
+    if isinstance(error, apsw.CantOpenError):
+        return PermissionRefusedError(
+            f"the database can not be opened: {text}",
+            where=where,
+            do="The file, its -wal and -shm companions and their directory must be readable and writable",
+        )
+    return JournalIOError(f"SQLite failed: {text}", where=where)
+
+
+def _check_writable(name: str) -> None:
+    directory = os.path.dirname(os.path.abspath(name))
+    for what, path in (("file", name), ("directory", directory)):
+        mode = os.W_OK if what == "file" else os.W_OK | os.X_OK
+        if not os.access(path, mode):
+            raise PermissionRefusedError(
+                f"the {what} is read-only for this user",
+                where=path,
+                do="Grant write permission, or mount it read-write",
+            )
+
+
+def open_region(
+    path: str | os.PathLike[str],
+    *,
+    readonly: bool = False,
+    applier: bool = False,
+    plain: bool = False,
+    busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+) -> apsw.Connection:
+    """A connection to the region's file, set up the one way that regions are.
+
+    `readonly` connections never write. A writer may pass the guards and runs synchronous=NORMAL. `applier` is for rows
+    that already happened elsewhere: triggers and foreign keys off, defensive mode on, a larger statement cache.
+    `plain` also takes a database that is not in WAL mode (for `install`, which converts it).
+
+    Raises NotFoundError, PermissionRefusedError, RegionDamagedError (no database, or not in WAL mode), BusyError.
+    No connection stays open after a failure.
+    """
+    name = os.fspath(path)
+    file_facts(name)
+    if readonly:
+        if not os.access(name, os.R_OK):
+            raise PermissionRefusedError("the file is not readable for this user", where=name)
+    else:
+        _check_writable(name)
+    flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    flags |= apsw.SQLITE_OPEN_NOFOLLOW if _without_links(name) else 0
+    connection: apsw.Connection | None = None
+    try:
+        connection = apsw.Connection(
+            name, flags=flags, statementcachesize=STATEMENTS_CACHED_APPLIER if applier else STATEMENTS_CACHED
+        )
+        connection.set_busy_timeout(busy_timeout_ms)
+        _configure(connection, name, readonly=readonly, applier=applier, plain=plain)
+    except BaseException as error:
+        if connection is not None:
+            connection.close(True)
+        if isinstance(error, apsw.Error):
+            raise translate(error, where=name) from error
+        raise
+    return connection
+
+
+def _without_links(name: str) -> bool:
+    """SQLite's own no-follow flag refuses links anywhere in the path; we refuse only the last component's."""
+    return os.path.realpath(name) == os.path.abspath(name)
+
+
+def _configure(connection: apsw.Connection, name: str, *, readonly: bool, applier: bool, plain: bool) -> None:
+    mode = str(connection.pragma("journal_mode"))
+    connection.pragma("schema_version")  # the first read: a non-database shows itself here
+    if not readonly and connection.readonly("main"):
+        raise PermissionRefusedError("the database opened read-only", where=name)
+    if mode != "wal" and not plain:
+        raise RegionDamagedError(
+            f"the database is in journal mode {mode}; a region runs in WAL mode, so another client has changed it",
+            where=name,
+            do="Close all clients and run: PRAGMA journal_mode=WAL; if it never was a region: replicate region add",
+        )
+    if readonly:
+        connection.pragma("query_only", True)
+        return
+    connection.pragma("synchronous", "NORMAL")
+    connection.wal_autocheckpoint(WAL_AUTOCHECKPOINT_PAGES)
+    register_guard(connection)
+    if applier:
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
+
+
+def check_encoding(connection: apsw.Connection, *, where: str) -> None:
+    """NotSupportedError unless the database stores text as UTF-8."""
+    encoding = str(connection.pragma("encoding"))
+    if encoding != "UTF-8":
+        raise NotSupportedError(
+            f"the database's text encoding is {encoding}; only UTF-8 can be replicated",
+            where=where,
+            do="Dump it and load the dump into a new database with PRAGMA encoding='UTF-8'",
+            encoding=encoding,
+        )
+
+
+def to_wal(connection: apsw.Connection, *, where: str) -> str:
+    """Convert to WAL mode; returns the journal mode before.
+
+    Raises BusyError while another client has the database open in rollback-journal mode, NotSupportedError where the
+    file system can not share memory. Nothing has changed after a failure.
+    """
+    before = str(connection.pragma("journal_mode"))
+    try:
+        after = str(connection.pragma("journal_mode", "wal"))
+    except (apsw.BusyError, apsw.LockedError):
+        raise BusyError(
+            f"another client uses the database in journal mode {before}; it can not be converted to WAL now",
+            where=where,
+            do="Close the other client and try again",
+        ) from None
+    if after != "wal":
+        raise NotSupportedError(
+            f"the database stays in journal mode {after}: WAL mode is not possible here",
+            where=where,
+            do="Put the file on a local file system",
+        )
+    return before
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What `install` made: the identity row, the tables' definitions, and the schema version after it."""
+
+    identity: RegionIdentity
+    definitions: tuple[TableDefinition, ...]
+    schema_version: int
+
+
+def install(
+    connection: apsw.Connection, *, network: bytes, instance: bytes, region: bytes, name: str, check: bool = True
+) -> Installed:
+    """Make the database behind a `plain` connection a region, in place and in one transaction.
+
+    Converts to WAL mode, creates the bookkeeping tables, records the table definitions and puts guards on every user
+    table. With `check` SQLite first reads through the whole file (quick_check), so that damage is not replicated.
+
+    Raises AlreadyExistsError (a region already), NotSupportedError (something that can not be replicated exactly, by
+    name), RegionDamagedError, BusyError, DiskFullError. After a failure the schema and the journal mode are as before.
+    """
+    where = connection.filename
+    if connection.in_transaction:
+        raise InternalError("install needs a connection without an open transaction", where=where)
+    if is_region(connection):
+        identity = read_identity(connection, where=where)
+        raise AlreadyExistsError(
+            f"the database is a region already: {identity.name} of instance {identity.instance.hex()}",
+            where=where,
+            do="Run: replicate region release; or, if that instance is gone: replicate region release --force",
+        )
+    check_encoding(connection, where=where)
+    schema.check_supported(connection, where=where)
+    if check:
+        check_undamaged(connection, where=where)
+    facts = file_facts(where)
+    before = to_wal(connection, where=where)
+    identity = RegionIdentity(FORMAT_VERSION, network, instance, region, name, facts.device, facts.inode, before)
+    try:
+        with _transaction(connection, where):
+            make_tables(connection)
+            write_identity(connection, identity)
+            definitions = schema.record_definitions(connection, region=name).definitions
+            install_guards(connection, schema.user_tables(connection))
+            version = store_schema_version(connection)
+    except BaseException:
+        _restore_journal_mode(connection, before)
+        raise
+    return Installed(identity, definitions, version)
+
+
+def remove(connection: apsw.Connection) -> None:
+    """Make a region plain SQLite again, in one transaction: drops guards and bookkeeping, nothing of the user's.
+
+    The journal mode from before `install` comes back if no other client has the file open. Raises BusyError and what
+    SQLite says; after a failure the region is as it was.
+    """
+    where = connection.filename
+    identity = read_identity(connection, where=where)
+    with _transaction(connection, where):
+        remove_guards(connection)
+        drop_tables(connection)
+    _restore_journal_mode(connection, identity.journal_mode)
+
+
+def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, region: bytes, name: str) -> Installed:
+    """Make a page-by-page copy of another instance's region the region of this one, in one transaction.
+
+    The copy keeps its tables, guards and versions; identity and ring become this instance's, checkpoint records are
+    left for the caller, who alone knows the position of the copy (`replace_scr`). Raises as `install` does.
+    """
+    where = connection.filename
+    before = read_identity(connection, where=where)
+    facts = file_facts(where)
+    to_wal(connection, where=where)
+    identity = RegionIdentity(
+        FORMAT_VERSION, network, instance, region, name, facts.device, facts.inode, before.journal_mode
+    )
+    with _transaction(connection, where):
+        write_identity(connection, identity)
+        clear_ring(connection)
+        definitions = schema.record_definitions(connection, region=name).definitions
+        install_guards(connection, schema.user_tables(connection))
+        version = store_schema_version(connection)
+    return Installed(identity, definitions, version)
+
+
+def check_undamaged(connection: apsw.Connection, *, where: str) -> None:
+    """SQLite's quick_check over the whole file; RegionDamagedError with its first finding. Slow in large files."""
+    finding = connection.execute("PRAGMA main.quick_check(1)").get
+    if finding != "ok":
+        raise RegionDamagedError(
+            f"the database is damaged: {finding}", where=where, do="Restore it from a backup, or mend it with .recover"
+        )
+
+
+@contextmanager
+def _transaction(connection: apsw.Connection, where: str) -> Iterator[None]:
+    """One write transaction: rolled back on any exception, SQLite's errors translated."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except apsw.Error as error:
+        raise translate(error, where=where) from error
+
+
+def _restore_journal_mode(connection: apsw.Connection, mode: str) -> None:
+    if mode == "wal" or mode not in ("delete", "truncate", "persist"):
+        return
+    try:
+        connection.pragma("journal_mode", mode)
+    except (apsw.BusyError, apsw.LockedError):
+        pass  # others have it open: WAL mode is plain SQLite too
