@@ -172,9 +172,13 @@ class SchemaChangedError(DamagedError):
 
 
 class ConflictError(DamagedError):
-    """A before-image does not match the secondary's row (or an insert finds a row, a delete none)."""
+    """A before-image does not match the secondary's row (or an insert finds a row, a delete none).
+
+    `conflict` holds both images (replicate.database.rows.Conflict) where there are any; row values are nowhere else.
+    """
 
     code = "CONFLICT"
+    conflict: object = None
 
 
 class GapError(DamagedError):

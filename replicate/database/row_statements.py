@@ -1,0 +1,224 @@
+"""SQL texts for row changes, and the slow statements around them: reading a row, sequences, schema changes.
+
+Guarantees: every WHERE finds its row by the key's index and then compares every column exactly: no affinity, no
+collation but BINARY, and the storage class too where a column could hold 1 and 1.0 as different values. Values are
+always parameters.
+Refuses to know: when a statement runs, and what a conflict means.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from replicate.database.names import is_internal, quote
+from replicate.database.schema import rowid_name
+from replicate.errors import ConflictError, NotSupportedError
+from replicate.transaction import TableDefinition
+
+_FORBIDDEN: Final = {
+    apsw.SQLITE_ATTACH: "ATTACH",
+    apsw.SQLITE_DETACH: "DETACH",
+    apsw.SQLITE_CREATE_VTABLE: "CREATE VIRTUAL TABLE",
+    apsw.SQLITE_DROP_VTABLE: "DROP of a virtual table",
+    apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT or ROLLBACK",
+    apsw.SQLITE_SAVEPOINT: "SAVEPOINT",
+}
+_WRITES: Final = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+
+
+def local_rowid_name(connection: apsw.Connection, definition: TableDefinition) -> str:
+    """The name under which the hidden rowid can be reached (generated columns count too); "" if the table has none."""
+    if not definition.rowid:
+        return ""
+    names = [
+        name for (name,) in connection.execute("SELECT name FROM pragma_table_xinfo(?1, 'main')", (definition.table,))
+    ]
+    return rowid_name(names) or ""
+
+
+def _names(definition: TableDefinition, rowid: str) -> list[str]:
+    """The image's columns as SQL."""
+    names = [quote(column.name) for column in definition.columns]
+    return [rowid, *names] if definition.rowid else names
+
+
+def _is_untyped(definition: TableDefinition, ordinal: int) -> bool:
+    """Whether the column keeps 1 and 1.0 apart: no affinity (BLOB or none), or ANY in a STRICT table."""
+    ordinal -= definition.rowid
+    if ordinal < 0:
+        return False
+    declared = definition.columns[ordinal].type.upper()
+    if definition.strict:
+        return declared == "ANY"
+    if any(word in declared for word in ("INT", "CHAR", "CLOB", "TEXT")):
+        return False
+    return "BLOB" in declared or not declared
+
+
+def _collation(definition: TableDefinition, ordinal: int) -> str:
+    ordinal -= definition.rowid
+    return "BINARY" if ordinal < 0 else definition.columns[ordinal].collation
+
+
+def _where(definition: TableDefinition, rowid: str, first: int) -> str:
+    """The whole before-image, bound from parameter number `first` on."""
+    terms = []
+    for ordinal, name in enumerate(_names(definition, rowid)):
+        parameter = f"?{first + ordinal}"
+        other = _collation(definition, ordinal) != "BINARY"
+        in_key = ordinal in definition.key
+        if in_key:
+            terms.append(f"{name} = {parameter}")
+        if not in_key or other:
+            terms.append(f"+{name}{' COLLATE BINARY' if other else ''} IS {parameter}")
+        if _is_untyped(definition, ordinal):
+            terms.append(f"typeof({name}) = typeof({parameter})")
+    return _conjunction(terms)
+
+
+def _conjunction(terms: list[str]) -> str:
+    """Terms joined by AND; a wide table's as a balanced tree, since SQLite bounds the depth of expressions (1000)."""
+    if len(terms) <= 100:
+        return " AND ".join(terms)
+    middle = len(terms) // 2
+    return f"({_conjunction(terms[:middle])}) AND ({_conjunction(terms[middle:])})"
+
+
+def insert(definition: TableDefinition, rowid: str) -> str:
+    """INSERT of an after-image."""
+    names = _names(definition, rowid)
+    return (
+        f"INSERT INTO main.{quote(definition.table)} ({', '.join(names)}) "
+        f"VALUES ({', '.join(f'?{n}' for n in range(1, len(names) + 1))})"
+    )
+
+
+def delete(definition: TableDefinition, rowid: str) -> str:
+    """DELETE of a before-image."""
+    return f"DELETE FROM main.{quote(definition.table)} WHERE {_where(definition, rowid, 1)}"
+
+
+def update(definition: TableDefinition, rowid: str, mask: int) -> str:
+    """UPDATE that binds the changed after values (bit i of `mask` = i-th image value), then the whole before-image.
+
+    With an empty mask the row is written as it is: still a check of the before-image.
+    """
+    names = _names(definition, rowid)
+    changed = [name for ordinal, name in enumerate(names) if mask >> ordinal & 1]
+    assignments = [f"{name} = ?{number}" for number, name in enumerate(changed, 1)]
+    if not assignments:
+        assignments = [f"{names[-1]} = {names[-1]}"]
+    where = _where(definition, rowid, len(changed) + 1)
+    return f"UPDATE main.{quote(definition.table)} SET {', '.join(assignments)} WHERE {where}"
+
+
+# Slow statements.
+
+
+def read_image(
+    connection: apsw.Connection,
+    definition: TableDefinition,
+    rowid: str,
+    ordinals: tuple[int, ...],
+    values: tuple[Any, ...],
+) -> tuple[Any, ...] | None:
+    """The first row whose image has `values` at `ordinals`; None if there is none.
+
+    Text that is not UTF-8 makes all texts of that row appear as bytes.
+    """
+    names = _names(definition, rowid)
+    where = " AND ".join(f"{names[ordinal]} = ?{n}" for n, ordinal in enumerate(ordinals, 1))
+    tail = f" FROM main.{quote(definition.table)} WHERE {where}"
+    try:
+        return connection.execute(f"SELECT {', '.join(names)}{tail}", values).fetchone()
+    except UnicodeDecodeError:
+        raw = (f"iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in names)
+        return connection.execute(f"SELECT {', '.join(raw)}{tail}", values).fetchone()
+
+
+def read_rival(
+    connection: apsw.Connection, definition: TableDefinition, rowid: str, message: str, after: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """The row that holds the unique value wanted by `after`, as far as SQLite's message names its columns."""
+    start = "UNIQUE constraint failed: "
+    if start not in message:
+        return None
+    prefix = definition.table + "."
+    wanted = {part.removeprefix(prefix) for part in message[message.index(start) + len(start) :].split(", ")}
+    ordinals = tuple(
+        ordinal for ordinal, column in enumerate(definition.columns, int(definition.rowid)) if column.name in wanted
+    )
+    if len(ordinals) != len(wanted):
+        return None
+    return read_image(connection, definition, rowid, ordinals, tuple(after[ordinal] for ordinal in ordinals))
+
+
+def set_sequence(connection: apsw.Connection, table: str, value: int | None) -> None:
+    """Set the table's value in sqlite_sequence; None removes it."""
+    if value is None:
+        connection.execute("DELETE FROM main.sqlite_sequence WHERE name = ?", (table,))
+        return
+    connection.execute("UPDATE main.sqlite_sequence SET seq = ?2 WHERE name = ?1", (table, value))
+    if connection.changes() == 0:
+        connection.execute("INSERT INTO main.sqlite_sequence (name, seq) VALUES (?, ?)", (table, value))
+
+
+def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int) -> None:
+    """Run the text of a schema change from the stream; nothing but a schema change of the main schema gets through.
+
+    Raises NotSupportedError naming what the text tried beyond that, ConflictError if SQLite refuses the change here
+    although it passed where it came from. Our own bookkeeping can not be named by it.
+    """
+    refused: list[str] = []
+    dropped: set[str] = set()
+
+    def authorize(action: int, first: str | None, second: str | None, schema: str | None, trigger: str | None) -> int:
+        what = None
+        if action == apsw.SQLITE_DROP_TABLE and first is not None:
+            dropped.add(first)
+        if action in _FORBIDDEN:
+            what = _FORBIDDEN[action]
+        elif action == apsw.SQLITE_PRAGMA and first != "quick_check":  # ALTER TABLE runs this one itself
+            what = f"PRAGMA {first}"
+        elif action in _WRITES and first not in dropped and not str(first).lower().startswith("sqlite_"):
+            what = f"a write to rows of {first}"
+        elif action == apsw.SQLITE_FUNCTION and second == "load_extension":
+            what = "load_extension"
+        elif action != apsw.SQLITE_READ and any(name is not None and is_own_object(name) for name in (first, second)):
+            what = f"our own object {first}"
+        elif schema == "temp" and action not in (apsw.SQLITE_READ, *_WRITES):
+            what = "a temporary object"
+        if what is None:
+            return apsw.SQLITE_OK
+        refused.append(what)
+        return apsw.SQLITE_DENY
+
+    previous = connection.authorizer
+    connection.authorizer = authorize
+    try:
+        for _ in connection.execute(statement, can_cache=False):
+            pass
+    except apsw.Error as error:
+        if refused:
+            raise NotSupportedError(
+                f"a schema change from the stream (seqno {seqno}) holds {refused[0]}; only changes of tables, indexes, "
+                "views and triggers are applied",
+                where=connection.filename,
+                seqno=seqno,
+            ) from error
+        raise ConflictError(
+            f"the schema change of seqno {seqno} fails here: {error}",
+            where=connection.filename,
+            do="Another client changed the schema here: seed this region again",
+            seqno=seqno,
+            statement=statement,
+        ) from error
+    finally:
+        connection.authorizer = previous
+
+
+def is_own_object(name: str) -> bool:
+    """Whether the name is one of our bookkeeping tables (guard triggers go and come with their table)."""
+    return is_internal(name) and not name.lower().startswith(("sqlite_", "_replicate_guard_"))
