@@ -217,8 +217,7 @@ def read_file(path: Path) -> InstanceFile:
             do="Name an existing one with -i, or make it: replicate instance create",
         ) from None
     except OSError as error:
-        raise PermissionRefusedError(f"the instance file can not be read: {error.strerror}", where=str(path)) from
-        error
+        raise PermissionRefusedError(f"the instance file can not be read: {error.strerror}", where=str(path)) from error
     with os.fdopen(fd, "rb") as file:
         return decode(file.read(16 * 1024 * 1024), str(path))
 
