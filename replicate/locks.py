@@ -102,9 +102,9 @@ class FileLock:
             pause_s = min(PAUSE_S_MAX, pause_s * 1.5)
 
     def release(self) -> None:
-        """Give the lock up; nothing happens when it is not held."""
-        if self.held:
-            self.held = False
+        """Give the lock up; harmless when it is not held (an interrupt may have come between the kernel's word and ours)."""
+        self.held = False
+        if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:

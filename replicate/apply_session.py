@@ -1,0 +1,276 @@
+"""The commit door as the Update Process uses it: transactions that carry their number already, a batch at a time.
+
+Guarantees: a batch is in our own journal, on the disk, before any region commits it; rows and synchronization
+checkpoint records are one SQLite transaction in each region; a region that missed the last batch (killed between two
+regions' COMMITs) is rolled forward from our journal before the next one begins. So nothing is applied twice and
+nothing is skipped, whatever dies. Refuses to know: where batches come from, how they are cut, what to do about a
+conflict (update_process/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import apsw
+
+from replicate.database.bookkeeping import (
+    ScrRow,
+    check_region_identity,
+    read_scr,
+    schema_version,
+    store_schema_version,
+    write_scr,
+)
+from replicate.database.rows import RowApplier
+from replicate.database.sqlite import open_region, translate
+from replicate.door import Door
+from replicate.errors import InternalError, NotFoundError, OutcomeUnknownError, PermissionRefusedError
+from replicate.failpoint import hit
+from replicate.instance import Instance
+from replicate.instance_file import RegionEntry
+from replicate.journal.record import FrameBatch, Head, walk
+from replicate.journal.spool import Spool
+from replicate.limits import PARTITION_STREAM
+from replicate.locks import FileLock
+from replicate.opening import open_door
+from replicate.pool import control as word
+from replicate.redo import redo_region
+from replicate.transaction import Catalogue
+from replicate.vector import Position, SynchronizationVector
+
+REGION_LOCK_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """One region as the session holds it."""
+
+    entry: RegionEntry
+    connection: apsw.Connection
+    lock: FileLock
+
+
+class ApplySession:
+    """The only writer of a secondary's regions and journal. Used by one thread at a time.
+
+    Between `begin` and `commit` or `rollback` every region's lock is held and a transaction is open in each.
+    `position` is what all regions have: it moves with `commit` only.
+    """
+
+    def __init__(self, door: Door) -> None:
+        """Open all regions and roll each forward to the journal's end. Raises what opening, redo and the identity
+        checks raise."""
+        instance = door.instance
+        if instance.role != "secondary":
+            raise PermissionRefusedError(
+                f"instance {instance.name} is {instance.role}: received transactions are applied on a secondary only",
+                where=str(instance.path),
+            )
+        if not instance.regions:
+            raise NotFoundError("this secondary has no region yet", where=str(instance.path), do="Run: replicate seed")
+        self.door = door
+        self._open: list[_Open] = []
+        self.rows: dict[str, RowApplier] = {}
+        try:
+            for entry in instance.regions:
+                self._open_region(entry, door.catalogue_now())
+            self.position = read_position(self._open[0].connection, door.words[word.LAST_SEQNO])
+            door.received_position = self.position
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_region(self, entry: RegionEntry, catalogue: Catalogue) -> None:
+        content = self.door.instance.content
+        lock = FileLock(self.door.instance.locks_directory / f"region-{entry.region_id}.lock")
+        try:
+            lock.acquire(REGION_LOCK_TIMEOUT_S, what=f"region {entry.name}")
+            redo_region(self.door, entry)
+            connection = open_region(entry.path, applier=True)
+        except BaseException:
+            lock.close()
+            raise
+        self._open.append(_Open(entry, connection, lock))
+        lock.release()
+        check_region_identity(
+            connection, region=entry.uuid, network=content.network, instance=content.uuid, where=str(entry.path)
+        )
+        self.rows[entry.name] = RowApplier(connection, catalogue.definitions, region=entry.name)
+
+    def begin(self) -> None:
+        """Lock every region and open a transaction in each. Raises BusyError and what SQLite says; nothing is held
+        then."""
+        try:
+            for one in self._open:
+                one.lock.acquire(REGION_LOCK_TIMEOUT_S, what=f"region {one.entry.name}")
+            words = self.door.words
+            for one in self._open:
+                region = one.entry.region_id
+                if words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region]:
+                    redo_region(self.door, one.entry)
+                self._sql(one, "BEGIN IMMEDIATE")
+            for applier in self.rows.values():
+                applier.begin()
+        except BaseException:
+            self.rollback()
+            raise
+
+    def savepoint(self) -> None:
+        """Mark this point in every region, to come back to with `rollback_to`."""
+        for one in self._open:
+            self._sql(one, "SAVEPOINT batch")
+
+    def rollback_to(self) -> None:
+        """Take back what was applied since `savepoint`; the mark stays."""
+        for one in self._open:
+            self._sql(one, "ROLLBACK TO batch")
+        for applier in self.rows.values():
+            applier.begin()
+
+    def release(self) -> None:
+        """Forget the mark."""
+        for one in self._open:
+            self._sql(one, "RELEASE batch")
+
+    def commit(self, batch: FrameBatch, position: Position, csn: int, *, defines: bool = False) -> None:
+        """Append the batch's frames to our journal as they are, sync it once, commit every region with its SCR.
+
+        `position`: after the batch; `batch.first_seqno` must follow our last number. `csn`: of the batch's last
+        frame. `defines`: the batch holds exactly one frame that carries definitions or a schema change, and it is the
+        first. A failure before the append leaves everything as it was before `begin`; a later one is
+        OutcomeUnknownError, and the regions are rolled forward when the Update Process starts again.
+        """
+        door = self.door
+        try:
+            if batch.first_seqno != self.position.last_seqno + 1 or batch.last_seqno != position.last_seqno:
+                raise InternalError(
+                    f"batch {batch.first_seqno}–{batch.last_seqno} does not follow {self.position.last_seqno}"
+                )
+            self._write_scr(position, csn, defines)
+            last = self._last_head(batch)
+            with door.locked():
+                door.append(batch.data, batch.first_seqno, self._bits(), defines=defines)
+                door.sync_appended()
+                self._commit_regions(batch.last_seqno)
+                hit("apply.after_commit")
+                self._note_schema(defines)
+                door.finish(batch.data, batch.first_seqno, last, batch.count, defines=defines)
+        except BaseException:
+            self.rollback()
+            raise
+        self._committed(position)
+
+    def commit_large(self, spool: Spool, frame: bytes, position: Position, csn: int, *, defines: bool = False) ->
+    None:
+        """Commit a large transaction whose part frames were spooled; `frame` is its commit frame as it came."""
+        door = self.door
+        try:
+            self._write_scr(position, csn, defines)
+            with door.locked():
+                door.adopt_received(spool, frame, self._bits())
+                self._commit_regions(position.last_seqno)
+                self._note_schema(defines)
+                door.finish_received(frame, position)
+        except BaseException:
+            self.rollback()
+            raise
+        self._committed(position)
+
+    def rollback(self) -> None:
+        """Take back everything since `begin` and give the regions up. Works after any failure."""
+        for one in self._open:
+            try:
+                if one.connection.in_transaction:
+                    one.connection.execute("ROLLBACK")
+            except apsw.Error:
+                pass  # SQLite has rolled back by itself
+            one.lock.release()
+
+    def close(self) -> None:
+        """Roll back and close. May be called twice."""
+        self.rollback()
+        for one in self._open:
+            one.connection.close(True)
+            one.lock.close()
+        self._open.clear()
+        self.rows.clear()
+
+    # Parts of a commit.
+
+    def _bits(self) -> int:
+        return sum(1 << one.entry.region_id for one in self._open)
+
+    def _write_scr(self, position: Position, csn: int, defines: bool) -> None:
+        before = self.position
+        rows = [
+            ScrRow(origin, PARTITION_STREAM, last, chain, csn, position.last_seqno)
+            for origin, (last, chain) in position.chains.items()
+            if before.chains.get(origin) != (last, chain)
+        ]
+        rows += [
+            ScrRow(origin, partition, last, position.chains[origin][1], csn, position.last_seqno)
+            for (origin, partition), last in position.vector.beyond(before.vector).items()
+            if partition != PARTITION_STREAM
+        ]
+        for one in self._open:
+            try:
+                if defines:
+                    store_schema_version(one.connection)
+                write_scr(one.connection, rows)
+            except apsw.Error as error:
+                raise translate(error, where=str(one.entry.path)) from error
+
+    def _commit_regions(self, seqno: int) -> None:
+        for one in self._open:
+            try:
+                one.connection.execute("COMMIT")
+            except apsw.Error as error:
+                self.door.poison(error)
+                raise OutcomeUnknownError(
+                    f"transaction {seqno} is in our journal, but COMMIT failed: {error}",
+                    where=str(one.entry.path),
+                    do="Mend the disk and start the Update Process again: it rolls the region forward",
+                ) from error
+
+    def _note_schema(self, defines: bool) -> None:
+        if defines:
+            for one in self._open:
+                self.door.words[word.REGION_SCHEMA + one.entry.region_id] = schema_version(one.connection)
+
+    def _committed(self, position: Position) -> None:
+        self.position = self.door.received_position = position
+        for one in self._open:
+            one.lock.release()
+
+    @staticmethod
+    def _last_head(batch: FrameBatch) -> Head:
+        last = None
+        for _, last in walk(batch.data):
+            pass
+        if last is None or last.seqno != batch.last_seqno:
+            raise InternalError(f"a batch that should end with {batch.last_seqno} does not")
+        return last
+
+    @staticmethod
+    def _sql(one: _Open, sql: str) -> None:
+        try:
+            one.connection.execute(sql)
+        except apsw.Error as error:
+            raise translate(error, where=str(one.entry.path)) from error
+
+
+def read_position(connection: apsw.Connection, last_seqno: int) -> Position:
+    """The position that a region's checkpoint records tell, at the journal's `last_seqno`."""
+    entries: dict[tuple[int, int], int] = {}
+    chains: dict[int, tuple[int, int]] = {}
+    for row in read_scr(connection):
+        entries[row.origin, row.partition] = row.origin_seqno
+        if row.partition == PARTITION_STREAM:
+            chains[row.origin] = (row.origin_seqno, row.chain)
+    return Position(last_seqno, SynchronizationVector(entries), chains)
+
+
+def open_apply_session(instance: Instance) -> ApplySession:
+    """The session of this process's Update Process, its door opened (and recovered) first."""
+    return ApplySession(open_door(instance))

@@ -1,0 +1,294 @@
+"""Committing on a primary: one connection's way through the commit door.
+
+Guarantees: a transaction is in the journal before it is committed in its region; when `commit` returns, both have it,
+and under the policy `durable` the journal's disk has it too; when it raises, neither has it, except for
+OutcomeUnknownError, which says so. What a killed writer left between append and COMMIT in this region is finished
+before the next transaction reads anything. Refuses to know: how changes were captured (database/capture.py), PEP 249
+(dbapi.py), what is in a frame.
+
+One session serves one connection and is used by one thread at a time. Its region lock is its own descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import apsw
+
+from replicate.database.bookkeeping import (
+    check_region_identity,
+    region_seqno,
+    schema_version,
+    store_schema_version,
+    write_slot,
+)
+from replicate.database.capture import CapturedChanges
+from replicate.database.sqlite import open_region, translate
+from replicate.door import Allotted, Door
+from replicate.errors import (
+    ForkedError,
+    NotPrimaryError,
+    OutcomeUnknownError,
+    ReplicateError,
+    SchemaChangedError,
+    SnapshotStaleError,
+)
+from replicate.failpoint import hit
+from replicate.limits import RING_RECORD_BYTES_MAX, RING_SLOTS
+from replicate.locks import FileLock
+from replicate.pool import control as word
+from replicate.redo import redo_region
+
+FLUSH_ELEMENTS: Final = 400
+"""From so many captured elements (a hundred rows) on, dirty pages are written before the commit lock is taken, so
+that a full disk shows up while we may still fail; below it the pages fit the cache and a failing COMMIT is voided
+instead."""
+
+
+class RegionSession:
+    """A region opened for one application connection. `connection` is the APSW connection that everything runs on."""
+
+    def __init__(self, door: Door, region_name: str) -> None:
+        """Open the region's file and check that it is the region. Raises what `open_region` and
+        `check_region_identity` raise."""
+        self.door = door
+        self.entry = door.instance.region(region_name)
+        self.where = str(self.entry.path)
+        self._bit = 1 << self.entry.region_id
+        self._lock = FileLock(door.instance.locks_directory / f"region-{self.entry.region_id}.lock")
+        self._pid = os.getpid()
+        self.writable = door.instance.role == "primary"
+        self.last_seqno = 0
+        try:
+            self.connection = open_region(self.entry.path, readonly=not self.writable)
+            try:
+                check_region_identity(
+                    self.connection,
+                    region=self.entry.uuid,
+                    network=door.instance.content.network,
+                    instance=door.instance.content.uuid,
+                    where=self.where,
+                )
+            except BaseException:
+                self.connection.close(True)
+                raise
+        except BaseException:
+            self._lock.close()
+            raise
+
+    @property
+    def holds_region(self) -> bool:
+        """True between `begin` and the end of the transaction."""
+        return self._lock.held
+
+    def begin(self, *, timeout_s: float) -> None:
+        """Region lock, BEGIN IMMEDIATE, redo of unfinished work, check of the schema. Nothing is held after a
+        failure.
+
+        Raises NotPrimaryError, BusyError, SchemaChangedError, RegionDamagedError, JournalDamagedError, ForkedError.
+        """
+        self._check_writer()
+        self._lock.acquire(timeout_s, what=f"region {self.entry.name}")
+        try:
+            self._execute("BEGIN IMMEDIATE")
+            if self._unfinished():
+                self._execute("ROLLBACK")
+                self._redo()
+                self._execute("BEGIN IMMEDIATE")
+            self._check_schema()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def upgrade(self, *, timeout_s: float) -> None:
+        """The first write of a transaction that began as a reader: takes the region lock.
+
+        Raises SnapshotStaleError when another transaction has written since this one began to read, or unfinished
+        work is there; the transaction then still stands as a reader and should be rolled back.
+        """
+        self._check_writer()
+        self._lock.acquire(timeout_s, what=f"region {self.entry.name}")
+        try:
+            if self._unfinished():
+                raise self._stale()
+            try:
+                # An UPDATE that hits no row takes SQLite's write lock, or says that our snapshot is too old.
+                self.connection.execute("UPDATE main._replicate_state SET value = value WHERE 0")
+            except apsw.BusyError as error:
+                raise self._stale() from error
+            except apsw.Error as error:
+                raise translate(error, where=self.where) from error
+            self._check_schema()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def commit(self, captured: CapturedChanges) -> int:
+        """Commit what `begin` or `upgrade` opened; returns the transaction's seqno, the journal's last one if nothing
+        was captured.
+
+        A failure that leaves the transaction open (a deferred constraint, a busy reader) raises apsw's own error: the
+        caller may mend and commit again, or roll back. Every ReplicateError has ended the transaction.
+        """
+        connection = self.connection
+        if not captured.count and captured.spool is None:
+            connection.execute("COMMIT")
+            self._lock.release()
+            self.last_seqno = self.door.words[word.LAST_SEQNO]
+            return self.last_seqno
+        if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0] > 0:
+            connection.execute("COMMIT")  # raises the constraint, and leaves the transaction open
+        if captured.schema_changed:
+            store_schema_version(connection)
+        if captured.count >= FLUSH_ELEMENTS or captured.spool is not None:
+            connection.cache_flush()
+        door = self.door
+        try:
+            with door.locked():
+                seqno = self._commit_spooled(captured) if captured.spool is not None else
+                self._commit_framed(captured)
+        except BaseException:
+            self._abandon()
+            raise
+        self._lock.release()
+        self.last_seqno = seqno
+        door.after_commit(seqno)
+        return seqno
+
+    def rollback(self) -> None:
+        """Roll back and give the region up. Works after any failure."""
+        self._abandon()
+
+    def close(self) -> None:
+        """Roll back what is open and close everything. May be called twice."""
+        if os.getpid() != self._pid:
+            return
+        self._abandon()
+        self.connection.close(True)
+        self._lock.close()
+
+    # Under the commit lock.
+
+    def _commit_framed(self, captured: CapturedChanges) -> int:
+        door, words = self.door, self.door.words
+        allotted = door.allot(captured.payload, captured.count)
+        seqno = allotted.seqno
+        whole = len(allotted.frame) <= RING_RECORD_BYTES_MAX
+        durable = words[word.LAST_DURABLE_SEQNO]
+        if seqno - RING_SLOTS > durable:
+            door.sync_locked()  # the slot that we overwrite must not hold the only durable copy
+        write_slot(self.connection, seqno, allotted.frame if whole else None)
+        hit("commit.before_append")
+        door.append(allotted.frame, seqno, self._bit, defines=captured.defines)
+        if not whole or captured.schema_changed:
+            # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
+            door.sync_appended()
+        try:
+            self.connection.execute("COMMIT")
+        except apsw.Error as error:
+            self._after_failed_commit(allotted, error)
+        hit("commit.after_commit")
+        if captured.schema_changed:
+            words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
+        door.finish_own(allotted, defines=captured.defines)
+        return seqno
+
+    def _commit_spooled(self, captured: CapturedChanges) -> int:
+        door, words = self.door, self.door.words
+        assert captured.spool is not None
+        allotted = door.adopt(captured.spool, captured.partitions, self._bit, self._write_slot_none)
+        try:
+            self.connection.execute("COMMIT")
+        except apsw.Error as error:
+            self._after_failed_commit(allotted, error)
+        if captured.schema_changed:
+            words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
+        door.finish_adopted(allotted)
+        return allotted.seqno
+
+    def _write_slot_none(self, seqno: int) -> None:
+        write_slot(self.connection, seqno, None)
+
+    def _after_failed_commit(self, allotted: Allotted, error: apsw.Error) -> None:
+        """COMMIT failed behind the append. Return when the region has the transaction all the same; raise
+        otherwise."""
+        connection = self.connection
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            has_it = region_seqno(connection) >= allotted.seqno
+        except apsw.Error as second:
+            self.door.poison(5)
+            raise OutcomeUnknownError(
+                f"COMMIT of transaction {allotted.seqno} failed ({error}), and the region can not be read ({second})",
+                where=self.where,
+                do="Stop every process of this instance, mend the disk, start again: recovery decides",
+            ) from error
+        if not has_it:
+            named = translate(error, where=self.where)
+            self.door.void(allotted, reason=type(named).__name__)
+            raise named from error
+
+    # Helpers.
+
+    def _check_writer(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                "this connection was opened before a fork", where=self.where, do="Connect again in the child process"
+            )
+        if not self.writable:
+            raise NotPrimaryError(
+                f"instance {self.door.instance.name} is secondary: its regions are read-only",
+                where=self.where,
+                do="Write on the primary",
+            )
+
+    def _unfinished(self) -> bool:
+        words, region = self.door.words, self.entry.region_id
+        return bool(
+            words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region]
+            or (words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bit)
+        )
+
+    def _redo(self) -> None:
+        """We hold the region lock, so whoever left this work unfinished is dead."""
+        with self.door.locked():
+            pass  # mends the journal's end
+        redo_region(self.door, self.entry)
+
+    def _check_schema(self) -> None:
+        words, index = self.door.words, word.REGION_SCHEMA + self.entry.region_id
+        found = schema_version(self.connection)
+        if found != words[index]:
+            raise SchemaChangedError(
+                f"another client changed the schema of region {self.entry.name} (schema version {found}, ours
+                {words[index]})", where=self.where, do="Run: replicate region release; then add the database again and
+                seed the secondaries",
+            )
+
+    def _stale(self) -> SnapshotStaleError:
+        return SnapshotStaleError(
+            "another transaction has written since this one began to read", where=self.where, do="Roll back, then try
+            again"
+        )
+
+    def _execute(self, sql: str) -> None:
+        try:
+            self.connection.execute(sql)
+        except apsw.Error as error:
+            raise translate(error, where=self.where) from error
+
+    def _abandon(self) -> None:
+        try:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+        except apsw.Error:
+            pass  # SQLite has rolled back by itself, or the connection is closed
+        finally:
+            self._lock.release()
+
+
+def named(error: apsw.Error, where: str) -> ReplicateError:
+    """Our error for one of SQLite's (for callers that may not import database/)."""
+    return translate(error, where=where)
