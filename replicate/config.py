@@ -202,7 +202,6 @@ def _unknown(key: str, where: str) -> ConfigurationError:
         elsewhere = [k for k in SETTINGS if k.endswith(f".{name}")]
         known = [s.name for s in SETTINGS.values() if s.section == section]
         near = elsewhere or [f"{section}.{n}" for n in difflib.get_close_matches(name, known, 1)]
-        near = near or difflib.get_close_matches(key, list(SETTINGS), 1, 0.5)
         do = f"Did you mean {near[0]}?" if near else f"[{section}] knows {', '.join(known)}"
         return ConfigurationError(f"unknown key {key}", where=where, do=do)
     near = difflib.get_close_matches(section, SECTIONS, 1)

@@ -1,0 +1,174 @@
+"""What all verbs share: the global options, wherever they stand on the line, and the ways to print a result.
+
+Guarantees: `-i`, `--json` and `--debug` mean the same before and after the verb; with --json exactly one JSON value is
+printed on standard output, in which bytes are hex, paths are text and dataclasses are objects.
+Refuses to know: the verbs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from replicate.errors import UsageError
+
+if TYPE_CHECKING:
+    from replicate.instance import Instance
+
+INSTANCE_VARIABLE = "REPLICATE_INSTANCE"
+
+
+@dataclasses.dataclass(slots=True)
+class Globals:
+    """The global options of this command line."""
+
+    instance: str | None = None
+    json: bool = False
+
+
+def _globals() -> Globals:
+    root = click.get_current_context().find_root()
+    if root.obj is None:
+        root.obj = Globals()
+    assert isinstance(root.obj, Globals)
+    return root.obj
+
+
+def _global_options() -> list[click.Parameter]:
+    def set_instance(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            _globals().instance = value
+
+    def set_json(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        if value:
+            _globals().json = True
+
+    return [
+        click.Option(
+            ["-i", "--instance"],
+            expose_value=False,
+            callback=set_instance,
+            metavar="INSTANCE",
+            help=f"Directory, or name below REPLICATE_HOME [{INSTANCE_VARIABLE}].",
+        ),
+        click.Option(["--json"], is_flag=True, expose_value=False, callback=set_json, help="Print JSON."),
+        click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
+    ]
+
+
+class Verb(click.Command):
+    """A command that also takes the global options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_global_options())
+
+
+class Noun(click.Group):
+    """A group of verbs that also takes the global options."""
+
+    command_class = Verb
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_global_options())
+
+
+Noun.group_class = Noun
+
+
+def instance_path() -> Path:
+    """The directory of the instance named with -i or in the environment. Raises UsageError if neither names one."""
+    from replicate.instance import resolve_instance
+
+    named = _globals().instance or os.environ.get(INSTANCE_VARIABLE)
+    if not named:
+        raise UsageError("no instance is named", do=f"Use -i INSTANCE, or set {INSTANCE_VARIABLE}")
+    return resolve_instance(named)
+
+
+def has_instance() -> bool:
+    """Whether an instance is named at all."""
+    return bool(_globals().instance or os.environ.get(INSTANCE_VARIABLE))
+
+
+def open_instance() -> Instance:
+    """The instance named, opened. Raises what Instance.open raises."""
+    from replicate.instance import Instance
+
+    return Instance.open(instance_path())
+
+
+def wants_json() -> bool:
+    """Whether --json was given."""
+    return _globals().json
+
+
+def emit(value: object, lines: Iterable[str]) -> None:
+    """Print the result of a verb: `value` with --json, `lines` otherwise (not even built with --json)."""
+    if wants_json():
+        click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None))
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def plain(value: object) -> Any:
+    """`value` as JSON knows it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return None
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+def columns(rows: Iterable[Iterable[object]]) -> list[str]:
+    """Rows as aligned lines, two spaces between columns."""
+    table = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)] if table else []
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
+    """Append the traceback to INSTANCE/log/command.log; None if there is no instance to put it in."""
+    named = os.environ.get(INSTANCE_VARIABLE)
+    for index, argument in enumerate(arguments):
+        if argument in ("-i", "--instance") and index + 1 < len(arguments):
+            named = arguments[index + 1]
+    if not named:
+        return None
+    from replicate.instance import resolve_instance
+
+    path = resolve_instance(named) / "log" / "command.log"
+    if not path.parent.is_dir():
+        return None
+    when = datetime.datetime.fromtimestamp(time.time(), datetime.UTC).isoformat(timespec="seconds")
+    event = {
+        "event": "command failed",
+        "level": "error",
+        "timestamp": when,
+        "arguments": arguments,
+        "exception": "".join(traceback.format_exception(error)),
+    }
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(json.dumps(event) + "\n")
+    return path

@@ -1,0 +1,76 @@
+"""`replicate instance create|show`."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import click
+
+from replicate.cli.common import Noun, columns, emit, instance_path, open_instance
+from replicate.errors import UsageError
+
+if TYPE_CHECKING:
+    from replicate.instance import Instance
+
+
+@click.group(cls=Noun)
+def instance() -> None:
+    """Make an instance, or show who it is."""
+
+
+@instance.command()
+@click.argument("directory", required=False)
+@click.option("--role", type=click.Choice(["primary", "secondary"]), default="primary", show_default=True)
+@click.option("--name", help="Unique in the network; the directory's name if not given.")
+@click.option("--network", metavar="UUID", help="The network to join; a new one if not given.")
+def create(directory: str | None, role: str, name: str | None, network: str | None) -> None:
+    """Make a new instance in DIRECTORY (or the one named with -i)."""
+    from replicate.instance import Instance, resolve_instance
+
+    path = resolve_instance(directory) if directory else instance_path()
+    made = Instance.create(
+        path, role=cast(Literal["primary", "secondary"], role), name=name, network=_uuid(network) if network else None
+    )
+    next_step = "replicate region add PATH" if role == "primary" else "replicate receiver start"
+    lines = [
+        f"{made.role} {made.name} made in {made.path}",
+        f"network {uuid.UUID(bytes=made.content.network)}",
+        f"next: {next_step} -i {made.path}",
+    ]
+    emit(_facts(made), lines)
+
+
+@instance.command()
+def show() -> None:
+    """Show role, name, network, regions and peers."""
+    opened = open_instance()
+    facts = _facts(opened)
+    rows = [(key, value) for key, value in facts.items() if not isinstance(value, list)]
+    rows += [("region", f"{r.name}  {r.path}") for r in opened.regions]
+    rows += [("peer", f"{p.name}  {p.host}:{p.port}") for p in opened.peers]
+    emit(facts, columns(rows))
+
+
+def _facts(made: Instance) -> dict[str, str | int | Path | list[dict[str, str | int]]]:
+    content = made.content
+    return {
+        "name": made.name,
+        "role": made.role,
+        "path": made.path,
+        "network": str(uuid.UUID(bytes=content.network)),
+        "uuid": str(uuid.UUID(bytes=content.uuid)),
+        "incarnation": content.incarnation,
+        "regions": [{"region_id": r.region_id, "name": r.name, "path": str(r.path)} for r in made.regions],
+        "peers": [{"name": p.name, "host": p.host, "port": p.port} for p in made.peers],
+    }
+
+
+def _uuid(text: str) -> bytes:
+    try:
+        return uuid.UUID(text).bytes
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not a UUID", do="Copy it from 'replicate instance show' on the primary"
+        ) from None

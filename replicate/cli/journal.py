@@ -1,0 +1,47 @@
+"""`replicate journal show|verify|prune`."""
+
+from __future__ import annotations
+
+import click
+
+from replicate.cli.common import Noun, emit, open_instance
+
+from_option = click.option("--from", "first_seqno", type=click.IntRange(1), metavar="SEQNO", help="First transaction.")
+to_option = click.option("--to", "last_seqno", type=click.IntRange(1), metavar="SEQNO", help="Last transaction.")
+
+
+@click.group(cls=Noun)
+def journal() -> None:
+    """Look into the journal files."""
+
+
+@journal.command()
+@from_option
+@to_option
+def show(first_seqno: int | None, last_seqno: int | None) -> None:
+    """Show transactions, one after another."""
+    from replicate.journal.show import show_journal
+
+    for shown in show_journal(open_instance(), first_seqno, last_seqno):
+        emit(shown, shown.lines())
+
+
+@journal.command()
+@from_option
+@to_option
+def verify(first_seqno: int | None, last_seqno: int | None) -> int:
+    """Check every frame, number, hash and link; exit code 65 if something is damaged."""
+    from replicate.journal.verify import verify_journal
+
+    found = verify_journal(open_instance(), first_seqno, last_seqno)
+    emit(found, found.lines())
+    return 65 if found.findings else 0
+
+
+@journal.command()
+def prune() -> None:
+    """Remove segments that no registered consumer needs any more."""
+    from replicate.journal.prune import prune_journal
+
+    removed = prune_journal(open_instance())
+    emit(removed, removed.lines())

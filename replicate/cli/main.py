@@ -1,0 +1,120 @@
+"""The command `replicate`: its outermost frame. Every error becomes one line on standard error and an exit code.
+
+Guarantees: exit codes are those of errors.EXIT_CODES (130 for Ctrl-C, as shells expect); no traceback without --debug;
+a reader that went away (`replicate status | head`) is no error; a C locale or a closed terminal changes nothing but
+the rendering of unusual characters.
+Refuses to know: the verbs. Nothing but the standard library is imported before the environment has been looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+INTERRUPTED = 130
+OURS = ("replicate", "source_server", "receiver_server", "update_process")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script."""
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Carry out one command line; returns its exit code. Never raises, but for SystemExit of the interpreter itself."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more when it ends: give it somewhere to flush to.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _say("INTERRUPTED: stopped by the keyboard", INTERRUPTED)
+    except OSError as error:
+        return _say(f"IO: the output can not be written: {error.strerror or error}", 74)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    from replicate.errors import ReplicateError
+
+    try:
+        from replicate.other_package import check_other_package
+
+        check_other_package()
+
+        import click
+
+        from replicate.cli.root import root
+
+        try:
+            result = root.main(args=arguments, prog_name="replicate", standalone_mode=False)
+        except click.exceptions.Exit as error:
+            return error.exit_code
+        except click.Abort:
+            return _say("INTERRUPTED: stopped by the keyboard", INTERRUPTED)
+        except click.exceptions.NoArgsIsHelpError as error:
+            print(error.format_message(), file=sys.stderr)
+            return 2
+        except click.ClickException as error:
+            return _say(f"USAGE: {error.format_message().rstrip('.')} [{_path(error)}]. Try '{_path(error)} --help'", 2)
+        return result if isinstance(result, int) else 0
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except ReplicateError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return _say(str(error), getattr(error, "own_exit_code", error.exit_code))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in OURS:
+            return _unexpected(error, arguments)
+        line = f"PREREQUISITE_MISSING: the Python package {error.name} is not installed [{sys.prefix}]"
+        return _say(f"{line}. Run 'pip install dualsite' in this environment", 69)
+    except OSError as error:
+        where = f" [{error.filename}]" if error.filename else ""
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return _say(f"IO: {error.strerror or error}{where}", 77 if isinstance(error, PermissionError) else 74)
+    except Exception as error:
+        return _unexpected(error, arguments)
+
+
+def _path(error: object) -> str:
+    """The verb that a usage error is about, as it was typed."""
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else "replicate"
+
+
+def _say(line: str, code: int) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        print(" ".join(line.split()), file=sys.stderr, flush=True)
+    return code
+
+
+def _unexpected(error: Exception, arguments: list[str]) -> int:
+    """Our bug: one line; the traceback goes to standard error with --debug, else into the instance's log directory."""
+    text = f"INTERNAL: unexpected {type(error).__name__}: {error}"
+    if "--debug" in arguments:
+        traceback.print_exc()
+        return _say(text, 70)
+    try:
+        from replicate.cli.common import write_traceback
+
+        where = write_traceback(error, arguments)
+    except Exception:  # the log must not hide the error
+        where = None
+    where_text = f"The traceback is in {where}" if where else "Repeat it with --debug for the traceback"
+    return _say(f"{text}. {where_text}; please report it", 70)
+
+
+if __name__ == "__main__":
+    main()

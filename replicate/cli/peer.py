@@ -1,0 +1,74 @@
+"""`replicate peer add|list|remove`: the registered consumers of this instance's journal."""
+
+from __future__ import annotations
+
+import click
+
+from replicate.cli.common import Noun, columns, emit, open_instance
+from replicate.config import parse_address, require_loopback
+from replicate.daemon_files import DaemonFiles
+from replicate.errors import AlreadyRunningError
+
+
+@click.group(cls=Noun)
+def peer() -> None:
+    """Register the secondaries that this instance sends to."""
+
+
+@peer.command()
+@click.argument("name")
+@click.argument("address", metavar="HOST:PORT")
+def add(name: str, address: str) -> None:
+    """Register NAME, whose Receiver Server listens at HOST:PORT. The journal is kept for it from now on."""
+    opened = open_instance()
+    where = parse_address(address, where="HOST:PORT")
+    require_loopback(where, where="HOST:PORT")
+    entry = opened.register_peer(name, where.host, where.port)
+    emit(entry, [f"peer {name} at {where} registered", f"next: replicate source start --peer {name} -i {opened.path}"])
+
+
+@peer.command(name="list")
+def list_() -> None:
+    """List the registered peers, and what each has durably applied."""
+    from replicate.consumers import read_consumer
+
+    opened = open_instance()
+    rows = []
+    for entry in opened.peers:
+        consumer = read_consumer(opened.consumers_directory, entry.name)
+        rows.append(
+            {
+                "name": entry.name,
+                "host": entry.host,
+                "port": entry.port,
+                "acknowledged_seqno": consumer.acknowledged_seqno if consumer else 0,
+                "needs_seed": consumer.needs_seed if consumer else False,
+            }
+        )
+    emit(
+        rows,
+        columns(
+            [r["name"], f"{r['host']}:{r['port']}", f"durable up to {r['acknowledged_seqno']}"]
+            + (["must be seeded anew"] if r["needs_seed"] else [""])
+            for r in rows
+        ),
+    )
+
+
+@peer.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Forget NAME: the journal is no longer kept for it."""
+    from replicate.consumers import remove_consumer
+
+    opened = open_instance()
+    opened.peer(name)
+    if DaemonFiles(opened.path, f"source-{name}").probe() is not None:
+        raise AlreadyRunningError(
+            f"the Source Server of peer {name} runs",
+            where=str(opened.path),
+            do=f"Stop it first: replicate source stop --peer {name}",
+        )
+    opened.unregister_peer(name)
+    remove_consumer(opened.consumers_directory, name)
+    emit({"removed": name}, [f"peer {name} removed"])

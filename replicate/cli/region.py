@@ -1,0 +1,54 @@
+"""`replicate region add|list|release`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replicate.cli.common import Noun, columns, emit, open_instance
+
+
+@click.group(cls=Noun)
+def region() -> None:
+    """Make a SQLite database a region of this instance, or give it back."""
+
+
+@region.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--name", help="The region's name; the file's name without its ending if not given ('main' for the first)."
+)
+def add(path: Path, name: str | None) -> None:
+    """Make the SQLite database at PATH a region, in place (an empty one is made if there is none)."""
+    from replicate.regions import add_region
+
+    opened = open_instance()
+    added = add_region(opened, path.absolute(), name=name or ("main" if not opened.regions else path.stem))
+    emit(
+        added,
+        [
+            f"region {added.name}: {added.path}",
+            f"in the application: replicate.connect({str(opened.path)!r}, {added.name!r})",
+        ],
+    )
+
+
+@region.command(name="list")
+def list_() -> None:
+    """List the regions."""
+    opened = open_instance()
+    emit(opened.regions, columns((r.name, r.path) for r in opened.regions))
+
+
+@region.command()
+@click.argument("name")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+def release(name: str, timeout_s: float) -> None:
+    """Finish what was received, remove our bookkeeping, and leave plain SQLite."""
+    from replicate.regions import release_region
+
+    opened = open_instance()
+    path = opened.region(name).path
+    release_region(opened, name, timeout_s=timeout_s)
+    emit({"released": name, "path": path}, [f"region {name} released: {path} is plain SQLite again"])

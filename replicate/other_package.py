@@ -1,0 +1,33 @@
+"""Notices the unrelated PyPI distribution `replicate`, whose files share our import name.
+
+Guarantees: while it is installed nothing of ours runs half: one error, naming what to do.
+Refuses to know: everything else. Imports nothing of ours but errors.py, which the other distribution does not have.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+
+from replicate.errors import OtherPackageError
+
+
+def check_other_package() -> None:
+    """Raises OtherPackageError if the other distribution is installed, or has overwritten our `__init__`."""
+    if not getattr(sys.modules["replicate"], "__dualsite__", False):
+        what = "another package has overwritten replicate/__init__.py"
+    elif _is_installed():
+        what = "the unrelated PyPI package 'replicate' is installed in the same environment"
+    else:
+        return
+    raise OtherPackageError(
+        what,
+        where=sys.prefix,
+        do="Run 'pip uninstall replicate', then 'pip install --force-reinstall --no-deps dualsite', "
+        "or use an environment without it",
+    )
+
+
+def _is_installed() -> bool:
+    # `distribution(name)` finds normalized names; the name must be theirs to the letter.
+    return any(found.metadata["Name"].lower() == "replicate" for found in metadata.distributions(name="replicate"))

@@ -1,0 +1,56 @@
+"""statistics.py: nothing counted is lost, and rates are over the time that passed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicate.statistics import Statistics
+
+
+def test_one_event_per_period() -> None:
+    statistics = Statistics(10.0, 100.0, seqno=5)
+    assert statistics.deadline_s == 110.0
+    statistics.batch(20, 3000)
+    statistics.count("from_pool", 18)
+    statistics.count("from_files", 2)
+    assert statistics.total("from_pool") == 18
+    report = statistics.report(114.0, 25)
+    assert report.rate("transactions") == 20 / 14.0
+    assert report.fields() == {
+        "period_s": 14.0,
+        "starting_seqno": 5,
+        "current_seqno": 25,
+        "transactions": 20,
+        "transactions_total": 20,
+        "transactions_per_s": 1.4,
+        "bytes": 3000,
+        "bytes_total": 3000,
+        "bytes_per_s": 214.3,
+        "from_pool": 18,
+        "from_pool_total": 18,
+        "from_pool_per_s": 1.3,
+        "from_files": 2,
+        "from_files_total": 2,
+        "from_files_per_s": 0.1,
+    }
+    assert statistics.deadline_s == 124.0
+    again = statistics.report(114.0, 25)
+    assert (again.starting_seqno, again.counts["transactions"], again.totals["from_pool"]) == (25, 0, 18)
+    assert again.rate("transactions") == 0.0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "transactions"]), st.integers(0, 100), st.booleans())))
+def test_reports_add_up_to_the_total(steps: list[tuple[str, int, bool]]) -> None:
+    statistics = Statistics(1.0, 0.0)
+    counted: dict[str, int] = {}
+    reported: dict[str, int] = {}
+    for now, (name, number, closes) in enumerate(steps):
+        statistics.count(name, number)
+        counted[name] = counted.get(name, 0) + number
+        if closes:
+            for key, value in statistics.report(float(now), now).counts.items():
+                reported[key] = reported.get(key, 0) + value
+    last = statistics.report(float(len(steps)), 0)
+    for name, number in counted.items():
+        assert reported.get(name, 0) + last.counts[name] == number == last.totals[name] == statistics.total(name)
