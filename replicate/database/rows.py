@@ -12,8 +12,9 @@ Measured (5 columns, one core): `execute` on one kept cursor with a `changes()` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import apsw
@@ -36,8 +37,9 @@ from replicate.errors import (
     InternalError,
     JournalDamagedError,
     NotSupportedError,
+    ReplicateError,
 )
-from replicate.transaction import Op, TableDefinition
+from replicate.transaction import Kind, Op, TableDefinition
 
 PLANS_MAX: Final = 10_000
 """Statements kept as text; a table of many columns could have as many sets of changed columns as rows."""
@@ -47,6 +49,11 @@ Image = tuple[Any, ...]
 _INSERT: Final = int(Op.INSERT)
 _UPDATE: Final = int(Op.UPDATE)
 _DELETE: Final = int(Op.DELETE)
+_TRANSACTION: Final = int(Kind.TRANSACTION)
+_BODY_HEAD: Final = 7
+"""Elements of a frame's body before its payload."""
+_ONE_CHANGE: Final = _BODY_HEAD + 4
+_EXPLAINED: Final = (apsw.Error, TypeError, OverflowError, UnicodeEncodeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +132,50 @@ class RowApplier:
         plans = self._plans
         execute = self._execute
         changed = self._changes
-        elements = iter(changes) if not start else iter(changes[start:])
+        elements = islice(changes, start, None) if start else iter(changes)
         op = table_id = arg = values = None
         try:
-            for op, table_id, arg, values in zip(elements, elements, elements, elements, strict=True):
-                try:
-                    statement = plans[op, table_id, arg]
-                except KeyError:
-                    found = self._prepare(op, table_id, arg, values)
-                    if found is None:
-                        continue
-                    statement = found
-                execute(statement, values)
-                if changed() != 1:
-                    raise self._conflict(op, table_id, arg, values, None)
-        except apsw.ConstraintError as error:
-            raise self._conflict(op, table_id, arg, values, error) from error
-        except apsw.BindingsError as error:
-            raise self._unfit(table_id, f"an image does not fit the table's definition: {error}") from error
-        except apsw.Error as error:
-            raise translate(error, where=self._connection.filename) from error
-        except (TypeError, OverflowError) as error:
-            raise self._unbound(table_id, values, error) from error
+            for op, table_id, arg, values in zip(elements, elements, elements, elements):  # noqa: B905 (checked above)
+                statement = plans.get((op, table_id, arg)) or self._prepare(op, table_id, arg, values)
+                if statement:
+                    execute(statement, values)
+                    if changed() != 1:
+                        raise self._conflict(op, table_id, arg, values, None)
+        except _EXPLAINED as error:
+            raise self._explain(error, op, table_id, arg, values) from error
         return (len(changes) - start) // 4
+
+    def apply_bodies(self, bodies: Iterable[Sequence[Any]]) -> int:
+        """Apply whole transactions as frames carry them: kind, seqno, mark, chain, origin, origin_seqno, csn, *changes.
+
+        Other kinds than TRANSACTION are passed over: what they say is not about rows. Returns the number of changes.
+        Raises as `apply_all`; `seqno` then is the failing transaction's, and what came before it has been made.
+        """
+        plans = self._plans
+        execute = self._execute
+        changed = self._changes
+        count = 0
+        op = table_id = arg = values = None
+        try:
+            for body in bodies:
+                if body[0] != _TRANSACTION:
+                    continue
+                self.seqno = body[1]
+                if len(body) != _ONE_CHANGE:
+                    count += self.apply_all(body, _BODY_HEAD)
+                    continue
+                _, _, _, _, _, _, _, op, table_id, arg, values = (
+                    body  # unrolled: the call would cost as much as the row
+                )
+                statement = plans.get((op, table_id, arg)) or self._prepare(op, table_id, arg, values)
+                if statement:
+                    execute(statement, values)
+                    if changed() != 1:
+                        raise self._conflict(op, table_id, arg, values, None)
+                count += 1
+        except _EXPLAINED as error:
+            raise self._explain(error, op, table_id, arg, values) from error
+        return count
 
     # What has no statement yet.
 
@@ -254,6 +282,16 @@ class RowApplier:
 
     # Errors.
 
+    def _explain(self, error: Exception, op: Any, table_id: Any, arg: Any, values: Any) -> ReplicateError:
+        """Our error for what SQLite or the binding of a value raised."""
+        if isinstance(error, apsw.ConstraintError):
+            return self._conflict(op, table_id, arg, values, error)
+        if isinstance(error, apsw.BindingsError):
+            return self._unfit(table_id, f"an image does not fit the table's definition: {error}")
+        if isinstance(error, apsw.Error):
+            return translate(error, where=self._connection.filename)
+        return self._unbound(table_id, values, error)
+
     def _conflict(
         self, op: Any, table_id: Any, arg: Any, values: Any, error: apsw.ConstraintError | None
     ) -> ConflictError | JournalDamagedError:
@@ -321,7 +359,8 @@ class RowApplier:
         return JournalDamagedError(f"{what} (table {table}, seqno {self.seqno})", table=table, seqno=self.seqno)
 
     def _unbound(self, table_id: Any, values: Any, error: Exception) -> NotSupportedError | JournalDamagedError:
-        if isinstance(values, list | tuple) and any(isinstance(value, msgpack.ExtType) for value in values):
+        raw = isinstance(values, list | tuple) and any(isinstance(value, msgpack.ExtType) for value in values)
+        if raw or isinstance(error, UnicodeEncodeError):
             table = self._definition(table_id).table
             return NotSupportedError(
                 f"table {table}, seqno {self.seqno}: a text value is not valid UTF-8",
