@@ -1,0 +1,481 @@
+"""The frame: how one transaction, or one part of a large one, stands in the journal, in the pools and on the wire.
+
+    FRAME = ce LENGTH(u32) ce CHECK(u32) BODY              LENGTH = bytes of BODY; CHECK = CRC-32C of BODY
+    BODY  = dc COUNT(u16) KIND(fixint) cf SEQNO cf MARK cf CHAIN ce ORIGIN(u32) cf ORIGIN_SEQNO cf CSN payload…
+
+All numbers are big-endian, u64 where nothing else is said: every frame is valid msgpack, so a batch of frames is walked
+in C by one `Unpacker`. The head of a body is always 54 bytes, that of a frame 64. COUNT = 7 + elements of the payload.
+
+* LOCAL part (KIND, SEQNO, MARK): belongs to the journal that the frame stands in. MARK is that journal's last durable
+  seqno when the frame was appended: a bad frame at or below any MARK is damage, never a torn tail.
+* ORIGIN part (from CHAIN on): never changes as it travels. CHAIN = XXH3-64 over the bytes from ORIGIN's marker to the
+  end, seeded with the origin's previous CHAIN (the first of an origin: seed 0). A NULL record may stand for a
+  transaction whose content is gone (a filter, a partition not subscribed) and then carries that transaction's CHAIN.
+
+Guarantees: bytes that do not verify raise FrameDamaged (a JournalDamagedError), a kind or operation of a later release
+FormatUnknownError, and no decoder raises anything else, whatever the bytes. What is packed decodes equal.
+Refuses to know: files, locks, who writes. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgpack
+from crc32c import crc32c
+from xxhash import xxh3_64_intdigest
+
+from replicate.errors import FormatUnknownError, FrameDamaged, GapError, InternalError, JournalDamagedError
+from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_CHANGES_MAX, MIB
+from replicate.transaction import (
+    RAW_TEXT_CODE,
+    Catalogue,
+    Change,
+    Content,
+    History,
+    Kind,
+    LargeCommit,
+    LargePart,
+    NullRecord,
+    Op,
+    Transaction,
+    decode_change,
+    unpack_partitions,
+)
+from replicate.vector import U64_MAX
+
+FRAME_HEAD_BYTES: Final = 64
+FRAME_PREFIX_BYTES: Final = 10
+"""Both markers, LENGTH and CHECK: what stands before the body."""
+ORIGIN_OFFSET: Final = 41
+"""Where in a frame the bytes begin that CHAIN covers."""
+FIXED_ELEMENTS: Final = 7
+PART_OVERHEAD_BYTES: Final = FRAME_HEAD_BYTES + 10
+"""A PART frame is this much longer than its slice: its number and its length are packed at full width."""
+DEFINE_MARK: Final = bytes([Op.DEFINE, 0xCE])
+"""Every payload that holds a DEFINE change holds these two bytes (table ids always have their top bit set)."""
+
+_HEAD: Final = struct.Struct(">BIBIBHBBQBQBQBIBQBQ")
+_SHORT: Final = struct.Struct(">BIBIBHBBQ")
+_PREFIX: Final = struct.Struct(">BIBI")
+_LOCAL: Final = struct.Struct(">BHBBQBQBQ")
+_ORIGIN: Final = struct.Struct(">BIBQBQ")
+_PART: Final = struct.Struct(">BIBI")
+_KINDS: Final = frozenset(int(kind) for kind in Kind)
+_BODY_HEAD_BYTES: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
+_BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
+_CATALOGUE_BODY_BYTES_MAX: Final = CATALOGUE_BYTES_MAX + FRAME_HEAD_BYTES
+_STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
+
+_prefix = _PREFIX.pack
+_local = _LOCAL.pack
+_origin = _ORIGIN.pack
+_short = _SHORT.unpack_from
+
+assert _HEAD.size == FRAME_HEAD_BYTES
+assert FIXED_ELEMENTS + 4 * FRAME_CHANGES_MAX < 65_536
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Head(NamedTuple):
+    """The numbers in front of every frame. `length`: bytes of the body; `count`: elements of the body's array."""
+
+    length: int
+    check: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a head
+    kind: int
+    seqno: int
+    mark: int
+    chain: int
+    origin: int
+    origin_seqno: int
+    csn: int
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.length + FRAME_PREFIX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """Complete frames one behind the other in `data`, without a gap: `count` of them, first_seqno to last_seqno."""
+
+    first_seqno: int
+    last_seqno: int
+    count: int
+    data: bytes
+
+
+# Writing.
+
+
+def pack_frame(
+    kind: int,
+    seqno: int,
+    mark: int,
+    previous_chain: int,
+    origin: int,
+    origin_seqno: int,
+    csn: int,
+    payload: bytes,
+    payload_count: int,
+) -> tuple[bytes, int]:
+    """A frame, and its CHAIN. `payload`: `payload_count` msgpack elements, already packed.
+
+    InternalError when a number does not fit its field, or the frame is above its limit (the caller should have
+    spooled).
+    """
+    try:
+        tail = _origin(0xCE, origin, 0xCF, origin_seqno, 0xCF, csn) + payload
+        chain = xxh3_64_intdigest(tail, previous_chain)
+        body = _local(0xDC, FIXED_ELEMENTS + payload_count, kind, 0xCF, seqno, 0xCF, mark, 0xCF, chain) + tail
+        length = len(body)
+        if length > _BODY_BYTES_MAX and (kind != Kind.CATALOGUE or length > _CATALOGUE_BODY_BYTES_MAX):
+            raise InternalError(f"a frame of {length} bytes is above its limit")
+        return _prefix(0xCE, length, 0xCE, crc32c(body)) + body, chain
+    except struct.error as error:
+        raise InternalError(f"a number does not fit its field in a frame: {error}") from error
+
+
+def with_seqno(frame: bytes, seqno: int, mark: int) -> bytes:
+    """The same frame for another journal: LOCAL part and CHECK anew, ORIGIN part as it is.
+
+    `frame`: one whole, verified frame. InternalError when a number does not fit its field.
+    """
+    if not 0 <= seqno <= U64_MAX or not 0 <= mark <= U64_MAX:
+        raise InternalError("a seqno or mark does not fit its field in a frame")
+    body = b"%b%c\xcf%b\xcf%b%b" % (
+        frame[10:13],
+        frame[13],
+        seqno.to_bytes(8, "big"),
+        mark.to_bytes(8, "big"),
+        frame[32:],
+    )
+    return _prefix(0xCE, len(body), 0xCE, crc32c(body)) + body
+
+
+def pack_elements(*elements: object) -> tuple[bytes, int]:
+    """A payload of those elements and their count, for `pack_frame`."""
+    packed = msgpack.packb(elements, use_bin_type=True)
+    # Strip the array's own header: fixarray up to 15 elements, array16 above.
+    return packed[1 if len(elements) < 16 else 3 :], len(elements)
+
+
+def null_payload(reason: str, partitions: tuple[int, ...] = ()) -> tuple[bytes, int]:
+    """Payload of a NULL record."""
+    return pack_elements(reason, list(partitions))
+
+
+def history_payload(history: History) -> tuple[bytes, int]:
+    """Payload of a HISTORY record."""
+    return pack_elements(*history.pack())
+
+
+def catalogue_payload(catalogue: Catalogue) -> tuple[bytes, int]:
+    """Payload of a CATALOGUE frame."""
+    return pack_elements(*catalogue.pack())
+
+
+def large_payload(
+    token: int, part_count: int, payload_bytes: int, last_part_chain: int, partitions: tuple[int, ...]
+) -> tuple[bytes, int]:
+    """Payload of the LARGE frame that commits parts."""
+    return pack_elements(token, part_count, payload_bytes, last_part_chain, list(partitions))
+
+
+def pack_part(origin: int, token: int, part_number: int, data: bytes, previous_chain: int) -> tuple[bytes, int]:
+    """One PART frame of the large transaction `token`, and the running chain over the parts."""
+    payload = _PART.pack(0xCE, part_number, 0xC6, len(data)) + data
+    return pack_frame(Kind.PART, 0, 0, previous_chain, origin, 0, token, payload, 2)
+
+
+# Reading heads.
+
+
+def _damaged(what: str, offset: int) -> FrameDamaged:
+    return FrameDamaged(what, where=f"offset {offset}", offset=offset)
+
+
+def _head(buffer: Buffer, offset: int, end: int) -> Head:
+    if offset < 0 or end - offset < FRAME_HEAD_BYTES or end > len(buffer):
+        raise _damaged("a frame's head is cut short", offset)
+    (
+        m0, length, m1, check, m2, count, kind, m3, seqno, m4, mark, m5, chain, m6, origin, m7, origin_seqno, m8, csn,
+    ) = _HEAD.unpack_from(buffer, offset)  # fmt: skip
+    if not (m0 == m1 == m6 == 0xCE and m2 == 0xDC and m3 == m4 == m5 == m7 == m8 == 0xCF):
+        raise _damaged("no frame begins here: a marker is wrong", offset)
+    if kind not in _KINDS:
+        if kind > 0x7F:
+            raise _damaged("a frame's kind is no number", offset)
+        raise FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
+    if count < FIXED_ELEMENTS or not _BODY_HEAD_BYTES <= length <= _body_bytes_max(kind):
+        raise _damaged("a frame's length or count is out of its range", offset)
+    return Head(length, check, count, kind, seqno, mark, chain, origin, origin_seqno, csn)
+
+
+def _body_bytes_max(kind: int) -> int:
+    return _CATALOGUE_BODY_BYTES_MAX if kind == Kind.CATALOGUE else _BODY_BYTES_MAX
+
+
+def read_head(buffer: Buffer, offset: int = 0) -> Head:
+    """The numbers of the frame at `offset`, of which the head at least must be in `buffer`; CHECK is not looked at.
+
+    FrameDamaged on a wrong marker or length, FormatUnknownError on an unknown kind.
+    """
+    return _head(buffer, offset, len(buffer))
+
+
+def check_frame(buffer: Buffer, offset: int = 0, end: int | None = None) -> Head:
+    """Verify the whole frame at `offset`, which must end at or before `end`: markers, lengths and CHECK.
+
+    A damaged kind fails its CHECK first, so FormatUnknownError means: written so, by a later release.
+    """
+    limit = len(buffer) if end is None else end
+    if offset < 0 or limit > len(buffer) or limit - offset < FRAME_HEAD_BYTES:
+        raise _damaged("a frame's head is cut short", offset)
+    m0, length, m1, check = _PREFIX.unpack_from(buffer, offset)
+    begin = offset + FRAME_PREFIX_BYTES
+    if m0 != 0xCE or m1 != 0xCE:
+        raise _damaged("no frame begins here: a marker is wrong", offset)
+    if not _BODY_HEAD_BYTES <= length <= _CATALOGUE_BODY_BYTES_MAX:
+        raise _damaged("a frame's length is out of its range", offset)
+    if begin + length > limit:
+        raise _damaged("a frame is cut short, or its length is wrong", offset)
+    if crc32c(memoryview(buffer)[begin : begin + length]) != check:
+        raise _damaged("a frame's check does not match its content", offset)
+    return _head(buffer, offset, limit)
+
+
+def chain_of(frame: Buffer, previous_chain: int) -> int:
+    """The CHAIN that a frame's content gives after `previous_chain`; unequal to the one it carries means diverged."""
+    return xxh3_64_intdigest(memoryview(frame)[ORIGIN_OFFSET:], previous_chain)
+
+
+def walk(buffer: Buffer) -> Iterator[tuple[int, Head]]:
+    """(offset, head) of each frame in a batch of verified frames; FrameDamaged when it does not end with a frame."""
+    offset, end = 0, len(buffer)
+    while offset < end:
+        head = _head(buffer, offset, end)
+        following = offset + head.length + FRAME_PREFIX_BYTES
+        if following > end:
+            raise _damaged("a frame is cut short, or its length is wrong", offset)
+        yield offset, head
+        offset = following
+
+
+class Measured(NamedTuple):
+    """What `measure` found: `frames` whole frames, numbered without a gap, up to offset `end`; 0 for none."""
+
+    first_seqno: int
+    last_seqno: int
+    frames: int
+    end: int
+
+
+def measure(
+    buffer: Buffer,
+    offset: int = 0,
+    *,
+    next_seqno: int | None = None,
+    last_seqno: int = U64_MAX,
+    max_bytes: int | None = None,
+    verify: bool = True,
+) -> Measured:
+    """Count whole frames from `offset` on by their heads; CHECK too if `verify`. The fast walk behind every reader.
+
+    Stops quietly before a frame above `last_seqno`, one that goes beyond `max_bytes` from `offset` (never before the
+    first), one that is not wholly in the buffer, or zeros. `next_seqno`: the number that the first should have.
+    FrameDamaged on a frame that does not verify, GapError on a wrong number: its `facts` name `seqno` and `expected`.
+    """
+    view = memoryview(buffer)
+    end = len(view)
+    limit = end if max_bytes is None else min(end, offset + max_bytes)
+    begin = offset
+    first = expected = next_seqno
+    count = 0
+    while offset + FRAME_HEAD_BYTES <= end:
+        m0, length, m1, check, m2, _, kind, m3, seqno = _short(view, offset)
+        if m0 == 0:
+            break
+        following = offset + FRAME_PREFIX_BYTES + length
+        if (
+            m0 != 0xCE
+            or m1 != 0xCE
+            or m2 != 0xDC
+            or m3 != 0xCF
+            or not _BODY_HEAD_BYTES <= length <= _body_bytes_max(kind)
+        ):
+            raise _damaged("no frame begins here: a marker or length is wrong", offset)
+        if following > end or (following > limit and count):
+            break
+        if verify and crc32c(view[offset + FRAME_PREFIX_BYTES : following]) != check:
+            raise _damaged("a frame's check does not match its content", offset)
+        if kind not in _KINDS:
+            raise FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
+        if seqno > last_seqno:
+            break
+        if seqno != expected:
+            if expected is not None:
+                raise GapError(
+                    f"a frame has seqno {seqno}, {expected} should stand here",
+                    where=f"offset {offset}", offset=offset, seqno=seqno, expected=expected,
+                )  # fmt: skip
+            first = seqno
+        expected = seqno + 1
+        count += 1
+        offset = following
+    if not count:
+        return Measured(0, 0, 0, begin)
+    assert first is not None
+    assert expected is not None
+    return Measured(first, expected - 1, count, offset)
+
+
+def last_seqno_of(data: Buffer) -> int:
+    """The seqno of the last frame in a batch of verified frames; FrameDamaged when it is empty or does not end well."""
+    found = measure(data, verify=False)
+    if not found.frames or found.end != len(data):
+        raise _damaged("a batch does not end with a whole frame", found.end)
+    return found.last_seqno
+
+
+def batch_of(data: bytes | bytearray | memoryview, *, verify: bool = False) -> FrameBatch:
+    """A batch from its bytes, which must be whole frames without a gap, at least one; FrameDamaged otherwise."""
+    found = measure(data, verify=verify)
+    if not found.frames or found.end != len(data):
+        raise _damaged("a batch does not end with a whole frame", found.end)
+    return FrameBatch(found.first_seqno, found.last_seqno, found.frames, bytes(data))
+
+
+def split_batch(data: bytes, max_bytes: int) -> list[FrameBatch]:
+    """Cut a batch of verified frames at frame borders into batches of at most `max_bytes`, but at least one frame each.
+
+    FrameDamaged when `data` does not end with a whole frame, or the numbers have a gap.
+    """
+    batches = []
+    offset, expected = 0, None
+    while offset < len(data):
+        found = measure(data, offset, next_seqno=expected, max_bytes=max_bytes, verify=False)
+        if not found.frames:
+            raise _damaged("a batch does not end with a whole frame", offset)
+        batches.append(FrameBatch(found.first_seqno, found.last_seqno, found.frames, data[offset : found.end]))
+        offset, expected = found.end, found.last_seqno + 1
+    return batches
+
+
+# Decoding bodies.
+
+
+def _extension(code: int, data: bytes) -> Any:
+    if code != RAW_TEXT_CODE:
+        raise FormatUnknownError(f"a value of extension type {code} is of a later release")
+    return msgpack.ExtType(code, data)
+
+
+def unpacker(max_bytes: int = _STREAM_VALUE_BYTES_MAX) -> Any:
+    """A msgpack Unpacker for the change stream of a large transaction.
+
+    Feed it the slices, take op, id, argument, values. No maps, no unknown extension types, arrays up to 65,535
+    elements; `max_bytes` bounds what it buffers. It raises ValueError and its kin: `UNPACK_ERRORS` are what to catch.
+    """
+    return msgpack.Unpacker(
+        ext_hook=_extension,
+        max_buffer_size=max_bytes,
+        max_array_len=65_535,
+        max_map_len=0,
+        strict_map_key=True,
+    )
+
+
+UNPACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException, RecursionError)
+"""All that msgpack raises on bytes that are no msgpack, or above a limit."""
+
+
+def decode_batch(data: bytes) -> list[Any]:
+    """Fast: [length, check, body, length, check, body, …] for a batch of verified frames, each body one flat list
+    (count elements: kind, seqno, mark, chain, origin, origin_seqno, csn, payload…).
+
+    FrameDamaged when `data` is not exactly such frames; CHECK and the types within a payload are not looked at.
+    """
+    reader = unpacker(max(len(data), BATCH_BYTES_MAX))
+    try:
+        reader.feed(data)
+        flat = list(reader)
+        whole = reader.tell() == len(data)
+    except UNPACK_ERRORS as error:
+        raise _damaged(f"a batch does not decode: {error}", 0) from error
+    bodies = flat[2::3]
+    if not whole or len(flat) != 3 * len(bodies) or (bodies and set(map(type, bodies)) != {list}):
+        raise _damaged("a batch is not whole frames", 0)
+    if set(map(type, flat[0::3])) - {int} or sum(flat[0::3]) + FRAME_PREFIX_BYTES * len(bodies) != len(data):
+        raise _damaged("a batch is not whole frames", 0)
+    if bodies and min(map(len, bodies)) < FIXED_ELEMENTS:
+        raise _damaged("a frame has too few elements", 0)
+    return flat
+
+
+def decode(frame: Buffer) -> Transaction:
+    """Verify and decode exactly one frame, whole. For people and tools; the applier uses `decode_batch`.
+
+    FrameDamaged, JournalDamagedError or FormatUnknownError; nothing else, whatever the bytes.
+    """
+    head = check_frame(frame)
+    if head.frame_bytes != len(frame):
+        raise _damaged("something stands behind the frame", head.frame_bytes)
+    reader = msgpack.Unpacker(
+        ext_hook=_extension,
+        max_buffer_size=_CATALOGUE_BODY_BYTES_MAX + MIB,
+        max_array_len=max(65_535, CATALOGUE_BYTES_MAX // 8) if head.kind == Kind.CATALOGUE else 65_535,
+        max_map_len=0,
+    )
+    try:
+        reader.feed(memoryview(frame)[FRAME_PREFIX_BYTES:])
+        elements = reader.unpack()
+        whole = reader.tell() == head.length
+    except UNPACK_ERRORS as error:
+        raise _damaged(f"a frame does not decode: {error}", 0) from error
+    if type(elements) is not list or not whole:
+        raise _damaged("a frame's body is not one list", 0)
+    content = _content(head, elements[FIXED_ELEMENTS:])
+    kind = Kind(head.kind)
+    return Transaction(kind, head.seqno, head.mark, head.chain, head.origin, head.origin_seqno, head.csn, content)
+
+
+def _content(head: Head, payload: list[Any]) -> tuple[Content, ...]:
+    if head.kind == Kind.TRANSACTION:
+        return decode_changes(payload)
+    if head.kind == Kind.HISTORY:
+        return (History.unpack(payload, head.seqno),)
+    if head.kind == Kind.CATALOGUE:
+        return (Catalogue.unpack(payload),)
+    if head.kind == Kind.NULL and len(payload) == 2 and type(payload[0]) is str:
+        return (NullRecord(payload[0], unpack_partitions(payload[1])),)
+    if head.kind == Kind.PART and len(payload) == 2 and type(payload[0]) is int and type(payload[1]) is bytes:
+        return (LargePart(payload[0], payload[1]),)
+    if head.kind == Kind.LARGE and len(payload) == 5 and all(type(n) is int and n >= 0 for n in payload[:4]):
+        token, part_count, payload_bytes, last_part_chain, partitions = payload
+        return (LargeCommit(token, part_count, payload_bytes, last_part_chain, unpack_partitions(partitions)),)
+    raise JournalDamagedError(f"a frame of kind {Kind(head.kind).name} does not hold what it should")
+
+
+def decode_changes(flat: list[Any]) -> tuple[Change, ...]:
+    """Views of flat changes (op, id, argument, values, …). JournalDamagedError or FormatUnknownError."""
+    if len(flat) % 4:
+        raise JournalDamagedError("changes should come in fours")
+    return tuple(decode_change(*flat[index : index + 4]) for index in range(0, len(flat), 4))
+
+
+def read_part(frame: Buffer, offset: int = 0, end: int | None = None) -> tuple[Head, int, memoryview]:
+    """Verify the PART frame at `offset`: its head, number, and slice of the change stream (a view, not a copy)."""
+    head = check_frame(frame, offset, end)
+    begin = offset + PART_OVERHEAD_BYTES
+    if head.kind != Kind.PART or head.count != FIXED_ELEMENTS + 2 or head.frame_bytes < PART_OVERHEAD_BYTES:
+        raise _damaged("a part of a large transaction should stand here", offset)
+    m0, number, m1, length = _PART.unpack_from(frame, offset + FRAME_HEAD_BYTES)
+    if m0 != 0xCE or m1 != 0xC6 or length != head.frame_bytes - PART_OVERHEAD_BYTES:
+        raise _damaged("a part of a large transaction is malformed", offset)
+    return head, number, memoryview(frame)[begin : begin + length]
