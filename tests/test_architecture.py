@@ -87,7 +87,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 
 # What pure modules must not import, over and above the restricted libraries.
 IMPURE = frozenset(
-    {  # fmt: skip
+    {
         "asyncio",
         "concurrent",
         "contextvars",

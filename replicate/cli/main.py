@@ -57,7 +57,9 @@ def _run(arguments: list[str]) -> int:
         from replicate.cli.root import root
 
         try:
-            result = root.main(args=arguments, prog_name="replicate", standalone_mode=False)
+            # Not root.main(): that would end the process itself, with 1, when the reader has gone away.
+            with root.make_context("replicate", list(arguments)) as context:
+                result = root.invoke(context)
         except click.exceptions.Exit as error:
             return error.exit_code
         except click.Abort:

@@ -1,0 +1,145 @@
+"""The verbs of the daemons: names, flags, what is printed and which exit code; the processes are in test_daemon.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from replicate import control, daemon
+from replicate.cli.root import root
+from replicate.daemon_files import DaemonFiles, DaemonStatus
+from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
+from replicate.instance import Instance
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    made = Instance.create(tmp_path / "east", role="primary")
+    made.register_peer("west", "127.0.0.1", 7555)
+    monkeypatch.setenv("REPLICATE_INSTANCE", str(made.path))
+    return made
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], float]]:
+    calls: list[tuple[str, list[str], float]] = []
+
+    def start(files: DaemonFiles, arguments: list[str], *, timeout_s: float) -> control.Started:
+        calls.append((files.name, arguments, timeout_s))
+        return control.Started(4711, "listening on 127.0.0.1:7430")
+
+    monkeypatch.setattr(control, "start", start)
+    return calls
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(root, arguments, standalone_mode=False)
+    if isinstance(result.exception, ReplicateError):
+        raise result.exception
+    assert result.exception is None, result.exception
+    return result.return_value or 0, result.stdout
+
+
+def test_start(instance: Instance, started: list[tuple[str, list[str], float]]) -> None:
+    code, out = invoke("receiver", "start", "--listen", "127.0.0.1:0", "--timeout", "3")
+    assert (code, out) == (0, "receiver serves as process 4711: listening on 127.0.0.1:7430\n")
+    invoke("source", "start", "--set", "log.level=debug")
+    _, out = invoke("update", "start", "--json")
+    assert json.loads(out)["pid"] == 4711
+    path = str(instance.path)
+    assert started == [
+        ("receiver", ["-i", path, "receiver", "run", "--set", "receiver.listen=127.0.0.1:0"], 3.0),
+        ("source-west", ["-i", path, "source", "run", "--peer", "west", "--set", "log.level=debug"], 30.0),
+        ("update", ["-i", path, "update", "run"], 30.0),
+    ]
+
+
+def test_start_refuses_what_can_not_work_before_any_process(
+    instance: Instance, started: list[tuple[str, list[str], float]]
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"receiver\.listen"):
+        invoke("receiver", "start", "--listen", "0.0.0.0:1")
+    with pytest.raises(ConfigurationError, match="unknown"):
+        invoke("update", "start", "--set", "update.x=1")
+    with pytest.raises(UsageError, match="KEY=VALUE"):
+        invoke("update", "start", "--set", "update.x")
+    with pytest.raises(NotFoundError, match="there are: west"):
+        invoke("source", "start", "--peer", "north")
+    instance.register_peer("north", "127.0.0.1", 7556)
+    with pytest.raises(UsageError, match="which peer"):
+        invoke("source", "start")
+    assert not started
+
+
+def test_run_calls_the_frame_with_the_settings_given(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def run_daemon(name: str, path: Path, _serve: object, *, overrides: object, ready_fd: int | None) -> None:
+        calls.append((name, path, overrides, ready_fd))
+
+    monkeypatch.setattr(daemon, "run_daemon", run_daemon)
+    invoke(
+        "receiver", "run", "--listen", "[::1]:9", "--set", "receiver.xoff_percent=70", "--set=receiver.xon_percent=60"
+    )
+    invoke("source", "run", "--ready-fd", "5")
+    invoke("update", "run")
+    settings = {"receiver.listen": "[::1]:9", "receiver.xoff_percent": "70", "receiver.xon_percent": "60"}
+    assert calls == [
+        ("receiver", instance.path, settings, None),
+        ("source-west", instance.path, {}, 5),
+        ("update", instance.path, {}, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stopped", "code", "text"),
+    [
+        (control.Stopped(was_running=False), 0, "does not run"),
+        (control.Stopped(was_running=True), 0, "stopped"),
+        (control.Stopped(was_running=True, drained=False), 0, "stopped before everything was drained"),
+        (control.Stopped(was_running=True, drained=False, killed=True), 1, "did not end and was killed"),
+    ],
+)
+def test_stop(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, stopped: control.Stopped, code: int, text: str
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def stop(files: DaemonFiles, *, timeout_s: float) -> control.Stopped:
+        asked.append((files.name, timeout_s))
+        return stopped
+
+    monkeypatch.setattr(control, "stop", stop)
+    assert invoke("source", "stop", "--timeout", "2") == (code, f"source-west: {text}\n")
+    (instance.path / "replicate.toml").write_text("broken")
+    assert invoke("update", "stop")[0] == code
+    assert asked == [("source-west", 2.0), ("update", 120.0)]
+
+
+def test_status_and_reopen_log(instance: Instance) -> None:
+    assert invoke("receiver", "status") == (1, "receiver: never started\n")
+    assert invoke("source", "reopen-log") == (1, "source-west: does not run\n")
+    files = DaemonFiles(instance.path, "source-west")
+    fd = files.acquire()
+    try:
+        files.write_status(
+            DaemonStatus("source-west", os.getpid(), "serving", "sending", 1, 2, {"last_sent_seqno": 7, "xoff": False})
+        )
+        code, out = invoke("source", "status")
+        assert code == 0
+        assert out.splitlines() == [
+            f"source-west: serving (process {os.getpid()}): sending",
+            "  last_sent_seqno  7",
+            "  xoff             False",
+        ]
+        assert json.loads(invoke("source", "status", "--json")[1])["source-west"]["facts"]["last_sent_seqno"] == 7
+        with pytest.raises(ReplicateError, match="Source Server of peer west runs"):
+            invoke("peer", "remove", "west")
+    finally:
+        os.close(fd)
+    assert invoke("source", "status")[1].startswith("source-west: dead: was serving, and ended without a word")

@@ -1,0 +1,85 @@
+"""`replicate instance|peer|config`, through click's runner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from replicate.cli.root import root
+from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, ReplicateError, UsageError
+from replicate.instance import Instance
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    monkeypatch.delenv("REPLICATE_INSTANCE", raising=False)
+
+
+def invoke(*arguments: str) -> Result:
+    result = CliRunner().invoke(root, arguments, standalone_mode=False)
+    if isinstance(result.exception, ReplicateError):
+        raise result.exception
+    return result
+
+
+def test_create_and_show(tmp_path: Path) -> None:
+    made = invoke("instance", "create", "east", "--json")
+    facts = json.loads(made.stdout)
+    assert (facts["role"], facts["name"], facts["incarnation"]) == ("primary", "east", 1)
+    assert Instance.open("east").path == tmp_path / "east"
+    assert facts["network"] in invoke("-i", "east", "instance", "show").stdout
+    joined = invoke("-i", "west", "instance", "create", "--role", "secondary", "--network", facts["network"])
+    assert "next: replicate receiver start" in joined.stdout
+    assert Instance.open("west").content.network == Instance.open("east").content.network
+    with pytest.raises(AlreadyExistsError):
+        invoke("instance", "create", "east")
+    with pytest.raises(UsageError, match="is not a UUID"):
+        invoke("instance", "create", "north", "--network", "x")
+
+
+def test_instance_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no instance is named"):
+        invoke("instance", "show")
+    invoke("instance", "create", "east")
+    monkeypatch.setenv("REPLICATE_INSTANCE", "east")
+    assert "east" in invoke("instance", "show").stdout
+    with pytest.raises(NotFoundError):
+        invoke("-i", "other", "instance", "show")
+
+
+def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    invoke("instance", "create", "east")
+    monkeypatch.setenv("REPLICATE_INSTANCE", "east")
+    assert "registered" in invoke("peer", "add", "west", "127.0.0.1:7555").stdout
+    listed = json.loads(invoke("peer", "list", "--json").stdout)
+    assert listed == [{"name": "west", "host": "127.0.0.1", "port": 7555, "acknowledged_seqno": 0, "needs_seed": False}]
+    assert "127.0.0.1:7555" in invoke("peer", "list").stdout
+    assert "127.0.0.1:7555" in invoke("instance", "show").stdout
+    with pytest.raises(ConfigurationError, match="loopback"):
+        invoke("peer", "add", "far", "192.0.2.1:1")
+    with pytest.raises(UsageError):
+        invoke("peer", "add", "../x", "127.0.0.1:1")
+    invoke("peer", "remove", "west")
+    assert json.loads(invoke("peer", "list", "--json").stdout) == []
+    with pytest.raises(NotFoundError):
+        invoke("peer", "remove", "west")
+
+
+def test_config(tmp_path: Path) -> None:
+    assert "# hard_tries = 5" in invoke("config", "show").stdout
+    invoke("instance", "create", "east")
+    file = tmp_path / "east" / "replicate.toml"
+    assert "0 settings differ" in invoke("-i", "east", "config", "check").stdout
+    file.write_text("[source]\nhard_tries = 9\n")
+    assert json.loads(invoke("-i", "east", "config", "check", "--json").stdout)["changed"] == {"source.hard_tries": 9}
+    assert "source.hard_tries = 9" in invoke("-i", "east", "config", "show").stdout
+    assert json.loads(invoke("-i", "east", "--json", "config", "show").stdout)["source.hard_tries"] == 9
+    file.write_text("[source]\nhard_trys = 9\n")
+    with pytest.raises(ConfigurationError, match=r"Did you mean source\.hard_tries"):
+        invoke("-i", "east", "config", "check")
+    with pytest.raises(NotFoundError):
+        invoke("-i", "nowhere", "config", "check")

@@ -1,0 +1,184 @@
+"""The frame of the command line: one line for every error, exit codes, odd terminals, the other package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import replicate
+from replicate.cli import main, root
+from replicate.errors import EXIT_CODES, DiskFullError, JournalIOError, ReplicateError
+
+COMMAND = (sys.executable, "-P", "-m", "replicate.cli.main")
+ROOT = Path(replicate.__file__).resolve().parent.parent
+
+
+def command(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "REPLICATE_HOME": str(home), **environment}
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=env, check=False)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """A verb `fail` that raises what is put into the list."""
+    to_raise: list[BaseException] = []
+
+    @click.command(name="fail")
+    def fail() -> None:
+        raise to_raise[0]
+
+    monkeypatch.setitem(root.root.commands, "fail", fail)
+    return to_raise
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (DiskFullError("no space", where="x", do="Make room"), 74, "DISK_FULL: no space [x]. Make room\n"),
+        (PermissionError(13, "Permission denied", "f"), 77, "IO: Permission denied [f]\n"),
+        (OSError(5, "Input/output error"), 74, "IO: Input/output error\n"),
+        (KeyboardInterrupt(), 130, "INTERRUPTED: stopped by the keyboard\n"),
+        (click.Abort(), 130, "INTERRUPTED: stopped by the keyboard\n"),
+        (ModuleNotFoundError("x", name="msgpack._cmsgpack"), 69, "PREREQUISITE_MISSING: the Python package msgpack"),
+        (
+            ModuleNotFoundError("No module named 'replicate.x'", name="replicate.x"),
+            70,
+            "INTERNAL: unexpected ModuleNot",
+        ),
+        (ValueError("two\nlines"), 70, "INTERNAL: unexpected ValueError: two lines. Repeat it with --debug"),
+        (click.UsageError("Wrong."), 2, "USAGE: Wrong ["),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_every_error_is_one_line_and_an_exit_code(
+    error: BaseException, code: int, text: str, failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.append(error)
+    assert main.run(["fail"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(text)
+    assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    failing.append(ValueError("x"))
+    assert main.run(["--debug", "fail"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+    failing[0] = JournalIOError("y")
+    assert main.run(["--debug", "fail"]) == 74
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_traceback_of_our_bug_goes_into_the_instances_log(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "log").mkdir()
+    failing.append(ValueError("x"))
+    assert main.run(["-i", str(tmp_path), "fail"]) == 70
+    log = tmp_path / "log" / "command.log"
+    assert str(log) in capsys.readouterr().err
+    event = json.loads(log.read_text())
+    assert "ValueError" in event["exception"]
+    assert event["arguments"] == ["-i", str(tmp_path), "fail"]
+
+
+def test_every_error_class_has_an_exit_code_of_the_table() -> None:
+    def below(parent: type[ReplicateError]) -> list[type[ReplicateError]]:
+        return [parent, *(kind for child in parent.__subclasses__() for kind in below(child))]
+
+    assert {kind.exit_code for kind in below(ReplicateError)} <= set(EXIT_CODES)
+
+
+def test_usage(tmp_path: Path) -> None:
+    assert command("--version", home=tmp_path).stdout.startswith("replicate, version ")
+    helped = command("source", "start", "-h", home=tmp_path)
+    assert helped.returncode == 0
+    assert "--peer" in helped.stdout
+    assert command(home=tmp_path).returncode == 2
+    wrong = command("source", "begin", home=tmp_path)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    nobody = command("instance", "show", home=tmp_path, REPLICATE_INSTANCE="")
+    assert (nobody.returncode, nobody.stderr.count("\n")) == (2, 1)
+    assert "REPLICATE_INSTANCE" in nobody.stderr
+    missing = command("-i", "nope", "instance", "show", home=tmp_path)
+    assert (missing.returncode, missing.stderr.count("\n")) == (69, 1)
+
+
+def test_c_locale_and_no_terminal(tmp_path: Path) -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TERM": ""}
+    path = tmp_path / "Ünïcode and space"
+    made = command("instance", "create", str(path), "--name", "p", home=tmp_path, **plain)
+    assert made.returncode == 0, made.stderr
+    shown = command("-i", str(path), "--json", "instance", "show", home=tmp_path, **plain)
+    assert json.loads(shown.stdout)["name"] == "p"
+    assert command("-i", str(path / "ñ"), "instance", "show", home=tmp_path, **plain).returncode == 69
+
+
+def test_a_reader_that_went_away_is_no_error(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with os.fdopen(write_fd, "wb") as gone:
+        done = subprocess.run(
+            [*COMMAND, "config", "show", "--defaults"], stdout=gone, stderr=subprocess.PIPE, env=env, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_output_is_an_io_error(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [*COMMAND, "config", "show", "--defaults"], stdout=full, stderr=subprocess.PIPE, env=env, check=False
+        )
+    assert done.returncode == 74
+    assert done.stderr.count(b"\n") == 1
+
+
+def _distribution(site: Path, name: str) -> None:
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+
+
+def test_the_other_package_beside_ours_is_refused(tmp_path: Path) -> None:
+    _distribution(tmp_path, "replicate")
+    done = command("--version", home=tmp_path, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    assert done.returncode == 78
+    assert done.stderr.count("\n") == 1
+    assert "OTHER_PACKAGE" in done.stderr
+    assert "pip uninstall replicate" in done.stderr
+
+
+def test_a_package_that_is_only_named_alike_is_none_of_ours(tmp_path: Path) -> None:
+    _distribution(tmp_path, "replicate_tools")
+    assert command("--version", home=tmp_path, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}").returncode == 0
+
+
+def test_the_other_package_over_ours_is_noticed(tmp_path: Path) -> None:
+    """Theirs was installed last: its __init__ has replaced ours, and our other modules are still there."""
+    ours = tmp_path / "site" / "replicate"
+    ours.mkdir(parents=True)
+    (ours / "__init__.py").write_text("class Client: ...\n")
+    for part in ("cli", "errors.py", "other_package.py"):
+        (ours / part).symlink_to(ROOT / "replicate" / part)
+    done = command("status", home=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert done.returncode == 78
+    assert done.stderr.count("\n") == 1
+    assert "overwritten replicate/__init__.py" in done.stderr
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = "import sys, replicate; print(replicate.__dualsite__, sorted({'apsw', 'trio', 'click'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, env={**os.environ}
+    )
+    assert done.stdout.strip() == "True []"
