@@ -1,0 +1,361 @@
+"""The receiver's end of a connection: judges the source, asks for the stream, hands on what is provably next.
+
+How to drive it: see replicate/wire/connection.py. What it adds:
+
+    link = ReceiverLink(settings, me, now, wall_ns)
+    SourceIntroduced(peer)          link.accept(now) or link.refuse(refusal(SECOND_SOURCE, …))
+                                    link.send_restart(…) as soon as it is known from where
+    Started(start, catalogue, …)    take over the catalogue; forget the parts if `discards_parts`
+    BatchReceived, PartsReceived, LargeReceived             into the receive pool, in this order
+    HeartbeatReceived(heartbeat)    note the source's numbers; it is answered already
+    link.report(progress, now)      at least once a second, and after each event that filled the pool
+
+Guarantees: what is handed on is exactly `next_seqno`, `next_seqno` + 1, … of the restart, each once, every frame head
+looked at. A gap is refused by a GapError that names both numbers, and nothing of that message is handed on. What lies
+below the next number is a duplicate: dropped and counted. XOFF comes while the pool has room for all on its way.
+Refuses to know: the receive pool, what a transaction holds, sockets, clocks. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from receiver_server.flow import Flow
+from replicate.errors import GapError, InternalError
+from replicate.journal.record import FrameBatch
+from replicate.limits import CATALOGUE_BYTES_MAX
+from replicate.vector import Chains, SynchronizationVector
+from replicate.wire.compression import Decompressor
+from replicate.wire.connection import Link, LinkSettings
+from replicate.wire.event import (
+    BatchReceived,
+    Event,
+    HeartbeatReceived,
+    LargeReceived,
+    PartsReceived,
+    SourceIntroduced,
+    Started,
+)
+from replicate.wire.introduction import check_hello, refusal
+from replicate.wire.message import (
+    BULK_OVERHEAD_BYTES,
+    CatalogueChunk,
+    CatalogueEnd,
+    Data,
+    Heartbeat,
+    HeartbeatReply,
+    Hello,
+    HelloReply,
+    Introduction,
+    Large,
+    Message,
+    Parts,
+    RefuseCode,
+    Restart,
+    Start,
+    Xoff,
+    Xon,
+)
+from replicate.wire.sequence import check_large, check_parts, check_sequence
+from replicate.wire.state import Role, State
+
+ACKNOWLEDGE_PERIOD_S: Final = 1.0
+"""Progress is told at most this often, heartbeats and the window apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverProgress:
+    """Where this side stands. `fill_fraction` of the receive pool, 0.0 to 1.0; `receiver_backlog` in transactions.
+
+    `last_applied_seqno` is committed in the regions; `last_durable_seqno` is there after a power loss, and is what the
+    source prunes by: never report more than was synced.
+    """
+
+    last_applied_seqno: int = 0
+    last_durable_seqno: int = 0
+    update_state: int = 0
+    receiver_backlog: int = 0
+    fill_fraction: float = 0.0
+
+
+class ReceiverLink(Link):
+    """One connection, from the source's hello to the last word. A new connection needs a new link."""
+
+    def __init__(self, settings: LinkSettings, me: Introduction, now: float, wall_ns: int) -> None:
+        """`now`: monotonic seconds, the clock of every later call. `wall_ns`: wall clock, shown to the peer."""
+        super().__init__(Role.RECEIVER, settings, me, now, wall_ns)
+        self.flow = Flow(settings.pool_bytes, settings.xoff_percent, settings.xon_percent)
+        self.next_expected_seqno = 0
+        """The only seqno that may come next; all below has been handed on or was there before. 0 until the restart."""
+        self.next_expected_part = 0
+        """The only part of `next_expected_seqno` that may come next; 0 when nothing of it is here."""
+        self.received_transactions = 0
+        self.received_bulk_bytes = 0
+        self.duplicate_transactions = 0
+        self.duplicate_parts = 0
+        self.last_heartbeat: Heartbeat | None = None
+        self._token = 0
+        self._hello: Hello | None = None
+        self._start: Start | None = None
+        self._catalogue = bytearray()
+        self._decompressor = Decompressor()
+        self._progress: ReceiverProgress | None = None
+        self._restart: Restart | None = None
+        self._unreported_bytes = 0
+        self._told: tuple[int, int, int, int] | None = None
+        self._told_bulk_bytes = 0
+
+    # What the server does.
+
+    def accept(self, now: float) -> None:
+        """Answer the hello of SourceIntroduced. InternalError when there is none to answer."""
+        if self._hello is None or self.peer is not None:
+            raise InternalError(f"there is no hello to accept while {self.state.value}")
+        version = check_hello(self._hello, self.me, self.settings.known)
+        self._control += self._say(HelloReply(version, self.me))
+        self._introduced(self._hello.introduction, version, now)
+
+    def send_restart(
+        self,
+        next_seqno: int,
+        vector: SynchronizationVector,
+        chains: Chains,
+        *,
+        next_part: int = 0,
+        token: int = 0,
+        partitions: tuple[int, ...] = (),
+        stop_filter: bool = False,
+    ) -> None:
+        """Ask for the stream (fields: see message.Restart). Leaves as soon as the pool is below its XOFF level.
+
+        InternalError before `accept` and a first `report`, or a second time.
+        """
+        if self.peer is None or self._restart is not None or self._progress is None:
+            raise InternalError(f"a restart from {next_seqno} while {self.state.value}; accept and report come first")
+        window_bytes = self.flow.window_bytes
+        self._restart = Restart(next_seqno, vector, chains, next_part, token, partitions, stop_filter, window_bytes)
+        self.next_expected_seqno = next_seqno
+        self.next_expected_part = next_part
+        self._token = token
+
+    def report(self, progress: ReceiverProgress, now: float) -> None:
+        """Where the Update Process and the receive pool stand: decides XOFF and XON, and is what replies tell.
+
+        Call it once all events of a `receive` are in the pool: `fill_fraction` counts as including them. The source is
+        told at once if something moved and the last reply is a second old; else `deadline` covers it.
+        """
+        if self.is_closed:
+            return
+        self._now = max(self._now, now)
+        self._progress = progress
+        self._unreported_bytes = 0
+        self._regulate()
+        if self.peer is not None and self._now >= self._beat_due():
+            self._beat_wanted = True
+
+    @property
+    def last_received_seqno(self) -> int:
+        """The last whole transaction handed on, or there before; 0 before the restart."""
+        return max(0, self.next_expected_seqno - 1)
+
+    def _fill_fraction(self) -> float:
+        reported = self._progress.fill_fraction if self._progress is not None else 0.0
+        return reported + self._unreported_bytes / self.flow.capacity_bytes
+
+    def _regulate(self) -> None:
+        self.flow.decide(self._fill_fraction())
+
+    def _has_late_control(self) -> bool:
+        # A restart waits for a pool that has room: nothing can be stopped before the stream runs.
+        if self._restart is not None and self.state is State.WAITING_FOR_RESTART:
+            return not self.flow.is_stopped
+        if self.state is State.STREAMING:
+            return self.flow.is_stopped
+        return self.state is State.STOPPED and not self.flow.is_stopped
+
+    def _late_control(self) -> list[bytes]:
+        if self.state is State.WAITING_FOR_RESTART and self._restart is not None:
+            return self._say(self._restart)
+        free_bytes = max(0, int((1 - self._fill_fraction()) * self.flow.capacity_bytes))
+        if self.flow.is_stopped:
+            return self._say(Xoff("the receive pool is above its level", free_bytes))
+        return self._say(Xon(free_bytes))
+
+    # Signs of life.
+
+    def _standing(self) -> tuple[int, int, int, int]:
+        progress = self._progress or ReceiverProgress()
+        return (
+            self.last_received_seqno,
+            progress.last_applied_seqno,
+            progress.last_durable_seqno,
+            progress.update_state,
+        )
+
+    def _beat_due(self) -> float:
+        if self._standing() != self._told:
+            return min(super()._beat_due(), self._last_beat + ACKNOWLEDGE_PERIOD_S)
+        return super()._beat_due()
+
+    def _beat(self) -> HeartbeatReply:
+        received, applied, durable, state = self._told = self._standing()
+        self._told_bulk_bytes = self.received_bulk_bytes
+        return HeartbeatReply(
+            self.last_heartbeat.number if self.last_heartbeat is not None else 0,
+            self._wall_ns(),
+            received,
+            applied,
+            durable,
+            state,
+            self._progress.receiver_backlog if self._progress is not None else 0,
+            self.received_bytes,
+            self.received_bulk_bytes,
+        )
+
+    # What is heard.
+
+    def _heard(self, message: Message, now: float, events: list[Event]) -> None:
+        match message:
+            case Hello():
+                check_hello(message, self.me, self.settings.known)
+                self._hello = message
+                events.append(SourceIntroduced(message.introduction))
+            case Heartbeat():
+                self._confirmed(message.received_bytes, now)
+                self.last_heartbeat = message
+                self._beat_wanted = True
+                events.append(HeartbeatReceived(message))
+            case Start():
+                self._started(message)
+            case CatalogueChunk(offset, data):
+                self._chunk(offset, data)
+            case CatalogueEnd(size, check):
+                events.append(self._catalogue_complete(size, check))
+            case Data():
+                self._data(message, events)
+            case Parts():
+                self._parts(message, events)
+            case Large():
+                self._large(message, events)
+            case _:
+                super()._heard(message, now, events)
+
+    def _started(self, start: Start) -> None:
+        if start.from_seqno > self.next_expected_seqno:
+            raise self._gap(f"the stream from transaction {start.from_seqno}")
+        if start.from_seqno == self.next_expected_seqno and start.from_part not in (0, self.next_expected_part):
+            raise self._gap(f"part {start.from_part} of transaction {start.from_seqno}")
+        if start.catalogue_bytes > CATALOGUE_BYTES_MAX:
+            raise refusal(RefuseCode.PROTOCOL, f"a catalogue of {start.catalogue_bytes} bytes is announced")
+        self._start = start
+
+    def _chunk(self, offset: int, data: bytes) -> None:
+        assert self._start is not None
+        if offset != len(self._catalogue) or offset + len(data) > self._start.catalogue_bytes:
+            raise refusal(
+                RefuseCode.PROTOCOL,
+                f"catalogue bytes {offset} to {offset + len(data)}; next is {len(self._catalogue)} "
+                f"of {self._start.catalogue_bytes}",
+            )
+        self._catalogue += data
+
+    def _catalogue_complete(self, size: int, check: int) -> Started:
+        assert self._start is not None
+        catalogue = bytes(self._catalogue)
+        self._catalogue.clear()
+        if not size == len(catalogue) == self._start.catalogue_bytes or crc32c(catalogue) != check:
+            raise refusal(RefuseCode.PROTOCOL, f"a catalogue of {size} bytes was sent, {len(catalogue)} arrived")
+        discards = bool(self.next_expected_part) and self._start.from_part == 0
+        if discards:
+            self.next_expected_part = 0
+            self._token = 0
+        return Started(self._start, catalogue, discards)
+
+    def _data(self, message: Data, events: list[Event]) -> None:
+        frames = self._unpacked(message)
+        first, last, count = message.first_seqno, message.last_seqno, message.count
+        expected = self.next_expected_seqno
+        if first > expected or (last >= expected and self.next_expected_part):
+            raise self._gap(f"transactions {first} to {last}")
+        offset = check_sequence(frames, first, count, expected)
+        self._took(len(frames))
+        if last < expected:
+            self.duplicate_transactions += count
+            return
+        if offset:
+            self.duplicate_transactions += expected - first
+            frames = frames[offset:]
+            first, count = expected, last - expected + 1
+        self.next_expected_seqno = last + 1
+        self.received_transactions += count
+        events.append(BatchReceived(FrameBatch(first, last, count, frames)))
+
+    def _parts(self, message: Parts, events: list[Event]) -> None:
+        frames = self._unpacked(message)
+        seqno, token, first, count = message.seqno, message.token, message.first_part, message.count
+        expected = self.next_expected_part
+        if seqno > self.next_expected_seqno:
+            raise self._gap(f"parts of transaction {seqno}")
+        if seqno == self.next_expected_seqno and (first > expected or (expected and token != self._token)):
+            raise self._gap(f"parts from {first} of transaction {seqno} (token {token:x})")
+        offset = check_parts(frames, token, first, count, expected if seqno == self.next_expected_seqno else 0)
+        self._took(len(frames))
+        if seqno < self.next_expected_seqno or first + count <= expected:
+            self.duplicate_parts += count
+            return
+        if offset:
+            self.duplicate_parts += expected - first
+            frames = frames[offset:]
+            first, count = expected, first + count - expected
+        self._token = token
+        self.next_expected_part = first + count
+        events.append(PartsReceived(seqno, token, first, count, frames))
+
+    def _large(self, message: Large, events: list[Event]) -> None:
+        seqno, parts = message.seqno, message.parts
+        if seqno > self.next_expected_seqno:
+            raise self._gap(f"the end of large transaction {seqno}")
+        check_large(message.data, seqno, message.token, parts)
+        self._took(len(message.data))
+        if seqno < self.next_expected_seqno:
+            self.duplicate_transactions += 1
+            return
+        if parts != self.next_expected_part or message.token != self._token:
+            raise self._gap(f"the end of large transaction {seqno} after {parts} parts (token {message.token:x})")
+        self.next_expected_seqno += 1
+        self.next_expected_part = 0
+        self._token = 0
+        self.received_transactions += 1
+        events.append(LargeReceived(seqno, message.token, parts, message.data))
+
+    def _unpacked(self, message: Data | Parts) -> bytes:
+        if message.is_compressed:
+            if not self._both_can_zstd():
+                raise refusal(RefuseCode.PROTOCOL, "a compressed message, and compression was not agreed upon")
+            return self._decompressor.decompress(message.data, message.raw_bytes)
+        if len(message.data) != message.raw_bytes:
+            raise refusal(
+                RefuseCode.PROTOCOL, f"{len(message.data)} bytes of journal frames, {message.raw_bytes} announced"
+            )
+        return message.data
+
+    def _took(self, size: int) -> None:
+        self.received_bulk_bytes += size + BULK_OVERHEAD_BYTES
+        self._unreported_bytes += size + BULK_OVERHEAD_BYTES
+        self._regulate()
+        # The source stops at its window: tell it well before.
+        if self.received_bulk_bytes - self._told_bulk_bytes >= self.flow.window_bytes // 4:
+            self._beat_wanted = True
+
+    def _gap(self, came: str) -> GapError:
+        part = f", part {self.next_expected_part}" if self.next_expected_part else ""
+        return GapError(
+            f"{came} came; next should be transaction {self.next_expected_seqno}{part}",
+            where=self._peer_name(),
+            do="Nothing of it was taken; the stream starts again from the last good position",
+            next_expected_seqno=self.next_expected_seqno,
+            next_expected_part=self.next_expected_part,
+        )

@@ -1,0 +1,148 @@
+"""Do these two belong together? The rules by which each side judges the other's hello, and what a refusal means.
+
+Guarantees: every refusal has a stable code, names both values that do not fit, and says to the operator of *this* side
+what to do; the same code from the peer becomes the same class of error on the other side.
+Refuses to know: bytes, sockets, the order of messages. Pure.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from replicate.errors import (
+    DamagedError,
+    DivergedError,
+    GapError,
+    HardResyncNeededError,
+    PeerRefusedError,
+    ProtocolViolationError,
+    ReplicateError,
+    RollbackNeededError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
+from replicate.wire.message import VERSION_MAX, VERSION_MIN, Hello, HelloReply, Introduction, Refuse, RefuseCode
+
+
+@dataclass(frozen=True, slots=True)
+class KnownInstance:
+    """A peer that this instance has on record; `instance` is its UUID of 16 bytes, None while it has not been met."""
+
+    name: str
+    instance: bytes | None = None
+
+
+_CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
+    RefuseCode.PROTOCOL: (ProtocolViolationError, "Compare the releases of both sides; look for damage on the way"),
+    RefuseCode.VERSION: (PeerRefusedError, "Bring both sides to releases that share a protocol version"),
+    RefuseCode.WRONG_NETWORK: (
+        WrongNetworkError,
+        "Join the instance to this network (`replicate instance create --network`), or correct the address",
+    ),
+    RefuseCode.SAME_INSTANCE: (WrongInstanceError, "An instance can not replicate to itself: correct the address"),
+    RefuseCode.NAME_TAKEN: (
+        WrongInstanceError,
+        "Names are unique in a network: create one of the two under another name",
+    ),
+    RefuseCode.WRONG_INSTANCE: (WrongInstanceError, "Correct the peer's address or name (`replicate peer list`)"),
+    RefuseCode.WRONG_ROLE: (PeerRefusedError, "Only a secondary takes a stream; see `replicate status` on both sides"),
+    RefuseCode.NOT_AUTHORISED: (PeerRefusedError, "Register this instance as a peer on the other side"),
+    RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
+    RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, "Roll the secondary back before it can follow this source"),
+    RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, "Roll the secondary back to the common point first"),
+    RefuseCode.JOURNAL_MISSING: (HardResyncNeededError, "Seed the secondary anew (`replicate seed`)"),
+    RefuseCode.DIVERGED: (DivergedError, "Do not go on: compare both sides, then seed the secondary anew"),
+    RefuseCode.GAP: (
+        GapError,
+        "The stream starts again from the last good position; if it repeats, verify the journal",
+    ),
+    RefuseCode.DAMAGED: (DamagedError, "Run `replicate journal verify` on the side that reports it"),
+}
+
+
+def refusal(code: RefuseCode, what: str, **facts: int | str) -> ReplicateError:
+    """The error that this side raises when it refuses; `as_refuse` makes the message of it."""
+    kind, do = _CLASSES.get(code, (PeerRefusedError, ""))
+    return kind(what, do=do, reason=str(code), peer_facts=dict(facts))
+
+
+def refusal_from_peer(refuse: Refuse, peer: str) -> ReplicateError:
+    """The error of the side that was refused. Codes of a later release are shown as they came, as PeerRefusedError."""
+    kind, do = _CLASSES.get(refuse.code, (PeerRefusedError, ""))
+    text = "".join(char if char.isprintable() else " " for char in f"{refuse.code}: {refuse.text}")
+    return kind(f"refused by the peer: {text}", where=peer, do=do, reason=refuse.code, peer_facts=dict(refuse.facts))
+
+
+_CODES: Final[tuple[tuple[type[ReplicateError], RefuseCode], ...]] = (
+    (ProtocolViolationError, RefuseCode.PROTOCOL),
+    (GapError, RefuseCode.GAP),
+    (DivergedError, RefuseCode.DIVERGED),
+    (DamagedError, RefuseCode.DAMAGED),
+)
+
+
+def as_refuse(error: ReplicateError) -> Refuse:
+    """The message that tells the peer about an error of ours."""
+    code = error.facts.get("reason")
+    if not isinstance(code, str):
+        code = next((known for kind, known in _CODES if isinstance(error, kind)), RefuseCode.INTERNAL)
+    facts = error.facts.get("peer_facts")
+    pairs = tuple(facts.items()) if isinstance(facts, dict) else ()
+    return Refuse(str(code), error.what, pairs)
+
+
+def _shown(raw: bytes) -> str:
+    return str(uuid.UUID(bytes=raw))
+
+
+def _check_peer(me: Introduction, peer: Introduction, known: tuple[KnownInstance, ...]) -> None:
+    """Network, identity and name; the same on both sides."""
+    if peer.network != me.network:
+        raise refusal(
+            RefuseCode.WRONG_NETWORK,
+            f"{peer.name} belongs to network {_shown(peer.network)}, {me.name} to {_shown(me.network)}",
+        )
+    if peer.instance == me.instance:
+        raise refusal(RefuseCode.SAME_INSTANCE, f"both ends are the instance {me.name} ({_shown(me.instance)})")
+    for record in (KnownInstance(me.name, me.instance), *known):
+        if record.name == peer.name and record.instance not in (None, peer.instance):
+            assert record.instance is not None
+            raise refusal(
+                RefuseCode.NAME_TAKEN,
+                f"{peer.name} is the name of {_shown(record.instance)}, and {_shown(peer.instance)} bears it too",
+            )
+
+
+def check_hello(hello: Hello, me: Introduction, known: tuple[KnownInstance, ...] = ()) -> int:
+    """The receiver judges the source. Returns the protocol version to speak; raises the refusal."""
+    version = min(hello.version_max, VERSION_MAX)
+    if hello.version_min > hello.version_max or version < max(hello.version_min, VERSION_MIN):
+        raise refusal(
+            RefuseCode.VERSION,
+            f"{hello.introduction.name} ({hello.introduction.release}) speaks protocol versions {hello.version_min} to "
+            f"{hello.version_max}, {me.name} ({me.release}) {VERSION_MIN} to {VERSION_MAX}",
+        )
+    _check_peer(me, hello.introduction, known)
+    if me.role != "secondary":
+        raise refusal(RefuseCode.WRONG_ROLE, f"{me.name} is {me.role}, not a secondary")
+    return version
+
+
+def check_hello_reply(
+    reply: HelloReply, me: Introduction, expected_name: str | None, known: tuple[KnownInstance, ...] = ()
+) -> int:
+    """The source judges the receiver. Returns the protocol version; raises the refusal."""
+    peer = reply.introduction
+    if not VERSION_MIN <= reply.version <= VERSION_MAX:
+        raise refusal(
+            RefuseCode.VERSION,
+            f"{peer.name} chose protocol version {reply.version}, {me.name} speaks {VERSION_MIN} to {VERSION_MAX}",
+        )
+    _check_peer(me, peer, known)
+    if expected_name is not None and peer.name != expected_name:
+        raise refusal(RefuseCode.WRONG_INSTANCE, f"{expected_name} was expected there, {peer.name} answered")
+    if peer.role != "secondary":
+        raise refusal(RefuseCode.WRONG_ROLE, f"{peer.name} is {peer.role}, not a secondary")
+    return reply.version

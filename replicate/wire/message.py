@@ -1,0 +1,349 @@
+"""What the two servers say to each other: one frozen dataclass a message, one table of types and size limits.
+
+    source                                   receiver
+      HELLO  ------------------------------>             who I am, versions, features
+             <------------------------------ HELLO_REPLY (or REFUSE) the same, and the version chosen
+             <------------------------------ RESTART     from here, please; my vector and chain hashes prove the past
+      START, CATALOGUE_CHUNK…, CATALOGUE_END >            from here (or REFUSE: roll back first, hard resync, …)
+      DATA, PARTS, LARGE  ----------------->             the journal, in order, without a gap
+      HEARTBEAT  -------------------------->
+             <------------------------------ HEARTBEAT_REPLY (also unasked, when something moved)
+             <------------------------------ XOFF, XON
+      BYE, REFUSE  <----------------------->             the last word of either side
+
+Guarantees: no dictionary crosses a border; every type has a limit that is applied before its body is read.
+Refuses to know: bytes (codec.py, frame.py), who may say what when (state.py). Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final, TypeAlias
+
+from replicate.limits import (
+    BATCH_BYTES_MAX,
+    CATALOGUE_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    KIB,
+    MESSAGE_BYTES_MAX,
+)
+from replicate.vector import Chains, SynchronizationVector
+
+VERSION_MIN: Final = 1
+VERSION_MAX: Final = 1
+"""The versions of this protocol that this release speaks."""
+
+FEATURE_ZSTD: Final = "zstd"
+FEATURES: Final = (FEATURE_ZSTD,)
+"""Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
+
+CHUNK_BYTES: Final = 256 * KIB
+"""Most bytes of catalogue in one CATALOGUE_CHUNK, so that a heartbeat never waits longer than that."""
+
+BULK_OVERHEAD_BYTES: Final = 64
+"""Counted for each bulk message besides its frames: what its record costs in a pool, so that small ones fit."""
+
+TEXT_BYTES_MAX: Final = 1024
+FACTS_MAX: Final = 16
+FEATURES_MAX: Final = 32
+RESTART_BYTES_MAX: Final = 256 * KIB
+PARTITIONS_MAX: Final = 4096
+
+
+class MessageType(IntEnum):
+    """The type byte of a wire frame. Never re-used, never re-numbered."""
+
+    HELLO = 1
+    HELLO_REPLY = 2
+    RESTART = 3
+    START = 4
+    CATALOGUE_CHUNK = 5
+    CATALOGUE_END = 6
+    DATA = 7
+    PARTS = 8
+    LARGE = 9
+    HEARTBEAT = 10
+    HEARTBEAT_REPLY = 11
+    XOFF = 12
+    XON = 13
+    REFUSE = 14
+    BYE = 15
+
+
+_SMALL: Final = 4 * KIB
+assert _SMALL <= HELLO_BYTES_MAX
+assert CHUNK_BYTES + _SMALL <= MESSAGE_BYTES_MAX
+assert FRAME_BYTES_MAX + _SMALL <= BATCH_BYTES_MAX
+assert BATCH_BYTES_MAX + _SMALL <= MESSAGE_BYTES_MAX
+
+OPENING_LIMITS: Final = {
+    int(MessageType.HELLO): HELLO_BYTES_MAX,
+    int(MessageType.HELLO_REPLY): HELLO_BYTES_MAX,
+    int(MessageType.REFUSE): HELLO_BYTES_MAX,
+    int(MessageType.BYE): _SMALL,
+}
+"""Most bytes of a body by type, before the peer has said who it is."""
+
+LIMITS: Final = OPENING_LIMITS | {
+    int(MessageType.RESTART): RESTART_BYTES_MAX,
+    int(MessageType.START): _SMALL,
+    int(MessageType.CATALOGUE_CHUNK): CHUNK_BYTES + _SMALL,
+    int(MessageType.CATALOGUE_END): _SMALL,
+    int(MessageType.DATA): MESSAGE_BYTES_MAX,
+    int(MessageType.PARTS): MESSAGE_BYTES_MAX,
+    int(MessageType.LARGE): FRAME_BYTES_MAX + _SMALL,
+    int(MessageType.HEARTBEAT): _SMALL,
+    int(MessageType.HEARTBEAT_REPLY): _SMALL,
+    int(MessageType.XOFF): _SMALL,
+    int(MessageType.XON): _SMALL,
+}
+"""The same, afterwards."""
+
+assert LIMITS.keys() == {int(known) for known in MessageType}
+
+
+class RefuseCode(StrEnum):
+    """Why a connection is refused. A peer of a later release may send others; they are shown as they come."""
+
+    PROTOCOL = "PROTOCOL"
+    VERSION = "VERSION"
+    WRONG_NETWORK = "WRONG_NETWORK"
+    SAME_INSTANCE = "SAME_INSTANCE"
+    NAME_TAKEN = "NAME_TAKEN"
+    WRONG_INSTANCE = "WRONG_INSTANCE"
+    WRONG_ROLE = "WRONG_ROLE"
+    NOT_AUTHORISED = "NOT_AUTHORISED"
+    SECOND_SOURCE = "SECOND_SOURCE"
+    SECONDARY_AHEAD = "SECONDARY_AHEAD"
+    ROLLBACK_FIRST = "ROLLBACK_FIRST"
+    JOURNAL_MISSING = "JOURNAL_MISSING"
+    DIVERGED = "DIVERGED"
+    GAP = "GAP"
+    DAMAGED = "DAMAGED"
+    INTERNAL = "INTERNAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who speaks. `network` and `instance` are UUIDs of 16 bytes; `name` matches limits.NAME_PATTERN.
+
+    `heartbeat_period_ms`: how often the speaker gives a sign of life; the listener waits for at least two of them.
+    """
+
+    network: bytes
+    instance: bytes
+    name: str
+    role: str
+    incarnation: int
+    release: str
+    features: tuple[str, ...] = FEATURES
+    batch_bytes_max: int = BATCH_BYTES_MAX
+    heartbeat_period_ms: int = 15_000
+    wall_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The source's first message: the range of versions that it speaks, and who it is."""
+
+    version_min: int
+    version_max: int
+    introduction: Introduction
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReply:
+    """The receiver's answer: the version that both will speak, and who it is."""
+
+    version: int
+    introduction: Introduction
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The receiver asks for the stream.
+
+    `next_seqno`: the first transaction that it has not safely taken over (everything below is applied or in its receive
+    pool). `next_part` and `token`: how far the large transaction with that number has come (0, 0: nothing of it).
+    `vector` and `chains` ({origin: (origin_seqno, chain hash)}) describe the position just before `next_seqno`.
+    `partitions`: wanted ones, empty for all. `stop_filter`: as GT.M's restart flag. `window_bytes`: most bytes of
+    journal frames that may be on the way; what XOFF leaves room for.
+    """
+
+    next_seqno: int
+    vector: SynchronizationVector = field(default_factory=SynchronizationVector)
+    chains: Chains = field(default_factory=dict)
+    next_part: int = 0
+    token: int = 0
+    partitions: tuple[int, ...] = ()
+    stop_filter: bool = False
+    window_bytes: int = BATCH_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The source's answer: the stream begins at `from_seqno` (its part `from_part`), after the catalogue's bytes."""
+
+    from_seqno: int
+    from_part: int
+    last_seqno: int
+    catalogue_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueChunk:
+    """A piece of the packed catalogue that holds at `from_seqno`; `offset` is where it belongs."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEnd:
+    """The catalogue is complete: its length and CRC-32C."""
+
+    catalogue_bytes: int
+    check: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Journal frames first_seqno..last_seqno, `count` of them, `raw_bytes` long; `data` is compressed if it says so."""
+
+    first_seqno: int
+    last_seqno: int
+    count: int
+    raw_bytes: int
+    is_compressed: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Part frames first_part..first_part+count-1 of the large transaction `seqno`, whose spool bears `token`."""
+
+    seqno: int
+    token: int
+    first_part: int
+    count: int
+    raw_bytes: int
+    is_compressed: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """The commit frame of the large transaction `seqno`, after all its `parts`."""
+
+    seqno: int
+    token: int
+    parts: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The source's sign of life. Times are wall clock nanoseconds, for showing lag only, never for decisions.
+
+    `received_bytes`: all bytes that the source has received on this connection; proves that the way back works.
+    """
+
+    number: int
+    wall_ns: int
+    last_seqno: int
+    last_durable_seqno: int
+    last_commit_wall_ns: int
+    received_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """The receiver's sign of life. `number`: of the last heartbeat received (0: none yet).
+
+    `last_received_seqno` is in the receive pool, `last_applied_seqno` committed, `last_durable_seqno` there after a
+    power loss. `received_bulk_bytes`: journal frames (before compression) taken from this connection, and
+    BULK_OVERHEAD_BYTES for each message that brought them.
+    """
+
+    number: int
+    wall_ns: int
+    last_received_seqno: int
+    last_applied_seqno: int
+    last_durable_seqno: int
+    update_state: int
+    receiver_backlog: int
+    received_bytes: int
+    received_bulk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Xoff:
+    """Stop sending journal frames; heartbeats go on. `free_bytes` of the receive pool are left."""
+
+    reason: str
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Xon:
+    """Go on from where you stopped."""
+
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No, and why; the last word of the speaker. `facts`: names and numbers for the log."""
+
+    code: str
+    text: str
+    facts: tuple[tuple[str, int | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """An orderly end; the last word of the speaker."""
+
+    reason: str
+
+
+Message: TypeAlias = (
+    Hello
+    | HelloReply
+    | Restart
+    | Start
+    | CatalogueChunk
+    | CatalogueEnd
+    | Data
+    | Parts
+    | Large
+    | Heartbeat
+    | HeartbeatReply
+    | Xoff
+    | Xon
+    | Refuse
+    | Bye
+)
+
+MESSAGE_TYPES: Final[dict[type, MessageType]] = {
+    Hello: MessageType.HELLO,
+    HelloReply: MessageType.HELLO_REPLY,
+    Restart: MessageType.RESTART,
+    Start: MessageType.START,
+    CatalogueChunk: MessageType.CATALOGUE_CHUNK,
+    CatalogueEnd: MessageType.CATALOGUE_END,
+    Data: MessageType.DATA,
+    Parts: MessageType.PARTS,
+    Large: MessageType.LARGE,
+    Heartbeat: MessageType.HEARTBEAT,
+    HeartbeatReply: MessageType.HEARTBEAT_REPLY,
+    Xoff: MessageType.XOFF,
+    Xon: MessageType.XON,
+    Refuse: MessageType.REFUSE,
+    Bye: MessageType.BYE,
+}
+
+assert set(MESSAGE_TYPES.values()) == set(MessageType)
+assert CATALOGUE_BYTES_MAX < 2**32

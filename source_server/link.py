@@ -1,0 +1,254 @@
+"""The source's end of a connection: says hello, answers the restart, sends the journal in order, keeps count.
+
+How to drive it: see replicate/wire/connection.py. What it adds:
+
+    link = SourceLink(settings, me, now, wall_ns)           # the hello waits in bytes_to_send
+    Connected(peer)                     …                   # wait
+    RestartRequested(restart)           link.start(…) or link.refuse(…), whenever the search is done
+    link.can_send_bulk                  link.send_batch(…), send_parts(…), send_large(…): at most one, then write it out
+    Acknowledged(reply, round_trip_s)   note the consumer's position
+    SendingStopped, SendingResumed      for the log; can_send_bulk already knows
+    link.report(…)                      whenever our own position moved; heartbeats carry it
+
+Guarantees: what leaves is one gap-free sequence from the point agreed on; a batch out of order is refused before a byte
+of it leaves. Not more than the receiver's window, and one batch, is unacknowledged. Nothing leaves after XOFF but
+heartbeats and the last word.
+Refuses to know: where batches come from (reader), sockets, clocks. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from replicate.errors import GapError, InternalError
+from replicate.journal.record import FrameBatch
+from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX
+from replicate.wire.compression import Compressor
+from replicate.wire.connection import Link, LinkSettings
+from replicate.wire.event import Acknowledged, Connected, Event, RestartRequested, SendingResumed, SendingStopped
+from replicate.wire.introduction import check_hello_reply, refusal
+from replicate.wire.message import (
+    BULK_OVERHEAD_BYTES,
+    CHUNK_BYTES,
+    VERSION_MAX,
+    VERSION_MIN,
+    CatalogueChunk,
+    CatalogueEnd,
+    Data,
+    Heartbeat,
+    HeartbeatReply,
+    Hello,
+    HelloReply,
+    Introduction,
+    Large,
+    Message,
+    Parts,
+    RefuseCode,
+    Restart,
+    Start,
+    Xoff,
+    Xon,
+)
+from replicate.wire.state import Role, State
+
+_BEATS_REMEMBERED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """Where the source's journal stands. `last_commit_wall_ns`: wall clock of its newest commit, 0 for none."""
+
+    last_seqno: int = 0
+    last_durable_seqno: int = 0
+    last_commit_wall_ns: int = 0
+
+
+class SourceLink(Link):
+    """One connection, from the hello to the last word. A new connection needs a new link."""
+
+    def __init__(self, settings: LinkSettings, me: Introduction, now: float, wall_ns: int) -> None:
+        """`now`: monotonic seconds, the clock of every later call. `wall_ns`: wall clock, shown to the peer."""
+        super().__init__(Role.SOURCE, settings, me, now, wall_ns)
+        self.restart: Restart | None = None
+        """What the receiver has asked for; None until RestartRequested."""
+        self.next_send_seqno = 0
+        """The first transaction that has not been given to this link yet; 0 until `start`."""
+        self.next_send_part = 0
+        """The first part not given yet of the large transaction `next_send_seqno`; 0 when none of it has gone."""
+        self.sent_transactions = 0
+        self.sent_bulk_bytes = 0
+        """Journal frames given to this link, before compression, and BULK_OVERHEAD_BYTES a message."""
+        self.acknowledged_bulk_bytes = 0
+        self.last_reply: HeartbeatReply | None = None
+        self.round_trip_s: float | None = None
+        self._progress = SourceProgress()
+        self._token = 0
+        self._window_bytes = 0
+        self._compressor: Compressor | None = None
+        self._beat_number = 0
+        self._beats: OrderedDict[int, float] = OrderedDict()
+        self._control += self._say(Hello(VERSION_MIN, VERSION_MAX, me))
+
+    def report(self, progress: SourceProgress) -> None:
+        """Our own position, for the next heartbeat."""
+        self._progress = progress
+
+    def start(self, from_seqno: int, from_part: int, catalogue: bytes) -> None:
+        """Answer the restart: the stream begins there, after the packed catalogue that holds there.
+
+        InternalError when there is no restart to answer, or it asked for another seqno or an earlier part.
+        """
+        restart = self.restart
+        if restart is None or from_seqno != restart.next_seqno or not 0 <= from_part <= restart.next_part:
+            raise InternalError(f"start at {from_seqno}, part {from_part}, does not answer {restart}")
+        if len(catalogue) > CATALOGUE_BYTES_MAX:
+            raise InternalError(f"a catalogue of {len(catalogue)} bytes; at most {CATALOGUE_BYTES_MAX} are allowed")
+        self._control += self._say(Start(from_seqno, from_part, self._progress.last_seqno, len(catalogue)))
+        for offset in range(0, len(catalogue), CHUNK_BYTES):
+            self._bulk.append(self._say(CatalogueChunk(offset, catalogue[offset : offset + CHUNK_BYTES])))
+        self._bulk.append(self._say(CatalogueEnd(len(catalogue), crc32c(catalogue))))
+        self.next_send_seqno = from_seqno
+        self.next_send_part = from_part
+        self._token = restart.token if from_part else 0
+        self._window_bytes = restart.window_bytes
+        if self.settings.compression == "zstd" and self._both_can_zstd():
+            self._compressor = Compressor()
+
+    @property
+    def can_send_bulk(self) -> bool:
+        """True when one more batch may be given: streaming, no XOFF, the last one has left, the window is open."""
+        return (
+            self.state is State.STREAMING
+            and not self._bulk
+            and self.sent_bulk_bytes - self.acknowledged_bulk_bytes < self._window_bytes
+        )
+
+    @property
+    def last_sent_seqno(self) -> int:
+        """The last whole transaction given to this link, or before it by an earlier one; 0 before `start`."""
+        return max(0, self.next_send_seqno - 1)
+
+    def send_batch(self, batch: FrameBatch) -> None:
+        """Queue whole transactions. GapError when the batch does not begin at `next_send_seqno` or is not gap-free
+        (nothing of it is sent; the server should close the connection); InternalError when `can_send_bulk` is false."""
+        self._check_turn(len(batch.data))
+        first, last = batch.first_seqno, batch.last_seqno
+        if first != self.next_send_seqno or last - first + 1 != batch.count or batch.count < 1 or self.next_send_part:
+            raise GapError(
+                f"transactions {first} to {last} ({batch.count} of them) were to be sent; next should be "
+                f"{self.next_send_seqno}, part {self.next_send_part}",
+                where=self._peer_name(),
+                do="The connection starts again; if it repeats, run `replicate journal verify`",
+            )
+        is_compressed, data = self._packed(batch.data)
+        self._bulk.append(self._say(Data(first, last, batch.count, len(batch.data), is_compressed, data)))
+        self.next_send_seqno = last + 1
+        self.sent_transactions += batch.count
+        self.sent_bulk_bytes += len(batch.data) + BULK_OVERHEAD_BYTES
+
+    def send_parts(self, seqno: int, token: int, first_part: int, count: int, frames: bytes) -> None:
+        """Queue `count` part frames of the large transaction `seqno`. Errors as `send_batch`."""
+        self._check_turn(len(frames))
+        fits = seqno == self.next_send_seqno and first_part == self.next_send_part and count > 0
+        if not fits or (first_part and token != self._token):
+            raise GapError(
+                f"parts from {first_part} of transaction {seqno} (token {token:x}) were to be sent; next should be "
+                f"{self.next_send_seqno}, part {self.next_send_part} (token {self._token:x})",
+                where=self._peer_name(),
+            )
+        is_compressed, data = self._packed(frames)
+        self._bulk.append(self._say(Parts(seqno, token, first_part, count, len(frames), is_compressed, data)))
+        self._token = token
+        self.next_send_part += count
+        self.sent_bulk_bytes += len(frames) + BULK_OVERHEAD_BYTES
+
+    def send_large(self, seqno: int, token: int, parts: int, frame: bytes) -> None:
+        """Queue the commit frame of a large transaction, after its `parts` parts. Errors as `send_batch`."""
+        self._check_turn(len(frame))
+        if (seqno, parts, token) != (self.next_send_seqno, self.next_send_part, self._token):
+            raise GapError(
+                f"the end of large transaction {seqno} ({parts} parts) was to be sent; next should be "
+                f"{self.next_send_seqno}, part {self.next_send_part}",
+                where=self._peer_name(),
+            )
+        self._bulk.append(self._say(Large(seqno, token, parts, frame)))
+        self.next_send_seqno += 1
+        self.next_send_part = 0
+        self._token = 0
+        self.sent_transactions += 1
+        self.sent_bulk_bytes += len(frame) + BULK_OVERHEAD_BYTES
+
+    def _check_turn(self, size: int) -> None:
+        if not self.can_send_bulk or not 0 < size <= BATCH_BYTES_MAX:
+            raise InternalError(f"{size} bytes of bulk while {self.state.value}, {len(self._bulk)} messages waiting")
+
+    def _packed(self, data: bytes) -> tuple[bool, bytes]:
+        packed = self._compressor.compress(data) if self._compressor is not None else None
+        return (False, data) if packed is None else (True, packed)
+
+    # What is heard.
+
+    def _heard(self, message: Message, now: float, events: list[Event]) -> None:
+        match message:
+            case HelloReply():
+                version = check_hello_reply(message, self.me, self.settings.expected_peer, self.settings.known)
+                self._introduced(message.introduction, version, now)
+                self._beat_wanted = True
+                events.append(Connected(message.introduction))
+            case Restart():
+                self.restart = message
+                events.append(RestartRequested(message))
+            case HeartbeatReply():
+                acknowledged = self._acknowledged(message, now)
+                # Before START only the restart says what the receiver has, and nobody has checked that yet.
+                if self.next_send_seqno:
+                    events.append(acknowledged)
+            case Xoff(reason, free_bytes):
+                events.append(SendingStopped(reason, free_bytes))
+            case Xon(free_bytes):
+                events.append(SendingResumed(free_bytes))
+            case _:
+                super()._heard(message, now, events)
+
+    def _acknowledged(self, reply: HeartbeatReply, now: float) -> Acknowledged:
+        self._confirmed(reply.received_bytes, now)
+        newest = max(reply.last_received_seqno, reply.last_applied_seqno, reply.last_durable_seqno)
+        if self.next_send_seqno and newest > self.last_sent_seqno:
+            raise refusal(
+                RefuseCode.PROTOCOL,
+                f"{self._peer_name()} acknowledges transaction {newest}; the last one sent is {self.last_sent_seqno}",
+            )
+        if not self.acknowledged_bulk_bytes <= reply.received_bulk_bytes <= self.sent_bulk_bytes:
+            raise refusal(
+                RefuseCode.PROTOCOL,
+                f"{self._peer_name()} acknowledges {reply.received_bulk_bytes} bytes of journal frames; "
+                f"{self.sent_bulk_bytes} were sent, {self.acknowledged_bulk_bytes} acknowledged before",
+            )
+        self.acknowledged_bulk_bytes = reply.received_bulk_bytes
+        self.last_reply = reply
+        sent_at = self._beats.get(reply.number)
+        for number in [known for known in self._beats if known <= reply.number]:
+            del self._beats[number]
+        if sent_at is None:
+            return Acknowledged(reply, None)
+        self.round_trip_s = now - sent_at
+        return Acknowledged(reply, self.round_trip_s)
+
+    def _beat(self) -> Heartbeat:
+        self._beat_number += 1
+        self._beats[self._beat_number] = self._now
+        while len(self._beats) > _BEATS_REMEMBERED:
+            self._beats.popitem(last=False)
+        progress = self._progress
+        return Heartbeat(
+            self._beat_number,
+            self._wall_ns(),
+            progress.last_seqno,
+            progress.last_durable_seqno,
+            progress.last_commit_wall_ns,
+            self.received_bytes,
+        )
