@@ -20,6 +20,7 @@ from typing import Any, Final
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import DivergedError, GapError, JournalDamagedError
+from replicate.journal.record import FIXED_ELEMENTS, FRAME_PREFIX_BYTES, ORIGIN_OFFSET
 from replicate.limits import PARTITION_STREAM
 from replicate.transaction import Kind, Op
 from replicate.vector import Position, SynchronizationVector
@@ -181,11 +182,7 @@ def _fill(pieces: Sequence[Piece], next_seqno: int, room_bytes: int) -> Fill:
     return Fill(taken, next_seqno - pieces[0].first_seqno)
 
 
-FRAME_HEAD_BYTES: Final = 10
-"""ce LEN ce CHECK, in front of every body."""
-ORIGIN_OFFSET: Final = 31
-"""Where a body's origin part begins: everything from there on is under the chain hash."""
-PAYLOAD: Final = 7
+PAYLOAD: Final = FIXED_ELEMENTS
 """Index of the first payload element of a decoded body."""
 ONE_CHANGE: Final = PAYLOAD + 4
 """Elements of a decoded transaction with a single change."""
@@ -275,7 +272,7 @@ def open_window(data: bytes, decoded: list[Any], next_seqno: int, points: Points
     """
     try:
         bodies = decoded[2::3]
-        ends = list(accumulate([length + FRAME_HEAD_BYTES for length in decoded[0::3]]))
+        ends = list(accumulate([length + FRAME_PREFIX_BYTES for length in decoded[0::3]]))
         if not ends or ends[-1] != len(data) or len(decoded) != 3 * len(ends):
             raise JournalDamagedError("received frames do not fill their record", bytes=len(data))
         moved, alone = _verify(memoryview(data), bodies, ends, next_seqno, points)
@@ -292,7 +289,7 @@ def _verify(
     moved: Points = {}
     alone: list[int] = []
     wanted = next_seqno
-    begin = FRAME_HEAD_BYTES + ORIGIN_OFFSET
+    begin = ORIGIN_OFFSET
     origin = last_origin_seqno = last_chain = -1
     for body, end in zip(bodies, ends, strict=True):
         if body[1] != wanted:
@@ -322,12 +319,14 @@ def _verify(
                 expected=last_origin_seqno + 1,
                 got=body[5],
             )
-        if xxh3_64_intdigest(view[begin:end], last_chain) != body[3]:
+        if xxh3_64_intdigest(view[begin:end], last_chain) != body[3] and kind != _NULL:
+            # A NULL record may stand for a transaction whose content a filter took, and then carries that one's hash:
+            # the next transaction, which continues it, is what proves it.
             raise diverged(wanted, origin, body[5])
         last_origin_seqno = body[5]
         last_chain = body[3]
         wanted += 1
-        begin = end + FRAME_HEAD_BYTES + ORIGIN_OFFSET
+        begin = end + ORIGIN_OFFSET
     moved[origin] = (last_origin_seqno, last_chain)
     return moved, alone
 

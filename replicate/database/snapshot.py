@@ -1,7 +1,7 @@
 """A region as it stands at one moment: a read transaction that is held, and page-by-page copies made from it.
 
-Guarantees: everything read through a snapshot is of one moment, however long it takes and whatever is written meanwhile; a copy
-has the same pages (so hidden rowids and free pages are the same too: never VACUUM INTO, which renumbers), and is synced.
+Guarantees: everything read through a snapshot is of one moment, however long it takes and whatever is written
+meanwhile; a copy has the same pages (so hidden rowids are the same too: never VACUUM INTO, which renumbers), synced.
 Refuses to know: which sequence number the moment has (replicate/snapshot.py), and what the copy is for.
 """
 
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 
 def begin_read(connection: apsw.Connection) -> None:
-    """Open a read transaction now: BEGIN alone would wait for the first SELECT. Raises BusyError, RegionDamagedError."""
+    """Open a read transaction now (BEGIN alone waits for the first SELECT). Raises BusyError, RegionDamagedError."""
     try:
         connection.execute("BEGIN")
         connection.execute(SCHEMA_PAGE_READ).fetchall()
@@ -86,8 +86,8 @@ class OpenRegions:
 def copy_pages(source: apsw.Connection, destination: Path, progress: Progress | None = None) -> int:
     """Copy the moment that `source` holds into a new file at `destination`, synced; returns the number of pages.
 
-    Raises AlreadyExistsError when something is there, BusyError when the source is locked exclusively, DiskFullError and what else
-    SQLite says. After a failure no file is left at `destination`.
+    Raises AlreadyExistsError when something is there, BusyError when the source is locked exclusively, DiskFullError
+    and what else SQLite says. After a failure no file is left at `destination`.
     """
     if destination.exists():
         raise AlreadyExistsError("a file is at the place of the copy", where=str(destination))

@@ -193,6 +193,17 @@ def test_an_origin_opened_twice_is_refused() -> None:
         window(made)
 
 
+def test_a_filtered_transaction_is_proved_by_the_one_behind_it() -> None:
+    writer = Writer()
+    wanted = writer.many(3)
+    null, _ = frames.pack_frame(frames.NULL, 2, 0, 0, 7, 2, 5, ["filtered", []])
+    chain = wanted[1][33:41]
+    null = null[:33] + chain + null[41:]
+    assert window([wanted[0], null, wanted[2]]).last_seqno == 3
+    with pytest.raises(DivergedError):
+        window([wanted[0], null[:33] + bytes(8) + null[41:], wanted[2]])
+
+
 @pytest.mark.parametrize("kind", [frames.PART, frames.LARGE, 6])
 def test_a_kind_that_can_not_stand_among_whole_transactions(kind: int) -> None:
     with pytest.raises(JournalDamagedError):

@@ -1,0 +1,203 @@
+"""Equality at one sequence number: digests of an instance, and two instances compared while both go on working.
+
+Guarantees: what is compared is the state after exactly the transactions up to one number on both sides. The primary is
+never held up for longer than it takes to open read transactions; the secondary applies up to that number and stands
+still there for the same moment (a barrier), receiving all the while.
+Refuses to know: how a digest is made (database/digest.py), and how a result is printed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+from replicate.barrier import Barrier
+from replicate.database import digest as digests
+from replicate.database.digest import Comparison, RegionDigest
+from replicate.door import Door
+from replicate.errors import NotFoundError, TryAgainError, UsageError, WrongNetworkError
+from replicate.instance import Instance
+from replicate.opening import open_door
+from replicate.pool import control as word
+from replicate.snapshot import Snapshot, take_snapshot
+from replicate.wait import poll_until
+
+TRIES_MAX = 5
+"""A barrier can be outrun by the batch that was being applied when it was set: then a later number is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDigest:
+    """The digests of an instance's regions (by name) at the transaction `seqno`."""
+
+    instance: str
+    seqno: int
+    regions: tuple[tuple[str, RegionDigest], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionComparison:
+    """One region of both; `comparison` is None when `missing_in` names the instance that lacks it."""
+
+    region: str
+    missing_in: str
+    comparison: Comparison | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return self.comparison is not None and self.comparison.equal
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceComparison:
+    """Two instances at the transaction `seqno`."""
+
+    first: str
+    second: str
+    seqno: int
+    regions: tuple[RegionComparison, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs in any region."""
+        return all(region.equal for region in self.regions)
+
+
+def digest(
+    instance: Instance, *, at: int | None = None, timeout_s: float, progress: digests.Progress | None = None
+) -> InstanceDigest:
+    """The digests of an instance at the transaction `at`, or at the last one that it has.
+
+    A secondary is held at `at` when it gets there, for the moment of opening the snapshot. A primary is not held: there
+    `at` must be the last one when it is looked at. Raises TryAgainError when `at` is passed already, or not reached
+    within `timeout_s` seconds; UsageError for a negative number; BusyError while another barrier stands.
+    """
+    with closing(open_door(instance)) as door, snapshot_at(door, at, timeout_s=timeout_s) as snapshot:
+        return InstanceDigest(
+            instance.name,
+            snapshot.seqno,
+            tuple(
+                (name, digests.digest_region(connection, progress=progress))
+                for name, connection in snapshot.regions.connections.items()
+            ),
+        )
+
+
+@contextmanager
+def snapshot_at(door: Door, at: int | None, *, timeout_s: float) -> Iterator[Snapshot]:
+    """A snapshot at exactly `at` (None: now). Raises as `digest`."""
+    if at is None:
+        with take_snapshot(door, timeout_s=timeout_s) as snapshot:
+            assert snapshot is not None
+            yield snapshot
+        return
+    if at < 0:
+        raise UsageError(f"{at} is no sequence number", do="Give --at N, with N at least 0")
+    words = door.words
+    deadline = time.monotonic() + timeout_s
+    with Barrier(door, timeout_s=timeout_s + 5) as barrier:
+        if door.instance.role == "secondary" and words[word.LAST_SEQNO] <= at:
+            barrier.raise_to(at)
+        if not poll_until(lambda: bool(words[word.LAST_SEQNO] >= at), timeout_s):
+            raise TryAgainError(
+                f"transaction {at} was not there within {timeout_s:g} s; the last one is {words[word.LAST_SEQNO]}",
+                where=str(door.instance.path),
+                do="replicate status names the bottleneck",
+            )
+        left_s = max(0.1, deadline - time.monotonic())
+        with take_snapshot(door, timeout_s=left_s, only_at=at) as snapshot:
+            if snapshot is None:
+                raise TryAgainError(
+                    f"transaction {at} is passed already; the last one is {words[word.LAST_SEQNO]}",
+                    where=str(door.instance.path),
+                    do="Name a later number",
+                )
+            barrier.lift()
+            yield snapshot
+
+
+def compare(
+    first: Instance,
+    second: Instance,
+    *,
+    at: int | None = None,
+    timeout_s: float,
+    limit: int = digests.DIFFERENCES_DEFAULT,
+    progress: digests.Progress | None = None,
+) -> InstanceComparison:
+    """Compare two instances of this host, both live, at the transaction `at` or at one that suits both.
+
+    Without `at` the one that is primary (or the first) gives the number, and the other is held there. Raises
+    WrongNetworkError, UsageError (the same instance twice), TryAgainError (the other did not get there within
+    `timeout_s` seconds), BusyError; what differs is a result, not an error.
+    """
+    if first.content.uuid == second.content.uuid:
+        raise UsageError("an instance can not be compared with itself", where=str(first.path))
+    if first.content.network != second.content.network:
+        raise WrongNetworkError("the two instances belong to different networks", where=str(second.path))
+    with ExitStack() as stack:
+        doors = [stack.enter_context(closing(open_door(instance))) for instance in (first, second)]
+        if at is not None:
+            held = [stack.enter_context(snapshot_at(door, at, timeout_s=timeout_s)) for door in doors]
+        elif second.role == "primary" and first.role == "secondary":
+            held = list(reversed(_both(stack, doors[1], doors[0], timeout_s)))
+        else:
+            held = _both(stack, doors[0], doors[1], timeout_s)
+        return _compared(first, second, held[0], held[1], limit, progress)
+
+
+def _both(stack: ExitStack, leader: Door, follower: Door, timeout_s: float) -> list[Snapshot]:
+    """Snapshots of both at one number: hold the follower, look where the leader is, let the follower go there."""
+    deadline = time.monotonic() + timeout_s
+    for _ in range(TRIES_MAX):
+        left_s = max(0.1, deadline - time.monotonic())
+        with ExitStack() as attempt:
+            barrier = attempt.enter_context(Barrier(follower, timeout_s=left_s + 5))
+            barrier.hold()
+            ahead = attempt.enter_context(take_snapshot(leader, timeout_s=left_s))
+            assert ahead is not None
+            barrier.raise_to(ahead.seqno)
+            words = follower.words
+            wanted = ahead.seqno
+            if not poll_until(lambda words=words, wanted=wanted: bool(words[word.LAST_SEQNO] >= wanted), left_s):
+                raise TryAgainError(
+                    f"{follower.instance.name} did not come to transaction {wanted} within {timeout_s:g} s; "
+                    f"its last one is {words[word.LAST_SEQNO]}",
+                    where=str(follower.instance.path),
+                    do="replicate status names the bottleneck",
+                )
+            behind = attempt.enter_context(take_snapshot(follower, timeout_s=left_s, only_at=wanted))
+            if behind is not None:
+                barrier.lift()
+                stack.enter_context(attempt.pop_all())
+                return [ahead, behind]
+    raise TryAgainError(
+        f"{follower.instance.name} is ahead of {leader.instance.name}, or could not be held",
+        where=str(follower.instance.path),
+        do="Name a number with --at",
+    )
+
+
+def _compared(
+    first: Instance,
+    second: Instance,
+    one: Snapshot,
+    other: Snapshot,
+    limit: int,
+    progress: digests.Progress | None,
+) -> InstanceComparison:
+    names = list(dict.fromkeys([*one.regions.connections, *other.regions.connections]))
+    if not names:
+        raise NotFoundError("neither instance has a region", where=str(first.path))
+    regions = []
+    for name in names:
+        here, there = one.regions.connections.get(name), other.regions.connections.get(name)
+        if here is None or there is None:
+            regions.append(RegionComparison(name, first.name if here is None else second.name, None))
+        else:
+            found = digests.compare(here, there, limit=limit, progress=progress)
+            regions.append(RegionComparison(name, "", found))
+    return InstanceComparison(first.name, second.name, one.seqno, tuple(regions))
