@@ -25,6 +25,7 @@ _FORBIDDEN: Final = {
     apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT or ROLLBACK",
     apsw.SQLITE_SAVEPOINT: "SAVEPOINT",
 }
+_HARMLESS: Final = (apsw.SQLITE_READ, apsw.SQLITE_ANALYZE, apsw.SQLITE_REINDEX)
 _WRITES: Final = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
 
 
@@ -186,9 +187,11 @@ def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int
             what = f"a write to rows of {first}"
         elif action == apsw.SQLITE_FUNCTION and second == "load_extension":
             what = "load_extension"
-        elif action != apsw.SQLITE_READ and any(name is not None and is_own_object(name) for name in (first, second)):
-            what = f"our own object {first}"
-        elif schema == "temp" and action not in (apsw.SQLITE_READ, *_WRITES):
+        elif action not in _HARMLESS:
+            what = next(
+                (f"our own {name}" for name in (first, second) if name is not None and is_own_object(name)), None
+            )
+        if schema == "temp" and action not in (*_HARMLESS, *_WRITES):
             what = "a temporary object"
         if what is None:
             return apsw.SQLITE_OK

@@ -25,6 +25,7 @@ from replicate.database.bookkeeping import store_schema_version
 from replicate.database.guards import install_guards
 from replicate.database.schema import (
     check_definition,
+    forget_dropped,
     is_autoincrement,
     record_definition,
     sequence_value,
@@ -240,6 +241,7 @@ class RowApplier:
             raise JournalDamagedError("a schema change carries no statement", seqno=self.seqno)
         self.forget_plans()
         row_statements.run_schema_change(self._connection, values[0], seqno=self.seqno)
+        forget_dropped(self._connection)
         install_guards(self._connection, user_tables(self._connection))
         store_schema_version(self._connection)
 

@@ -173,9 +173,17 @@ def record_definitions(connection: apsw.Connection, *, region: str) -> Recorded:
             changed.append(definition)
         definitions.append(definition)
     dropped = tuple(name for name, (_, packed) in stored.items() if packed)
-    for name in dropped:
-        connection.execute("UPDATE main._replicate_table SET definition = x'' WHERE name = ?", (name,))
+    if dropped:
+        forget_dropped(connection)
     return Recorded(tuple(definitions), tuple(changed), dropped)
+
+
+def forget_dropped(connection: apsw.Connection) -> None:
+    """Leave only the versions of tables that are no longer there."""
+    connection.execute(
+        "UPDATE main._replicate_table SET definition = x'' "
+        "WHERE definition <> x'' AND name NOT IN (SELECT name FROM main.sqlite_schema WHERE type = 'table')"
+    )
 
 
 def record_definition(connection: apsw.Connection, definition: TableDefinition) -> None:

@@ -229,16 +229,17 @@ def _configure(connection: apsw.Connection, name: str, *, readonly: bool, applie
             where=name,
             do="Close all clients and run: PRAGMA journal_mode=WAL; if it never was a region: replicate region add",
         )
+    register_guard(connection)  # for readers too: a write should say "read-only", not that connect() is required
     if readonly:
         connection.pragma("query_only", True)
         return
     connection.pragma("synchronous", "NORMAL")
     connection.wal_autocheckpoint(WAL_AUTOCHECKPOINT_PAGES)
-    register_guard(connection)
     if applier:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
+        connection.pragma("ignore_check_constraints", True)  # they were checked where the rows were made
 
 
 def check_encoding(connection: apsw.Connection, *, where: str) -> None:

@@ -1,0 +1,310 @@
+"""Opening regions, installing and removing the bookkeeping: what is promised, and each refusal by its name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from replicate.database import sqlite
+from replicate.errors import (
+    AlreadyExistsError,
+    BusyError,
+    NotFoundError,
+    NotSupportedError,
+    PermissionRefusedError,
+    RegionDamagedError,
+    RegionReplacedError,
+    SchemaChangedError,
+)
+from tests.harness.regions import INSTANCE, NETWORK, REGION, make_database
+
+SCRIPT = """
+    CREATE TABLE person (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL COLLATE NOCASE UNIQUE, born REAL);
+    CREATE TABLE "odd ""name" (a, b DEFAULT 'x', c AS (a + 1));
+    CREATE TABLE pair (k TEXT, n INT, v ANY, PRIMARY KEY (k, n)) STRICT, WITHOUT ROWID;
+    CREATE INDEX person_born ON person (born) WHERE born IS NOT NULL;
+    CREATE VIEW elders AS SELECT * FROM person WHERE born < 1950;
+    CREATE TRIGGER person_in AFTER INSERT ON person BEGIN INSERT INTO "odd ""name" (a) VALUES (new.id); END;
+    INSERT INTO person (name) VALUES ('Ada');
+"""
+
+
+def everything(path: Path) -> list[tuple[object, ...]]:
+    connection = apsw.Connection(str(path))
+    try:
+        found: list[tuple[object, ...]] = connection.execute(
+            "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid"
+        ).fetchall()
+        for name in ("person", '"odd ""name"', "pair", "sqlite_sequence"):
+            found += connection.execute(f"SELECT * FROM {name}").fetchall()
+        return found
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return make_database(tmp_path / "a region.db", SCRIPT)
+
+
+@pytest.fixture
+def region(path: Path) -> Iterator[apsw.Connection]:
+    connection = sqlite.open_region(path, plain=True)
+    sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    yield connection
+    connection.close()
+
+
+def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such database file"):
+        sqlite.open_region(tmp_path / "none.db")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(NotFoundError):
+        sqlite.open_region(make_database(tmp_path / "x.db") / "below.db")
+
+
+def test_a_symbolic_link_is_refused_and_its_target_named(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    with pytest.raises(PermissionRefusedError, match="symbolic link") as caught:
+        sqlite.open_region(link)
+    assert str(path) in str(caught.value)
+    with pytest.raises(PermissionRefusedError, match="not a regular file"):
+        sqlite.open_region(tmp_path)
+
+
+def test_a_linked_directory_above_the_file_is_allowed(region: apsw.Connection, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").symlink_to(path.parent)
+    sqlite.open_region(tmp_path / "elsewhere" / path.name).close()
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_bytes(b"this is no database, whatever its name says\n" * 100)
+    for readonly in (False, True):
+        with pytest.raises(RegionDamagedError, match="not an SQLite database"):
+            sqlite.open_region(path, readonly=readonly)
+
+
+def test_a_database_in_rollback_journal_mode_is_no_region(path: Path) -> None:
+    with pytest.raises(RegionDamagedError, match="journal mode delete"):
+        sqlite.open_region(path)
+    sqlite.open_region(path, plain=True).close()
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_read_only_file_or_directory_is_refused_for_writers(
+    region: apsw.Connection, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Root may write anywhere, so the operating system's answer is set for the test."""
+    refused = str(path if what == "file" else path.parent)
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda name, mode: not (name == refused and mode & os.W_OK) and real(name, mode))
+    with pytest.raises(PermissionRefusedError, match=f"the {what} is read-only"):
+        sqlite.open_region(path)
+    connection = sqlite.open_region(path, readonly=True)
+    assert connection.execute("SELECT count(*) FROM person").get == 1
+    with pytest.raises(apsw.ReadOnlyError):
+        connection.execute("DELETE FROM person")
+    connection.close()
+
+
+def test_writers_run_in_wal_mode_with_normal_syncing(region: apsw.Connection, path: Path) -> None:
+    connection = sqlite.open_region(path)
+    assert connection.pragma("journal_mode") == "wal"
+    assert connection.pragma("synchronous") == 1
+    connection.close()
+
+
+def test_an_applier_fires_no_triggers_and_no_foreign_keys(region: apsw.Connection, path: Path) -> None:
+    connection = sqlite.open_region(path, applier=True)
+    connection.execute("INSERT INTO person (name) VALUES ('Bob')")
+    assert connection.execute('SELECT count(*) FROM "odd ""name"').get == 1
+    assert connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, -1) == 0
+    connection.close()
+
+
+def test_install_and_remove_leave_everything_as_it_was(path: Path) -> None:
+    before = everything(path)
+    connection = sqlite.open_region(path, plain=True)
+    installed = sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    assert [d.table for d in installed.definitions] == ['odd "name', "pair", "person"]
+    assert {d.version for d in installed.definitions} == {1}
+    assert connection.pragma("journal_mode") == "wal"
+    assert sqlite.check_schema_version(connection) == installed.schema_version
+    connection.execute("ANALYZE")
+    sqlite.remove(connection)
+    assert connection.execute("SELECT count(*) FROM sqlite_stat1 WHERE tbl GLOB '_replicate*'").get == 0
+    connection.execute("DROP TABLE sqlite_stat1; DROP TABLE IF EXISTS sqlite_stat4")
+    assert connection.pragma("journal_mode") == "delete"
+    connection.close()
+    assert everything(path) == before
+
+
+def test_install_works_on_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    connection = sqlite.open_region(tmp_path / "empty.db", plain=True)
+    installed = sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    assert installed.definitions == ()
+    connection.close()
+
+
+def test_another_client_is_refused_by_the_guards_and_told_why(region: apsw.Connection, path: Path) -> None:
+    stranger = apsw.Connection(str(path))
+    for statement in (
+        "INSERT INTO person (name) VALUES ('Eve')",
+        "UPDATE person SET name = 'Eve'",
+        "DELETE FROM person",
+        'INSERT INTO "odd ""name" (a) VALUES (1)',
+        "DELETE FROM pair",
+    ):
+        with pytest.raises(apsw.SQLError, match="no such function: replicate_connect_is_required"):
+            stranger.execute(statement)
+    stranger.close()
+    region.pragma("trusted_schema", 0)
+    region.execute("INSERT INTO person (name) VALUES ('Carl')")
+    assert region.execute("SELECT count(*) FROM person").get == 2
+
+
+def test_the_standard_library_is_refused_by_the_guards_too(region: apsw.Connection, path: Path) -> None:
+    """Its SQLite is usually of another release. In a process of its own: two libraries in one lose locks."""
+    program = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('DELETE FROM person')"
+    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert "OperationalError: no such function: replicate_connect_is_required" in result.stderr
+
+
+def test_a_second_install_is_refused(region: apsw.Connection) -> None:
+    with pytest.raises(AlreadyExistsError, match="a region already: main"):
+        sqlite.install(region, network=NETWORK, instance=INSTANCE, region=REGION, name="again")
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (a)", "UTF-16le"),
+        ("CREATE VIRTUAL TABLE notes USING fts5 (body)", "notes is a virtual table"),
+        ("CREATE TABLE _Replicate_x (a)", "_Replicate_x"),
+        ("CREATE TABLE t (rowid, _rowid_, oid)", "named rowid, _rowid_ and oid"),
+    ],
+)
+def test_what_can_not_be_replicated_is_refused_by_name(tmp_path: Path, script: str, message: str) -> None:
+    path = make_database(tmp_path / "x.db", script)
+    before = path.read_bytes()
+    connection = sqlite.open_region(path, plain=True)
+    with pytest.raises(NotSupportedError, match=message):
+        sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    connection.close()
+    assert path.read_bytes() == before
+
+
+def test_an_index_on_an_applications_own_function_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    writer = apsw.Connection(str(path))
+    writer.create_scalar_function("own", lambda value: value, 1, deterministic=True)
+    writer.execute("CREATE TABLE t (a); CREATE INDEX i ON t (own(a))")
+    writer.close()
+    connection = sqlite.open_region(path, plain=True)
+    with pytest.raises(NotSupportedError, match=r"table t can not be written.*own"):
+        sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    connection.close()
+
+
+def test_a_file_in_use_is_not_converted(path: Path) -> None:
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN; SELECT * FROM person").fetchall()
+    connection = sqlite.open_region(path, plain=True)
+    with pytest.raises(BusyError, match="journal mode delete"):
+        sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    other.close()
+    sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    connection.close()
+
+
+def test_a_failed_install_takes_everything_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything(path)
+
+    def fail(*_: object) -> int:
+        raise apsw.FullError("database or disk is full")
+
+    monkeypatch.setattr(sqlite, "store_schema_version", fail)
+    connection = sqlite.open_region(path, plain=True)
+    with pytest.raises(sqlite.DiskFullError):
+        sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    assert connection.pragma("journal_mode") == "delete"
+    connection.close()
+    assert everything(path) == before
+
+
+def test_damage_is_found_before_a_region_is_made(tmp_path: Path) -> None:
+    path = make_database(tmp_path / "x.db", "CREATE TABLE t (a); CREATE INDEX i ON t (a)")
+    writer = apsw.Connection(str(path))
+    writer.executemany("INSERT INTO t VALUES (?)", ((f"{n:0200}",) for n in range(500)))
+    writer.close()
+    content = bytearray(path.read_bytes())
+    content[8192 * 2 + 100 : 8192 * 2 + 3000] = bytes(2900)
+    path.write_bytes(content)
+    connection = sqlite.open_region(path, plain=True)
+    with pytest.raises(RegionDamagedError, match="damaged"):
+        sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    connection.close()
+
+
+def test_the_region_is_told_from_a_replaced_file(region: apsw.Connection, tmp_path: Path) -> None:
+    where = region.filename
+    found = sqlite.check_region_identity(region, region=REGION, network=NETWORK, instance=INSTANCE, where=where)
+    assert (found.name, found.inode) == ("main", os.stat(where).st_ino)
+    with pytest.raises(RegionReplacedError) as caught:
+        sqlite.check_region_identity(region, region=b"X" * 16, where=where)
+    assert REGION.hex() in str(caught.value)
+    assert (b"X" * 16).hex() in str(caught.value)
+    plain = apsw.Connection(str(make_database(tmp_path / "plain.db", "CREATE TABLE t (a)")))
+    with pytest.raises(RegionReplacedError, match="no bookkeeping"):
+        sqlite.check_region_identity(plain, region=REGION, where="plain.db")
+    plain.close()
+
+
+def test_a_copy_is_adopted_under_its_own_identity(region: apsw.Connection, tmp_path: Path) -> None:
+    sqlite.write_slot(region, 7, b"frame")
+    copy = apsw.Connection(str(tmp_path / "copy.db"))
+    with copy.backup("main", region, "main") as backup:
+        backup.step()
+    copy.close()
+    adopted = sqlite.open_region(tmp_path / "copy.db", plain=True)
+    made = sqlite.adopt_copy(adopted, network=NETWORK, instance=b"J" * 16, region=b"S" * 16, name="main")
+    assert sqlite.check_region_identity(adopted, region=b"S" * 16, instance=b"J" * 16, where="") == made.identity
+    assert sqlite.region_seqno(adopted) == 0
+    assert {d.version for d in made.definitions} == {1}
+    adopted.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE TABLE other (a)", "ALTER TABLE person ADD x", "DROP TRIGGER _replicate_guard_insert_person", "VACUUM"],
+)
+def test_a_schema_change_by_another_client_is_noticed(region: apsw.Connection, path: Path, statement: str) -> None:
+    region.execute("INSERT INTO person (name) VALUES ('Bob')")
+    sqlite.check_schema_version(region)
+    stranger = apsw.Connection(str(path))
+    stranger.execute(statement)
+    stranger.close()
+    with pytest.raises(SchemaChangedError, match="replicate region release"):
+        sqlite.check_schema_version(region)
+
+
+def test_schema_changes_of_ours_are_kept_with_the_commit(region: apsw.Connection) -> None:
+    region.execute("BEGIN IMMEDIATE; CREATE TABLE other (a)")
+    with pytest.raises(SchemaChangedError):
+        sqlite.check_schema_version(region)
+    sqlite.store_schema_version(region)
+    region.execute("COMMIT")
+    sqlite.check_schema_version(region)
+    region.execute("BEGIN IMMEDIATE; CREATE TABLE more (a)")
+    sqlite.store_schema_version(region)
+    region.execute("ROLLBACK")
+    sqlite.check_schema_version(region)
