@@ -1,0 +1,354 @@
+"""Capturing an application's changes as they happen: the preupdate hook, marks, cuts, and what a commit hands to the door.
+
+Guarantees: what `finish` returns is exactly what the transaction did to the replicated tables, in true order and with full
+images; a change that can not be captured sets `refusal`, and a transaction with a refusal is never committed. Memory is bounded:
+what does not fit one frame goes to a spool.
+Refuses to know: PEP 249, locks, the journal. Which statement failed and what of it stays is told by the caller (`mark`, `cut`).
+
+The hook must never raise: SQLite stores the row all the same (measured). So any exception in it becomes a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import apsw
+import msgpack
+
+from replicate.database.capture_tables import CapturedTable, TableMap
+from replicate.database.names import is_internal, is_own
+from replicate.errors import InternalError, NotSupportedError, ReplicateError
+from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PART_BYTES, PARTITION_DEFAULT
+from replicate.transaction import MASK_BITS_MAX, Op, TableDefinition
+
+if TYPE_CHECKING:
+    from replicate.journal.spool import Spool
+
+ELEMENTS_PER_CHANGE: Final = 4
+_FRAME_ROOM: Final = 128
+"""Left free in a frame for its own heads."""
+
+_INSERT: Final = apsw.SQLITE_INSERT
+_UPDATE: Final = apsw.SQLITE_UPDATE
+_NO_CHANGE: Final = apsw.no_change
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedChanges:
+    """One transaction's changes, ready for a frame. With a spool, all of them are in the spool and `payload` is empty.
+
+    `count`: elements (four to a change). `defines`: it holds DEFINE changes. `schema_changed`: the region's schema version moved.
+    """
+
+    payload: bytes
+    count: int
+    partitions: tuple[int, ...]
+    defines: bool
+    spool: Spool | None
+    schema_changed: bool
+
+
+class Mark(NamedTuple):
+    """A place in the change stream, and all that goes back with it."""
+
+    offset: int
+    changes: int
+    tables: TableMap
+    sequences: Mapping[str, int]
+    partitions: frozenset[int]
+    defines: bool
+    schema_changed: bool
+    refusal: BaseException | None
+
+
+_NOWHERE: Final = TableMap({}, False)
+
+
+class Capture:
+    """The changes of one connection's open transaction. Installed on the connection for its whole life.
+
+    `active` while a transaction holds the region; a replicated row that changes outside of one is refused at commit.
+    `foreign` once the connection has temporary or attached tables: only then does the hook ask whose table it is.
+    """
+
+    def __init__(self, connection: apsw.Connection, region: str, spool_factory: Callable[[], Spool]) -> None:
+        self._connection = connection
+        self._region = region
+        self._spool_factory = spool_factory
+        self._pack = msgpack.Packer(autoreset=True).pack
+        self._buffer = bytearray()
+        self._spooled = 0
+        self._spool: Spool | None = None
+        self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
+        self._changes = 0
+        self._map = _NOWHERE
+        self._tables: dict[str, CapturedTable | None] = {}
+        self._last: CapturedTable | None = None
+        self._sequences: Mapping[str, int] = {}
+        self._partitions: frozenset[int] = frozenset()
+        self._defines = False
+        self._schema_changed = False
+        self.active = False
+        self.foreign = False
+        self.refusal: BaseException | None = None
+        self._start: Mark = self.mark()
+        connection.preupdate_hook(self._on_change, id=self)
+
+    def close(self) -> None:
+        """Take the hook off and throw away what was captured."""
+        self._connection.preupdate_hook(None, id=self)
+        self.clear()
+
+    # The transaction.
+
+    def begin(self, tables: TableMap) -> None:
+        """A transaction holds the region from here on. `tables`: as its snapshot has them."""
+        self.clear()
+        self._use(tables)
+        if tables.autoincrement:
+            self._sequences = self._read_sequences()
+        self._start = self.mark()
+        self.active = True
+
+    def clear(self, *, adopted: bool = False) -> None:
+        """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
+        spool, self._spool = self._spool, None
+        self._buffer.clear()
+        self._spooled = self._changes = 0
+        self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
+        self._partitions = frozenset()
+        self._defines = self._schema_changed = self.active = False
+        self._last = self.refusal = None
+        if spool is not None and not adopted:
+            spool.abort()
+
+    @property
+    def changes(self) -> int:
+        """Changes captured so far (rows, and schema statements with their definitions)."""
+        return self._changes
+
+    @property
+    def refused(self) -> ReplicateError | None:
+        """Why the transaction can only be rolled back; None while it can be committed."""
+        return None if self.refusal is None else self._refusal_error()
+
+    @property
+    def start(self) -> Mark:
+        """The mark before the transaction's first change."""
+        return self._start
+
+    @property
+    def tables(self) -> TableMap:
+        """The tables as this transaction sees them."""
+        return self._map
+
+    def mark(self) -> Mark:
+        """The present place. Cheap: taken before every statement."""
+        return Mark(
+            self._spooled + len(self._buffer),
+            self._changes,
+            self._map,
+            self._sequences,
+            self._partitions,
+            self._defines,
+            self._schema_changed,
+            self.refusal,
+        )
+
+    def cut(self, mark: Mark) -> None:
+        """Forget what was captured behind `mark`: the database has taken it back."""
+        if mark.offset >= self._spooled:
+            del self._buffer[mark.offset - self._spooled :]
+        elif self._spool is not None:
+            self._buffer.clear()
+            self._spool.cut(mark.offset)
+            self._spooled = mark.offset
+        self._changes = mark.changes
+        self._sequences = mark.sequences
+        self._partitions = mark.partitions
+        self._defines, self._schema_changed, self.refusal = mark.defines, mark.schema_changed, mark.refusal
+        self._last = None
+        if self._map is not mark.tables:
+            self._use(mark.tables)
+
+    def behind(self, mark: Mark) -> bytes | None:
+        """The captured bytes behind `mark`; None if a part of them has left memory."""
+        start = mark.offset - self._spooled
+        return bytes(self._buffer[start:]) if start >= 0 else None
+
+    def refuse(self, why: BaseException) -> None:
+        """From here on the transaction can only be rolled back. The first reason counts."""
+        if self.refusal is None:
+            self.refusal = why
+
+    def finish(self) -> CapturedChanges:
+        """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be rolled back."""
+        if self.refusal is None and self._changes:
+            self.close_sequences()
+        if self.refusal is not None:
+            raise self._refusal_error()
+        if not self._changes and self._spool is not None:
+            self._spool.abort()
+            self._spool, self._spooled = None, 0
+        if self._spool is not None:
+            self._flush()
+        return CapturedChanges(
+            payload=b"" if self._spool is not None else bytes(self._buffer),
+            count=self._changes * ELEMENTS_PER_CHANGE,
+            partitions=tuple(sorted(self._partitions or {PARTITION_DEFAULT})),
+            defines=self._defines,
+            spool=self._spool,
+            schema_changed=self._schema_changed,
+        )
+
+    def _refusal_error(self) -> ReplicateError:
+        why = self.refusal
+        if isinstance(why, ReplicateError):
+            return why
+        return InternalError(f"a change could not be captured ({type(why).__name__}: {why})", do="Roll back; tell us")
+
+    # Schema changes and counters.
+
+    def statement(self, text: str) -> None:
+        """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place."""
+        self._schema_changed = True
+        if not self._partitions:
+            self._partitions = frozenset((PARTITION_DEFAULT,))
+        self._emit(Op.SCHEMA, 0, self._region, [text])
+
+    def redefine(self, changed: tuple[TableDefinition, ...], tables: TableMap) -> None:
+        """The schema has changed: DEFINE what is new, and go on with `tables`."""
+        for definition in changed:
+            self._emit(Op.DEFINE, definition.table_id, definition.version, definition.pack())
+            self._defines = True
+        self._use(tables)
+        self._sequences = self._read_sequences() if tables.autoincrement else {}
+
+    def insert(self, table: str, rows: Any) -> None:
+        """Rows that no hook reported (CREATE TABLE AS): images of a table that has just been defined."""
+        captured = self._tables[table]
+        assert captured is not None
+        for image in rows:
+            self._note(captured)
+            self._append(captured.insert_prefix + self._pack(list(image)))
+
+    def close_sequences(self) -> None:
+        """Put the AUTOINCREMENT counters that moved into the stream. Before each schema change, and at commit."""
+        if not self._map.autoincrement:
+            return
+        now = self._read_sequences()
+        for name in sorted(self._sequences.keys() | now.keys()):
+            old, new = self._sequences.get(name), now.get(name)
+            table = self._tables.get(name)
+            if old != new and table is not None:
+                self._note(table)
+                self._emit(Op.SEQUENCE, table.definition.table_id, 0, [old, new])
+        self._sequences = now
+
+    def _read_sequences(self) -> Mapping[str, int]:
+        rows: list[Any] = self._connection.execute("SELECT name, seq FROM main.sqlite_sequence").fetchall()
+        return dict(rows)
+
+    def _use(self, tables: TableMap) -> None:
+        self._map = tables
+        self._tables = dict(tables.tables)
+        self._last = None
+
+    # The hook. Every name that is looked up here costs a percent of all writes.
+
+    def _on_change(self, update: apsw.PreUpdate) -> None:
+        try:
+            if self.foreign and update.database_name != "main":
+                return
+            name = update.table_name
+            table = self._tables.get(name)
+            if table is None:
+                self._stranger(name)
+                return
+            if table is not self._last:
+                self._note(table)
+            opcode = update.opcode
+            pack = self._pack
+            if opcode == _UPDATE:
+                old, new = update.old, update.update
+                assert old is not None
+                assert new is not None
+                if not table.plain:
+                    old, new = table.images(update, old, new)
+                mask, bit, values = 0, 1, []
+                for value in new:
+                    if value is not _NO_CHANGE:
+                        mask |= bit
+                        values.append(value)
+                    bit += bit
+                values += old
+                prefix = table.update_prefixes.get(mask)
+                if prefix is None:
+                    prefix = self._update_prefix(table, mask)
+                chunk = prefix + pack(values)
+            elif opcode == _INSERT:
+                image = update.new
+                chunk = table.insert_prefix + pack(image if table.plain else table.image(update.rowid, image))
+            elif update.blob_write >= 0:
+                raise NotSupportedError(f"an incremental blob write to table {name} can not be replicated")
+            else:
+                image = update.old
+                chunk = table.delete_prefix + pack(image if table.plain else table.image(update.rowid, image))
+            self._append(chunk)
+        except BaseException as error:
+            self._poison(error, update)
+
+    def _append(self, chunk: bytes) -> None:
+        buffer = self._buffer
+        buffer += chunk
+        self._changes += 1
+        if len(buffer) > self._limit or (self._changes > FRAME_CHANGES_MAX and self._spool is None):
+            self._flush()
+
+    def _emit(self, op: Op, table_id: int, argument: Any, values: list[Any]) -> None:
+        pack = self._pack
+        self._append(pack(int(op)) + pack(table_id) + pack(argument) + pack(values))
+
+    def _flush(self) -> None:
+        if self._spool is None:
+            self._spool = self._spool_factory()
+            self._limit = PART_BYTES
+        self._spool.write(bytes(self._buffer))
+        self._spooled += len(self._buffer)
+        self._buffer.clear()
+
+    def _note(self, table: CapturedTable) -> None:
+        if not self.active:
+            raise InternalError(f"a row of table {table.definition.table} changed outside of a transaction of ours")
+        if table.refusal is not None:
+            raise table.refusal
+        self._last = table
+        if table.definition.partition not in self._partitions:
+            self._partitions |= {table.definition.partition}
+
+    def _stranger(self, name: str) -> None:
+        if name in self._tables:
+            return
+        if is_own(name) or is_internal(name):
+            self._tables[name] = None  # our bookkeeping and SQLite's own: not asked about again
+            return
+        raise NotSupportedError(f"rows of {name} can not be replicated", do="Roll back", table=name)
+
+    def _update_prefix(self, table: CapturedTable, mask: int) -> bytes:
+        length = table.definition.image_length
+        argument = mask if length <= MASK_BITS_MAX else mask.to_bytes((length + 7) // 8, "little")
+        prefix: bytes = table.update_head + self._pack(argument)
+        if len(table.update_prefixes) < 256:
+            table.update_prefixes[mask] = prefix
+        return prefix
+
+    def _poison(self, error: BaseException, update: apsw.PreUpdate) -> None:
+        if isinstance(error, UnicodeDecodeError):
+            error = NotSupportedError(
+                f"table {update.table_name} holds TEXT that is not UTF-8; it can not be replicated",
+                do="Roll back; store such bytes as a BLOB",
+                table=update.table_name,
+            )
+        self.refuse(error)

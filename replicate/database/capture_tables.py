@@ -1,0 +1,104 @@
+"""How rows of each table are captured: which values of the hook's row make an image, and the packed beginnings of changes.
+
+Guarantees: an image made here has exactly the values and the order that the table's definition says.
+Refuses to know: transactions, and where definitions are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import apsw
+import msgpack
+
+from replicate.database.schema import is_autoincrement
+from replicate.errors import NotSupportedError
+from replicate.transaction import Op, TableDefinition
+
+_VIRTUAL: Final = 2
+
+
+@dataclass(slots=True)
+class CapturedTable:
+    """One table in the hook's words. `plain`: the hook's row is the image. `kept`: else the ordinals in the hook's row.
+
+    `refusal`: why a change of it can not be captured at all. The prefixes are packed `op, id` (and `arg`) elements.
+    """
+
+    definition: TableDefinition
+    kept: tuple[int, ...] | None
+    refusal: NotSupportedError | None
+    plain: bool = field(init=False)
+    insert_prefix: bytes = field(init=False)
+    delete_prefix: bytes = field(init=False)
+    update_head: bytes = field(init=False)
+    update_prefixes: dict[int, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        definition = self.definition
+        self.plain = self.kept is None and not definition.rowid
+        table_id = msgpack.packb(definition.table_id)
+        self.insert_prefix = bytes((Op.INSERT,)) + table_id + b"\x00"
+        self.delete_prefix = bytes((Op.DELETE,)) + table_id + b"\x00"
+        self.update_head = bytes((Op.UPDATE,)) + table_id
+
+    def image(self, rowid: int, row: Sequence[Any] | None) -> list[Any]:
+        """The image of a row as the hook gives it."""
+        assert row is not None
+        image = [row[ordinal] for ordinal in self.kept] if self.kept is not None else [*row]
+        if self.definition.rowid:
+            image.insert(0, rowid)
+        return image
+
+    def images(self, update: apsw.PreUpdate, old: Any, new: Any) -> tuple[Any, Any]:
+        """The images of an UPDATE: the whole one before, and after it with `apsw.no_change` where nothing changed."""
+        if self.kept is not None:
+            old = [old[ordinal] for ordinal in self.kept]
+            new = [new[ordinal] for ordinal in self.kept]
+        if self.definition.rowid:
+            before, after = update.rowid, update.rowid_new
+            return [before, *old], [apsw.no_change if before == after else after, *new]
+        return old, new
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    """All replicated tables of a region at one schema version; `autoincrement`: some of them count in sqlite_sequence."""
+
+    tables: Mapping[str, CapturedTable]
+    autoincrement: bool
+
+
+def read_table_map(connection: apsw.Connection, definitions: Sequence[TableDefinition]) -> TableMap:
+    """The map for tables that are now as `definitions` say."""
+    generated: dict[str, dict[int, int]] = {}
+    for name, ordinal, hidden in connection.execute(
+        "SELECT t.name, x.cid, x.hidden FROM pragma_table_list AS t, pragma_table_xinfo(t.name, 'main') AS x "
+        "WHERE t.schema = 'main' AND t.type = 'table' AND x.hidden IN (2, 3)"
+    ):
+        generated.setdefault(name, {})[ordinal] = hidden
+    tables = {
+        definition.table: _captured(definition, generated.get(definition.table, {})) for definition in definitions
+    }
+    counting = connection.table_exists("main", "sqlite_sequence") and any(
+        is_autoincrement(connection, name) for name in tables
+    )
+    return TableMap(tables, bool(counting))
+
+
+def _captured(definition: TableDefinition, generated: Mapping[int, int]) -> CapturedTable:
+    if not generated:
+        return CapturedTable(definition, None, None)
+    total = len(definition.columns) + len(generated)
+    kept = tuple(ordinal for ordinal in range(total) if ordinal not in generated)
+    refusal = None
+    if _VIRTUAL in generated.values():
+        # The hook can give no row of such a table at all: RangeError for every column (measured).
+        refusal = NotSupportedError(
+            f"rows of table {definition.table} can not be captured: it has a VIRTUAL generated column",
+            do="Roll back; make the generated column STORED",
+            table=definition.table,
+        )
+    return CapturedTable(definition, kept, refusal)

@@ -1,0 +1,155 @@
+"""The exceptions of the PEP 249 interface: the standard library's own sqlite3 classes, so that `except sqlite3.IntegrityError` works.
+
+Guarantees: every error of SQLite arrives as the class that CPython 3.11's sqlite3 gives it, with `sqlite_errorcode` and
+`sqlite_errorname`; every ReplicateError arrives as a class that is both itself (code, text, facts) and a PEP 249 class.
+Refuses to know: connections and transactions.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from functools import lru_cache
+from sqlite3 import (
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,
+)
+from typing import Final
+
+import apsw
+
+from replicate import errors
+
+__all__ = [
+    "DataError",
+    "DatabaseError",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Warning",
+    "from_apsw",
+    "from_replicate",
+    "surface",
+]
+
+_CLASS_BY_CODE: Final[Mapping[int, type[sqlite3.Error]]] = {
+    apsw.SQLITE_INTERNAL: InternalError,
+    apsw.SQLITE_NOTFOUND: InternalError,
+    **dict.fromkeys(
+        (
+            apsw.SQLITE_ERROR,
+            apsw.SQLITE_PERM,
+            apsw.SQLITE_ABORT,
+            apsw.SQLITE_BUSY,
+            apsw.SQLITE_LOCKED,
+            apsw.SQLITE_READONLY,
+            apsw.SQLITE_INTERRUPT,
+            apsw.SQLITE_IOERR,
+            apsw.SQLITE_FULL,
+            apsw.SQLITE_CANTOPEN,
+            apsw.SQLITE_PROTOCOL,
+            apsw.SQLITE_EMPTY,
+            apsw.SQLITE_SCHEMA,
+        ),
+        OperationalError,
+    ),
+    apsw.SQLITE_CORRUPT: DatabaseError,
+    apsw.SQLITE_TOOBIG: DataError,
+    apsw.SQLITE_CONSTRAINT: IntegrityError,
+    apsw.SQLITE_MISMATCH: IntegrityError,
+    apsw.SQLITE_MISUSE: InterfaceError,
+    apsw.SQLITE_RANGE: InterfaceError,
+}
+
+_MISUSED: Final = (
+    apsw.BindingsError,
+    apsw.ThreadingViolationError,
+    apsw.ConnectionClosedError,
+    apsw.CursorClosedError,
+    apsw.IncompleteExecutionError,
+    apsw.ConnectionNotClosedError,
+)
+
+# PEP 249 class, SQLite code, and what applications that know sqlite3 look for in the text.
+_KINDS: Final[tuple[tuple[type[errors.ReplicateError], type[sqlite3.Error], int, str], ...]] = (
+    (errors.SnapshotStaleError, OperationalError, apsw.SQLITE_BUSY_SNAPSHOT, "database is locked"),
+    (errors.BusyError, OperationalError, apsw.SQLITE_BUSY, "database is locked"),
+    (errors.NotPrimaryError, OperationalError, apsw.SQLITE_READONLY, "attempt to write a readonly database"),
+    (errors.NotSupportedError, NotSupportedError, apsw.SQLITE_ERROR, ""),
+    (errors.DiskFullError, OperationalError, apsw.SQLITE_FULL, "database or disk is full"),
+    (errors.JournalIOError, OperationalError, apsw.SQLITE_IOERR, "disk I/O error"),
+    (errors.SchemaChangedError, OperationalError, apsw.SQLITE_SCHEMA, ""),
+    (errors.DamagedError, DatabaseError, apsw.SQLITE_CORRUPT, ""),
+    (errors.NotFoundError, OperationalError, apsw.SQLITE_CANTOPEN, "unable to open database file"),
+    (errors.PermissionRefusedError, OperationalError, apsw.SQLITE_PERM, ""),
+    (errors.ForkedError, ProgrammingError, apsw.SQLITE_MISUSE, ""),
+    (errors.InternalError, InternalError, apsw.SQLITE_INTERNAL, ""),
+    (errors.ReplicateError, OperationalError, apsw.SQLITE_ERROR, ""),
+)
+
+
+def error_name(code: int) -> str:
+    """SQLite's name of an extended result code, as in `sqlite_errorname`."""
+    for table in (apsw.mapping_extended_result_codes, apsw.mapping_result_codes):
+        name = table.get(code)
+        if name is not None:
+            return str(name)
+    return "unknown"
+
+
+def coded(error: sqlite3.Error, code: int) -> sqlite3.Error:
+    """Give an error the attributes that sqlite3 gives it."""
+    error.sqlite_errorcode = code
+    error.sqlite_errorname = error_name(code)
+    return error
+
+
+def from_apsw(error: apsw.Error) -> Exception:
+    """The sqlite3 exception for one of APSW's."""
+    if isinstance(error, _MISUSED):
+        return ProgrammingError(str(error))
+    code = getattr(error, "extendedresult", None)
+    if code is None:
+        return OperationalError(str(error))
+    if code & 0xFF == apsw.SQLITE_NOMEM:
+        return MemoryError()
+    return coded(_CLASS_BY_CODE.get(code & 0xFF, DatabaseError)(str(error)), code)
+
+
+@lru_cache(maxsize=128)
+def _combined(kind: type[errors.ReplicateError], base: type[sqlite3.Error]) -> type[sqlite3.Error]:
+    return type(kind.__name__, (kind, base), {"__module__": __name__, "__doc__": kind.__doc__})
+
+
+def from_replicate(error: errors.ReplicateError) -> sqlite3.Error:
+    """An error that is both `error`'s class and the PEP 249 class that it belongs to, with its text, code and facts."""
+    if isinstance(error, sqlite3.Error):
+        return error
+    for kind, base, code, hint in _KINDS:
+        if isinstance(error, kind):
+            made = _combined(type(error), base)(error.what, where=error.where, do=error.do, **error.facts)
+            if hint and hint not in str(made):
+                made.args = (f"{made} ({hint})",)
+            return coded(made, code)
+    raise AssertionError("the root class is in the table")
+
+
+def surface(error: BaseException) -> BaseException:
+    """What the application is to see of any error: SQLite's and ours translated, everything else as it is."""
+    if isinstance(error, apsw.Error):
+        return from_apsw(error)
+    if isinstance(error, errors.ReplicateError):
+        return from_replicate(error)
+    return error

@@ -1,0 +1,131 @@
+"""Watching for a second SQLite library in this process: the standard library's sqlite3 on a region that we have open.
+
+Guarantees: while a region is open here, `sqlite3.connect` to its file is refused in this process before it opens anything; a region
+that the standard library has open already is not opened (best effort).
+Refuses to know: everything about SQL.
+
+Why: POSIX locks belong to the process. When the other library closes its descriptor of the file, our locks are gone, another
+process writes between our pages, and a committed row was lost (measured, facts.md).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sqlite3
+import sys
+import threading
+from collections import Counter
+from typing import Any, Final
+from urllib.parse import unquote as percent_decoded
+
+from replicate.errors import NotSupportedError
+
+_FileKey = tuple[int, int]
+
+_lock = threading.Lock()
+_open: Counter[_FileKey] = Counter()
+_installed = False
+_DO: Final = "Use replicate.connect() for this database everywhere in this process"
+
+
+def _key(path: str) -> _FileKey | None:
+    try:
+        facts = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return facts.st_dev, facts.st_ino
+
+
+def _path_of(database: Any) -> str | None:
+    """The file that `sqlite3.connect(database)` would open; None if it is none."""
+    try:
+        name = os.fsdecode(database)
+    except TypeError:
+        return None
+    if name.startswith("file:"):
+        name = name[5:].split("#", 1)[0].split("?", 1)[0]
+        if name.startswith("//"):
+            name = "/" + name[2:].split("/", 1)[-1]
+        name = percent_decoded(name)
+    return name if name and name != ":memory:" else None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "sqlite3.connect" or not _open:
+        return
+    path = _path_of(arguments[0]) if arguments else None
+    if path is None:
+        return
+    key = _key(path)
+    if key is not None and _open[key] > 0:
+        raise NotSupportedError(
+            "the standard library's sqlite3 must not open a region that this process has open: closing it would drop our locks",
+            where=path,
+            do=_DO,
+        )
+
+
+def enter(path: str) -> _FileKey | None:
+    """Note that a region's file is being opened here; give the result to `leave`.
+
+    Raises NotSupportedError if a connection of the standard library has it open; nothing is noted then.
+    """
+    global _installed
+    key = _key(path)
+    with _lock:
+        if not _installed:
+            sys.addaudithook(_audit)
+            _installed = True
+        if key is None:
+            return None
+        if _open[key] <= 0 and _is_open_here(key) and _standard_library_has(key):
+            raise NotSupportedError(
+                "this process has the region open with the standard library's sqlite3, a second SQLite library",
+                where=path,
+                do="Close that connection first. " + _DO,
+            )
+        _open[key] += 1
+        return key
+
+
+def leave(key: _FileKey | None) -> None:
+    """A connection that `enter` noted is closed."""
+    if key is None:
+        return
+    with _lock:
+        _open[key] -= 1
+        if _open[key] <= 0:
+            del _open[key]
+
+
+def _is_open_here(key: _FileKey) -> bool:
+    try:
+        numbers = os.listdir("/proc/self/fd")
+    except OSError:
+        return True  # not to be seen: ask further
+    for number in numbers:
+        try:
+            facts = os.fstat(int(number))
+        except (OSError, ValueError):
+            continue
+        if (facts.st_dev, facts.st_ino) == key:
+            return True
+    return False
+
+
+def _standard_library_has(key: _FileKey) -> bool:
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), sqlite3.Connection):
+            continue
+        try:
+            files = [row[2] for row in thing.execute("PRAGMA database_list")]
+        except sqlite3.ProgrammingError as error:
+            if "thread" in str(error):
+                return True  # alive in another thread, and not to be asked
+            continue
+        except sqlite3.Error:
+            continue
+        if any(file and _key(file) == key for file in files):
+            return True
+    return False
