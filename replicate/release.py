@@ -1,0 +1,66 @@
+"""Releasing a region: replication ends there, and what stays is a plain SQLite database. Also the way to uninstall.
+
+Guarantees: what was received is applied first; then guards and bookkeeping go in one SQLite transaction, and the entry
+goes from the instance file; the user's tables, rows, indexes and triggers stay as they are. An interrupted release is
+ended by running it again. Refused while a daemon of the instance runs, or anybody holds the region's lock.
+Refuses to know: what other regions the instance has, and what the secondaries make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+from replicate.daemon_files import DaemonFiles, daemon_names
+from replicate.database.bookkeeping import check_region_identity, is_region
+from replicate.database.sqlite import open_region, remove
+from replicate.errors import AlreadyRunningError
+from replicate.instance import Instance
+from replicate.locks import FileLock
+from replicate.opening import open_door
+from replicate.snapshot import finish_regions
+
+
+def release_region(
+    instance: Instance, name: str, *, timeout_s: float, finish: Callable[[], object] | None = None
+) -> None:
+    """Make the region `name` plain SQLite again. `finish` applies what a secondary has received and not yet applied.
+
+    Raises NotFoundError (no such region), AlreadyRunningError (a daemon runs), BusyError (an application writes, for
+    longer than `timeout_s` seconds), RegionReplacedError, and what `finish` raises. The region is untouched after any
+    of them.
+    """
+    entry = instance.region(name)
+    check_nothing_runs(instance)
+    if finish is not None:
+        finish()
+    with closing(open_door(instance)) as door:
+        finish_regions(door, timeout_s)
+        lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
+        try:
+            lock.acquire(timeout_s, what=f"region {name}")
+            connection = open_region(entry.path)
+            try:
+                # Not a region any more: an earlier release got so far and no further.
+                if is_region(connection):
+                    check_region_identity(
+                        connection, region=entry.uuid, instance=instance.content.uuid, where=str(entry.path)
+                    )
+                    remove(connection)
+            finally:
+                connection.close(True)
+            instance.unregister_region(name)
+        finally:
+            lock.close()
+
+
+def check_nothing_runs(instance: Instance) -> None:
+    """AlreadyRunningError, naming the first daemon of the instance that runs."""
+    for daemon in daemon_names(instance.path):
+        running = DaemonFiles(instance.path, daemon).probe()
+        if running is not None:
+            raise AlreadyRunningError(
+                f"{daemon} runs (process {running.pid})",
+                where=str(instance.path),
+                do=f"Stop it first: replicate {daemon.partition('-')[0]} stop",
+            )

@@ -1,0 +1,207 @@
+"""The Update Process: takes what the Receiver Server has put into the receive pool, and applies it.
+
+Guarantees: runs, stops and dies independently of the Receiver Server; sleeps on a doorbell when there is nothing to do;
+applies in a thread of its own, so that it answers signals and says how far it is while a batch is being applied; on a
+stop it applies what had been received by then, as far as the time allows. What it can not verify ends it, by name.
+Refuses to know: how rows are applied (applier.py), and who feeds the pool.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final
+
+import trio
+
+from replicate.apply_session import ApplySession, open_apply_session
+from replicate.daemon import DaemonContext
+from replicate.errors import NotFoundError, PoolReplacedError, TryAgainError
+from replicate.instance import Instance
+from replicate.pool.doorbell import Doorbell
+from replicate.pool.receive_pool import ReceivePool
+from replicate.statistics import Statistics
+from update_process.applier import Applier, Done, Waiting
+
+SLICE_S: Final = 0.25
+"""How long the applying thread works before it reports."""
+NAP_S: Final = 0.5
+"""Longest sleep on the doorbell, so that a lost ring, a stop, or a replaced pool is noticed."""
+SHORT_NAP_S: Final = 0.02
+"""While something outside must move first that rings no bell: a barrier, a lock, a restart of the stream."""
+ALIVE_PERIOD_S: Final = 0.25
+REPORT_PERIOD_S: Final = 30.0
+"""A cause of waiting that lasts is logged at once, and again after this time."""
+COLLECT_AFTER: Final = 200_000
+"""Objects made between two runs of the garbage collector: decoded rows are no cycles, and a third of the time was
+spent looking for some (measured)."""
+
+
+async def serve(context: DaemonContext) -> None:
+    """Run until a stop is requested. Raises what opening the instance raises, and what the applier refuses by."""
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 50, 100)
+    instance = Instance.open(context.instance_path)
+    session = await trio.to_thread.run_sync(open_apply_session, instance)
+    try:
+        await _Driver(context, instance, session).run()
+    finally:
+        session.close()
+        session.door.close()
+
+
+class _Driver:
+    """One run of the daemon."""
+
+    def __init__(self, context: DaemonContext, instance: Instance, session: ApplySession) -> None:
+        self._context = context
+        self._instance = instance
+        self._session = session
+        self._log = context.log
+        self._statistics = Statistics(
+            context.config.update.statistics_period_s,
+            trio.current_time(),
+            seqno=session.position.last_seqno,
+        )
+        self._last_waiting = Waiting.MORE
+        self._reported_s = 0.0
+        self._stop_seqno: int | None = None
+
+    async def run(self) -> None:
+        context = self._context
+        context.status("waiting for the Receiver Server", last_applied_seqno=self._session.position.last_seqno)
+        context.ready("waiting for the Receiver Server")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report_statistics)
+            while not context.stop_requested.is_set():
+                pool = await self._attach()
+                if pool is None:
+                    break
+                with closing(pool):
+                    try:
+                        await self._apply_from(pool)
+                    except PoolReplacedError:
+                        self._log.info("receive pool replaced", last_applied_seqno=self._session.position.last_seqno)
+            nursery.cancel_scope.cancel()
+        context.status("stopped")
+
+    async def _attach(self) -> ReceivePool | None:
+        """The receive pool, as soon as there is one; None when a stop was requested meanwhile."""
+        while not self._context.stop_requested.is_set():
+            try:
+                return ReceivePool.attach(self._instance.content.uuid)
+            except (NotFoundError, TryAgainError, PoolReplacedError):
+                pass  # not there yet, or just being made
+            with trio.move_on_after(NAP_S):
+                await self._context.stop_requested.wait()
+        return None
+
+    async def _apply_from(self, pool: ReceivePool) -> None:
+        path = self._instance.run_directory / UPDATE_DOORBELL
+        applier = Applier(
+            self._session, pool, self._context.config.update, conflict_directory=self._instance.conflict_directory
+        )
+        self._log.info("receive pool attached", next_seqno=applier.next_seqno)
+        pool.note_update_process(os.getpid(), time.monotonic_ns())
+        try:
+            with closing(Doorbell.create_reader(path, pool.update_sleeper)) as bell:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._say_alive, pool)
+                    await self._loop(pool, applier, bell)
+                    nursery.cancel_scope.cancel()
+        finally:
+            applier.close()
+            pool.note_update_process(0, 0)
+
+    async def _say_alive(self, pool: ReceivePool) -> None:
+        while True:
+            pool.note_update_process(os.getpid(), time.monotonic_ns())
+            await trio.sleep(ALIVE_PERIOD_S)
+
+    async def _loop(self, pool: ReceivePool, applier: Applier, bell: Doorbell) -> None:
+        context = self._context
+        while True:
+            pool.check_current()
+            if context.stop_requested.is_set() and self._stop_seqno is None:
+                self._stop_seqno = pool.last_received_seqno
+            done = await trio.to_thread.run_sync(applier.work, SLICE_S, self._stop_asked(applier))
+            self._note(done, applier)
+            if self._stop_seqno is not None and (
+                done.waiting is not Waiting.MORE or applier.applied_seqno >= self._stop_seqno
+            ):
+                return
+            if done.waiting in (Waiting.NOTHING, Waiting.PART):
+                await bell.wait(NAP_S)
+            elif done.waiting is not Waiting.MORE:
+                await trio.sleep(SHORT_NAP_S)
+
+    def _stop_asked(self, applier: Applier) -> Callable[[], bool]:
+        """For the applying thread: whether what was received before the stop is applied. Reads, changes nothing."""
+        return lambda: self._stop_seqno is not None and applier.applied_seqno >= self._stop_seqno
+
+    def _note(self, done: Done, applier: Applier) -> None:
+        statistics = self._statistics
+        if done.batches or done.parts or done.skipped:
+            statistics.batch(done.transactions, done.bytes)
+            statistics.count("batches", done.batches)
+            statistics.count("parts", done.parts)
+            statistics.count("skipped", done.skipped)
+        waiting = done.waiting
+        changed = waiting is not self._last_waiting
+        if changed or done.transactions:
+            text = "applying" if waiting is Waiting.MORE else waiting.value
+            self._context.status(
+                text,
+                last_applied_seqno=applier.applied_seqno,
+                state=text,
+                transactions_total=statistics.total("transactions"),
+                skipped_total=statistics.total("skipped"),
+            )
+        now_s = trio.current_time()
+        if waiting in (Waiting.LOCK, Waiting.RESTART) and (changed or now_s - self._reported_s >= REPORT_PERIOD_S):
+            self._reported_s = now_s
+            self._log.warning(waiting.value, why=done.text, next_seqno=applier.next_seqno)
+        elif changed and waiting is Waiting.BARRIER:
+            self._log.info(waiting.value, last_applied_seqno=applier.applied_seqno)
+        elif done.text:
+            self._log.info("large transaction begins anew", why=done.text, next_seqno=applier.next_seqno)
+        self._last_waiting = waiting
+
+    async def _report_statistics(self) -> None:
+        while True:
+            await trio.sleep_until(self._statistics.deadline_s)
+            report = self._statistics.report(trio.current_time(), self._session.position.last_seqno)
+            self._log.info("statistics", **report.fields())
+
+
+def finish_received(instance: Instance, *, timeout_s: float) -> int:
+    """Apply, in this process, what the receive pool still holds; the last seqno applied. For `region release`.
+
+    No Update Process may run. Returns at once when there is no pool. Raises TryAgainError when `timeout_s` seconds are
+    not enough, and what the applier raises.
+    """
+    session = open_apply_session(instance)
+    try:
+        try:
+            pool = ReceivePool.attach(instance.content.uuid)
+        except NotFoundError:
+            return session.position.last_seqno
+        with closing(pool):
+            applier = Applier(session, pool, instance.config.update, conflict_directory=instance.conflict_directory)
+            try:
+                done = applier.work(timeout_s)
+            finally:
+                applier.close()
+            if done.waiting not in (Waiting.NOTHING, Waiting.PART, Waiting.RESTART):
+                raise TryAgainError(
+                    f"what was received could not be applied within {timeout_s:g} s: {done.waiting.value}",
+                    where=str(instance.path),
+                    do="Try again with a larger --timeout",
+                )
+            return applier.applied_seqno
+    finally:
+        session.close()
+        session.door.close()
