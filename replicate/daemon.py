@@ -58,6 +58,7 @@ class DaemonContext:
     text: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     on_ready: Callable[[str], None] = lambda _text: None
+    _told: str = ""
     _changed: trio.Event = field(default_factory=trio.Event)
 
     def ready(self, text: str) -> None:
@@ -71,11 +72,16 @@ class DaemonContext:
             self.log.info("serving", status=text)
 
     def status(self, text: str | None = None, **facts: Any) -> None:
-        """Change the line an operator sees (None: keep it) and the facts given; other facts stay as they are."""
-        if text is not None:
+        """Change the line an operator sees (None: keep it) and the facts given; other facts stay as they are.
+
+        Nothing is written while nothing differs, so it may be called on every occasion.
+        """
+        text = self.text if text is None else text
+        if text != self.text or self._told != self.state or any(self.facts.get(k, self) != v for k, v in facts.items()):
             self.text = text
-        self.facts.update(facts)
-        self._changed.set()
+            self._told = self.state
+            self.facts.update(facts)
+            self._changed.set()
 
     async def _wait_changed(self) -> None:
         await self._changed.wait()

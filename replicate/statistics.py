@@ -84,3 +84,37 @@ class Statistics:
         self._starting_seqno = seqno
         self.deadline_s = now_s + self._period_s
         return made
+
+
+class Lag:
+    """How many seconds a consumer is behind, from samples of how far its source was at what time.
+
+    Right while nothing is written too: what was committed at noon and is not applied at one is an hour behind, however
+    quiet it was between. Memory is bounded: when there are too many samples every second one is dropped, which makes
+    the answer coarser by one sampling period.
+    """
+
+    __slots__ = ("_samples",)
+    SAMPLES_MAX = 1024
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[int, int]] = []  # (last seqno of the source, wall ns), both rising
+
+    def observed(self, source_last_seqno: int, wall_ns: int) -> None:
+        """The source's newest transaction is this one, seen at `wall_ns`. Call it about once a second."""
+        if self._samples and source_last_seqno <= self._samples[-1][0]:
+            return
+        self._samples.append((source_last_seqno, wall_ns))
+        if len(self._samples) > self.SAMPLES_MAX:
+            del self._samples[1:-1:2]
+
+    def seconds(self, last_applied_seqno: int, now_wall_ns: int) -> float:
+        """Seconds since the oldest transaction that is not applied was seen; 0.0 when all are."""
+        samples = self._samples
+        first_behind = next((i for i, (seqno, _) in enumerate(samples) if seqno > last_applied_seqno), len(samples))
+        if first_behind == len(samples):
+            del samples[:-1]
+            return 0.0
+        del samples[: max(0, first_behind - 1)]
+        behind = next(wall_ns for seqno, wall_ns in samples if seqno > last_applied_seqno)
+        return max(0.0, (now_wall_ns - behind) / 1e9)

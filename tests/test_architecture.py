@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.database.statements", "P"),
     ("replicate.database.pragmas", "P"),
     ("replicate.status_text", "P"),
+    ("replicate.status_report", "P"),
     ("replicate.journal", "P"),
     ("replicate.pool", "P"),
     ("replicate.database", "P"),

@@ -2,36 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from replicate.cli.common import Verb, columns, emit, open_instance
+from replicate.cli.common import Verb, columns, emit, open_instance, plain
 
+if TYPE_CHECKING:
+    from replicate.compare import InstanceComparison
+    from replicate.database.digest import Comparison
+
+at_option = click.option(
+    "--at", type=click.IntRange(0), metavar="N", help="At transaction N; the last one if not given."
+)
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=30.0, show_default=True, metavar="SECONDS"
 )
+VALUE_CHARACTERS_MAX = 60
 
 
 @click.command(cls=Verb)
-@click.option("--at", "seqno", type=click.IntRange(0), metavar="N", help="Wait until the instance stands at N exactly.")
+@at_option
 @timeout_option
-def digest(seqno: int | None, timeout_s: float) -> None:
+def digest(at: int | None, timeout_s: float) -> None:
     """Print a digest of every table at one sequence number."""
-    from replicate.compare import digest_at
+    from replicate.compare import digest as digest_instance
 
-    found = digest_at(open_instance(), seqno, timeout_s=timeout_s)
-    rows = [(t.region, t.table, t.rows, t.digest.hex()) for t in found.tables]
-    emit(found, [f"seqno {found.seqno}", *columns(rows)])
+    found = digest_instance(open_instance(), at=at, timeout_s=timeout_s)
+    rows: list[tuple[object, ...]] = []
+    for region, digests in found.regions:
+        rows += [(f"{region}.{table.table}", f"{table.rows} rows", table.digest) for table in digests.tables]
+        rows += [(f"{region} schema", "", digests.schema), (f"{region} in all", "", digests.digest)]
+    emit(found, [f"{found.instance} at seqno {found.seqno}", *columns(rows)])
 
 
 @click.command(cls=Verb)
 @click.option("--with", "other", required=True, metavar="INSTANCE", help="The other instance: directory or name.")
 @click.option("--rows", "limit", type=click.IntRange(1), default=10, show_default=True, help="Differing rows to show.")
+@at_option
 @timeout_option
-def compare(other: str, limit: int, timeout_s: float) -> int:
+def compare(other: str, limit: int, at: int | None, timeout_s: float) -> int:
     """Compare with another instance at one sequence number; exit code 1 if they differ."""
-    from replicate.compare import compare_instances
+    from replicate.compare import compare as compare_instances
     from replicate.instance import Instance
 
-    found = compare_instances(open_instance(), Instance.open(other), limit=limit, timeout_s=timeout_s)
-    emit(found, found.lines())
+    found = compare_instances(open_instance(), Instance.open(other), at=at, timeout_s=timeout_s, limit=limit)
+    emit({"equal": found.equal, **plain(found)}, _lines(found))
     return 0 if found.equal else 1
+
+
+def _lines(found: InstanceComparison) -> Iterator[str]:
+    yield f"{found.first} and {found.second} at seqno {found.seqno}: {'equal' if found.equal else 'DIFFERENT'}"
+    for region in found.regions:
+        if region.comparison is None:
+            yield f"  region {region.region} is missing in {region.missing_in}"
+        else:
+            yield from _region_lines(region.region, region.comparison, found)
+
+
+def _region_lines(region: str, comparison: Comparison, found: InstanceComparison) -> Iterator[str]:
+    for schema in comparison.schema:
+        yield f"  {schema.kind} {region}.{schema.name}: {_or_missing(schema.first)} | {_or_missing(schema.second)}"
+    for table in comparison.tables:
+        reason = f" ({table.reason})" if table.reason else ""
+        yield f"  {region}.{table.table}: {table.status.value}{reason}, {table.rows_first} rows"
+        for row in table.differences:
+            yield f"    row {', '.join(map(_value, row.key))}: {row.status.value}"
+            for column in row.columns:
+                first, second = _value(column.first), _value(column.second)
+                yield f"      {column.column}: {found.first} {first} | {found.second} {second}"
+
+
+def _or_missing(text: str | None) -> str:
+    return "missing" if text is None else " ".join(text.split())
+
+
+def _value(value: Any) -> str:
+    """A value with its type to be seen: 1, 1.0, '1' and x'31' differ."""
+    text = f"x'{value.hex()}'" if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}... ({len(text)} characters)"

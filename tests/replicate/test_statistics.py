@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicate.statistics import Statistics
+from replicate.statistics import Lag, Statistics
 
 
 def test_one_event_per_period() -> None:
@@ -54,3 +54,26 @@ def test_reports_add_up_to_the_total(steps: list[tuple[str, int, bool]]) -> None
     last = statistics.report(float(len(steps)), 0)
     for name, number in counted.items():
         assert reported.get(name, 0) + last.counts[name] == number == last.totals[name] == statistics.total(name)
+
+
+def test_lag_is_the_age_of_the_oldest_that_is_not_applied() -> None:
+    lag = Lag()
+    assert lag.seconds(0, 5) == 0.0
+    for number in range(1, 11):
+        lag.observed(number * 100, number * 1_000_000_000)
+        lag.observed(number * 100, 77_000_000_000)  # nothing new: the first time counts
+    assert lag.seconds(0, 10_000_000_000) == 9.0
+    assert lag.seconds(450, 10_000_000_000) == 5.0
+    assert lag.seconds(450, 3_610_000_000_000) == 3605.0
+    assert lag.seconds(1000, 3_610_000_000_000) == 0.0
+    lag.observed(1001, 20_000_000_000)
+    assert lag.seconds(1000, 19_000_000_000) == 0.0  # a clock that was set back
+    assert lag.seconds(1000, 21_500_000_000) == 1.5
+
+
+def test_lag_keeps_few_samples_and_stays_near_the_truth() -> None:
+    lag = Lag()
+    for number in range(1, 20_000):
+        lag.observed(number, number * 1_000_000_000)
+    assert len(lag._samples) <= Lag.SAMPLES_MAX
+    assert lag.seconds(0, 20_000 * 1_000_000_000) == 19_999.0

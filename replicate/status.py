@@ -1,0 +1,249 @@
+"""Collects what `replicate status` shows, from the control words, the daemons' status files and the regions.
+
+Guarantees: takes no lock that a writer needs, waits for nobody, changes nothing; a part that can not be read becomes a
+finding, and the rest is still reported. The journal's numbers are of this moment, those of daemons up to a second old.
+Refuses to know: what the numbers mean for an operator (status_report.py).
+
+Facts that daemons put into their status, by name; what is not there counts as unknown. The Source Server: state,
+last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, transactions_from_pool, transactions_from_files,
+last_error. The Receiver Server: is_connected, source, source_last_seqno, last_received_seqno, pool_percent, lag_s.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replicate.consumers import read_consumer
+from replicate.daemon_files import DaemonFiles, DaemonStatus
+from replicate.database.bookkeeping import check_region_identity, region_seqno
+from replicate.database.sqlite import open_region
+from replicate.errors import NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
+from replicate.instance import Instance
+from replicate.instance_file import PeerEntry, RegionEntry
+from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.status_report import (
+    DaemonReport,
+    Finding,
+    JournalReport,
+    PeerReport,
+    ReceivingReport,
+    RegionReport,
+    Status,
+    bottleneck,
+    findings,
+)
+
+SEGMENT_ENDING: Final = ".journal"
+CONNECTED_STATES: Final = ("sending", "waiting for XON", "waiting for restart", "searching for restart")
+"""States of a Source Server that has a connection; see also GT.M's in facts.md §1."""
+PAUSED_STATE: Final = "waiting for XON"
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The control words that are shown, read at one moment."""
+
+    last_seqno: int
+    last_durable_seqno: int
+    last_commit_wall_ns: int
+    fatal_errno: int
+
+
+def collect(instance: Instance) -> Status:
+    """Everything, now. Raises PermissionRefusedError if the instance is another user's; otherwise only what is broken
+    in the instance file itself."""
+    now_wall_ns = time.time_ns()
+    problems: list[Finding] = []
+    words = _read_words(instance, problems)
+    regions = tuple(_region(instance, entry) for entry in instance.regions)
+    journal = _journal(instance, words, regions)
+    peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
+    receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
+    content = instance.content
+    return Status(
+        name=instance.name,
+        role=instance.role,
+        path=str(instance.path),
+        network=str(uuid.UUID(bytes=content.network)),
+        uuid=str(uuid.UUID(bytes=content.uuid)),
+        incarnation=content.incarnation,
+        taken_wall_ns=now_wall_ns,
+        journal=journal,
+        regions=regions,
+        peers=peers,
+        receiving=receiving,
+        bottleneck=bottleneck(journal, peers, receiving),
+        findings=(*problems, *findings(instance.role, journal, regions, peers, receiving)),
+    )
+
+
+def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
+    try:
+        memory = SharedMemory.attach(PoolKind.JOURNAL, instance.content.uuid, owner_uid=os.stat(instance.path).st_uid)
+    except (NotFoundError, TryAgainError, PoolReplacedError):
+        return None  # nobody has opened the instance since the machine started, or somebody is just doing so
+    except ReplicateError as error:
+        problems.append(Finding("error", str(error)))
+        return None
+    try:
+        words = memory.words
+        return _Words(
+            last_seqno=words[word.LAST_SEQNO],
+            last_durable_seqno=words[word.LAST_DURABLE_SEQNO],
+            last_commit_wall_ns=words[word.LAST_COMMIT_WALL_NS],
+            fatal_errno=words[word.FATAL],
+        )
+    finally:
+        memory.close()
+
+
+def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionReport, ...]) -> JournalReport:
+    first_seqnos = []
+    used_bytes = 0
+    with os.scandir(instance.journal_directory) as entries:
+        for entry in entries:
+            try:
+                used_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:  # pruned meanwhile
+                continue
+            number = entry.name.removesuffix(SEGMENT_ENDING)
+            if number != entry.name and number.isdigit():
+                first_seqnos.append(int(number))
+    disk = os.statvfs(instance.journal_directory)
+    total, free = disk.f_blocks - disk.f_bfree + disk.f_bavail, disk.f_bavail
+    cap_bytes = instance.config.journal.cap_bytes
+    return JournalReport(
+        is_open=words is not None,
+        # Without the control words the regions know best; the journal may hold more, which recovery will redo.
+        last_written_seqno=words.last_seqno if words else max((r.last_seqno or 0 for r in regions), default=0),
+        last_durable_seqno=words.last_durable_seqno if words else None,
+        last_commit_wall_ns=words.last_commit_wall_ns if words else 0,
+        first_kept_seqno=min(first_seqnos, default=None),
+        segments=len(first_seqnos),
+        bytes=used_bytes,
+        cap_bytes=cap_bytes,
+        cap_percent=round(100 * used_bytes / cap_bytes, 2),
+        disk_percent=round(100 * (1 - free / total), 2) if total else 100.0,
+        disk_free_bytes=free * disk.f_frsize,
+        durability=instance.config.journal.durability,
+        fatal_errno=words.fatal_errno if words else 0,
+    )
+
+
+def _region(instance: Instance, entry: RegionEntry) -> RegionReport:
+    try:
+        connection = open_region(entry.path, readonly=True, busy_timeout_ms=0)
+        try:
+            check_region_identity(
+                connection, region=entry.uuid, network=instance.content.network, where=str(entry.path)
+            )
+            return RegionReport(entry.name, str(entry.path), region_seqno(connection))
+        finally:
+            connection.close()
+    except ReplicateError as error:
+        return RegionReport(entry.name, str(entry.path), None, str(error))
+
+
+def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, Any]]:
+    said: DaemonStatus | None = DaemonFiles(instance.path, name).read_status()
+    if said is None:
+        return DaemonReport(name, "never started", 0, ""), {}
+    return DaemonReport(name, said.state, said.pid, said.text, said.error), said.facts
+
+
+def _peer(
+    instance: Instance, entry: PeerEntry, journal: JournalReport, now_wall_ns: int, problems: list[Finding]
+) -> PeerReport:
+    daemon, facts = _daemon(instance, f"source-{entry.name}")
+    durable, needs_seed = 0, False
+    try:
+        consumer = read_consumer(instance.consumers_directory, entry.name)
+        if consumer is not None:
+            durable, needs_seed = consumer.acknowledged_seqno, consumer.needs_seed
+    except ReplicateError as error:
+        problems.append(Finding("error", str(error)))
+    state = str(facts.get("state", ""))
+    sent, received, applied = (_seqno(facts, f"last_{what}_seqno") for what in ("sent", "received", "applied"))
+    durable = max(durable, _seqno(facts, "last_acknowledged_seqno") or 0)
+    # What is durable there was applied, and what was applied was received, even if we have not been told so since.
+    # 0 without a connection means that we know nothing.
+    is_connected = daemon.is_running and state in CONNECTED_STATES
+    applied = _at_least(applied, durable, is_connected)
+    received = _at_least(received, applied or 0, is_connected)
+    sent = _at_least(sent, received or 0, is_connected)
+    written = journal.last_written_seqno
+    backlog = max(0, written - applied) if applied is not None else (0 if written == 0 else None)
+    return PeerReport(
+        name=entry.name,
+        address=f"{entry.host}:{entry.port}",
+        source=daemon,
+        is_connected=is_connected,
+        is_paused=daemon.is_running and state == PAUSED_STATE,
+        last_sent_seqno=sent,
+        last_received_seqno=received,
+        last_applied_seqno=applied,
+        last_durable_seqno=durable,
+        source_backlog=max(0, written - sent) if sent is not None else None,
+        receiver_backlog=received - applied if received is not None and applied is not None else None,
+        backlog=backlog,
+        lag_s=_lag_s(backlog, facts, journal.last_commit_wall_ns, now_wall_ns),
+        transactions_from_pool=_seqno(facts, "transactions_from_pool") or 0,
+        transactions_from_files=_seqno(facts, "transactions_from_files") or 0,
+        last_error=str(facts.get("last_error") or ""),
+        needs_seed=needs_seed,
+    )
+
+
+def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> ReceivingReport:
+    receiver, facts = _daemon(instance, "receiver")
+    update, update_facts = _daemon(instance, "update")
+    applied = journal.last_written_seqno
+    received = _seqno(facts, "last_received_seqno")
+    received = max(received, applied) if received is not None else None
+    source_last = _seqno(facts, "source_last_seqno")
+    known = max((n for n in (source_last, received) if n is not None), default=None)
+    backlog = max(0, known - applied) if known is not None else None
+    percent = facts.get("pool_percent")
+    return ReceivingReport(
+        receiver=receiver,
+        update=update,
+        is_connected=receiver.is_running and facts.get("is_connected") is True,
+        source=str(facts.get("source") or ""),
+        source_last_seqno=source_last,
+        last_received_seqno=received,
+        last_applied_seqno=applied,
+        last_durable_seqno=journal.last_durable_seqno,
+        receiver_backlog=max(0, received - applied) if received is not None else None,
+        backlog=backlog,
+        lag_s=_lag_s(backlog, {**update_facts, **facts}, journal.last_commit_wall_ns, now_wall_ns),
+        pool_percent=float(percent) if isinstance(percent, (int, float)) else None,
+    )
+
+
+def _lag_s(backlog: int | None, facts: Mapping[str, Any], newest_wall_ns: int, now_wall_ns: int) -> float | None:
+    """The daemon's own measure if it has one; else the age of the newest commit, which the lag is at least."""
+    if backlog is None:
+        return None
+    if backlog == 0:
+        return 0.0
+    measured = facts.get("lag_s")
+    least = max(0.0, (now_wall_ns - newest_wall_ns) / 1e9) if newest_wall_ns else None
+    if isinstance(measured, (int, float)):
+        return round(max(float(measured), least or 0.0), 3)
+    return None if least is None else round(least, 3)
+
+
+def _at_least(told: int | None, least: int, is_connected: bool) -> int | None:
+    known = max(told or 0, least)
+    return known if known or is_connected else None
+
+
+def _seqno(facts: Mapping[str, Any], name: str) -> int | None:
+    value = facts.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

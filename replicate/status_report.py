@@ -1,0 +1,279 @@
+"""What `replicate status` reports, and what follows from it: the bottleneck, and what an operator should do next.
+
+Guarantees: every finding says what is wrong, where, and the command that mends it; the bottleneck is the first part of
+the street that is not keeping up; nothing is called well that was not seen.
+Refuses to know: where the numbers come from (status.py) and how they are printed (status_text.py). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
+"""A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
+
+Severity = Literal["note", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to know or to mend. A note is no fault."""
+
+    severity: Severity
+    text: str
+    do: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReport:
+    """The own journal. `is_open`: some process has opened the instance since the machine started.
+
+    `last_durable_seqno` is None where nobody can say; `fatal_errno` not 0: a write or sync failed, nobody appends.
+    """
+
+    is_open: bool
+    last_written_seqno: int
+    last_durable_seqno: int | None
+    last_commit_wall_ns: int
+    first_kept_seqno: int | None
+    segments: int
+    bytes: int
+    cap_bytes: int
+    cap_percent: float
+    disk_percent: float
+    disk_free_bytes: int
+    durability: str
+    fatal_errno: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReport:
+    """A daemon. `state`: starting, serving, stopping, stopped, failed, dead, or "never started"."""
+
+    name: str
+    state: str
+    pid: int
+    text: str
+    error: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in ("starting", "serving", "stopping")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReport:
+    """A stream to a secondary. Positions are None where the peer has not been heard of since its source started.
+
+    `source_backlog`: committed, not sent. `receiver_backlog`: received there, not applied. `backlog`: committed, not
+    applied. `lag_s`: age of the oldest transaction not applied there; 0.0 when level, None when unknown.
+    """
+
+    name: str
+    address: str
+    source: DaemonReport
+    is_connected: bool
+    is_paused: bool
+    last_sent_seqno: int | None
+    last_received_seqno: int | None
+    last_applied_seqno: int | None
+    last_durable_seqno: int
+    source_backlog: int | None
+    receiver_backlog: int | None
+    backlog: int | None
+    lag_s: float | None
+    transactions_from_pool: int
+    transactions_from_files: int
+    last_error: str
+    needs_seed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingReport:
+    """The stream from the primary, on a secondary. `backlog` counts what the primary is known to have."""
+
+    receiver: DaemonReport
+    update: DaemonReport
+    is_connected: bool
+    source: str
+    source_last_seqno: int | None
+    last_received_seqno: int | None
+    last_applied_seqno: int
+    last_durable_seqno: int | None
+    receiver_backlog: int | None
+    backlog: int | None
+    lag_s: float | None
+    pool_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReport:
+    """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when it can be read."""
+
+    name: str
+    path: str
+    last_seqno: int | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of it. `bottleneck` is empty when everything is level."""
+
+    name: str
+    role: str
+    path: str
+    network: str
+    uuid: str
+    incarnation: int
+    taken_wall_ns: int
+    journal: JournalReport
+    regions: tuple[RegionReport, ...]
+    peers: tuple[PeerReport, ...]
+    receiving: ReceivingReport | None
+    bottleneck: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether an operator should act."""
+        return any(finding.severity != "note" for finding in self.findings)
+
+
+def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving: ReceivingReport | None) -> str:
+    """The part of the street that others wait for; empty when all is level. Of several peers, the worst."""
+    if journal.fatal_errno:
+        return "the journal: it takes no more transactions"
+    if receiving is not None:
+        return _receiving_bottleneck(receiving)
+    behind = [peer for peer in peers if peer.backlog is None or peer.backlog > 0 or not peer.source.is_running]
+    if not behind:
+        return ""
+    worst = max(behind, key=lambda peer: (peer.backlog is None, peer.backlog or 0))
+    return _peer_bottleneck(worst)
+
+
+def _peer_bottleneck(peer: PeerReport) -> str:
+    if not peer.source.is_running:
+        return f"the Source Server for {peer.name}: it does not run"
+    if not peer.is_connected:
+        return f"the connection to {peer.name} at {peer.address}"
+    if peer.is_paused:
+        return f"the Update Process at {peer.name}: its receive pool is full"
+    if (peer.receiver_backlog or 0) >= (peer.source_backlog or 0):
+        return f"the Update Process at {peer.name}"
+    return f"the Source Server for {peer.name}, or the network to it"
+
+
+def _receiving_bottleneck(receiving: ReceivingReport) -> str:
+    if not receiving.update.is_running:
+        return "the Update Process: it does not run"
+    if receiving.receiver_backlog:
+        return "the Update Process"
+    if not receiving.receiver.is_running:
+        return "the Receiver Server: it does not run"
+    if not receiving.is_connected:
+        return "the connection: no source is connected"
+    return "the source, or the network from it" if receiving.backlog else ""
+
+
+def findings(
+    role: str,
+    journal: JournalReport,
+    regions: tuple[RegionReport, ...],
+    peers: tuple[PeerReport, ...],
+    receiving: ReceivingReport | None,
+) -> tuple[Finding, ...]:
+    """All that an operator should know, errors first."""
+    found = [
+        *_journal_findings(journal),
+        *_region_findings(role, regions),
+        *(finding for peer in peers for finding in _peer_findings(peer)),
+        *(_receiving_findings(receiving) if receiving is not None else ()),
+    ]
+    if role == "primary" and not peers:
+        found.append(Finding("note", "no peer is registered", "replicate peer add NAME HOST:PORT"))
+    order = ("error", "warning", "note")
+    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+
+
+def fill_severity(percent: float) -> Severity | None:
+    """How bad it is that something is so full: None below the first mark."""
+    if percent < FILL_MARKS_PERCENT[0]:
+        return None
+    return "error" if percent >= FILL_MARKS_PERCENT[-1] else "warning"
+
+
+def _mark(percent: float) -> str:
+    return f"{max(mark for mark in FILL_MARKS_PERCENT if percent >= mark):g} %"
+
+
+def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
+    if journal.fatal_errno:
+        yield Finding(
+            "error",
+            f"a journal write or sync failed (errno {journal.fatal_errno}); nothing is committed any more",
+            "mend the disk, stop every process that uses the instance, and start them again",
+        )
+    severity = fill_severity(journal.cap_percent)
+    if severity is not None:
+        yield Finding(
+            severity,
+            f"the journal is at {journal.cap_percent:.0f} % of its cap (above {_mark(journal.cap_percent)})",
+            "let the slowest peer catch up, remove one that is gone (peer remove), or raise journal.cap_bytes",
+        )
+    severity = fill_severity(journal.disk_percent)
+    if severity is not None:
+        yield Finding(
+            severity,
+            f"the disk of the journal is {journal.disk_percent:.0f} % full (above {_mark(journal.disk_percent)})",
+            "make room there",
+        )
+
+
+def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[Finding]:
+    for region in regions:
+        if region.problem:
+            yield Finding("error", f"region {region.name}: {region.problem}")
+    if not regions:
+        do = "replicate region add PATH" if role == "primary" else "replicate seed --from PRIMARY"
+        yield Finding("note", "there is no region yet", do)
+
+
+def _daemon_finding(daemon: DaemonReport, verb: str) -> Iterator[Finding]:
+    if daemon.is_running:
+        return
+    if daemon.state in ("failed", "dead"):
+        yield Finding("error", f"{daemon.name} {daemon.state}: {daemon.error or daemon.text}", verb)
+    else:
+        yield Finding("warning", f"{daemon.name} does not run ({daemon.state})", verb)
+
+
+def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
+    if peer.needs_seed:
+        yield Finding(
+            "error", f"peer {peer.name} was dropped at the journal's cap", "seed it anew, there: replicate seed"
+        )
+    yield from _daemon_finding(peer.source, f"replicate source start --peer {peer.name}")
+    if peer.source.is_running and not peer.is_connected:
+        error = f": {peer.last_error}" if peer.last_error else f" ({peer.source.text})"
+        yield Finding(
+            "warning",
+            f"no connection to {peer.name}{error}",
+            f"there: replicate receiver status; address {peer.address}",
+        )
+    if peer.is_paused:
+        yield Finding(
+            "warning", f"{peer.name} has asked for a pause (XOFF): its receive pool is full", "there: replicate status"
+        )
+
+
+def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
+    yield from _daemon_finding(receiving.receiver, "replicate receiver start")
+    yield from _daemon_finding(receiving.update, "replicate update start")
+    if receiving.receiver.is_running and not receiving.is_connected:
+        yield Finding(
+            "warning", f"no source is connected ({receiving.receiver.text})", "on the primary: replicate source status"
+        )

@@ -1,0 +1,291 @@
+"""status.py, status_report.py, status_text.py: what is collected, what follows from it, and how it reads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicate.consumers import Consumer, write_consumer
+from replicate.daemon_files import DaemonFiles, DaemonStatus
+from replicate.instance import Instance
+from replicate.limits import MIB
+from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.status import collect
+from replicate.status_report import (
+    DaemonReport,
+    JournalReport,
+    PeerReport,
+    ReceivingReport,
+    RegionReport,
+    bottleneck,
+    findings,
+)
+from replicate.status_text import lines, seconds, size
+
+JOURNAL = JournalReport(True, 100, 100, 1, 1, 1, 10, 1000, 1.0, 10.0, 1000, "durable")
+RUNS = DaemonReport("source-west", "serving", 1, "sending")
+STOPPED = DaemonReport("source-west", "stopped", 1, "stopped")
+PEER = PeerReport("west", "h:1", RUNS, True, False, 100, 100, 100, 100, 0, 0, 0, 0.0, 99, 1, "", False)
+RECEIVING = ReceivingReport(
+    replace(RUNS, name="receiver"), replace(RUNS, name="update"), True, "east", 100, 100, 100, 100, 0, 0, 0.0, 1.0
+)
+REGION = RegionReport("main", "/x", 100)
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        (PEER, ""),
+        (replace(PEER, source=STOPPED), "Source Server for west: it does not run"),
+        (replace(PEER, is_connected=False, backlog=5), "the connection to west at h:1"),
+        (replace(PEER, is_paused=True, backlog=5), "receive pool is full"),
+        (replace(PEER, backlog=5, source_backlog=0, receiver_backlog=5), "the Update Process at west"),
+        (replace(PEER, backlog=5, source_backlog=5, receiver_backlog=0), "the Source Server for west, or the network"),
+        (replace(PEER, backlog=None, is_connected=False), "the connection to west"),
+    ],
+)
+def test_bottleneck_on_the_primary(peer: PeerReport, expected: str) -> None:
+    found = bottleneck(JOURNAL, (PEER, peer), None)
+    assert expected in found
+    assert bool(expected) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("receiving", "expected"),
+    [
+        (RECEIVING, ""),
+        (replace(RECEIVING, update=STOPPED), "Update Process: it does not run"),
+        (replace(RECEIVING, receiver_backlog=3, backlog=3), "the Update Process"),
+        (replace(RECEIVING, receiver=STOPPED), "Receiver Server: it does not run"),
+        (replace(RECEIVING, is_connected=False), "no source is connected"),
+        (replace(RECEIVING, backlog=3), "the source, or the network"),
+    ],
+)
+def test_bottleneck_on_the_secondary(receiving: ReceivingReport, expected: str) -> None:
+    found = bottleneck(JOURNAL, (), receiving)
+    assert expected in found
+    assert bool(expected) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("percent", "severity", "mark"),
+    [
+        (69.9, None, ""),
+        (70.0, "warning", "70 %"),
+        (85.0, "warning", "85 %"),
+        (94.9, "warning", "85 %"),
+        (95.0, "error", "95 %"),
+    ],
+)
+def test_cap_and_disk_are_warned_of_in_time(percent: float, severity: str | None, mark: str) -> None:
+    for journal in (replace(JOURNAL, cap_percent=percent), replace(JOURNAL, disk_percent=percent)):
+        found = findings("primary", journal, (REGION,), (PEER,), None)
+        assert [f.severity for f in found] == ([severity] if severity else [])
+        assert all(mark in f.text and f.do for f in found)
+
+
+def test_findings_name_the_command_and_errors_come_first() -> None:
+    dead = replace(RUNS, state="dead", text="was serving")
+    found = findings(
+        "primary",
+        replace(JOURNAL, fatal_errno=5),
+        (replace(REGION, problem="REGION_REPLACED: …"),),
+        (
+            replace(PEER, source=STOPPED, needs_seed=True),
+            replace(PEER, is_connected=False, last_error="UNREACHABLE: x", is_paused=True),
+            replace(PEER, source=dead),
+        ),
+        None,
+    )
+    severities = [f.severity for f in found]
+    assert severities == ["error"] * 4 + ["warning"] * 3
+    text = "\n".join(f"{f.text} → {f.do}" for f in found)
+    for part in (
+        "errno 5",
+        "REGION_REPLACED",
+        "was dropped",
+        "source start --peer west",
+        "UNREACHABLE",
+        "XOFF",
+        "dead: was",
+    ):
+        assert part in text
+    stopped = replace(RECEIVING, receiver=replace(STOPPED, name="receiver"), update=replace(dead, name="update"))
+    text = "\n".join(f"{f.text} → {f.do}" for f in findings("secondary", JOURNAL, (), (), stopped))
+    for part in ("receiver does not run", "receiver start", "update dead", "update start", "seed --from"):
+        assert part in text
+    waiting = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, is_connected=False))
+    assert [f.severity for f in waiting] == ["warning"]
+    assert [f.severity for f in findings("primary", JOURNAL, (), (), None)] == ["note", "note"]
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "unknown"), (0.04, "0.0 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_durations(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 * MIB, "3.0 MiB"), (2**50, "1024.0 TiB")]
+)
+def test_sizes(value: int, text: str) -> None:
+    assert size(value) == text
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(shm))
+    return Instance.create(tmp_path / "east", role="primary")
+
+
+@pytest.fixture
+def words(instance: Instance) -> Iterator[memoryview]:
+    memory = SharedMemory.create(
+        PoolKind.JOURNAL, instance.content.uuid, configured_bytes=1 * MIB, minimum_bytes=1 * MIB
+    )
+    memory.mark_ready()
+    yield memory.words
+    memory.close()
+
+
+def says(instance: Instance, name: str, facts: dict[str, Any]) -> int:
+    files = DaemonFiles(instance.path, name)
+    fd = files.acquire()
+    files.write_status(DaemonStatus(name, os.getpid(), "serving", str(facts.get("state", "")), 1, 2, facts))
+    return fd
+
+
+def test_an_instance_that_nobody_has_opened(instance: Instance) -> None:
+    status = collect(instance)
+    assert (status.journal.is_open, status.journal.last_written_seqno, status.journal.last_durable_seqno) == (
+        False,
+        0,
+        None,
+    )
+    assert not status.is_wrong
+    assert status.bottleneck == ""
+    text = "\n".join(lines(status))
+    assert "durable unknown" in text
+    assert "there is no region yet" in text
+    assert text.isascii()
+
+
+def test_primary(instance: Instance, words: memoryview) -> None:
+    now = time.time_ns()
+    words[word.LAST_SEQNO] = 500
+    words[word.LAST_DURABLE_SEQNO] = 490
+    words[word.LAST_COMMIT_WALL_NS] = now - 3_000_000_000
+    (instance.journal_directory / f"{101:020d}.journal").write_bytes(b"x" * 8192)
+    (instance.journal_directory / f"{301:020d}.journal").write_bytes(b"x" * 8192)
+    (instance.journal_directory / "durable").write_bytes(b"x")
+    instance.register_peer("west", "127.0.0.1", 7555)
+    instance.register_peer("north", "127.0.0.1", 7556)
+    write_consumer(instance.consumers_directory, Consumer("west", 400))
+    facts = {
+        "state": "sending",
+        "last_sent_seqno": 480,
+        "last_received_seqno": 470,
+        "last_applied_seqno": 450,
+        "transactions_from_pool": 99,
+        "transactions_from_files": 1,
+    }
+    fd = says(instance, "source-west", facts)
+    try:
+        status = collect(instance)
+    finally:
+        os.close(fd)
+    journal = status.journal
+    assert (journal.last_written_seqno, journal.last_durable_seqno, journal.first_kept_seqno) == (500, 490, 101)
+    assert journal.segments == 2
+    west, north = status.peers
+    assert (west.is_connected, west.last_applied_seqno, west.last_durable_seqno) == (True, 450, 400)
+    assert (west.source_backlog, west.receiver_backlog, west.backlog) == (20, 20, 50)
+    assert west.lag_s is not None
+    assert 3.0 <= west.lag_s < 60
+    assert (north.backlog, north.lag_s, north.last_applied_seqno) == (None, None, None)
+    assert status.bottleneck == "the Source Server for north: it does not run"
+    assert status.is_wrong
+    text = "\n".join(lines(status))
+    assert "in all 50 transactions, lag 3." in text
+    assert "read 99 from the pool, 1 from files" in text
+    assert "source start --peer north" in text
+
+
+def test_peer_that_is_level_has_no_lag_however_quiet_it_is(instance: Instance, words: memoryview) -> None:
+    words[word.LAST_SEQNO] = 7
+    words[word.LAST_COMMIT_WALL_NS] = 1
+    instance.register_peer("west", "127.0.0.1", 7555)
+    fd = says(instance, "source-west", {"state": "sending", "last_applied_seqno": 7, "lag_s": 12.0})
+    try:
+        status = collect(instance)
+    finally:
+        os.close(fd)
+    assert (status.peers[0].backlog, status.peers[0].lag_s, status.bottleneck) == (0, 0.0, "")
+
+
+def test_measured_lag_counts_when_the_newest_commit_is_young(instance: Instance, words: memoryview) -> None:
+    words[word.LAST_SEQNO] = 8
+    words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
+    instance.register_peer("west", "127.0.0.1", 7555)
+    fd = says(instance, "source-west", {"state": "waiting for XON", "last_applied_seqno": 7, "lag_s": 3600.0})
+    try:
+        status = collect(instance)
+    finally:
+        os.close(fd)
+    assert status.peers[0].lag_s == 3600.0
+    assert "receive pool is full" in status.bottleneck
+
+
+def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(shm))
+    west = Instance.create(tmp_path / "west", role="secondary", network=b"n" * 16)
+    status = collect(west)
+    assert status.receiving is not None
+    assert (status.receiving.receiver.state, status.receiving.backlog) == ("never started", None)
+    assert status.bottleneck == "the Update Process: it does not run"
+    facts = {
+        "is_connected": True,
+        "source": "east",
+        "source_last_seqno": 30,
+        "last_received_seqno": 20,
+        "pool_percent": 12.5,
+        "lag_s": 4.0,
+    }
+    fds = [says(west, "receiver", facts), says(west, "update", {})]
+    memory = SharedMemory.create(PoolKind.JOURNAL, west.content.uuid, configured_bytes=MIB, minimum_bytes=MIB)
+    try:
+        memory.words[word.LAST_SEQNO] = 15
+        memory.mark_ready()
+        status = collect(west)
+    finally:
+        memory.close()
+        for fd in fds:
+            os.close(fd)
+    assert status.receiving is not None
+    assert (status.receiving.receiver_backlog, status.receiving.backlog, status.receiving.lag_s) == (5, 15, 4.0)
+    assert (status.receiving.source, status.receiving.pool_percent) == ("east", 12.5)
+    assert status.bottleneck == "the Update Process"
+    assert "receiver backlog 5, in all 15 transactions, lag 4.0 s, receive pool 12 % full" in "\n".join(lines(status))
+
+
+def test_what_is_broken_becomes_a_finding(instance: Instance, words: memoryview, tmp_path: Path) -> None:
+    instance.register_region("main", b"r" * 16, tmp_path / "gone.db")
+    instance.register_peer("west", "127.0.0.1", 7555)
+    (instance.consumers_directory / "west.json").write_text("{")
+    words[word.POOL_FORMAT] = 99
+    status = collect(instance)
+    text = "\n".join(finding.text for finding in status.findings)
+    assert "gone.db" in text
+    assert "consumer west is not readable" in text
+    assert "format 99" in text
+    assert status.regions[0].last_seqno is None
