@@ -1,0 +1,116 @@
+"""Who may talk to whom: every refusal has its code, names both values, and means the same on both sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from replicate.errors import (
+    GapError,
+    HardResyncNeededError,
+    InternalError,
+    PeerRefusedError,
+    ReplicateError,
+    RollbackNeededError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
+from replicate.wire.introduction import (
+    KnownInstance,
+    as_refuse,
+    check_hello,
+    check_hello_reply,
+    refusal,
+    refusal_from_peer,
+)
+from replicate.wire.message import Hello, HelloReply, Introduction, Refuse, RefuseCode
+from tests.harness.link_pair import PRIMARY, SECONDARY
+
+
+def test_well() -> None:
+    known = (KnownInstance("paris", PRIMARY.instance), KnownInstance("rome", b"r" * 16), KnownInstance("oslo"))
+    assert check_hello(Hello(1, 1, PRIMARY), SECONDARY, known) == 1
+    assert check_hello(Hello(1, 99, PRIMARY), SECONDARY) == 1
+    assert check_hello_reply(HelloReply(1, SECONDARY), PRIMARY, "oslo", known) == 1
+    assert check_hello_reply(HelloReply(1, SECONDARY), PRIMARY, None) == 1
+    relay = replace(PRIMARY, role="secondary")
+    assert check_hello(Hello(1, 1, relay), SECONDARY) == 1  # a secondary may feed a third site
+
+
+@pytest.mark.parametrize(
+    ("changed", "me", "code", "kind", "words"),
+    [
+        ({"network": b"x" * 16}, SECONDARY, "WRONG_NETWORK", WrongNetworkError, "78787878-7878"),
+        ({"instance": SECONDARY.instance}, SECONDARY, "SAME_INSTANCE", WrongInstanceError, "oslo"),
+        ({"name": "oslo"}, SECONDARY, "NAME_TAKEN", WrongInstanceError, "70707070-7070"),
+        ({"name": "rome"}, SECONDARY, "NAME_TAKEN", WrongInstanceError, "rome"),
+        ({}, replace(SECONDARY, role="primary"), "WRONG_ROLE", PeerRefusedError, "oslo is primary"),
+    ],
+)
+def test_the_receiver_refuses(
+    changed: dict[str, bytes], me: Introduction, code: str, kind: type[ReplicateError], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        check_hello(Hello(1, 1, replace(PRIMARY, **changed)), me, (KnownInstance("rome", b"r" * 16),))  # type: ignore[arg-type]
+    assert caught.value.facts["reason"] == code
+    refuse = as_refuse(caught.value)
+    assert refuse.code == code
+    there = refusal_from_peer(refuse, "oslo")
+    assert type(there) is kind
+    assert there.facts["reason"] == code
+    assert words in str(there)
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(2, 9), (0, 0), (5, 1)])
+def test_versions_that_do_not_overlap(lowest: int, highest: int) -> None:
+    with pytest.raises(PeerRefusedError, match=f"versions {lowest} to {highest}") as caught:
+        check_hello(Hello(lowest, highest, PRIMARY), SECONDARY)
+    assert caught.value.facts["reason"] == "VERSION"
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected", "code"),
+    [
+        (HelloReply(2, SECONDARY), "oslo", "VERSION"),
+        (HelloReply(1, SECONDARY), "rome", "WRONG_INSTANCE"),
+        (HelloReply(1, replace(SECONDARY, role="primary")), "oslo", "WRONG_ROLE"),
+        (HelloReply(1, replace(SECONDARY, network=b"x" * 16)), "oslo", "WRONG_NETWORK"),
+        (HelloReply(1, replace(SECONDARY, instance=PRIMARY.instance)), "oslo", "SAME_INSTANCE"),
+        (HelloReply(1, replace(SECONDARY, name="paris")), "paris", "NAME_TAKEN"),
+    ],
+)
+def test_the_source_refuses(reply: HelloReply, expected: str, code: str) -> None:
+    with pytest.raises(ReplicateError) as caught:
+        check_hello_reply(reply, PRIMARY, expected)
+    assert caught.value.facts["reason"] == code
+
+
+@pytest.mark.parametrize("code", RefuseCode)
+def test_every_code_crosses_the_wire_as_the_same_class(code: RefuseCode) -> None:
+    here = refusal(code, "what happened", expected=5, name="x")
+    refuse = as_refuse(here)
+    assert refuse == Refuse(code, "what happened", (("expected", 5), ("name", "x")))
+    there = refusal_from_peer(refuse, "paris")
+    assert type(there) is type(here)
+    assert there.do == here.do
+    assert there.facts["peer_facts"] == {"expected": 5, "name": "x"}
+
+
+def test_what_an_operator_must_do_is_a_class() -> None:
+    assert isinstance(refusal(RefuseCode.SECONDARY_AHEAD, ""), RollbackNeededError)
+    assert isinstance(refusal(RefuseCode.ROLLBACK_FIRST, ""), RollbackNeededError)
+    assert isinstance(refusal(RefuseCode.JOURNAL_MISSING, ""), HardResyncNeededError)
+
+
+def test_errors_without_a_code_of_their_own() -> None:
+    assert as_refuse(GapError("5 came")).code == "GAP"
+    assert as_refuse(InternalError("bug")).code == "INTERNAL"
+
+
+def test_codes_of_a_later_release_and_rude_texts() -> None:
+    error = refusal_from_peer(Refuse("NEW_REASON", "line\nline\x1b[2J", (("what", 1), ("do", 2))), "paris")
+    assert type(error) is PeerRefusedError
+    assert "NEW_REASON" in str(error)
+    assert "\n" not in str(error)
+    assert "\x1b" not in str(error)
