@@ -231,7 +231,8 @@ class _Frame:
             context.status("stopped before everything was drained", drained=False)
             context.log.warning("drain cut short", stop_deadline_s=context.stop_deadline_s)
         elif context.stop_requested.is_set():
-            context.status(f"stopped; {context.text}" if context.text else "stopped", drained=True)
+            known = "" if context.text.startswith("stopp") else context.text
+            context.status(f"stopped; {known}" if known else "stopped", drained=True)
 
     async def _obey(self, signals: Any, drain: trio.CancelScope) -> None:
         context = self._context

@@ -41,7 +41,12 @@ def verify(first_seqno: int | None, last_seqno: int | None) -> int:
 @journal.command()
 def prune() -> None:
     """Remove segments that no registered consumer needs any more."""
-    from replicate.journal.prune import prune_journal
+    from replicate.opening import open_door
+    from replicate.pruning import prune_journal
 
-    removed = prune_journal(open_instance())
-    emit(removed, removed.lines())
+    door = open_door(open_instance())
+    try:
+        removed = prune_journal(door)
+    finally:
+        door.close()
+    emit({"removed": removed}, [f"{len(removed)} segments removed" + (f", up to {removed[-1]}" if removed else "")])

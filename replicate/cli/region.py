@@ -46,9 +46,15 @@ def list_() -> None:
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
 def release(name: str, timeout_s: float) -> None:
     """Finish what was received, remove our bookkeeping, and leave plain SQLite."""
-    from replicate.regions import release_region
+    from replicate.release import release_region
 
     opened = open_instance()
     path = opened.region(name).path
-    release_region(opened, name, timeout_s=timeout_s)
+
+    def finish() -> int:
+        from update_process.process import finish_received
+
+        return finish_received(opened, timeout_s=timeout_s)
+
+    release_region(opened, name, timeout_s=timeout_s, finish=finish if opened.role == "secondary" else None)
     emit({"released": name, "path": path}, [f"region {name} released: {path} is plain SQLite again"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from replicate.cli.common import Verb, emit, open_instance
@@ -16,5 +18,12 @@ def seed(primary: str, restart: bool) -> None:
     from replicate.seed import seed_from_instance
 
     opened = open_instance()
-    seeded = seed_from_instance(opened, resolve_instance(primary), restart=restart)
-    emit(seeded, [f"seeded at seqno {seeded.seqno}", f"next: replicate update start -i {opened.path}"])
+    progress = _show if sys.stderr.isatty() else None
+    seeded = seed_from_instance(opened, resolve_instance(primary), restart=restart, progress=progress)
+    what = f"seeded at seqno {seeded.seqno}: {', '.join(seeded.regions)} ({seeded.pages} pages)"
+    emit(seeded, [what, f"next: replicate update start -i {opened.path}"])
+
+
+def _show(region: str, done: int, pages: int) -> None:
+    end = "\n" if done >= pages else ""
+    print(f"\r{region}: {done} of {pages} pages", end=end, file=sys.stderr, flush=True)
