@@ -2,7 +2,7 @@
 
     words   0 -   15   header of the pool file (shared_memory.py writes it once, at creation)
     words  16 -   63   commit words: the door (replicate/commit.py) reads and writes them under the commit lock
-    words  64 -   71   ring words: EARLY, WRITTEN, LAST_PUBLISHED_SEQNO (journal_pool.py writes them under the commit lock)
+    words  64 -   71   ring words: EARLY, WRITTEN, LAST_PUBLISHED_SEQNO (journal_pool.py, under the commit lock)
     words  72 -   73   16 sleeper bytes, one for each reader that sleeps on a doorbell
     words 128 -  383   arrays of 64 words: one for each region, and one for the definitions of the segment
     rest               zeros, for later
@@ -99,7 +99,7 @@ SLEEPERS_OFFSET: Final = SLEEPERS * 8
 # Arrays of words.
 DEFINITIONS_MAX: Final = 64
 DEFINITION_OFFSET: Final = 128
-"""DEFINITION_OFFSET + i, i < DEFINITIONS_MAX: bytes, where the i-th appended definition's frame stands in the segment."""
+"""DEFINITION_OFFSET + i, i < DEFINITIONS_MAX: bytes, where the i-th appended definition stands in the segment."""
 REGION_APPENDED: Final = 192
 """REGION_APPENDED + region: last seqno appended that touches this region."""
 REGION_DONE: Final = 256

@@ -93,7 +93,17 @@ def boot_word() -> int:
 class SharedMemory:
     """A mapped pool file. `words` is the control area as native u64, `map` all of it; both die with `close()`."""
 
-    __slots__ = ("_inode", "bytes", "epoch", "fd", "instance", "kind", "map", "path", "view", "words")
+    __slots__ = (
+        "bytes",
+        "epoch",
+        "fd",
+        "instance",
+        "kind",
+        "map",
+        "path",
+        "view",
+        "words",
+    )
 
     def __init__(self, kind: PoolKind, path: Path, fd: int, size: int, instance: bytes) -> None:
         """Map `size` bytes of `fd`, which this object owns from now on (closed if mapping fails)."""
@@ -110,8 +120,6 @@ class SharedMemory:
         self.view = memoryview(self.map)
         self.words = self.view[:CONTROL_BYTES].cast("Q")
         self.epoch = self.words[POOL_EPOCH]
-        facts = os.fstat(fd)
-        self._inode = (facts.st_dev, facts.st_ino)
 
     @classmethod
     def create(
@@ -126,9 +134,9 @@ class SharedMemory:
         """Make the pool of an instance in state BUILDING: min(configured, a quarter of what is free) bytes, all zero
         but the header. The caller must hold the lock under which pools of this instance are made.
 
-        `replace`: mark an existing one closed (its readers and writers then learn POOL_REPLACED) and unlink it first.
-        AlreadyExistsError without it; DiskFullError when less than `minimum_bytes` would result; PermissionRefusedError;
-        JournalIOError. After a failure no file of ours is left behind.
+        `replace`: mark an existing one closed (its users then learn POOL_REPLACED) and unlink it first.
+        AlreadyExistsError without it; DiskFullError when less than `minimum_bytes` would result;
+        PermissionRefusedError; JournalIOError. After a failure no file of ours is left behind.
         """
         path = pool_path(kind, instance)
         if replace:
@@ -202,8 +210,8 @@ class SharedMemory:
     def is_current(self) -> bool:
         """Whether this mapping still is the pool that others attach to: not closed, not unlinked, not replaced.
 
-        One fstat when all is well, cheap enough for each commit: tmpfs forgets a name only by unlink or rename,
-        so as long as the inode has a name it is the one at our path.
+        One fstat, about 1 µs (a look at the path costs twice that). A file that was unlinked, or that another one was
+        renamed over, has no name left.
         """
         return (
             self.words[POOL_STATE] != STATE_CLOSED
@@ -212,15 +220,9 @@ class SharedMemory:
         )
 
     def check_current(self) -> None:
-        """PoolReplacedError when this mapping is not the instance's pool any more, also when its file was renamed away."""
-        if self.is_current():
-            try:
-                facts = os.lstat(self.path)
-            except OSError:
-                facts = None
-            if facts is not None and (facts.st_dev, facts.st_ino) == self._inode:
-                return
-        raise PoolReplacedError("the pool was replaced or removed", where=str(self.path), do="attach again")
+        """PoolReplacedError unless `is_current()`."""
+        if not self.is_current():
+            raise PoolReplacedError("the pool was replaced or removed", where=str(self.path), do="Attach again")
 
     def close(self) -> None:
         """Drop the mapping and the descriptor; the pool itself lives on. Twice is no error."""
@@ -228,7 +230,10 @@ class SharedMemory:
             return
         self.words.release()
         self.view.release()
-        self.map.close()
+        try:
+            self.map.close()
+        except BufferError:
+            pass  # A reader still looks at it: the mapping goes when the last view does.
         os.close(self.fd)
         self.fd = -1
 
