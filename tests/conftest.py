@@ -1,0 +1,48 @@
+"""What holds for the whole suite: a test that is skipped without leave fails.
+
+Guarantees: a skip (or an expected failure) of a test or a module that no line of tests/skips.txt allows is reported
+as a failure, so it shows in pytest's closing line and in its exit code.
+Refuses to know: what the tests test.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SKIPS = Path(__file__).with_name("skips.txt")
+
+
+def allowed_patterns(text: str) -> tuple[str, ...]:
+    """The patterns in a list of skips: the first word of each line that is no comment."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(line.split()[0] for line in lines if line and not line.startswith("#"))
+
+
+def is_allowed(node_id: str, patterns: tuple[str, ...]) -> bool:
+    """Whether one of the patterns names the test. A `[` stands for itself: node ids are full of them."""
+    return any(fnmatch.fnmatchcase(node_id, pattern.replace("[", "[[]")) for pattern in patterns)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turns a skip that is not allowed into a failure."""
+    return _judged((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself while it is collected."""
+    return _judged((yield))
+
+
+def _judged(report: Any) -> Any:
+    if report.skipped and not is_allowed(report.nodeid, allowed_patterns(SKIPS.read_text(encoding="utf-8"))):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} was skipped ({reason}), and tests/skips.txt does not allow it"
+    return report

@@ -1,0 +1,178 @@
+"""The set-up that deploy/demo and deploy/test share, with a pretended Python: what it makes, repairs and refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.waiting import wait_until
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+# It plays `python` of the machine and of the environment: it makes environments, and notes each call of pip.
+PRETENDED_PYTHON = """#!/bin/sh
+calls='{calls}'
+case "$*" in
+*ensurepip*) exit {ensurepip_code} ;;
+*sys.version*base_prefix*) echo 'pretended 3.11' ;;
+*"-m venv "*)
+    for last; do :; done
+    mkdir -p "$last/bin" && cp "$0" "$last/bin/python" && echo venv >>"$calls"
+    : >"$last/pyvenv.cfg" ;;
+*"-m pip install"*)
+    echo "install $*" >>"$calls"
+    [ ! -e '{hang}' ] || {{ echo $$ >"$calls.pid"; exec sleep 60; }}
+    [ ! -e '{fail}' ] || {{ echo 'no such wheel'; exit 1; }}
+    sleep 0.2
+    : >"$(dirname "$0")/replicate"; chmod +x "$(dirname "$0")/replicate" ;;
+esac
+exit 0
+"""
+
+
+class Machine:
+    """A checkout with a pretended Python, in a directory whose name has a space."""
+
+    def __init__(self, home: Path) -> None:
+        self.checkout = home / "check out"
+        self.environment = self.checkout / "my env"
+        self.calls = home / "calls"
+        self.hang = home / "hang"
+        self.fail = home / "fail"
+        self.python = home / "pretended python"
+        self.use_python(ensurepip_code=0)
+        (self.checkout / "deploy").mkdir(parents=True)
+        (self.checkout / "pyproject.toml").write_text("version 1\n")
+        (self.checkout / "deploy" / "environment.sh").write_text((DEPLOY / "environment.sh").read_text())
+        (self.checkout / "deploy" / "probe").write_text(
+            'set -eu\ncheckout=$(cd "$(dirname "$0")/.." && pwd -P)\n. "$checkout/deploy/environment.sh"\n'
+            'set_up_environment "$1" "$2"\necho "ready $environment"\n'
+        )
+
+    def use_python(self, ensurepip_code: int) -> None:
+        self.python.write_text(
+            PRETENDED_PYTHON.format(calls=self.calls, hang=self.hang, fail=self.fail, ensurepip_code=ensurepip_code)
+        )
+        self.python.chmod(0o755)
+
+    def start(self, extra: str = "run", environment: Path | None = None) -> subprocess.Popen[str]:
+        command = ["sh", str(self.checkout / "deploy" / "probe"), str(environment or self.environment), extra]
+        settings = {**os.environ, "PYTHON": str(self.python)}
+        return subprocess.Popen(
+            command, env=settings, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def run(self, extra: str = "run", environment: Path | None = None) -> tuple[int, str]:
+        process = self.start(extra, environment)
+        printed, errors = process.communicate(timeout=30)
+        return process.returncode, printed + errors
+
+    def called(self) -> list[str]:
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return [line.split()[0] for line in lines]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_second_run_installs_nothing(machine: Machine) -> None:
+    code, said = machine.run()
+    assert code == 0, said
+    assert f"ready {machine.environment}" in said
+    assert machine.called() == ["venv", "install"]
+    assert machine.run()[0] == 0
+    assert machine.called() == ["venv", "install"]
+    assert (machine.environment / ".gitignore").read_text() == "*\n"
+
+
+def test_the_tests_need_more_than_the_demonstration_but_not_the_other_way_round(machine: Machine) -> None:
+    machine.run("run")
+    machine.run("test")
+    machine.run("run")
+    calls = machine.calls.read_text().splitlines()
+    assert machine.called() == ["venv", "install", "install"]
+    assert calls[-1].endswith("[test]")
+
+
+def test_a_changed_project_file_is_installed_anew_into_the_same_environment(machine: Machine) -> None:
+    machine.run()
+    (machine.checkout / "pyproject.toml").write_text("version 2\n")
+    assert machine.run()[0] == 0
+    assert machine.called() == ["venv", "install", "install"]
+
+
+def test_two_at_once_install_once(machine: Machine) -> None:
+    both = [machine.start(), machine.start()]
+    said = ["".join(process.communicate(timeout=30)) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert machine.called() == ["venv", "install"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_installation_ends_at_once_and_is_repaired(machine: Machine, number: signal.Signals) -> None:
+    machine.hang.touch()
+    process = machine.start()
+    note = machine.calls.with_name("calls.pid")
+    wait_until(lambda: note.exists() and note.read_text().strip() != "")
+    process.send_signal(number)
+    said = "".join(process.communicate(timeout=10))
+    assert process.returncode == 128 + number, said
+    assert not Path("/proc", note.read_text().strip()).exists()
+    assert not (machine.environment / ".dualsite-stamp").exists()
+
+    machine.hang.unlink()
+    assert machine.run()[0] == 0
+    assert machine.called() == ["venv", "install", "venv", "install"]
+
+
+def test_a_failed_installation_says_what_pip_said(machine: Machine) -> None:
+    machine.fail.touch()
+    code, said = machine.run()
+    assert code == 69
+    assert "no such wheel" in said
+    machine.fail.unlink()
+    assert machine.run()[0] == 0
+
+
+def _a_file(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    (directory / "thesis.txt").write_text("ten years of work")
+
+
+def _an_environment_that_does_not_run(directory: Path) -> None:
+    _a_file(directory)
+    (directory / "pyvenv.cfg").touch()
+
+
+@pytest.mark.parametrize("make", [_a_file, _an_environment_that_does_not_run])
+def test_a_directory_that_is_not_ours_is_left_alone(machine: Machine, make: Callable[[Path], None]) -> None:
+    make(machine.environment)
+    before = sorted(machine.environment.iterdir())
+    code, said = machine.run()
+    assert code == 73, said
+    assert sorted(machine.environment.iterdir()) == before
+
+
+def test_a_working_environment_of_somebody_elses_is_used_but_not_emptied(machine: Machine) -> None:
+    _an_environment_that_does_not_run(machine.environment)
+    (machine.environment / "bin").mkdir()
+    (machine.environment / "bin" / "python").write_text(machine.python.read_text())
+    (machine.environment / "bin" / "python").chmod(0o755)
+    assert machine.run()[0] == 0
+    assert (machine.environment / "thesis.txt").exists()
+    assert machine.called() == ["install"]
+
+
+def test_a_python_that_can_not_make_environments_is_named(machine: Machine) -> None:
+    machine.use_python(ensurepip_code=1)
+    code, said = machine.run()
+    assert code == 69
+    assert "venv" in said
+    assert not machine.environment.exists()
