@@ -288,51 +288,59 @@ def measure(
     """Count whole frames from `offset` on by their heads; CHECK too if `verify`. The fast walk behind every reader.
 
     Stops quietly before a frame above `last_seqno`, one that goes beyond `max_bytes` from `offset` (never before the
-    first), one that is not wholly in the buffer, or zeros. `next_seqno`: the number that the first should have.
-    FrameDamaged on a frame that does not verify, GapError on a wrong number: its `facts` name `seqno` and `expected`.
+    first), one that is not wholly in the buffer, zeros, and one that is wrong when good ones stand before it.
+    `next_seqno`: the number that the first should have. When the very first is wrong: FrameDamaged, FormatUnknownError,
+    or GapError for its number, whose `facts` name `seqno` and `expected`.
     """
     view = memoryview(buffer)
     end = len(view)
     limit = end if max_bytes is None else min(end, offset + max_bytes)
     begin = offset
     first = expected = next_seqno
-    count = 0
+    frames = 0
+    wrong: Exception | None = None
     while offset + FRAME_HEAD_BYTES <= end:
         m0, length, m1, check, m2, _, kind, m3, seqno = _short(view, offset)
         if m0 == 0:
             break
         following = offset + FRAME_PREFIX_BYTES + length
-        if (
-            m0 != 0xCE
-            or m1 != 0xCE
-            or m2 != 0xDC
-            or m3 != 0xCF
-            or not _BODY_HEAD_BYTES <= length <= _body_bytes_max(kind)
-        ):
-            raise _damaged("no frame begins here: a marker or length is wrong", offset)
-        if following > end or (following > limit and count):
+        if m0 != 0xCE or m1 != 0xCE or not _BODY_HEAD_BYTES <= length <= _CATALOGUE_BODY_BYTES_MAX:
+            wrong = _damaged("no frame begins here: a marker or length is wrong", offset)
+            break
+        if following > end or (following > limit and frames):
             break
         if verify and crc32c(view[offset + FRAME_PREFIX_BYTES : following]) != check:
-            raise _damaged("a frame's check does not match its content", offset)
+            wrong = _damaged("a frame's check does not match its content", offset)
+            break
+        if m2 != 0xDC or m3 != 0xCF or kind > 0x7F or (length > _BODY_BYTES_MAX and kind != Kind.CATALOGUE):
+            wrong = _damaged("no frame begins here: a marker or length is wrong", offset)
+            break
         if kind not in _KINDS:
-            raise FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
-        if seqno > last_seqno:
+            wrong = FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
+            break
+        if seqno > last_seqno and (expected is None or seqno == expected):
             break
         if seqno != expected:
             if expected is not None:
-                raise GapError(
+                wrong = GapError(
                     f"a frame has seqno {seqno}, {expected} should stand here",
-                    where=f"offset {offset}", offset=offset, seqno=seqno, expected=expected,
-                )  # fmt: skip
+                    where=f"offset {offset}",
+                    offset=offset,
+                    seqno=seqno,
+                    expected=expected,
+                )
+                break
             first = seqno
         expected = seqno + 1
-        count += 1
+        frames += 1
         offset = following
-    if not count:
+    if not frames:
+        if wrong is not None:
+            raise wrong
         return Measured(0, 0, 0, begin)
     assert first is not None
     assert expected is not None
-    return Measured(first, expected - 1, count, offset)
+    return Measured(first, expected - 1, frames, offset)
 
 
 def last_seqno_of(data: Buffer) -> int:

@@ -1,0 +1,164 @@
+"""What was in force at a place of the journal: a segment's CATALOGUE frame, and what the frames after it changed.
+
+Guarantees: definitions and history are complete for every frame before the place; chain hashes and whole-stream rows
+of the vector are exact there. Rows of single partitions stand as at the segment's beginning, but for NULL and LARGE
+frames, which name theirs: to raise the others we would have to decode every transaction.
+Refuses to know: who asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from replicate.errors import GapError, JournalDamagedError
+from replicate.journal.record import (
+    DEFINE_MARK,
+    FRAME_HEAD_BYTES,
+    UNPACK_ERRORS,
+    decode,
+    measure,
+    read_part,
+    unpacker,
+    walk,
+)
+from replicate.journal.segment import SegmentFile
+from replicate.journal.spool_format import read_part_frame, slice_bytes
+from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX, PARTITION_STREAM
+from replicate.transaction import (
+    Catalogue,
+    DefinitionChange,
+    History,
+    Kind,
+    LargeCommit,
+    NullRecord,
+    Op,
+    TableDefinition,
+    decode_change,
+)
+
+if TYPE_CHECKING:
+    from replicate.journal.chain import Chain
+
+# A DEFINE change: its op, an id (five bytes, top bit set), a version, and a list of ten.
+_DEFINE: Final = re.compile(DEFINE_MARK + rb"[\x80-\xff].{3}(?:[\x00-\x7f]|\xcc.|\xcd.{2}|\xce.{4})\x9a", re.DOTALL)
+_DEFINE_BYTES_MAX: Final = 16
+
+
+def with_frame(catalogue: Catalogue, frame: bytes | memoryview) -> Catalogue:
+    """The catalogue after one frame: its definitions, its history record. What `decode` raises."""
+    transaction = decode(frame)
+    for content in transaction.content:
+        if isinstance(content, DefinitionChange):
+            catalogue = catalogue.with_definition(content.definition)
+        elif isinstance(content, History):
+            catalogue = catalogue.with_history(content)
+    return catalogue
+
+
+def catalogue_with(known: Catalogue, segment: SegmentFile, offsets: Iterable[int]) -> Catalogue:
+    """`known` after the frames at `offsets` in `segment` (those that define something); after all of an adopted one.
+
+    FrameDamaged or JournalDamagedError when a frame there does not verify.
+    """
+    if segment.header.adopted:
+        for definition in large_definitions(segment):
+            known = known.with_definition(definition)
+        return known
+    for offset in offsets:
+        known = with_frame(known, segment.read_frame(offset))
+    return known
+
+
+def catalogue_before(chain: Chain, seqno: int) -> Catalogue:
+    """Everything in force just before `seqno`, position included. `seqno` may be the one right behind the last.
+
+    JournalMissingError when it was pruned; GapError when the journal ends before it; what reading raises.
+    """
+    found = chain.find(seqno)
+    with chain.open(found.first_seqno) as segment:
+        catalogue, offset = segment.read_catalogue()
+        if seqno == found.first_seqno:
+            return catalogue
+        if found.header.adopted:
+            return _behind_large(catalogue, segment, seqno)
+        return _walked(catalogue, segment, offset, seqno)
+
+
+def _behind_large(catalogue: Catalogue, segment: SegmentFile, seqno: int) -> Catalogue:
+    _, commit = segment.read_commit()
+    content = commit.content[0]
+    if seqno != commit.seqno + 1 or not isinstance(content, LargeCommit):
+        raise GapError(f"seqno {seqno} is not in the journal", where=segment.path, expected=seqno)
+    vector = catalogue.vector
+    for partition in (PARTITION_STREAM, *content.partitions):
+        vector = vector.raised(commit.origin, partition, commit.origin_seqno)
+    chains = {**catalogue.chains, commit.origin: (commit.origin_seqno, commit.chain)}
+    return catalogue_with(catalogue, segment, ()).at(vector, chains)
+
+
+def _walked(catalogue: Catalogue, segment: SegmentFile, offset: int, next_seqno: int) -> Catalogue:
+    vector, chains = catalogue.vector, dict(catalogue.chains)
+    seqno = segment.header.first_seqno
+    while seqno < next_seqno:
+        data = segment.read_some(max(BATCH_BYTES_MAX, FRAME_BYTES_MAX), offset)
+        found = measure(data, next_seqno=seqno, last_seqno=next_seqno - 1)
+        if not found.frames:
+            raise GapError(f"seqno {seqno} is not in the journal", where=segment.path, expected=seqno, offset=offset)
+        view = memoryview(data)[: found.end]
+        for at, head in walk(view):
+            end = at + head.frame_bytes
+            chains[head.origin] = (head.origin_seqno, head.chain)
+            if head.kind == Kind.HISTORY or data.find(DEFINE_MARK, at + FRAME_HEAD_BYTES, end) >= 0:
+                catalogue = with_frame(catalogue, view[at:end])
+            elif head.kind == Kind.NULL:
+                content = decode(view[at:end]).content[0]
+                assert isinstance(content, NullRecord)
+                for partition in content.partitions:
+                    vector = vector.raised(head.origin, partition, head.origin_seqno)
+        offset += found.end
+        seqno = found.last_seqno + 1
+    for origin, (origin_seqno, _) in chains.items():
+        vector = vector.raised(origin, PARTITION_STREAM, origin_seqno)
+    return catalogue.at(vector, chains)
+
+
+# Definitions within a large transaction.
+
+
+def _slices(segment: SegmentFile) -> Iterator[bytes]:
+    _, commit = segment.read_commit()
+    content = commit.content[0]
+    assert isinstance(content, LargeCommit)
+    for number in range(content.part_count):
+        frame = read_part_frame(segment.fd, segment.path, number, slice_bytes(content.payload_bytes, number))
+        yield bytes(read_part(frame)[2])
+
+
+def large_definitions(segment: SegmentFile) -> list[TableDefinition]:
+    """The definitions that the large transaction of an adopted segment makes; decoded only when it looks so."""
+    rest = b""
+    for piece in _slices(segment):
+        if _DEFINE.search(rest + piece):
+            break
+        rest = piece[-_DEFINE_BYTES_MAX:]
+    else:
+        return []
+    definitions = []
+    reader = unpacker()
+    waiting: list[object] = []
+    try:
+        for piece in _slices(segment):
+            reader.feed(piece)
+            for element in reader:
+                waiting.append(element)
+                if len(waiting) == 4:
+                    if waiting[0] == Op.DEFINE:
+                        change = decode_change(*waiting)
+                        assert isinstance(change, DefinitionChange)
+                        definitions.append(change.definition)
+                    waiting.clear()
+    except UNPACK_ERRORS as error:
+        raise JournalDamagedError(f"a large transaction does not decode: {error}", where=segment.path) from error
+    return definitions

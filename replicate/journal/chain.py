@@ -1,0 +1,318 @@
+"""The chain of segments in INSTANCE/journal: found by name, tied by their headers, switched, read through and pruned.
+
+Each segment's header names the one before it (first seqno, last seqno, check of its header), so a segment that is lost,
+swapped or of another generation is noticed where the chain is walked.
+
+Guarantees: readers need no lock and never see half a frame (the caller bounds them by a seqno known to be complete);
+pruning removes from the oldest on, one durable step at a time, so that what remains is always a chain.
+Refuses to know: consumers and their positions, the commit lock (the caller holds it to switch, adopt and prune), pools.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from replicate.errors import JournalDamagedError, JournalMissingError
+from replicate.journal.catalogue import catalogue_with
+from replicate.journal.header import SegmentHeader
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import Head, read_head
+from replicate.journal.scan import ScanResult
+from replicate.journal.segment import (
+    SegmentFile,
+    create_segment,
+    first_seqno_of_name,
+    open_segment,
+    refuse_os_error,
+    segment_name,
+    sync_directory,
+)
+from replicate.transaction import Catalogue
+
+__all__ = ["Chain", "ChainReader", "LargeTransaction", "Pruned", "Segment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment of the chain, its header verified."""
+
+    path: str
+    header: SegmentHeader
+
+    @property
+    def first_seqno(self) -> int:
+        return self.header.first_seqno
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """`removed`: names of the segments removed, oldest first. `kept_bytes`: what the chain still takes on disk.
+    `over_cap_bytes`: by how much that is above the cap; 0 = it is not, or there is none."""
+
+    removed: tuple[str, ...]
+    removed_bytes: int
+    kept_bytes: int
+    over_cap_bytes: int
+
+
+class Chain:
+    """The segments of one directory. Holds no descriptor; safe beside writers and pruners in other processes.
+
+    `network`, `instance`: UUID bytes that every header must name; None = do not ask.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, network: bytes | None = None, instance: bytes | None = None
+    ) -> None:
+        self.directory = os.fspath(directory)
+        self._network = network
+        self._instance = instance
+        self._headers: dict[int, SegmentHeader] = {}
+
+    # Looking.
+
+    def first_seqnos(self) -> list[int]:
+        """The first seqno of every segment there is, ascending; by name, nothing is opened. JournalIOError."""
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            raise JournalMissingError("there is no journal directory", where=self.directory) from None
+        except OSError as error:
+            refuse_os_error(error, "listing the journal failed", self.directory)
+        found = sorted(seqno for seqno in map(first_seqno_of_name, names) if seqno is not None)
+        for gone in self._headers.keys() - set(found):
+            del self._headers[gone]
+        return found
+
+    def path_of(self, first_seqno: int) -> str:
+        """Where the segment that begins with `first_seqno` stands, or would stand."""
+        return os.path.join(self.directory, segment_name(first_seqno))
+
+    def segment(self, first_seqno: int) -> Segment:
+        """The segment that begins with exactly that seqno. What `open_segment` raises."""
+        header = self._headers.get(first_seqno)
+        if header is None:
+            with_header = self.open(first_seqno)
+            with_header.close()
+            header = self._headers[first_seqno] = with_header.header
+        return Segment(self.path_of(first_seqno), header)
+
+    def open(self, first_seqno: int, *, writable: bool = False, zeroed_offset: int = 0) -> SegmentFile:
+        """Open the segment that begins with that seqno. What `open_segment` raises."""
+        return open_segment(
+            self.path_of(first_seqno),
+            network=self._network,
+            instance=self._instance,
+            writable=writable,
+            zeroed_offset=zeroed_offset,
+        )
+
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, oldest first, headers and links verified.
+
+        JournalMissingError when one in the middle is gone, JournalDamagedError when one is not what the next was
+        written behind; what `open_segment` raises.
+        """
+        found = tuple(self.segment(first_seqno) for first_seqno in self.first_seqnos())
+        for previous, following in pairwise(found):
+            self._check_link(previous, following)
+        return found
+
+    def _check_link(self, previous: Segment, following: Segment) -> None:
+        fault = following.header.link_fault(previous.header)
+        if fault is None:
+            return
+        if following.header.previous_first_seqno > previous.first_seqno:
+            raise JournalMissingError(
+                f"segment {following.header.previous_first_seqno} is not there",
+                where=self.directory,
+                do="Restore the file, or seed the secondaries that still need it anew",
+            )
+        raise JournalDamagedError(f"the chain is broken: {fault}", where=following.path)
+
+    def last_segment(self) -> Segment:
+        """The newest segment, its link to the one before verified. JournalMissingError when there is none at all."""
+        numbers = self.first_seqnos()
+        if not numbers:
+            raise JournalMissingError("the journal has no segment", where=self.directory)
+        last = self.segment(numbers[-1])
+        if len(numbers) > 1:
+            self._check_link(self.segment(numbers[-2]), last)
+        return last
+
+    def find(self, seqno: int) -> Segment:
+        """The segment that holds `seqno`, or, above the end, the last one. JournalMissingError when it was pruned."""
+        numbers = self.first_seqnos()
+        index = bisect_right(numbers, seqno)
+        if not index:
+            oldest = f"the oldest is {numbers[0]}" if numbers else "there is no segment"
+            raise JournalMissingError(
+                f"seqno {seqno} is not in the journal any more; {oldest}",
+                where=self.directory,
+                do="A consumer that still needs it must be seeded anew",
+                seqno=seqno,
+            )
+        found = self.segment(numbers[index - 1])
+        if index < len(numbers):
+            self._check_link(found, self.segment(numbers[index]))
+        return found
+
+    def size_bytes(self) -> int:
+        """What all segments take on disk."""
+        return sum(self._file_bytes(first_seqno) for first_seqno in self.first_seqnos())
+
+    def _file_bytes(self, first_seqno: int) -> int:
+        try:
+            return os.stat(self.path_of(first_seqno)).st_blocks * 512
+        except FileNotFoundError:
+            return 0  # another process has pruned it meanwhile
+
+    def oldest_seqno(self) -> int:
+        """The first seqno that is still in the journal. JournalMissingError when there is no segment."""
+        numbers = self.first_seqnos()
+        if not numbers:
+            raise JournalMissingError("the journal has no segment", where=self.directory)
+        return numbers[0]
+
+    def refresh(self) -> None:
+        """Forget what was learnt about segments; everything is looked up anew. Rarely needed: the chain never changes
+        but at its ends, and both are looked at each time."""
+        self._headers.clear()
+
+    def adopted_head(self, seqno: int) -> Head | None:
+        """The head of the commit frame when `seqno` stands in the chain as an adopted segment; None when it does not.
+
+        JournalDamagedError when it does not verify.
+        """
+        if not os.path.lexists(self.path_of(seqno)):
+            return None
+        with self.open(seqno) as segment:
+            return read_head(segment.read_commit()[0]) if segment.header.adopted else None
+
+    def catalogue_with(self, known: Catalogue, segment: SegmentFile, offsets: Iterable[int]) -> Catalogue:
+        """`known` after the frames at `offsets` in `segment`; see catalogue.py."""
+        return catalogue_with(known, segment, offsets)
+
+    # Writing. The caller holds the commit lock.
+
+    def create_first(self, header: SegmentHeader, catalogue: Catalogue) -> SegmentFile:
+        """The first segment of a new journal (or one seeded in the middle). What `create_segment` raises."""
+        return create_segment(self.directory, header, catalogue)
+
+    def open_for_append(self, *, zeroed_offset: int = 0) -> SegmentFile:
+        """The newest segment, writable. When it is adopted it takes no frames: `switch` first."""
+        return self.open(self.last_segment().first_seqno, writable=True, zeroed_offset=zeroed_offset)
+
+    def scan_last(self) -> tuple[Segment, ScanResult]:
+        """Scan the newest segment from its first frame on (recovery). An adopted one was synced whole before it got its
+        name: its commit frame is verified. What `open_segment` and `scan` raise."""
+        last = self.last_segment()
+        with self.open(last.first_seqno) as segment:
+            return last, segment.scan_adopted() if last.header.adopted else segment.scan()
+
+    def next_header(
+        self,
+        current: SegmentHeader,
+        *,
+        end_offset: int,
+        last_seqno: int,
+        origin_seqno: int,
+        chain: int,
+        incarnation: int,
+        created_wall_ns: int,
+    ) -> SegmentHeader:
+        """The header of the segment right behind `current`, which ended at `end_offset` with `last_seqno`.
+
+        `origin_seqno`, `chain`: the own origin's there. For `switch`, and for adopting a spool.
+        """
+        return SegmentHeader(
+            network=current.network,
+            instance=current.instance,
+            incarnation=incarnation,
+            first_seqno=last_seqno + 1,
+            created_wall_ns=created_wall_ns,
+            previous_first_seqno=current.first_seqno,
+            previous_last_seqno=last_seqno,
+            previous_end_offset=end_offset,
+            previous_check=current.check,
+            origin_seqno=origin_seqno,
+            chain=chain,
+        )
+
+    def switch(
+        self,
+        current: SegmentFile,
+        *,
+        end_offset: int,
+        last_seqno: int,
+        catalogue: Catalogue,
+        origin_seqno: int,
+        chain: int,
+        incarnation: int,
+        created_wall_ns: int,
+    ) -> SegmentFile:
+        """Sync `current`, and make and open the next segment; `current` stays open and is the caller's to close.
+
+        `catalogue`: as it stands now, position and all. On any error there is no new segment and `current` is as it was
+        (poisoned when its sync failed). JournalDamagedError when `current` holds nothing: it can not be followed by one
+        that begins with the same number.
+        """
+        if last_seqno < current.header.first_seqno:
+            raise JournalDamagedError("an empty segment can not be switched away from", where=current.path)
+        if not current.header.adopted:
+            current.sync()
+        header = self.next_header(
+            current.header,
+            end_offset=end_offset,
+            last_seqno=last_seqno,
+            origin_seqno=origin_seqno,
+            chain=chain,
+            incarnation=incarnation,
+            created_wall_ns=created_wall_ns,
+        )
+        return create_segment(self.directory, header, catalogue)
+
+    # Pruning.
+
+    def prune(self, below_seqno: int, *, cap_bytes: int | None = None) -> Pruned:
+        """Remove, oldest first, the segments that hold only seqnos below `below_seqno`; never the newest one.
+
+        `below_seqno`: what every registered consumer, and our own regions, have durably applied, plus one. The cap
+        removes nothing by itself: policy is the caller's, who may ask `seqno_within_cap`. JournalIOError: what was
+        removed before stays removed, the rest is a chain.
+        """
+        numbers = self.first_seqnos()
+        removed: list[str] = []
+        removed_bytes = 0
+        for first_seqno, following in pairwise(numbers):
+            if following > below_seqno:
+                break
+            path = self.path_of(first_seqno)
+            removed_bytes += self._file_bytes(first_seqno)
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass  # another process was quicker
+            except OSError as error:
+                refuse_os_error(error, "pruning the journal failed", path)
+            sync_directory(self.directory)
+            removed.append(segment_name(first_seqno))
+        kept = self.size_bytes()
+        over = max(0, kept - cap_bytes) if cap_bytes is not None else 0
+        return Pruned(tuple(removed), removed_bytes, kept, over)
+
+    def seqno_within_cap(self, cap_bytes: int) -> int:
+        """The `below_seqno` with which `prune` brings the chain within `cap_bytes`, or as near as it can."""
+        numbers = self.first_seqnos()
+        total = self.size_bytes()
+        below = numbers[0] if numbers else 0
+        for first_seqno, following in pairwise(numbers):
+            if total <= cap_bytes:
+                break
+            total -= self._file_bytes(first_seqno)
+            below = following
+        return below

@@ -1,0 +1,151 @@
+"""The sidecar beside the journal that remembers the last durable seqno, so that damage can be told from a torn tail.
+
+    slot 0 at offset 0, slot 1 at offset 512:  "DSDU" · seqno u64 · counter u64 · zeros(8) · crc32c u32     (32 bytes)
+
+Written after each group's fdatasync into the slot that is *not* the newer one, without an fsync: it may lag after a
+power loss, which is harmless (a lower bound), and it must not cost a second fsync for each group. `sync` at a switch
+or a stop.
+
+Guarantees: a reader gets the newer of two whole slots; a half written one is never taken for a number. `write` never
+lowers the number; only `reset` does.
+Refuses to know: what durable means (the caller has synced the journal before).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from replicate.errors import JournalDamagedError, JournalIOError, JournalMissingError
+from replicate.journal.segment import refuse_os_error, sync_directory, write_all
+
+SIDECAR_NAME: Final = "durable"
+_MAGIC: Final = b"DSDU"
+_SLOT: Final = struct.Struct(">4sQQ8sI")
+_SLOT_OFFSETS: Final = (0, 512)
+_FILE_BYTES: Final = 1024
+
+assert _SLOT.size == 32
+
+
+def _pack(seqno: int, counter: int) -> bytes:
+    body = _SLOT.pack(_MAGIC, seqno, counter, bytes(8), 0)[:-4]
+    return body + crc32c(body).to_bytes(4, "big")
+
+
+def _unpack(data: bytes, offset: int) -> tuple[int, int] | None:
+    """(counter, seqno) of one slot; None when it is not whole."""
+    slot = data[offset : offset + _SLOT.size]
+    if len(slot) < _SLOT.size:
+        return None
+    magic, seqno, counter, _, check = _SLOT.unpack(slot)
+    return (counter, seqno) if magic == _MAGIC and crc32c(slot[:-4]) == check else None
+
+
+class DurableMark:
+    """The open sidecar of one journal. Several processes may hold one; writers need no lock (see `write`)."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    @classmethod
+    def create(cls, directory: str | os.PathLike[str], seqno: int = 0) -> DurableMark:
+        """Make the sidecar of a new journal, durable, with `seqno` in it. DiskFullError or JournalIOError."""
+        path = os.path.join(os.fspath(directory), SIDECAR_NAME)
+        temporary = path + ".tmp"
+        image = _pack(seqno, 1).ljust(_SLOT_OFFSETS[1], b"\0") + _pack(seqno, 0)
+        fd = -1
+        try:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            write_all(fd, image.ljust(_FILE_BYTES, b"\0"), 0)
+            os.fsync(fd)
+            os.rename(temporary, path)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            refuse_os_error(error, "making the durable mark failed", path)
+        try:
+            sync_directory(os.fspath(directory))
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(path, fd)
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str]) -> DurableMark:
+        """JournalMissingError when there is none: it was removed, or only a part of the instance was restored."""
+        path = os.path.join(os.fspath(directory), SIDECAR_NAME)
+        try:
+            return cls(path, os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except FileNotFoundError:
+            raise JournalMissingError("the journal's durable mark is not there", where=path) from None
+        except OSError as error:
+            refuse_os_error(error, "opening the durable mark failed", path)
+
+    def close(self) -> None:
+        """Let go of the descriptor. May be called again."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def _newest(self) -> tuple[int, int, int]:
+        """(counter, seqno, index of the slot)."""
+        try:
+            data = os.pread(self._fd, _FILE_BYTES, 0)
+        except OSError as error:
+            refuse_os_error(error, "reading the durable mark failed", self.path)
+        slots = [
+            (*found, index)
+            for index, offset in enumerate(_SLOT_OFFSETS)
+            if (found := _unpack(data, offset)) is not None
+        ]
+        if not slots:
+            raise JournalDamagedError(
+                "neither half of the durable mark verifies",
+                where=self.path,
+                do="Run `replicate journal verify`; without the mark a torn tail can not be told from damage",
+            )
+        return max(slots)
+
+    def read(self) -> int:
+        """The last durable seqno that was written. JournalDamagedError when neither slot is whole."""
+        return self._newest()[1]
+
+    def write(self, seqno: int) -> None:
+        """Remember that everything up to `seqno` is durable; nothing happens when a higher number stands there.
+
+        Two processes that write at once may leave the lower of their numbers: it stays a lower bound. Not synced.
+        DiskFullError or JournalIOError: the number before is still there.
+        """
+        counter, known, index = self._newest()
+        if seqno > known:
+            self._store(seqno, counter + 1, 1 - index)
+
+    def reset(self, seqno: int) -> None:
+        """Set the number, lower if need be (after a rollback), in both slots, and sync."""
+        counter, _, index = self._newest()
+        self._store(seqno, counter + 1, 1 - index)
+        self.sync()
+        self._store(seqno, counter + 2, index)
+        self.sync()
+
+    def _store(self, seqno: int, counter: int, index: int) -> None:
+        try:
+            write_all(self._fd, _pack(seqno, counter), _SLOT_OFFSETS[index])
+        except OSError as error:
+            refuse_os_error(error, "writing the durable mark failed", self.path)
+
+    def sync(self) -> None:
+        """fdatasync, at a switch and at a stop. JournalIOError: not retried; the journal itself is well."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise JournalIOError(
+                f"fsync of the durable mark failed: {error.strerror}", where=self.path, errno=error.errno
+            ) from error

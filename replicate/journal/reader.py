@@ -1,0 +1,289 @@
+"""Reading the chain in order, in big chunks, while another process appends to it.
+
+The caller gives the bound: the last seqno that is known to be complete (and, for a Source Server, durable). Frames at
+or below it are wholly in the files; what stands above it is not looked at, so no lock is needed.
+
+Guarantees: what `read` returns is whole frames, each CHECK verified once, seqnos without a gap from where the last ones
+ended; good frames before a bad one are delivered first, then the bad one raises, again and again.
+Refuses to know: pools, peers, how the bound is learnt.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from replicate.errors import (
+    DamagedError,
+    FrameDamaged,
+    GapError,
+    InternalError,
+    JournalDamagedError,
+    JournalMissingError,
+)
+from replicate.journal.catalogue import catalogue_before
+from replicate.journal.record import (
+    FRAME_HEAD_BYTES,
+    PART_OVERHEAD_BYTES,
+    FrameBatch,
+    Measured,
+    chain_of,
+    measure,
+    read_head,
+    read_part,
+)
+from replicate.journal.segment import SegmentFile, open_segment
+from replicate.journal.spool_format import part_count_of, part_offset, read_part_frame, slice_bytes
+from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX
+from replicate.transaction import Catalogue, LargeCommit
+
+if TYPE_CHECKING:
+    from replicate.journal.chain import Chain
+
+_INDEX_STEP_BYTES: Final = 256 * 1024
+_INDEXED_SEGMENTS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LargeTransaction:
+    """A large transaction in its own segment: its parts one by one from the file, then `commit_frame`."""
+
+    seqno: int
+    path: str
+    token: int
+    part_count: int
+    payload_bytes: int
+    last_part_chain: int
+    partitions: tuple[int, ...]
+    commit_frame: bytes
+
+    def parts(self, from_part: int = 0) -> Iterator[bytes]:
+        """The PART frames in order from number `from_part` on, each verified: CHECK, number, token, and chain.
+
+        Opens the file anew. FrameDamaged, GapError or JournalMissingError (pruned meanwhile).
+        """
+        segment = open_segment(self.path)
+        try:
+            previous: int | None = None if from_part else 0
+            for number in range(from_part, self.part_count):
+                frame = read_part_frame(segment.fd, self.path, number, slice_bytes(self.payload_bytes, number))
+                head, _, _ = read_part(frame)
+                if head.csn != self.token:
+                    raise JournalDamagedError("a part of another transaction stands here", where=self.path, part=number)
+                if previous is not None and chain_of(frame, previous) != head.chain:
+                    raise JournalDamagedError("a part's chain hash does not follow", where=self.path, part=number)
+                previous = head.chain
+                yield frame
+            if previous is not None and previous != self.last_part_chain:
+                raise JournalDamagedError("the last part is not the one that was committed", where=self.path)
+        finally:
+            segment.close()
+
+
+class ChainReader:
+    """One reader's place in the chain. Holds one descriptor, and a sparse index of the segments it has walked.
+
+    Not for use from two threads at once. After an error the place has not moved. `close` it.
+    """
+
+    def __init__(self, chain: Chain, next_seqno: int = 1) -> None:
+        self._chain = chain
+        self._next_seqno = next_seqno
+        self._segment: SegmentFile | None = None
+        self._offset = 0
+        self._indices: dict[int, tuple[list[int], list[int]]] = {}
+
+    @property
+    def next_seqno(self) -> int:
+        """The first seqno not yet read."""
+        return self._next_seqno
+
+    def close(self) -> None:
+        """Let go of the descriptor; a later `read` opens again."""
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def seek(self, next_seqno: int) -> None:
+        """Go to `next_seqno`; looked up at the next `read`, which raises when it is not there."""
+        if next_seqno < 1:
+            raise InternalError("there is no seqno below 1")
+        if next_seqno != self._next_seqno:
+            self._next_seqno = next_seqno
+            self.close()
+
+    def read(self, max_bytes: int, last_seqno: int) -> FrameBatch | LargeTransaction | None:
+        """The next frames, or the next large transaction, with seqnos up to `last_seqno`; None when all are read.
+
+        At most `max_bytes`, but always one whole frame. JournalMissingError: pruned, or a segment is gone. GapError: a
+        number at or below the bound is not there. FrameDamaged, JournalDamagedError: named with file and offset.
+        """
+        while self._next_seqno <= last_seqno:
+            segment = self._segment or self._position()
+            if segment.header.adopted:
+                if self._next_seqno == segment.header.first_seqno:
+                    large = self._large(segment)
+                    self._next_seqno += 1
+                    return large
+                self._follow(segment)
+                continue
+            batch = self._batch(segment, max_bytes, last_seqno)
+            if batch is not None:
+                return batch
+            self._follow(segment)
+        return None
+
+    def catalogue_at(self, seqno: int) -> Catalogue:
+        """What is in force just before `seqno`, position included; see catalogue.py. The place does not move."""
+        return catalogue_before(self._chain, seqno)
+
+    # Finding the place.
+
+    def _position(self) -> SegmentFile:
+        found = self._chain.find(self._next_seqno)
+        segment = self._chain.open(found.first_seqno)
+        try:
+            offset = self._locate(segment)
+        except BaseException:
+            segment.close()
+            raise
+        self._segment, self._offset = segment, offset
+        return segment
+
+    def _locate(self, segment: SegmentFile) -> int:
+        """The offset of the frame `_next_seqno`, or where frames end when it is the one right behind the last."""
+        if segment.header.adopted:
+            return 0
+        seqnos, offsets = self._index(segment)
+        place = bisect_right(seqnos, self._next_seqno) - 1
+        seqno, offset = seqnos[place], offsets[place]
+        while seqno < self._next_seqno:
+            data = segment.read_some(BATCH_BYTES_MAX, offset)
+            # Frames are skipped by their heads; only what is read is checked.
+            found = self._measured(segment, data, offset, seqno, self._next_seqno - 1, None, verify=False)
+            if not found.frames:
+                raise GapError(
+                    f"the segment ends with seqno {seqno - 1}, {self._next_seqno} is wanted",
+                    where=segment.path,
+                    seqno=seqno - 1,
+                    expected=self._next_seqno,
+                )
+            seqno, offset = found.last_seqno + 1, offset + found.end
+            self._note(segment, seqno, offset)
+        return offset
+
+    def _index(self, segment: SegmentFile) -> tuple[list[int], list[int]]:
+        first_seqno = segment.header.first_seqno
+        index = self._indices.get(first_seqno)
+        if index is None:
+            _, offset = segment.read_catalogue()
+            while len(self._indices) >= _INDEXED_SEGMENTS_MAX:
+                del self._indices[next(iter(self._indices))]
+            index = self._indices[first_seqno] = ([first_seqno], [offset])
+        return index
+
+    def _note(self, segment: SegmentFile, seqno: int, offset: int) -> None:
+        index = self._indices.get(segment.header.first_seqno)
+        if index is not None and offset - index[1][-1] >= _INDEX_STEP_BYTES:
+            index[0].append(seqno)
+            index[1].append(offset)
+
+    # Reading.
+
+    def _measured(
+        self,
+        segment: SegmentFile,
+        data: bytes,
+        offset: int,
+        next_seqno: int,
+        last_seqno: int,
+        max_bytes: int | None,
+        *,
+        verify: bool = True,
+    ) -> Measured:
+        """`measure`, its errors named with file and offset."""
+        try:
+            return measure(data, next_seqno=next_seqno, last_seqno=last_seqno, max_bytes=max_bytes, verify=verify)
+        except DamagedError as error:
+            error.facts.update(offset=offset, seqno=error.facts.get("seqno", next_seqno))
+            raise type(error)(error.what, where=f"{segment.path}, offset {offset}", **error.facts) from error
+
+    def _batch(self, segment: SegmentFile, max_bytes: int, last_seqno: int) -> FrameBatch | None:
+        data = segment.read_some(max(max_bytes, FRAME_HEAD_BYTES), self._offset)
+        found = self._measured(segment, data, self._offset, self._next_seqno, last_seqno, max_bytes)
+        if not found.frames and len(data) >= FRAME_HEAD_BYTES and data[0] != 0:
+            # The one frame that is larger than was asked for.
+            whole = min(read_head(data).frame_bytes, FRAME_BYTES_MAX)
+            data = segment.read_some(whole, self._offset)
+            found = self._measured(segment, data, self._offset, self._next_seqno, last_seqno, None)
+            if not found.frames:
+                raise FrameDamaged(
+                    "a frame is cut short by the end of the file",
+                    where=f"{segment.path}, offset {self._offset}",
+                    offset=self._offset,
+                    seqno=self._next_seqno,
+                )
+        if not found.frames:
+            return None
+        self._offset += found.end
+        self._next_seqno = found.last_seqno + 1
+        self._note(segment, self._next_seqno, self._offset)
+        return FrameBatch(found.first_seqno, found.last_seqno, found.frames, data[: found.end])
+
+    def _large(self, segment: SegmentFile) -> LargeTransaction:
+        frame, transaction = segment.read_commit()
+        commit = transaction.content[0]
+        assert isinstance(commit, LargeCommit)
+        end = part_offset(0) + commit.part_count * PART_OVERHEAD_BYTES + commit.payload_bytes
+        if commit.part_count != part_count_of(commit.payload_bytes) or end != segment.header.commit_offset:
+            raise JournalDamagedError("the commit frame does not fit the parts before it", where=segment.path)
+        return LargeTransaction(
+            transaction.seqno,
+            segment.path,
+            commit.token,
+            commit.part_count,
+            commit.payload_bytes,
+            commit.last_part_chain,
+            commit.partitions,
+            frame,
+        )
+
+    def _follow(self, segment: SegmentFile) -> None:
+        """Go on to the segment that begins with `_next_seqno`, which must be tied to this one."""
+        try:
+            following = self._chain.open(self._next_seqno)
+        except JournalMissingError:
+            raise self._nothing_there(segment) from None
+        header = following.header
+        fault = header.link_fault(segment.header)
+        if fault is None and not segment.header.adopted and header.previous_end_offset != self._offset:
+            fault = f"its predecessor ended at {header.previous_end_offset}, we are at {self._offset}"
+        try:
+            if fault is not None:
+                raise JournalDamagedError(f"the chain is broken: {fault}", where=following.path)
+            offset = 0 if header.adopted else self._index(following)[1][0]
+        except BaseException:
+            following.close()
+            raise
+        segment.close()
+        self._segment, self._offset = following, offset
+
+    def _nothing_there(self, segment: SegmentFile) -> DamagedError:
+        later = [first for first in self._chain.first_seqnos() if first > self._next_seqno]
+        if later:
+            header = self._chain.segment(later[0]).header
+            if header.previous_last_seqno < self._next_seqno:
+                return JournalMissingError(
+                    f"the segment that begins with seqno {self._next_seqno} is not there",
+                    where=self._chain.directory,
+                    seqno=self._next_seqno,
+                )
+        return GapError(
+            f"seqno {self._next_seqno} should be in the journal and is not",
+            where=f"{segment.path}, offset {self._offset}",
+            do="Run `replicate journal verify`",
+            expected=self._next_seqno,
+            offset=self._offset,
+        )

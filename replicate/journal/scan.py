@@ -1,0 +1,184 @@
+"""Scanning a segment from an offset on, frame by frame, to where it ends or stops making sense.
+
+Guarantees: every frame before the result's `end_offset` has the right check, number, kind and chain hash; behind a bad
+one we look on through the whole rest of the file for a frame that verifies (a torn tail has none behind it).
+Refuses to know: what to do about it (tail.py judges, recovery acts).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from replicate.errors import FrameDamaged, JournalIOError
+from replicate.journal.record import (
+    DEFINE_MARK,
+    FRAME_HEAD_BYTES,
+    FRAME_PREFIX_BYTES,
+    Head,
+    chain_of,
+    check_frame,
+)
+from replicate.journal.tail import Damage, FrameBehind, ScanResult
+from replicate.limits import FRAME_BYTES_MAX, MIB
+from replicate.transaction import Kind
+
+_WINDOW_BYTES: Final = 4 * MIB
+_STREAM_KINDS: Final = frozenset({int(Kind.TRANSACTION), int(Kind.NULL), int(Kind.HISTORY)})
+# The fixed bytes of a frame's head; a lookahead, so that candidates may overlap.
+_PLAUSIBLE: Final = re.compile(
+    rb"(?=\xce.{4}\xce.{4}\xdc..[\x00-\x7f]\xcf.{8}\xcf.{8}\xcf.{8}\xce.{4}\xcf.{8}\xcf)", re.DOTALL
+)
+
+
+class _Window:
+    """A piece of the file in memory that slides forward; always holds the next largest frame whole if the file does."""
+
+    def __init__(self, fd: int, offset: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+        self.base = offset
+        self.data = b""
+        self._load(offset)
+
+    def _load(self, offset: int) -> None:
+        pieces = []
+        wanted, at = _WINDOW_BYTES, offset
+        while wanted:
+            try:
+                piece = os.pread(self._fd, wanted, at)
+            except OSError as error:
+                raise JournalIOError(
+                    f"reading the journal failed: {error.strerror}", where=self._path, errno=error.errno
+                ) from error
+            if not piece:
+                break
+            pieces.append(piece)
+            wanted -= len(piece)
+            at += len(piece)
+        self.base, self.data = offset, b"".join(pieces)
+
+    def at(self, offset: int) -> int:
+        """The index of file offset `offset` in `data`, which then holds FRAME_BYTES_MAX from there, or the rest."""
+        index = offset - self.base
+        if len(self.data) - index < FRAME_BYTES_MAX and len(self.data) == _WINDOW_BYTES:
+            self._load(offset)
+            return 0
+        return index
+
+
+def scan(
+    fd: int,
+    from_offset: int,
+    expected_next_seqno: int,
+    *,
+    chains: Mapping[int, tuple[int, int]] | None = None,
+    path: str = "",
+) -> ScanResult:
+    """Scan frames from `from_offset`, the first of which should have `expected_next_seqno`.
+
+    `chains`: the complete origin -> (origin_seqno, chain) before it; an origin that is not in it begins with seed 0.
+    None: unknown, each origin's first frame is taken on trust. FormatUnknownError when a frame verifies but is of a
+    later release; JournalIOError when the file can not be read. Every other fault is in the result.
+    """
+    window = _Window(fd, from_offset, path)
+    known = dict(chains or {})
+    offset, expected = from_offset, expected_next_seqno
+    mark = csn = count = 0
+    definitions: list[int] = []
+    damage: Damage | None = None
+    while True:
+        index = window.at(offset)
+        data = window.data
+        if index >= len(data) or data[index] == 0:
+            break
+        try:
+            head = check_frame(data, index)
+        except FrameDamaged as error:
+            damage = Damage(offset, expected, error.what)
+            break
+        end = index + head.frame_bytes
+        fault = _misplaced(head, expected, known, data, index, end, trusting=chains is None)
+        if fault:
+            damage = Damage(offset, expected, fault, whole_frame=True)
+            break
+        if head.kind == Kind.HISTORY or data.find(DEFINE_MARK, index + FRAME_HEAD_BYTES, end) >= 0:
+            definitions.append(offset)
+        known[head.origin] = (head.origin_seqno, head.chain)
+        mark, csn = max(mark, head.mark), max(csn, head.csn)
+        expected += 1
+        count += 1
+        offset += head.frame_bytes
+    behind = None
+    if damage is None:
+        stray = _first_nonzero(fd, offset, path)
+        if stray is not None:
+            damage = Damage(offset, expected, f"bytes stand behind the end, at offset {stray}")
+    if damage is not None:
+        behind = _frame_behind(fd, offset + 1, expected, path)
+    return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind)
+
+
+def _misplaced(
+    head: Head,
+    expected: int,
+    known: Mapping[int, tuple[int, int]],
+    data: bytes,
+    index: int,
+    end: int,
+    *,
+    trusting: bool,
+) -> str:
+    """Why a frame that verifies does not belong where it stands; "" when it does."""
+    if head.kind not in _STREAM_KINDS:
+        return f"a frame of kind {Kind(head.kind).name} does not belong here"
+    if head.seqno != expected:
+        return f"a frame has seqno {head.seqno}, {expected} should stand here"
+    if head.kind == Kind.NULL or (trusting and head.origin not in known):
+        return ""
+    _, previous = known.get(head.origin, (0, 0))
+    if chain_of(memoryview(data)[index:end], previous) != head.chain:
+        return f"the chain hash of seqno {head.seqno} does not follow from what stands before it"
+    return ""
+
+
+def _pieces(fd: int, offset: int, path: str) -> Iterator[tuple[int, bytes, bool]]:
+    """(offset, bytes, is the last) through the rest of the file, each overlapping the next by the largest frame."""
+    while True:
+        window = _Window(fd, offset, path)
+        last = len(window.data) < _WINDOW_BYTES
+        yield offset, window.data, last
+        if last:
+            return
+        offset += _WINDOW_BYTES - FRAME_BYTES_MAX
+
+
+def _first_nonzero(fd: int, offset: int, path: str) -> int | None:
+    for base, data, _ in _pieces(fd, offset, path):
+        rest = data.lstrip(b"\0")
+        if rest:
+            return base + len(data) - len(rest)
+    return None
+
+
+def _frame_behind(fd: int, offset: int, bad_seqno: int, path: str) -> FrameBehind | None:
+    """The first frame from `offset` on that verifies and whose number could stand there.
+
+    Lower numbers do not count: an application may keep journal bytes in its own blobs, and a torn frame may hold one.
+    """
+    for base, data, last in _pieces(fd, offset, path):
+        reach = len(data) if last else _WINDOW_BYTES - FRAME_BYTES_MAX
+        for match in _PLAUSIBLE.finditer(data, 0):
+            if match.start() >= reach:
+                break
+            try:
+                head = check_frame(data, match.start())
+            except FrameDamaged:
+                continue
+            at = base + match.start()
+            frames_between = (at - offset) // (FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES) + 1
+            if head.kind in _STREAM_KINDS and bad_seqno <= head.seqno <= bad_seqno + frames_between:
+                return FrameBehind(at, head.seqno, head.mark)
+    return None

@@ -1,0 +1,128 @@
+"""Where a journal ends, and whether what stands there is the normal end, a torn tail, or damage.
+
+A crash may leave the last frame half written: that is a torn tail, and it may be cut. A frame that was known to be
+durable, or that others have seen, must never be taken for one: cutting it would lose it silently. So:
+
+* zeros to the end of the file are the normal end (they were written ahead);
+* bad bytes are **damage** when their seqno is at or below the last durable seqno kept beside the journal, any frame's
+  MARK, the highest seqno in a region, or a consumer's acknowledged seqno; or when a frame that verifies stands behind
+  them; or when they are a whole frame that verifies but does not belong there (a torn write can not make one);
+* a normal end is **damage** too when it lies before a seqno that was durable or acknowledged: something wiped the rest;
+* all else is a torn tail.
+
+A normal end before a region's seqno is no damage: after a power loss the region may be ahead; its ring completes us.
+
+Guarantees: the verdict depends on its arguments alone.
+Refuses to know: files, and what is done about the verdict. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that do not verify. `offset`: in the segment. `seqno`: the number that should stand there.
+
+    `whole_frame`: they are a complete frame with a right check and the wrong number, kind or chain.
+    """
+
+    offset: int
+    seqno: int
+    reason: str
+    whole_frame: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBehind:
+    """A frame that verifies, found behind damage."""
+
+    offset: int
+    seqno: int
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """What a scan of one segment found. Everything before `end_offset` verifies; the next frame belongs there.
+
+    `last_seqno`: of the last good frame, or the one before the first expected when there is none. `chains`: origin ->
+    (origin_seqno, chain) after it, of all origins given or met. `last_mark` and `last_csn`: the highest
+    met. `definition_frames`: offsets of the frames that hold DEFINE changes or HISTORY.
+    """
+
+    end_offset: int
+    last_seqno: int
+    frame_count: int
+    chains: Mapping[int, tuple[int, int]]
+    last_mark: int = 0
+    last_csn: int = 0
+    definition_frames: tuple[int, ...] = ()
+    damaged: Damage | None = None
+    behind: FrameBehind | None = None
+
+    @property
+    def valid_frame_behind(self) -> bool:
+        return self.behind is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """The journal ends well at `offset`; the next frame will be `next_seqno`."""
+
+    offset: int
+    next_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A last frame was half written. Cut at `offset` (zeros, fsync) and go on with `next_seqno` in a new segment."""
+
+    offset: int
+    next_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Something that should be there is not. `seqno`: the first that can not be read; `reason` names the witness."""
+
+    offset: int
+    seqno: int
+    reason: str
+
+
+def classify_tail(
+    scan: ScanResult,
+    *,
+    last_durable_seqno: int,
+    region_seqno_max: int = 0,
+    acknowledged_max: int = 0,
+) -> Clean | Torn | Damaged:
+    """The verdict over the end of the last segment; see the head of this module for the rule.
+
+    `last_durable_seqno`: from the sidecar. `region_seqno_max`: the highest of all regions. `acknowledged_max`: the
+    highest that any consumer has acknowledged. 0 = none.
+    """
+    next_seqno = scan.last_seqno + 1
+    marks = max(scan.last_mark, scan.behind.mark if scan.behind else 0)
+    witnesses = [
+        (last_durable_seqno, "is durable by the mark kept beside the journal"),
+        (marks, "is durable by the mark of another frame"),
+        (acknowledged_max, "was acknowledged by a consumer"),
+    ]
+    if scan.damaged is not None:
+        witnesses.append((region_seqno_max, "was committed in a region"))
+    for seqno, testimony in witnesses:
+        if seqno >= next_seqno:
+            what = scan.damaged.reason if scan.damaged is not None else "the journal ends too early"
+            return Damaged(scan.end_offset, next_seqno, f"{what}; but seqno {seqno} {testimony}")
+    if scan.damaged is None:
+        return Clean(scan.end_offset, next_seqno)
+    if scan.damaged.whole_frame:
+        return Damaged(scan.end_offset, next_seqno, scan.damaged.reason)
+    if scan.behind is not None:
+        reason = f"{scan.damaged.reason}; but seqno {scan.behind.seqno} verifies behind it"
+        return Damaged(scan.end_offset, next_seqno, reason)
+    return Torn(scan.end_offset, next_seqno)
