@@ -45,48 +45,47 @@ def _unpack(data: bytes, offset: int) -> tuple[int, int] | None:
     return (counter, seqno) if magic == _MAGIC and crc32c(slot[:-4]) == check else None
 
 
-class DurableMark:
-    """The open sidecar of one journal. Several processes may hold one; writers need no lock (see `write`)."""
+class DurableSidecar:
+    """The sidecar at `path`, opened at its first use. Several processes may hold one; writers need no lock (`write`).
+
+    Any method: JournalMissingError when the file is not there (removed, or only a part of the instance was restored),
+    DiskFullError or JournalIOError.
+    """
 
     __slots__ = ("_fd", "path")
 
-    def __init__(self, path: str, fd: int) -> None:
-        self.path = path
-        self._fd = fd
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._fd = -1
 
     @classmethod
-    def create(cls, directory: str | os.PathLike[str], seqno: int = 0) -> DurableMark:
-        """Make the sidecar of a new journal, durable, with `seqno` in it. DiskFullError or JournalIOError."""
-        path = os.path.join(os.fspath(directory), SIDECAR_NAME)
+    def create(cls, path: str | os.PathLike[str], seqno: int = 0) -> DurableSidecar:
+        """Make (or replace) the sidecar, durable, with `seqno` in it. DiskFullError or JournalIOError."""
+        path = os.fspath(path)
         temporary = path + ".tmp"
         image = _pack(seqno, 1).ljust(_SLOT_OFFSETS[1], b"\0") + _pack(seqno, 0)
-        fd = -1
         try:
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            write_all(fd, image.ljust(_FILE_BYTES, b"\0"), 0)
-            os.fsync(fd)
+            try:
+                write_all(fd, image.ljust(_FILE_BYTES, b"\0"), 0)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
             os.rename(temporary, path)
         except OSError as error:
-            if fd >= 0:
-                os.close(fd)
             refuse_os_error(error, "making the durable mark failed", path)
-        try:
-            sync_directory(os.fspath(directory))
-        except BaseException:
-            os.close(fd)
-            raise
-        return cls(path, fd)
+        sync_directory(os.path.dirname(path))
+        return cls(path)
 
-    @classmethod
-    def open(cls, directory: str | os.PathLike[str]) -> DurableMark:
-        """JournalMissingError when there is none: it was removed, or only a part of the instance was restored."""
-        path = os.path.join(os.fspath(directory), SIDECAR_NAME)
-        try:
-            return cls(path, os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC))
-        except FileNotFoundError:
-            raise JournalMissingError("the journal's durable mark is not there", where=path) from None
-        except OSError as error:
-            refuse_os_error(error, "opening the durable mark failed", path)
+    def _open(self) -> int:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise JournalMissingError("the journal's durable mark is not there", where=self.path) from None
+            except OSError as error:
+                refuse_os_error(error, "opening the durable mark failed", self.path)
+        return self._fd
 
     def close(self) -> None:
         """Let go of the descriptor. May be called again."""
@@ -96,8 +95,9 @@ class DurableMark:
 
     def _newest(self) -> tuple[int, int, int]:
         """(counter, seqno, index of the slot)."""
+        fd = self._open()
         try:
-            data = os.pread(self._fd, _FILE_BYTES, 0)
+            data = os.pread(fd, _FILE_BYTES, 0)
         except OSError as error:
             refuse_os_error(error, "reading the durable mark failed", self.path)
         slots = [
@@ -136,15 +136,17 @@ class DurableMark:
         self.sync()
 
     def _store(self, seqno: int, counter: int, index: int) -> None:
+        fd = self._open()
         try:
-            write_all(self._fd, _pack(seqno, counter), _SLOT_OFFSETS[index])
+            write_all(fd, _pack(seqno, counter), _SLOT_OFFSETS[index])
         except OSError as error:
             refuse_os_error(error, "writing the durable mark failed", self.path)
 
     def sync(self) -> None:
         """fdatasync, at a switch and at a stop. JournalIOError: not retried; the journal itself is well."""
+        fd = self._open()
         try:
-            os.fdatasync(self._fd)
+            os.fdatasync(fd)
         except OSError as error:
             raise JournalIOError(
                 f"fsync of the durable mark failed: {error.strerror}", where=self.path, errno=error.errno

@@ -2,8 +2,8 @@
 
     room for a header (SEGMENT_HEADER_BYTES) · PART frame 0 · PART frame 1 · … · LARGE frame · CATALOGUE frame
 
-A writer's spool takes the change stream (`write`, `cut`, `finish`); a secondary's takes PART frames as they arrive
-(`append_part`, `finish_received`) and can be taken up again after a restart (`resume`). Both end in `adopt`, or in
+A writer's spool takes the change stream (`write`, `cut`, `finish`); a secondary's (`Spool.receiving`) takes PART frames
+as they arrive (`write_frame`, `finish_received`) and can be taken up again after a restart (`resume`). Both end in `adopt`, or in
 `abort`.
 
 Guarantees: nobody holds the transaction in memory (one part at most). A live spool is locked (`flock` on its own file),
@@ -29,7 +29,15 @@ from replicate.errors import (
     JournalIOError,
 )
 from replicate.journal.header import FLAG_ADOPTED, SegmentHeader
-from replicate.journal.record import PART_OVERHEAD_BYTES, chain_of, large_payload, pack_part, read_head, read_part
+from replicate.journal.record import (
+    PART_OVERHEAD_BYTES,
+    chain_of,
+    decode,
+    large_payload,
+    pack_part,
+    read_head,
+    read_part,
+)
 from replicate.journal.segment import (
     catalogue_frame,
     read_exactly,
@@ -40,7 +48,7 @@ from replicate.journal.segment import (
 )
 from replicate.journal.spool_format import part_offset, read_part_frame
 from replicate.limits import PART_BYTES, SEGMENT_HEADER_BYTES
-from replicate.transaction import Catalogue, Kind
+from replicate.transaction import Catalogue, Kind, LargeCommit
 
 SPOOL_SUFFIX: Final = ".spool"
 _ORPHANS: Final = (SPOOL_SUFFIX, ".tmp")
@@ -185,8 +193,13 @@ class Spool:
         """Parts in the file: the next one to arrive has this number."""
         return len(self._chains)
 
-    def append_part(self, frame: bytes) -> bytes:
-        """Store the next PART frame as it came; its slice of the change stream.
+    @classmethod
+    def receiving(cls, path: str | os.PathLike[str]) -> Spool:
+        """A new spool for parts that arrive: its origin and token are those of the first part. As `Spool(...)` raises."""
+        return cls(path, 0, 0)
+
+    def write_frame(self, frame: bytes) -> None:
+        """Store the next PART frame as it came.
 
         Verified: CHECK, origin, token, number (GapError), chain (DivergedError), size (JournalDamagedError). Nothing
         was stored then. DiskFullError or JournalIOError: only `abort` is left.
@@ -197,12 +210,13 @@ class Spool:
         data = self._admit(frame)
         self._store(frame, part_offset(len(self._chains)))
         self._note_part(frame, len(data))
-        return bytes(data)
 
     def _admit(self, frame: bytes) -> memoryview:
         head, number, data = read_part(frame)
         if head.frame_bytes != len(frame):
             raise JournalDamagedError("something stands behind a part", where=self.path)
+        if not self.origin and number == 0:
+            self.origin, self.token = head.origin, head.csn
         if head.origin != self.origin or head.csn != self.token:
             raise JournalDamagedError("a part belongs to another large transaction", where=self.path)
         if number != len(self._chains):
@@ -282,18 +296,21 @@ class Spool:
     def adopt(self, header: SegmentHeader, large_frame: bytes, catalogue: Catalogue) -> str:
         """Make this spool the segment that begins (and ends) with `large_frame`'s seqno; the segment's path.
 
-        Takes constant time: the parts were synced by `finish`. `header`: as for `Chain.next_header`; flags and offsets
+        Takes constant time when `finish` or `finish_received` was called before; else it is called now. `header`: as for `Chain.next_header`; flags and offsets
         are filled in here. `catalogue`: in force just before this transaction. The commit lock is held by the caller.
 
         DiskFullError or JournalIOError: the segment is not in the chain unless the error names the directory (then it
         may or may not be, after a power loss), and the spool can only be aborted.
         """
-        summary = self._summary
-        if summary is None:
-            raise InternalError("a spool is adopted after it was finished", where=self.path)
-        head = read_head(large_frame)
-        if head.kind != Kind.LARGE or head.seqno != header.first_seqno or head.frame_bytes != len(large_frame):
+        commit = decode(large_frame)
+        content = commit.content[0] if commit.content else None
+        if not isinstance(content, LargeCommit) or commit.seqno != header.first_seqno:
             raise InternalError("a spool is adopted under the number of its commit frame", where=self.path)
+        if commit.origin != self.origin or content.token != self.token:
+            raise DivergedError("the commit frame belongs to another large transaction", where=self.path)
+        if self._buffer:
+            self.finish()
+        summary = self.finish_received(content.part_count, content.payload_bytes, content.last_part_chain)
         directory = os.path.dirname(self.path)
         path = os.path.join(directory, segment_name(header.first_seqno))
         if os.path.lexists(path):
