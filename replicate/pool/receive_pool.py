@@ -1,0 +1,366 @@
+"""The receive pool: what has arrived and is not yet applied, in shared memory, between two processes.
+
+One producer (the Receiver Server) and one consumer (the Update Process). It is never overwritten: `offer` says no when
+there is no room. Either may die alone. Their places are words of the pool, so whoever starts again goes on where its
+predecessor was: the consumer reads again what was not freed; the producer learns what is there and asks its source for the rest.
+
+Producer: copy head and data, raise WRITTEN, then note what was received. Killed before WRITTEN: the record is not there
+(nothing but room is needed, so there is no EARLY). Killed before the note: `open_producer` finds it by the records.
+Consumer: raise READ when what lies before it is committed.
+
+A consumer that can not go on (parts whose transaction it no longer has, a gap) asks for a *restart*: it stops reading,
+the producer empties the pool, agrees a new start with its source, and says done.
+
+Guarantees: a record that is read is whole, was written at that address, and none is missing before it. Memory that does
+not verify is DamagedError, never data.
+Refuses to know: frames (except the number of the first part in a record of parts), flow control, who rings whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from replicate.errors import ConfigurationError, DamagedError, InternalError
+from replicate.failpoint import hit
+from replicate.journal.record import read_part
+from replicate.limits import RECEIVE_POOL_BYTES_MIN
+from replicate.pool.control import CONTROL_BYTES, CONTROL_WORDS, SLEEPERS, SLEEPERS_OFFSET, SLEEPERS_WORDS
+from replicate.pool.ring import HEAD_BYTES, RecordKind, aligned, pack_head, pack_padding, parse, room_at, whole_bytes
+from replicate.pool.shared_memory import PoolKind, SharedMemory
+
+__all__ = ["RECEIVER_SLOT", "UPDATE_SLOT", "ReceivePool", "ReceivedRecord", "RecordKind"]
+
+# Words. The producer's and the consumer's are on cache lines of their own; each word has one writer.
+WRITTEN: Final = 16
+"""Address up to which records are complete."""
+LAST_RECEIVED_SEQNO: Final = 17
+"""Last transaction received whole."""
+RECEIVED_PARTS: Final = 18
+"""Parts received of the transaction behind it; 0 when none."""
+RECEIVER_PID: Final = 19
+RECEIVER_ALIVE_NS: Final = 20
+RECEIVER_GENERATION: Final = 21
+"""Rises with each producer that opens the pool."""
+CONNECTED: Final = 22
+LAST_SOURCE_WALL_NS: Final = 23
+"""The source's wall time of its newest commit, as it said so last."""
+SOURCE_LAST_SEQNO: Final = 24
+RESTART_DONE: Final = 25
+
+READ: Final = 32
+"""Address up to which records are freed. (The producer moves it too, but only while a restart is asked for.)"""
+APPLIED_SEQNO: Final = 33
+DURABLE_SEQNO: Final = 34
+UPDATE_PID: Final = 35
+UPDATE_ALIVE_NS: Final = 36
+"""Monotonic."""
+UPDATE_STATE: Final = 37
+RESTART_REQUEST: Final = 38
+"""Counts requests; one is open while it is above RESTART_DONE."""
+
+UPDATE_SLOT: Final = 0
+"""The doorbell of the Update Process."""
+RECEIVER_SLOT: Final = 1
+
+_DATA_KINDS: Final = frozenset({RecordKind.FRAMES, RecordKind.PARTS, RecordKind.LARGE, RecordKind.CATALOGUE})
+
+assert RESTART_DONE < READ
+assert RESTART_REQUEST < SLEEPERS
+assert SLEEPERS + SLEEPERS_WORDS < CONTROL_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedRecord:
+    """One record, copied out. `free(next_address)` frees it and all before it."""
+
+    kind: RecordKind
+    first_seqno: int
+    last_seqno: int
+    count: int
+    data: bytes
+    address: int
+    next_address: int
+
+
+class ReceivePool:
+    """Either side of the pool; `words` die with `close()`."""
+
+    __slots__ = ("_ring", "capacity", "memory", "record_bytes_max", "words")
+
+    def __init__(self, memory: SharedMemory) -> None:
+        """Takes over `memory`; use `create`, `attach` or `open_producer`."""
+        self.memory = memory
+        self.words = memory.words
+        self._ring = memory.view[CONTROL_BYTES:]
+        self.capacity = memory.bytes - CONTROL_BYTES
+        self.record_bytes_max = self.capacity // 2
+        """With padding a record takes less than twice its length: one of this length always fits an empty pool."""
+
+    @classmethod
+    def create(cls, instance: bytes, *, configured_bytes: int, last_seqno: int, replace: bool = False) -> ReceivePool:
+        """An empty pool behind `last_seqno` (the last one applied), ready for use, and we are its producer.
+
+        `instance`: the 16 bytes of its UUID. Only under the Receiver Server's own lock. Errors: SharedMemory.create.
+        """
+        memory = SharedMemory.create(
+            PoolKind.RECEIVE,
+            instance,
+            configured_bytes=configured_bytes,
+            minimum_bytes=RECEIVE_POOL_BYTES_MIN,
+            replace=replace,
+        )
+        pool = cls(memory)
+        for index in (LAST_RECEIVED_SEQNO, APPLIED_SEQNO, DURABLE_SEQNO):
+            pool.words[index] = last_seqno
+        pool.words[RECEIVER_GENERATION] = 1
+        memory.mark_ready()
+        return pool
+
+    @classmethod
+    def attach(cls, instance: bytes, *, owner_uid: int | None = None) -> ReceivePool:
+        """The pool that is there, as its consumer or as an onlooker. Errors: see SharedMemory.attach."""
+        return cls(SharedMemory.attach(PoolKind.RECEIVE, instance, owner_uid=owner_uid))
+
+    @classmethod
+    def open_producer(cls, instance: bytes) -> ReceivePool:
+        """The pool that is there, as its producer: what a killed predecessor left unnoted is counted.
+
+        Only under the Receiver Server's own lock. DamagedError when a record does not verify: make a new pool then
+        (`create` with `replace`), and nothing is lost, because the source sends again what is not applied.
+        """
+        pool = cls.attach(instance)
+        try:
+            pool._recount()
+        except BaseException:
+            pool.close()
+            raise
+        pool.words[RECEIVER_GENERATION] += 1
+        return pool
+
+    def is_current(self) -> bool:
+        """Whether this still is the instance's pool: one system call."""
+        return self.memory.is_current()
+
+    def check_current(self) -> None:
+        """PoolReplacedError unless `is_current()`: attach again."""
+        self.memory.check_current()
+
+    def close(self) -> None:
+        """Drop the mapping; the pool lives on. May be called twice."""
+        self._ring.release()
+        self.memory.close()
+
+    # Facts that both sides, and onlookers, may ask.
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are not freed, heads and padding included."""
+        return max(0, self.words[WRITTEN] - self.words[READ])
+
+    @property
+    def fill_fraction(self) -> float:
+        """0.0: empty, 1.0: full."""
+        return self.used_bytes / self.capacity
+
+    @property
+    def written_address(self) -> int:
+        """Moves when something arrives: a consumer sleeps until it differs from what it saw."""
+        return self.words[WRITTEN]
+
+    @property
+    def generation(self) -> int:
+        """Rises when another Receiver Server takes over."""
+        return self.words[RECEIVER_GENERATION]
+
+    @property
+    def last_received_seqno(self) -> int:
+        """Last transaction received whole."""
+        return self.words[LAST_RECEIVED_SEQNO]
+
+    @property
+    def received_parts(self) -> int:
+        """Parts received of the transaction behind `last_received_seqno`."""
+        return self.words[RECEIVED_PARTS]
+
+    @property
+    def applied_seqno(self) -> int:
+        """As the Update Process noted it."""
+        return self.words[APPLIED_SEQNO]
+
+    @property
+    def durable_seqno(self) -> int:
+        """As the Update Process noted it."""
+        return self.words[DURABLE_SEQNO]
+
+    def update_alive_since_s(self, now_ns: int) -> float | None:
+        """Seconds since the Update Process last said that it lives; None when none does. `now_ns`: monotonic."""
+        if not self.words[UPDATE_PID]:
+            return None
+        return max(0, now_ns - self.words[UPDATE_ALIVE_NS]) / 1e9
+
+    # The producer.
+
+    def offer(self, data: bytes, first_seqno: int, last_seqno: int, count: int, kind: RecordKind) -> bool:
+        """Add a record; False when there is no room for it now: nothing changed, offer it again later.
+
+        FRAMES: whole frames. PARTS: `count` parts of transaction first_seqno = last_seqno, in order. LARGE: its commit
+        frame. CATALOGUE: a catalogue frame. ConfigurationError for what would not fit an empty pool.
+        """
+        length = HEAD_BYTES + len(data)
+        capacity = self.capacity
+        if length > self.record_bytes_max:
+            raise ConfigurationError(
+                f"{len(data)} bytes do not fit a receive pool of {self.memory.bytes}",
+                where=str(self.memory.path),
+                do="Make receiver.pool_bytes, and /dev/shm, larger",
+            )
+        words = self.words
+        written = words[WRITTEN]
+        offset = written % capacity
+        room = capacity - offset
+        size = aligned(length)
+        start = written if size <= room else written + room
+        end = start + size
+        if end - words[READ] > capacity:
+            return False
+        ring = self._ring
+        if start != written:
+            if room >= HEAD_BYTES:
+                ring[offset : offset + HEAD_BYTES] = pack_padding(written, room)
+            offset = 0
+        ring[offset + HEAD_BYTES : offset + length] = data
+        hit("offer.after_data")
+        ring[offset : offset + HEAD_BYTES] = pack_head(kind, start, first_seqno, last_seqno, count, data)
+        hit("offer.after_head")
+        words[WRITTEN] = end
+        hit("offer.after_written")
+        if kind is RecordKind.PARTS:
+            words[RECEIVED_PARTS] += count
+        elif kind is not RecordKind.CATALOGUE:
+            words[RECEIVED_PARTS] = 0
+            words[LAST_RECEIVED_SEQNO] = last_seqno
+        return True
+
+    def restart_requested(self) -> int:
+        """The number of an open request, else 0: stop offering, and call `restart`."""
+        request = self.words[RESTART_REQUEST]
+        return request if request != self.words[RESTART_DONE] else 0
+
+    def restart(self, last_received_seqno: int) -> None:
+        """Drop everything that is not freed and begin behind `last_received_seqno`; answers an open request.
+
+        The producer may do this only while a request is open, or while no consumer lives: InternalError otherwise.
+        """
+        words = self.words
+        request = self.restart_requested()
+        if not request and words[UPDATE_PID]:
+            raise InternalError("the receive pool can not be emptied under a consumer that has not asked for it")
+        words[READ] = words[WRITTEN]
+        words[RECEIVED_PARTS] = 0
+        words[LAST_RECEIVED_SEQNO] = last_received_seqno
+        if request:
+            words[RESTART_DONE] = request
+
+    def note_source(self, last_seqno: int, last_commit_wall_ns: int) -> None:
+        """What the source said of itself."""
+        self.words[SOURCE_LAST_SEQNO] = last_seqno
+        self.words[LAST_SOURCE_WALL_NS] = last_commit_wall_ns
+
+    def note_receiver(self, pid: int, alive_ns: int, *, connected: bool) -> None:
+        """The Receiver Server lives (monotonic nanoseconds), and whether a source is connected. pid 0: it leaves."""
+        self.words[RECEIVER_PID] = pid
+        self.words[RECEIVER_ALIVE_NS] = alive_ns
+        self.words[CONNECTED] = int(connected)
+
+    # The consumer.
+
+    def peek(self, address: int | None = None) -> Iterator[ReceivedRecord]:
+        """The records from `address` on (default: the first that is not freed), copied, until there is no more.
+
+        DamagedError for a record that does not verify: nothing after it can be read; ask for a new pool.
+        """
+        words = self.words
+        capacity = self.capacity
+        place: int = words[READ] if address is None else address
+        while place < words[WRITTEN]:
+            offset = place % capacity
+            room = room_at(place, capacity)
+            if room < HEAD_BYTES:
+                place += room
+                continue
+            available = min(room, words[WRITTEN] - place)
+            head_bytes = bytes(self._ring[offset : offset + HEAD_BYTES])
+            length = min(whole_bytes(head_bytes), available)
+            chunk = bytes(self._ring[offset : offset + length])
+            head = parse(chunk, 0, place)
+            if head is None:
+                raise DamagedError(
+                    f"the receive pool does not verify at address {place}",
+                    where=str(self.memory.path),
+                    do="Restart the Receiver Server: it makes a new pool, and what is not applied is sent again",
+                    address=place,
+                )
+            following = place + aligned(head.length)
+            if head.kind != RecordKind.PADDING:
+                if head.kind not in _DATA_KINDS:
+                    raise DamagedError(f"a record of unknown kind {head.kind}", where=str(self.memory.path))
+                yield ReceivedRecord(
+                    RecordKind(head.kind),
+                    head.first_seqno,
+                    head.last_seqno,
+                    head.count,
+                    chunk[HEAD_BYTES:],
+                    place,
+                    following,
+                )
+            place = following
+
+    def free(self, upto_address: int) -> None:
+        """What lies before `upto_address` is committed, its room may be used again. Going back is InternalError."""
+        if not self.words[READ] <= upto_address <= self.words[WRITTEN]:
+            raise InternalError(f"freeing up to {upto_address}, outside of what the receive pool holds")
+        self.words[READ] = upto_address
+
+    def note_applied(self, applied_seqno: int, durable_seqno: int) -> None:
+        """Positions for the Receiver Server's replies."""
+        self.words[APPLIED_SEQNO] = applied_seqno
+        self.words[DURABLE_SEQNO] = durable_seqno
+
+    def note_update_process(self, pid: int, alive_ns: int, state: int = 0) -> None:
+        """The Update Process lives (monotonic nanoseconds). pid 0: it leaves."""
+        self.words[UPDATE_PID] = pid
+        self.words[UPDATE_ALIVE_NS] = alive_ns
+        self.words[UPDATE_STATE] = state
+
+    def request_restart(self) -> int:
+        """Ask the producer to begin anew behind what is applied. Read nothing until `restart_done(number)`."""
+        number: int = max(self.words[RESTART_REQUEST], self.words[RESTART_DONE]) + 1
+        self.words[RESTART_REQUEST] = number
+        return number
+
+    def restart_done(self, number: int) -> bool:
+        """Whether that request was answered."""
+        return self.words[RESTART_DONE] >= number
+
+    @property
+    def update_sleeper(self) -> memoryview:
+        """The sleeper byte of the Update Process."""
+        return self.memory.view[SLEEPERS_OFFSET + UPDATE_SLOT : SLEEPERS_OFFSET + UPDATE_SLOT + 1]
+
+    def _recount(self) -> None:
+        """What the records themselves say was received; the words of a killed producer may be one record behind."""
+        words = self.words
+        last: int = words[LAST_RECEIVED_SEQNO]
+        parts: int = words[RECEIVED_PARTS]
+        if words[APPLIED_SEQNO] > last:  # the record not noted is freed already
+            last, parts = words[APPLIED_SEQNO], 0
+        for record in self.peek():
+            if record.kind is RecordKind.PARTS:
+                if record.first_seqno == last + 1:
+                    parts = max(parts, read_part(record.data, 0)[1] + record.count)
+            elif record.kind is not RecordKind.CATALOGUE and record.last_seqno > last:
+                last, parts = record.last_seqno, 0
+        words[RECEIVED_PARTS] = parts
+        words[LAST_RECEIVED_SEQNO] = last
