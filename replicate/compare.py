@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from replicate.barrier import Barrier
@@ -19,9 +19,8 @@ from replicate.database.digest import Comparison, RegionDigest
 from replicate.door import Door
 from replicate.errors import NotFoundError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance import Instance
-from replicate.opening import open_door
 from replicate.pool import control as word
-from replicate.snapshot import Snapshot, take_snapshot
+from replicate.snapshot import Snapshot, door_of, take_snapshot
 from replicate.wait import poll_until
 
 TRIES_MAX = 5
@@ -75,7 +74,7 @@ def digest(
     `at` must be the last one when it is looked at. Raises TryAgainError when `at` is passed already, or not reached
     within `timeout_s` seconds; UsageError for a negative number; BusyError while another barrier stands.
     """
-    with closing(open_door(instance)) as door, snapshot_at(door, at, timeout_s=timeout_s) as snapshot:
+    with door_of(instance) as door, snapshot_at(door, at, timeout_s=timeout_s) as snapshot:
         return InstanceDigest(
             instance.name,
             snapshot.seqno,
@@ -139,7 +138,7 @@ def compare(
     if first.content.network != second.content.network:
         raise WrongNetworkError("the two instances belong to different networks", where=str(second.path))
     with ExitStack() as stack:
-        doors = [stack.enter_context(closing(open_door(instance))) for instance in (first, second)]
+        doors = [stack.enter_context(door_of(instance)) for instance in (first, second)]
         if at is not None:
             held = [stack.enter_context(snapshot_at(door, at, timeout_s=timeout_s)) for door in doors]
         elif second.role == "primary" and first.role == "secondary":

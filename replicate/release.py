@@ -9,7 +9,6 @@ Refuses to know: what other regions the instance has, and what the secondaries m
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 
 from replicate.daemon_files import DaemonFiles, daemon_names
 from replicate.database.bookkeeping import check_region_identity, is_region
@@ -17,8 +16,7 @@ from replicate.database.sqlite import open_region, remove
 from replicate.errors import AlreadyRunningError
 from replicate.instance import Instance
 from replicate.locks import FileLock
-from replicate.opening import open_door
-from replicate.snapshot import finish_regions
+from replicate.snapshot import door_of, finish_regions
 
 
 def release_region(
@@ -34,7 +32,7 @@ def release_region(
     check_nothing_runs(instance)
     if finish is not None:
         finish()
-    with closing(open_door(instance)) as door:
+    with door_of(instance) as door:
         finish_regions(door, timeout_s)
         lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
         try:

@@ -10,10 +10,11 @@ Refuses to know: networks (a copy over one, or by file, is made elsewhere), and 
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,11 +33,17 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.instance import Instance
-from replicate.instance_file import replace_file
+from replicate.instance_file import io_error, replace_file
+from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
+from replicate.journal.header import SegmentHeader
+from replicate.journal.spool import remove_orphans
 from replicate.locks import FileLock
-from replicate.opening import begin_journal, open_door
+from replicate.opening import make_chain
 from replicate.pool import control as word
-from replicate.snapshot import Snapshot, take_snapshot
+from replicate.pool.shared_memory import PoolKind, retire
+from replicate.snapshot import Snapshot, door_of, take_snapshot
+from replicate.transaction import Catalogue
+from replicate.vector import Position
 
 MARKER: Final = "seeding"
 """A file of this name in the instance says that a seed has begun and not ended."""
@@ -135,7 +142,7 @@ def _seed(primary: Instance, secondary: Instance, restart: bool, progress: Progr
     copies = secondary.path / "regions" / COPIES
     shutil.rmtree(copies, ignore_errors=True)
     copies.mkdir(mode=0o700)
-    with closing(open_door(primary)) as door:
+    with door_of(primary) as door:
         consumer = _register(primary, secondary, door)
         copied: dict[str, int] = {}
         with take_snapshot(door, timeout_s=timeout_s) as snapshot:
@@ -183,10 +190,38 @@ def _settle(secondary: Instance, snapshot: Snapshot, copies: Path, names: list[s
             csn=snapshot.csn,
         )
         made.append((name, region, secondary.path / "regions" / f"{name}.db"))
-    begin_journal(secondary, snapshot.position, snapshot.catalogue.newest())
+    begin_journal(secondary, snapshot.position, snapshot.catalogue)
     for name, region, place in made:
         for suffix in ("-wal", "-shm", "-journal"):
             Path(f"{place}{suffix}").unlink(missing_ok=True)
         (copies / f"{name}.db").replace(place)
         secondary.register_region(name, region, place)
     copies.rmdir()
+
+
+def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:
+    """Replace the instance's journal by an empty one behind `position`, where `catalogue`'s definitions are in force.
+
+    Whoever has the old one open learns it at its next use (its pool is retired). Raises BusyError, JournalIOError,
+    DiskFullError; the journal is then empty or the old one's newest part.
+    """
+    lock = FileLock(instance.locks_directory / "commit.lock")
+    try:
+        lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
+        retire(PoolKind.JOURNAL, instance.content.uuid)
+        directory = instance.journal_directory
+        remove_orphans(directory)
+        chain = make_chain(instance)
+        for first_seqno in sorted(chain.first_seqnos(), reverse=True):
+            os.unlink(chain.path_of(first_seqno))
+        DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
+        content = instance.content
+        header = SegmentHeader(
+            content.network, content.uuid, content.incarnation, position.last_seqno + 1, time.time_ns()
+        )
+        in_force = catalogue.newest().at(position.vector, position.chains)
+        make_chain(instance).create_first(header, in_force).close()
+    except OSError as error:
+        raise io_error(error, "the journal could not be begun anew", str(instance.journal_directory)) from error
+    finally:
+        lock.close()

@@ -19,10 +19,21 @@ from replicate.door import Door
 from replicate.errors import BusyError
 from replicate.instance import Instance
 from replicate.locks import FileLock
+from replicate.opening import close_door, open_door
 from replicate.pool import control as word
 from replicate.redo import redo_region
 from replicate.transaction import Catalogue
 from replicate.vector import Position
+
+
+@contextmanager
+def door_of(instance: Instance) -> Iterator[Door]:
+    """The instance's door for the length of a block. Raises what open_door raises."""
+    door = open_door(instance)
+    try:
+        yield door
+    finally:
+        close_door(door)
 
 
 @dataclass(frozen=True, slots=True)

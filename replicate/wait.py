@@ -13,8 +13,8 @@ from typing import Final
 
 from replicate.errors import TryAgainError, UsageError
 from replicate.instance import Instance
-from replicate.opening import open_door
 from replicate.pool import control as word
+from replicate.snapshot import door_of
 
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
@@ -42,8 +42,7 @@ def wait_for_seqno(instance: Instance, seqno: int, *, timeout_s: float) -> int:
     """
     if seqno < 0:
         raise UsageError(f"{seqno} is no sequence number", do="Give --seqno N, with N at least 0")
-    door = open_door(instance)
-    try:
+    with door_of(instance) as door:
         words = door.words
         if not poll_until(lambda: bool(words[word.LAST_SEQNO] >= seqno), timeout_s):
             raise TryAgainError(
@@ -54,5 +53,3 @@ def wait_for_seqno(instance: Instance, seqno: int, *, timeout_s: float) -> int:
                 last=words[word.LAST_SEQNO],
             )
         return int(words[word.LAST_SEQNO])
-    finally:
-        door.close()

@@ -11,6 +11,7 @@ Used by one thread at a time.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,6 @@ from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
-
-from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
 
 from replicate.apply_session import ApplySession
 from replicate.errors import (
@@ -32,7 +31,9 @@ from replicate.errors import (
     RollbackNeededError,
 )
 from replicate.journal.record import FrameBatch, decode_batch, read_part
+from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
+from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
 from replicate.settings import UpdateConfig
 from replicate.transaction import Catalogue, History, Kind, Op, TableDefinition
 from replicate.vector import Position
@@ -96,7 +97,8 @@ class Applier:
         """Of each record in the window: its last seqno, and the address up to which it may be freed then."""
         self._large: LargeApply | None = None
         self._fresh = True
-        self._restart_asked = 0
+        self._restart_asked = pool.restart_requested()
+        """A predecessor may have asked, and died before it was answered."""
         self.publish()
 
     @property
@@ -211,6 +213,7 @@ class Applier:
 
     def _ask_restart(self, why: str, done: Done) -> Waiting:
         self._abandon()
+        self.publish()
         done.text = why
         self._restart_asked = self.pool.request_restart()
         return Waiting.RESTART
@@ -413,7 +416,9 @@ class Applier:
                 return Waiting.LOCK
             for rows in self.session.rows.values():
                 rows.seqno = seqno
-            self._large = LargeApply(seqno, self.session.spool(seqno), self.apply_changes)
+            directory = self.session.door.instance.journal_directory
+            spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
+            self._large = LargeApply(seqno, spool, self.apply_changes)
         try:
             count = self._large.take(record.data, skip)
         except (DamagedError, NotSupportedError) as error:

@@ -9,10 +9,11 @@ Refuses to know: the receive pool, and how the transaction is committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from replicate.errors import DivergedError, GapError, JournalDamagedError
+from replicate.errors import GapError, JournalDamagedError
 from replicate.journal.record import UNPACK_ERRORS, chain_of, read_part, unpacker
+from replicate.journal.spool import Spool
 from replicate.transaction import Kind, Op, unpack_partitions
 from replicate.vector import Position
 from update_process.batch import PAYLOAD, OpenLarge, diverged
@@ -20,36 +21,21 @@ from update_process.batch import PAYLOAD, OpenLarge, diverged
 _DEFINES: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 
 
-class PartSpool(Protocol):
-    """Where the raw part frames go, to become a segment of our own journal."""
-
-    def write_frame(self, frame: bytes) -> None:
-        """Append one whole part frame."""
-
-    def abort(self) -> None:
-        """Forget everything."""
-
-
 class LargeApply:
     """The large transaction `seqno`. Create it inside the open transaction that its rows go into."""
 
-    def __init__(self, seqno: int, spool: PartSpool, apply_changes: Callable[[list[Any]], None]) -> None:
+    def __init__(self, seqno: int, spool: Spool, apply_changes: Callable[[list[Any]], None]) -> None:
         self.seqno = seqno
         self.spool = spool
-        self.next_part = 0
         self.defines = False
         self._apply = apply_changes
         self._unpacker: Any = unpacker()
         self._pending: list[Any] = []
-        self._chain = 0
-        self._token = 0
-        self._origin = 0
-        self._stream_bytes = 0
 
     @property
     def where(self) -> OpenLarge:
         """How far it has come."""
-        return OpenLarge(self.seqno, self.next_part)
+        return OpenLarge(self.seqno, self.spool.part_count)
 
     def abort(self) -> None:
         """Forget the spool; the caller rolls the rows back."""
@@ -68,32 +54,14 @@ class LargeApply:
             if skip:
                 skip -= 1
             else:
-                self._take_one(bytes(data[offset:end]), head.origin, head.csn, head.chain, number, piece)
+                # The spool checks everything: number, token, origin, length and chain hash.
+                self.spool.write_frame(bytes(data[offset:end]))
+                self._take_piece(number, piece)
                 taken += 1
             offset = end
         return taken
 
-    def _take_one(self, frame: bytes, origin: int, token: int, chain: int, number: int, piece: memoryview) -> None:
-        if number != self.next_part:
-            raise GapError(
-                f"part {self.next_part} of transaction {self.seqno} should come next, but part {number} came",
-                expected=self.next_part,
-                got=number,
-                seqno=self.seqno,
-            )
-        if number == 0:
-            self._token, self._origin = token, origin
-        elif (token, origin) != (self._token, self._origin):
-            raise JournalDamagedError(f"part {number} belongs to another transaction than {self.seqno}")
-        if chain_of(frame, self._chain) != chain:
-            raise DivergedError(
-                f"part {number} of transaction {self.seqno} does not continue the part before it",
-                do="Start the Update Process again: the parts are sent anew",
-                seqno=self.seqno,
-                part=number,
-            )
-        self.spool.write_frame(frame)
-        self._stream_bytes += len(piece)
+    def _take_piece(self, number: int, piece: memoryview) -> None:
         try:
             self._unpacker.feed(piece)
             self._pending.extend(self._unpacker)
@@ -105,23 +73,18 @@ class LargeApply:
         changes, self._pending = self._pending[:whole], self._pending[whole:]
         self.defines = self.defines or not _DEFINES.isdisjoint(changes[0::4])
         self._apply(changes)
-        self._chain = chain
-        self.next_part = number + 1
 
     def finish(self, frame: bytes, body: Sequence[Any], before: Position) -> Position:
-        """Check the commit frame against what was taken; the position after it. Raises as `take`."""
+        """Check the commit frame against what was taken, sync the spool; the position after it. Raises as `take`."""
         if body[0] != Kind.LARGE or len(body) != PAYLOAD + 5 or body[1] != self.seqno:
             raise JournalDamagedError(f"the commit of large transaction {self.seqno} should stand here")
         token, part_count, stream_bytes, last_part_chain, packed = body[PAYLOAD:]
         _, _, _, chain, origin, origin_seqno, _ = body[:PAYLOAD]
-        taken = (self._token, self._origin, self.next_part, self._stream_bytes, self._chain)
-        if self._pending or (token, origin, part_count, stream_bytes, last_part_chain) != taken:
+        if self._pending or (token, origin) != (self.spool.token, self.spool.origin):
             raise JournalDamagedError(
                 f"the commit of large transaction {self.seqno} does not fit its parts",
                 do="Start the Update Process again: the parts are sent anew",
                 seqno=self.seqno,
-                parts=part_count,
-                parts_taken=self.next_part,
             )
         last, last_chain = before.chains.get(origin, (0, 0))
         if origin_seqno != last + 1:
@@ -133,4 +96,5 @@ class LargeApply:
             )
         if chain_of(frame, last_chain) != chain:
             raise diverged(self.seqno, origin, origin_seqno)
+        self.spool.finish_received(part_count, stream_bytes, last_part_chain)
         return before.advanced(self.seqno, origin, origin_seqno, chain, unpack_partitions(packed))

@@ -21,8 +21,9 @@ from replicate.apply_session import ApplySession, open_apply_session
 from replicate.daemon import DaemonContext
 from replicate.errors import NotFoundError, PoolReplacedError, TryAgainError
 from replicate.instance import Instance
+from replicate.opening import close_door
 from replicate.pool.doorbell import Doorbell
-from replicate.pool.receive_pool import ReceivePool
+from replicate.pool.receive_pool import UPDATE_SLOT, ReceivePool
 from replicate.statistics import Statistics
 from update_process.applier import Applier, Done, Waiting
 
@@ -50,7 +51,7 @@ async def serve(context: DaemonContext) -> None:
         await _Driver(context, instance, session).run()
     finally:
         session.close()
-        session.door.close()
+        close_door(session.door)
 
 
 class _Driver:
@@ -100,14 +101,13 @@ class _Driver:
         return None
 
     async def _apply_from(self, pool: ReceivePool) -> None:
-        path = self._instance.run_directory / UPDATE_DOORBELL
         applier = Applier(
             self._session, pool, self._context.config.update, conflict_directory=self._instance.conflict_directory
         )
         self._log.info("receive pool attached", next_seqno=applier.next_seqno)
         pool.note_update_process(os.getpid(), time.monotonic_ns())
         try:
-            with closing(Doorbell.create_reader(path, pool.update_sleeper)) as bell:
+            with closing(Doorbell.claim(pool, self._instance.run_directory, UPDATE_SLOT)) as bell:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._say_alive, pool)
                     await self._loop(pool, applier, bell)
@@ -127,6 +127,7 @@ class _Driver:
             pool.check_current()
             if context.stop_requested.is_set() and self._stop_seqno is None:
                 self._stop_seqno = pool.last_received_seqno
+            seen = pool.written_address
             done = await trio.to_thread.run_sync(applier.work, SLICE_S, self._stop_asked(applier))
             self._note(done, applier)
             if self._stop_seqno is not None and (
@@ -134,7 +135,7 @@ class _Driver:
             ):
                 return
             if done.waiting in (Waiting.NOTHING, Waiting.PART):
-                await bell.wait(NAP_S)
+                await bell.wait(lambda seen=seen: pool.written_address != seen, NAP_S)
             elif done.waiting is not Waiting.MORE:
                 await trio.sleep(SHORT_NAP_S)
 
@@ -204,4 +205,4 @@ def finish_received(instance: Instance, *, timeout_s: float) -> int:
             return applier.applied_seqno
     finally:
         session.close()
-        session.door.close()
+        close_door(session.door)
