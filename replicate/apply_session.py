@@ -19,6 +19,8 @@ from replicate.database.bookkeeping import (
     check_region_identity,
     read_scr,
     schema_version,
+    scr_chains,
+    scr_vector,
     store_schema_version,
     write_scr,
 )
@@ -29,7 +31,7 @@ from replicate.errors import InternalError, NotFoundError, OutcomeUnknownError, 
 from replicate.failpoint import hit
 from replicate.instance import Instance
 from replicate.instance_file import RegionEntry
-from replicate.journal.record import FrameBatch, Head, walk
+from replicate.journal.record import FrameBatch, Head, read_head, walk
 from replicate.journal.spool import Spool
 from replicate.limits import PARTITION_STREAM
 from replicate.locks import FileLock
@@ -37,7 +39,7 @@ from replicate.opening import open_door
 from replicate.pool import control as word
 from replicate.redo import redo_region
 from replicate.transaction import Catalogue
-from replicate.vector import Position, SynchronizationVector
+from replicate.vector import Position
 
 REGION_LOCK_TIMEOUT_S: Final = 30.0
 
@@ -151,27 +153,30 @@ class ApplySession:
             last = self._last_head(batch)
             with door.locked():
                 door.append(batch.data, batch.first_seqno, self._bits(), defines=defines)
-                door.sync_appended()
+                door.durability.sync_appended(door.segment())
                 self._commit_regions(batch.last_seqno)
                 hit("apply.after_commit")
                 self._note_schema(defines)
-                door.finish(batch.data, batch.first_seqno, last, batch.count, defines=defines)
+                door.finish_batch(batch, last, defines=defines)
         except BaseException:
             self.rollback()
             raise
         self._committed(position)
 
-    def commit_large(self, spool: Spool, frame: bytes, position: Position, csn: int, *, defines: bool = False) ->
-    None:
+    def commit_large(self, spool: Spool, frame: bytes, position: Position, csn: int, *, defines: bool = False) -> None:
         """Commit a large transaction whose part frames were spooled; `frame` is its commit frame as it came."""
         door = self.door
+        head = read_head(frame)
         try:
+            if head.seqno != self.position.last_seqno + 1 or head.seqno != position.last_seqno:
+                raise InternalError(f"large transaction {head.seqno} does not follow {self.position.last_seqno}")
             self._write_scr(position, csn, defines)
             with door.locked():
-                door.adopt_received(spool, frame, self._bits())
+                door.adopt_received(spool, head, frame, self._bits())
                 self._commit_regions(position.last_seqno)
+                hit("apply.after_commit")
                 self._note_schema(defines)
-                door.finish_received(frame, position)
+                door.finish_adopted(head)
         except BaseException:
             self.rollback()
             raise
@@ -245,9 +250,9 @@ class ApplySession:
 
     @staticmethod
     def _last_head(batch: FrameBatch) -> Head:
-        last = None
-        for _, last in walk(batch.data):
-            pass
+        last: Head | None = None
+        for _, head in walk(batch.data):
+            last = head
         if last is None or last.seqno != batch.last_seqno:
             raise InternalError(f"a batch that should end with {batch.last_seqno} does not")
         return last
@@ -262,13 +267,8 @@ class ApplySession:
 
 def read_position(connection: apsw.Connection, last_seqno: int) -> Position:
     """The position that a region's checkpoint records tell, at the journal's `last_seqno`."""
-    entries: dict[tuple[int, int], int] = {}
-    chains: dict[int, tuple[int, int]] = {}
-    for row in read_scr(connection):
-        entries[row.origin, row.partition] = row.origin_seqno
-        if row.partition == PARTITION_STREAM:
-            chains[row.origin] = (row.origin_seqno, row.chain)
-    return Position(last_seqno, SynchronizationVector(entries), chains)
+    rows = read_scr(connection)
+    return Position(last_seqno, scr_vector(rows), scr_chains(rows))
 
 
 def open_apply_session(instance: Instance) -> ApplySession:

@@ -30,11 +30,11 @@ from replicate.errors import (
     ForkedError,
     NotPrimaryError,
     OutcomeUnknownError,
-    ReplicateError,
     SchemaChangedError,
     SnapshotStaleError,
 )
 from replicate.failpoint import hit
+from replicate.journal.record import read_head
 from replicate.limits import RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.locks import FileLock
 from replicate.pool import control as word
@@ -146,14 +146,13 @@ class RegionSession:
         door = self.door
         try:
             with door.locked():
-                seqno = self._commit_spooled(captured) if captured.spool is not None else
-                self._commit_framed(captured)
+                seqno = self._commit_spooled(captured) if captured.spool is not None else self._commit_framed(captured)
         except BaseException:
             self._abandon()
             raise
         self._lock.release()
         self.last_seqno = seqno
-        door.after_commit(seqno)
+        door.durability.after_commit(seqno)
         return seqno
 
     def rollback(self) -> None:
@@ -177,13 +176,13 @@ class RegionSession:
         whole = len(allotted.frame) <= RING_RECORD_BYTES_MAX
         durable = words[word.LAST_DURABLE_SEQNO]
         if seqno - RING_SLOTS > durable:
-            door.sync_locked()  # the slot that we overwrite must not hold the only durable copy
+            door.sync_to_end()  # the slot that we overwrite must not hold the only durable copy
         write_slot(self.connection, seqno, allotted.frame if whole else None)
         hit("commit.before_append")
         door.append(allotted.frame, seqno, self._bit, defines=captured.defines)
         if not whole or captured.schema_changed:
             # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
-            door.sync_appended()
+            door.durability.sync_appended(door.segment())
         try:
             self.connection.execute("COMMIT")
         except apsw.Error as error:
@@ -204,7 +203,7 @@ class RegionSession:
             self._after_failed_commit(allotted, error)
         if captured.schema_changed:
             words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
-        door.finish_adopted(allotted)
+        door.finish_adopted(read_head(allotted.frame))
         return allotted.seqno
 
     def _write_slot_none(self, seqno: int) -> None:
@@ -219,7 +218,7 @@ class RegionSession:
                 connection.execute("ROLLBACK")
             has_it = region_seqno(connection) >= allotted.seqno
         except apsw.Error as second:
-            self.door.poison(5)
+            self.door.poison(error)
             raise OutcomeUnknownError(
                 f"COMMIT of transaction {allotted.seqno} failed ({error}), and the region can not be read ({second})",
                 where=self.where,
@@ -262,15 +261,17 @@ class RegionSession:
         found = schema_version(self.connection)
         if found != words[index]:
             raise SchemaChangedError(
-                f"another client changed the schema of region {self.entry.name} (schema version {found}, ours
-                {words[index]})", where=self.where, do="Run: replicate region release; then add the database again and
-                seed the secondaries",
+                f"another client changed the schema of region {self.entry.name} "
+                f"(schema version {found}, ours {words[index]})",
+                where=self.where,
+                do="Run: replicate region release; then add the database again and seed the secondaries",
             )
 
     def _stale(self) -> SnapshotStaleError:
         return SnapshotStaleError(
-            "another transaction has written since this one began to read", where=self.where, do="Roll back, then try
-            again"
+            "another transaction has written since this one began to read",
+            where=self.where,
+            do="Roll back, then try again",
         )
 
     def _execute(self, sql: str) -> None:
@@ -287,8 +288,3 @@ class RegionSession:
             pass  # SQLite has rolled back by itself, or the connection is closed
         finally:
             self._lock.release()
-
-
-def named(error: apsw.Error, where: str) -> ReplicateError:
-    """Our error for one of SQLite's (for callers that may not import database/)."""
-    return translate(error, where=where)

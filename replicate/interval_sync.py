@@ -1,9 +1,9 @@
 """The policy `interval`: a thread of the writing process that syncs the journal within a set time after a commit.
 
-Guarantees: a commit is synced at most `interval_s` seconds after `wake`, and when the process ends normally; an idle process costs
-nothing. A writer that is *killed* leaves its last second to the next one that syncs (another writer, the Source Server before it
-sends): a kill alone loses nothing, the pages are the kernel's.
-Refuses to know: what is synced. The first failure is kept by the door for everyone; the thread then ends.
+Guarantees: a commit is synced at most `interval_s` seconds after `wake`, and when the process ends normally; an idle
+process costs nothing. A writer that is *killed* leaves its last second to the next one that syncs (another writer,
+the Source Server before it sends): a kill alone loses nothing, the pages are the kernel's. Refuses to know: what is
+synced. The first failure is kept by the door for everyone; the thread then ends.
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+"""Opening an instance's commit door: attach to the control block that is there, or recover and make a new one.
+
+Guarantees: one door per process and instance, shared by its users and closed with the last; a door is only handed out
+over a control block that recovery has made or that live processes use; a forked child gets its own. Refuses to know:
+what recovery does (recovery.py), what a door is used for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Final
+
+from replicate.door import Door
+from replicate.errors import NotFoundError
+from replicate.instance import Instance
+from replicate.journal.chain import Chain
+from replicate.journal.durable import DurableSidecar
+from replicate.journal.header import SegmentHeader
+from replicate.journal.record import history_payload
+from replicate.journal.segment import sync_directory
+from replicate.locks import FileLock
+from replicate.pool import control as word
+from replicate.pool.journal_pool import JournalPool
+from replicate.pool.shared_memory import PoolKind, retire
+from replicate.recovery import LOCK_TIMEOUT_S, attach_or_recover
+from replicate.transaction import Catalogue, History, Kind
+from replicate.vector import Position
+
+_lock: Final = threading.Lock()
+_doors: Final[dict[tuple[int, str], Door]] = {}
+
+
+def open_door(instance: Instance) -> Door:
+    """The door of `instance` in this process; `close_door` it once for each time it was opened.
+
+    Raises NotFoundError (a secondary that was not seeded yet), JournalDamagedError, RegionDamagedError,
+    ConflictError, BusyError and what opening files raises. Nothing stays open after a failure.
+    """
+    key = (os.getpid(), os.path.realpath(instance.path))
+    with _lock:
+        door = _doors.get(key)
+        if door is not None and not door.pool.is_current():
+            # Somebody has recovered meanwhile; those who still use the old one are told at their next commit.
+            del _doors[key]
+            door = None
+        if door is None:
+            chain = make_chain(instance)
+            pool: JournalPool = attach_or_recover(instance, chain)
+            door = Door(instance, pool, chain, on_close=close_door)
+            open_history(door)
+            _doors[key] = door
+        door.users += 1
+        return door
+
+
+def close_door(door: Door) -> None:
+    """Give a door up; the last one closes it."""
+    with _lock:
+        door.users -= 1
+        if door.users > 0:
+            return
+        for key, known in list(_doors.items()):
+            if known is door:
+                del _doors[key]
+    if door.pid == os.getpid():
+        door.dispose()
+
+
+def make_chain(instance: Instance) -> Chain:
+    """The chain of the instance's own segments."""
+    return Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
+
+
+def is_seeded(instance: Instance) -> bool:
+    """True when the instance has a journal: at once on a primary, after the seed on a secondary."""
+    return instance.role == "primary" or bool(make_chain(instance).first_seqnos() and instance.regions)
+
+
+def require_seeded(instance: Instance) -> None:
+    """NotFoundError when a secondary has not been seeded yet."""
+    if not is_seeded(instance):
+        raise NotFoundError(
+            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed --from PRIMARY"
+        )
+
+
+def open_history(door: Door) -> None:
+    """Append the record that opens our incarnation, if a primary's journal does not have it yet.
+
+    So it makes no difference whether the instance is new, or recovery raised the incarnation and was killed then.
+    """
+    if door.instance.role != "primary" or door.words[word.OWN_ORIGIN_SEQNO]:
+        return
+    with door.locked():
+        catalogue = door.catalogue()
+        content = door.instance.content
+        if door.words[word.OWN_ORIGIN_SEQNO] or any(h.origin == content.origin for h in catalogue.histories):
+            return
+        own = [history for history in catalogue.histories if history.instance == content.uuid]
+        previous = own[-1].origin.key if own else 0
+        reason = "a new instance" if not own else "numbers of the incarnation before could have been used twice"
+        history = History(content.uuid, content.name, content.incarnation, previous, door.position().vector, reason)
+        payload, count = history_payload(history)
+        allotted = door.allot(payload, count, Kind.HISTORY)
+        door.append(allotted.frame, allotted.seqno, 0, defines=True)
+        door.durability.sync_appended(door.segment())
+        door.finish_own(allotted, defines=True)
+        door.durability.note_durable(allotted.seqno)
+
+
+def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:
+    """Give a secondary a journal that begins behind `position` (after a seed). What was there before is removed.
+
+    The caller sees to it that no daemon of the instance runs. Killed in the middle, it is done again by the next
+    seed.
+    """
+    chain = make_chain(instance)
+    lock = FileLock(instance.locks_directory / "commit.lock")
+    try:
+        lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
+        retire(PoolKind.JOURNAL, instance.content.uuid)
+        for first_seqno in chain.first_seqnos():
+            os.unlink(chain.path_of(first_seqno))
+        sync_directory(chain.directory)
+        DurableSidecar.create(instance.journal_directory / "durable", position.last_seqno).close()
+        content = instance.content
+        header = SegmentHeader(
+            content.network, content.uuid, content.incarnation, position.last_seqno + 1, time.time_ns()
+        )
+        chain.create_first(header, catalogue.at(position.vector, position.chains)).close()
+    finally:
+        lock.close()

@@ -1,0 +1,177 @@
+"""Rolling a region forward from the journal: what was appended but not committed there.
+
+Guarantees: each transaction is one SQLite transaction together with its number; what the region has already is
+skipped; whole before-images are checked as the Update Process checks them, and a mismatch stops with a named error
+and nothing half done. Refuses to know: why the work is unfinished. The caller holds the region's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from replicate.database.bookkeeping import (
+    ScrRow,
+    region_seqno,
+    schema_version,
+    store_schema_version,
+    write_scr,
+    write_slot,
+)
+from replicate.database.rows import RowApplier
+from replicate.database.sqlite import open_region, translate
+from replicate.errors import InternalError, RegionDamagedError
+from replicate.instance import Instance
+from replicate.instance_file import RegionEntry
+from replicate.journal.chain import Chain
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import FIXED_ELEMENTS, Head, decode_batch, read_head, read_part, unpacker
+from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
+from replicate.pool import control as word
+from replicate.transaction import Catalogue, Kind, Op, TableDefinition
+
+if TYPE_CHECKING:
+    from replicate.door import Door
+
+
+def redo_region(door: Door, entry: RegionEntry) -> int:
+    """Bring the region up to what was appended for it; returns its seqno. Marks it done in the control block.
+
+    Raises ConflictError, RegionDamagedError, JournalMissingError, JournalDamagedError and what SQLite says.
+    """
+    words = door.words
+    target = int(words[word.REGION_APPENDED + entry.region_id])
+    connection = open_region(entry.path, applier=True)
+    try:
+        have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
+        words[word.REGION_SCHEMA + entry.region_id] = schema_version(connection)
+    finally:
+        connection.close(True)
+    words[word.REGION_DONE + entry.region_id] = target
+    return have
+
+
+def roll_forward(
+    instance: Instance,
+    chain: Chain,
+    entry: RegionEntry,
+    connection: apsw.Connection,
+    target: int,
+    own_origin: int,
+) -> int:
+    """Apply to one region what the journal has for it above the region's own seqno, up to `target`; its seqno
+    then."""
+    have = region_seqno(connection)
+    if have >= target:
+        return have
+    reader = ChainReader(chain, max(have + 1, chain.first_seqnos()[0]))
+    try:
+        known = reader.catalogue_at(reader.next_seqno)
+        redo = _Redo(instance, entry, connection, known, own_origin)
+        while (found := reader.read(BATCH_BYTES_MAX, target)) is not None:
+            if isinstance(found, LargeTransaction):
+                redo.large(found)
+                continue
+            offset = 0
+            for body in decode_batch(found.data)[2::3]:
+                head = read_head(found.data, offset)
+                redo.frame(found.data[offset : offset + head.frame_bytes], head, body)
+                offset += head.frame_bytes
+    finally:
+        reader.close()
+    return region_seqno(connection)
+
+
+class _Redo:
+    """One region's redo: routes changes to it, and keeps its number as the commit door would have."""
+
+    def __init__(
+        self, instance: Instance, entry: RegionEntry, connection: apsw.Connection, known: Catalogue, own_origin: int
+    ) -> None:
+        self._own_origin = own_origin
+        self._is_primary = instance.role == "primary"
+        self._name = entry.name
+        self._where = str(entry.path)
+        self._connection = connection
+        self._tables: dict[int, TableDefinition] = dict(known.definitions)
+        self._touched: set[int] = set()
+        here = {key: one for key, one in known.definitions.items() if one.region == entry.name}
+        self._rows = RowApplier(connection, here, region=entry.name)
+
+    def frame(self, frame: bytes, head: Head, body: Sequence[Any]) -> None:
+        """Redo one whole transaction, if it touches this region (on a secondary every one moves its SCR)."""
+        self._touched.clear()
+        changes = [] if head.kind != Kind.TRANSACTION else self._ours(body[FIXED_ELEMENTS:])
+        if not changes and self._is_primary:
+            return
+        record = frame if len(frame) <= RING_RECORD_BYTES_MAX else None
+        self._transaction(head, [changes] if changes else [], record)
+
+    def large(self, large: LargeTransaction) -> None:
+        """Redo a large transaction part by part."""
+        self._touched.clear()
+        self._transaction(read_head(large.commit_frame), self._runs(large), None)
+
+    def _runs(self, large: LargeTransaction) -> Iterator[list[Any]]:
+        stream = unpacker()
+        waiting: list[Any] = []
+        for part in large.parts(0):
+            stream.feed(read_part(part)[2])
+            waiting.extend(stream)
+            whole = len(waiting) // 4 * 4
+            yield self._ours(waiting[:whole])
+            del waiting[:whole]
+        if waiting:
+            raise RegionDamagedError(f"large transaction {large.seqno} ends inside a change", where=self._where)
+
+    def _transaction(self, head: Head, runs: Any, record: bytes | None) -> None:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._rows.begin()
+                self._rows.seqno = head.seqno
+                for run in runs:
+                    self._rows.apply_all(run)
+                store_schema_version(connection)
+                if head.origin == self._own_origin and self._is_primary:
+                    write_slot(connection, head.seqno, record)
+                else:
+                    row = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)
+                    write_scr(connection, [row, *self._partitions(head)])
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except apsw.Error as error:
+            raise translate(error, where=self._where) from error
+
+    def _partitions(self, head: Head) -> list[ScrRow]:
+        return [
+            ScrRow(head.origin, partition, head.origin_seqno, head.chain, head.csn, head.seqno)
+            for partition in sorted(self._touched)
+        ]
+
+    def _ours(self, flat: Sequence[Any]) -> list[Any]:
+        """The changes of this region; those of others only tell which partitions were touched."""
+        ours: list[Any] = []
+        for place in range(0, len(flat), 4):
+            op, ident, argument, values = flat[place : place + 4]
+            if op in (Op.COMMENT, Op.REGION):
+                continue
+            if op == Op.SCHEMA:
+                region = argument
+            else:
+                if op == Op.DEFINE:
+                    self._tables[ident] = TableDefinition.unpack(values)
+                definition = self._tables.get(ident)
+                if definition is None:
+                    raise InternalError(f"a change of table id {ident!r}, which was not defined before it")
+                region = definition.region
+                self._touched.add(definition.partition)
+            if region == self._name:
+                ours.extend((op, ident, argument, values))
+        return ours
