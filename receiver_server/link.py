@@ -343,6 +343,7 @@ class ReceiverLink(Link):
         return message.data
 
     def _took(self, size: int) -> None:
+        self._is_bulk_flowing = True
         self.received_bulk_bytes += size + BULK_OVERHEAD_BYTES
         self._unreported_bytes += size + BULK_OVERHEAD_BYTES
         self._regulate()

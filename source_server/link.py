@@ -222,13 +222,9 @@ class SourceLink(Link):
                 RefuseCode.PROTOCOL,
                 f"{self._peer_name()} acknowledges transaction {newest}; the last one sent is {self.last_sent_seqno}",
             )
-        if not self.acknowledged_bulk_bytes <= reply.received_bulk_bytes <= self.sent_bulk_bytes:
-            raise refusal(
-                RefuseCode.PROTOCOL,
-                f"{self._peer_name()} acknowledges {reply.received_bulk_bytes} bytes of journal frames; "
-                f"{self.sent_bulk_bytes} were sent, {self.acknowledged_bulk_bytes} acknowledged before",
-            )
-        self.acknowledged_bulk_bytes = reply.received_bulk_bytes
+        # A peer that overstates this only fills its own pool.
+        received_bulk_bytes = min(reply.received_bulk_bytes, self.sent_bulk_bytes)
+        self.acknowledged_bulk_bytes = max(self.acknowledged_bulk_bytes, received_bulk_bytes)
         self.last_reply = reply
         sent_at = self._beats.get(reply.number)
         for number in [known for known in self._beats if known <= reply.number]:
