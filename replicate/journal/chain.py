@@ -21,7 +21,6 @@ from replicate.journal.catalogue import catalogue_with
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import Head, read_head
-from replicate.journal.scan import ScanResult
 from replicate.journal.segment import (
     SegmentFile,
     create_segment,
@@ -31,6 +30,7 @@ from replicate.journal.segment import (
     segment_name,
     sync_directory,
 )
+from replicate.journal.tail import ScanResult
 from replicate.transaction import Catalogue
 
 __all__ = ["Chain", "ChainReader", "LargeTransaction", "Pruned", "Segment"]

@@ -82,6 +82,26 @@ class LargeTransaction:
             segment.close()
 
 
+def large_transaction(segment: SegmentFile) -> LargeTransaction:
+    """The large transaction that an adopted segment holds. JournalDamagedError when its commit frame is not its own."""
+    frame, transaction = segment.read_commit()
+    commit = transaction.content[0]
+    assert isinstance(commit, LargeCommit)
+    end = part_offset(0) + commit.part_count * PART_OVERHEAD_BYTES + commit.payload_bytes
+    if commit.part_count != part_count_of(commit.payload_bytes) or end != segment.header.commit_offset:
+        raise JournalDamagedError("the commit frame does not fit the parts before it", where=segment.path)
+    return LargeTransaction(
+        transaction.seqno,
+        segment.path,
+        commit.token,
+        commit.part_count,
+        commit.payload_bytes,
+        commit.last_part_chain,
+        commit.partitions,
+        frame,
+    )
+
+
 class ChainReader:
     """One reader's place in the chain. Holds one descriptor, and a sparse index of the segments it has walked.
 
@@ -124,7 +144,7 @@ class ChainReader:
             segment = self._segment or self._position()
             if segment.header.adopted:
                 if self._next_seqno == segment.header.first_seqno:
-                    large = self._large(segment)
+                    large = large_transaction(segment)
                     self._next_seqno += 1
                     return large
                 self._follow(segment)
@@ -207,8 +227,10 @@ class ChainReader:
         try:
             return measure(data, next_seqno=next_seqno, last_seqno=last_seqno, max_bytes=max_bytes, verify=verify)
         except DamagedError as error:
-            error.facts.update(offset=offset, seqno=error.facts.get("seqno", next_seqno))
-            raise type(error)(error.what, where=f"{segment.path}, offset {offset}", **error.facts) from error
+            # The first frame is the one that is wrong; its offset was in the piece, we name the one in the file.
+            named = type(error)(error.what, where=f"{segment.path}, offset {offset}")
+            named.facts.update({"seqno": next_seqno, **error.facts, "offset": offset})
+            raise named from error
 
     def _batch(self, segment: SegmentFile, max_bytes: int, last_seqno: int) -> FrameBatch | None:
         data = segment.read_some(max(max_bytes, FRAME_HEAD_BYTES), self._offset)
@@ -231,24 +253,6 @@ class ChainReader:
         self._next_seqno = found.last_seqno + 1
         self._note(segment, self._next_seqno, self._offset)
         return FrameBatch(found.first_seqno, found.last_seqno, found.frames, data[: found.end])
-
-    def _large(self, segment: SegmentFile) -> LargeTransaction:
-        frame, transaction = segment.read_commit()
-        commit = transaction.content[0]
-        assert isinstance(commit, LargeCommit)
-        end = part_offset(0) + commit.part_count * PART_OVERHEAD_BYTES + commit.payload_bytes
-        if commit.part_count != part_count_of(commit.payload_bytes) or end != segment.header.commit_offset:
-            raise JournalDamagedError("the commit frame does not fit the parts before it", where=segment.path)
-        return LargeTransaction(
-            transaction.seqno,
-            segment.path,
-            commit.token,
-            commit.part_count,
-            commit.payload_bytes,
-            commit.last_part_chain,
-            commit.partitions,
-            frame,
-        )
 
     def _follow(self, segment: SegmentFile) -> None:
         """Go on to the segment that begins with `_next_seqno`, which must be tied to this one."""

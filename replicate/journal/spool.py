@@ -3,8 +3,8 @@
     room for a header (SEGMENT_HEADER_BYTES) · PART frame 0 · PART frame 1 · … · LARGE frame · CATALOGUE frame
 
 A writer's spool takes the change stream (`write`, `cut`, `finish`); a secondary's (`Spool.receiving`) takes PART frames
-as they arrive (`write_frame`, `finish_received`) and can be taken up again after a restart (`resume`). Both end in `adopt`, or in
-`abort`.
+as they arrive (`write_frame`, `finish_received`) and can be taken up again after a restart (`resume`). Both end in
+`adopt`, or in `abort`.
 
 Guarantees: nobody holds the transaction in memory (one part at most). A live spool is locked (`flock` on its own file),
 so `remove_orphans` removes only those whose process is gone. An adopted segment appears under its name whole and
@@ -195,7 +195,7 @@ class Spool:
 
     @classmethod
     def receiving(cls, path: str | os.PathLike[str]) -> Spool:
-        """A new spool for parts that arrive: its origin and token are those of the first part. As `Spool(...)` raises."""
+        """A new spool for parts that arrive: its origin and token are the first part's. Raises as `Spool(...)`."""
         return cls(path, 0, 0)
 
     def write_frame(self, frame: bytes) -> None:
@@ -296,9 +296,11 @@ class Spool:
     def adopt(self, header: SegmentHeader, large_frame: bytes, catalogue: Catalogue) -> str:
         """Make this spool the segment that begins (and ends) with `large_frame`'s seqno; the segment's path.
 
-        Takes constant time when `finish` or `finish_received` was called before; else it is called now. `header`: as for `Chain.next_header`; flags and offsets
-        are filled in here. `catalogue`: in force just before this transaction. The commit lock is held by the caller.
+        Takes constant time when `finish` or `finish_received` was called before; else they are called now. `header`: as
+        of `Chain.next_header`; flags and offsets are filled in here. `catalogue`: in force just before this
+        transaction. The commit lock is held by the caller.
 
+        GapError or DivergedError: the commit frame is not that of these parts; nothing has changed.
         DiskFullError or JournalIOError: the segment is not in the chain unless the error names the directory (then it
         may or may not be, after a power loss), and the spool can only be aborted.
         """
