@@ -16,7 +16,9 @@ from replicate.errors import (
     DivergedError,
     GapError,
     HardResyncNeededError,
+    JournalMissingError,
     PeerRefusedError,
+    PermissionRefusedError,
     ProtocolViolationError,
     ReplicateError,
     RollbackNeededError,
@@ -78,6 +80,12 @@ def refusal_from_peer(refuse: Refuse, peer: str) -> ReplicateError:
 _CODES: Final[tuple[tuple[type[ReplicateError], RefuseCode], ...]] = (
     (ProtocolViolationError, RefuseCode.PROTOCOL),
     (GapError, RefuseCode.GAP),
+    (JournalMissingError, RefuseCode.JOURNAL_MISSING),
+    (HardResyncNeededError, RefuseCode.JOURNAL_MISSING),
+    (RollbackNeededError, RefuseCode.ROLLBACK_FIRST),
+    (WrongNetworkError, RefuseCode.WRONG_NETWORK),
+    (WrongInstanceError, RefuseCode.WRONG_INSTANCE),
+    (PermissionRefusedError, RefuseCode.NOT_AUTHORISED),
     (DivergedError, RefuseCode.DIVERGED),
     (DamagedError, RefuseCode.DAMAGED),
 )

@@ -10,6 +10,8 @@ from replicate.errors import (
     GapError,
     HardResyncNeededError,
     InternalError,
+    JournalDamagedError,
+    JournalMissingError,
     PeerRefusedError,
     ReplicateError,
     RollbackNeededError,
@@ -105,6 +107,9 @@ def test_what_an_operator_must_do_is_a_class() -> None:
 
 def test_errors_without_a_code_of_their_own() -> None:
     assert as_refuse(GapError("5 came")).code == "GAP"
+    assert as_refuse(JournalMissingError("pruned")).code == "JOURNAL_MISSING"
+    assert as_refuse(JournalDamagedError("bad frame")).code == "DAMAGED"
+    assert as_refuse(WrongInstanceError("another one")).code == "WRONG_INSTANCE"
     assert as_refuse(InternalError("bug")).code == "INTERNAL"
 
 
