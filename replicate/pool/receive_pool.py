@@ -2,7 +2,8 @@
 
 One producer (the Receiver Server) and one consumer (the Update Process). It is never overwritten: `offer` says no when
 there is no room. Either may die alone. Their places are words of the pool, so whoever starts again goes on where its
-predecessor was: the consumer reads again what was not freed; the producer learns what is there and asks its source for the rest.
+predecessor was: the consumer reads again what was not freed; the producer learns what is there and asks its source for
+the rest.
 
 Producer: copy head and data, raise WRITTEN, then note what was received. Killed before WRITTEN: the record is not there
 (nothing but room is needed, so there is no EARLY). Killed before the note: `open_producer` finds it by the records.
