@@ -1,5 +1,5 @@
 #!/bin/bash
-# tests/deploy/fresh_debian.sh [--user] [--bare] [--keep-base DIR] COMMAND...
+# tests/deploy/fresh_debian.sh [--user] [--bare] [--venv] [--keep-base DIR] COMMAND...
 #
 # What it is: runs a shell command in a truly fresh Debian 12, a throw-away chroot above a debootstrap of variant
 # minbase, in the directory of a copy of this checkout whose path contains spaces. For proofs by hand; needs root and
@@ -7,21 +7,24 @@
 # Guarantees: of this machine the chroot sees its certificate bundle, the settings of apt and pip, the wheel
 # directories that those name (read-only) and its name servers; /dev/shm has 64 MiB; mounts and processes end with it.
 #   --user   as an ordinary user, not as root       --bare   without Python (else with Debian's python3, without venv)
+#   --venv   with python3-venv installed before the command
 #   --keep-base DIR   where the debootstrap is kept between runs (default: a directory for temporary files)
 
 set -euo pipefail
 user=root
 bare=""
+venv=""
 base=${TMPDIR:-/var/tmp}/fresh-debian
 while [ $# -gt 0 ]; do
     case $1 in
     --user) user=newcomer; shift ;;
     --bare) bare=-bare; shift ;;
+    --venv) venv=--venv; shift ;;
     --keep-base) base=$2; shift 2 ;;
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || { sed -n '2,13p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
 checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
 mkdir -p "$base"
 
@@ -35,7 +38,7 @@ fi
 if [ -z "${FRESH_DEBIAN_INSIDE:-}" ]; then
     # A process namespace of its own: whatever is left running dies with it. A mount namespace: nothing stays mounted.
     exec env FRESH_DEBIAN_INSIDE=1 unshare --mount --pid --fork --kill-child "$0" \
-        ${bare:+--bare} $([ "$user" = root ] || echo --user) --keep-base "$base" "$@"
+        ${bare:+--bare} $venv $([ "$user" = root ] || echo --user) --keep-base "$base" "$@"
 fi
 
 layer=$(mktemp -d)
@@ -48,6 +51,8 @@ mount -t tmpfs -o size=64m,mode=1777 tmpfs "$root/dev/shm"
 
 mkdir -p "$root/etc/ssl/certs"
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+# The package ca-certificates, which python3-venv brings along, makes the bundle anew, from this directory too.
+install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/usr/local/share/ca-certificates/machine.crt"
 cp -rL /etc/apt/apt.conf.d /etc/apt/sources.list.d "$root/etc/apt/"
 [ ! -e "$root/etc/apt/sources.list.d/debian.sources" ] || rm -f "$root/etc/apt/sources.list"
 rm -f "$root"/etc/apt/apt.conf.d/*docker* "$root"/etc/apt/apt.conf.d/*{packagekit,appstream}*
@@ -55,8 +60,6 @@ cp /etc/resolv.conf /etc/hosts "$root/etc/"
 settings=()
 while IFS= read -r setting; do settings+=("$setting"); done < <(env | grep '^PIP_' || true)
 if [ -e /etc/pip.conf ]; then cp /etc/pip.conf "$root/etc/pip.conf"; fi
-if [ -e "$HOME/.config/pip/pip.conf" ]; then cat "$HOME/.config/pip/pip.conf" >>"$root/etc/pip.conf"; fi
-if [ -e "$HOME/.pip/pip.conf" ]; then cat "$HOME/.pip/pip.conf" >>"$root/etc/pip.conf"; fi
 for place in $(python3 -m pip config list | grep -oE "(file://)?/[^ ':\\\\]+" | sed 's,^file://,,' | sort -u); do
     [ -d "$place" ] || continue
     place=${place%/simple}
@@ -69,10 +72,16 @@ home=/root
 [ "$user" = root ] || home=/home/$user
 target="$home/a check out/dualsite"
 mkdir -p "$root$target"
+for place in .pip .config/pip; do
+    if [ -e "$HOME/$place/pip.conf" ]; then install -D -m 644 "$HOME/$place/pip.conf" "$root$home/$place/pip.conf"; fi
+done
 (cd "$checkout" && tar -c --exclude=./.git --exclude=./.venv --exclude=__pycache__ --exclude='*.egg-info' \
     --exclude='./.*_cache' --exclude=.hypothesis .) | tar -x -C "$root$target"
 chroot "$root" chown -R "$user:" "$home"
 
+if [ -n "$venv" ]; then
+    chroot "$root" sh -c 'apt-get -qq update && apt-get -qq install --yes --no-install-recommends python3-venv' >/dev/null 2>&1
+fi
 set +e
 chroot "$root" setpriv --reuid="$(chroot "$root" id -u "$user")" --regid="$(chroot "$root" id -g "$user")" \
     --clear-groups env -i "${settings[@]}" HOME="$home" USER="$user" LC_ALL=C TERM=dumb \
