@@ -1,12 +1,13 @@
 """`replicate.connect()`: PEP 249 over a region, by the names of the standard library's sqlite3 module.
 
-Guarantees: `from replicate import dbapi as sqlite3` gives every name of sqlite3 that makes sense here; exceptions, Row, adapters and
-converters *are* sqlite3's. What differs is in README.
+Guarantees: `from replicate import dbapi as sqlite3` gives every name of sqlite3 that makes sense here; exceptions,
+Row, adapters and converters *are* sqlite3's. What differs is in README.
 Refuses to know: everything behind the connection.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import sqlite3 as _standard
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from sqlite3 import (
     Row,
     Time,
     TimeFromTicks,
-    Timestamp,
     TimestampFromTicks,
     adapt,
     complete_statement,
@@ -48,6 +48,7 @@ from replicate.dbapi_errors import (
 )
 from replicate.dbapi_functions import enable_callback_tracebacks
 
+Timestamp = datetime.datetime
 apilevel: Final = "2.0"
 paramstyle: Final = "qmark"
 threadsafety: Final = 1
@@ -55,8 +56,8 @@ sqlite_version: Final = apsw.sqlite_lib_version() if hasattr(apsw, "sqlite_lib_v
 sqlite_version_info: Final = tuple(int(part) for part in sqlite_version.split("."))
 version: Final = _standard.version
 version_info: Final = _standard.version_info
-adapters: Final[dict[Any, Any]] = _standard.adapters  # type: ignore[attr-defined]
-converters: Final[dict[str, Callable[[bytes], Any]]] = _standard.converters  # type: ignore[attr-defined]
+adapters: Final[dict[Any, Any]] = _standard.adapters
+converters: Final[dict[str, Callable[[bytes], Any]]] = _standard.converters
 
 
 def connect(
@@ -71,7 +72,8 @@ def connect(
     uri: bool = False,
     **more: Any,
 ) -> Any:
-    """A connection to `region` of `instance` (a directory, or a name below REPLICATE_HOME). The rest is as in sqlite3.connect.
+    """A connection to `region` of `instance` (a directory, or a name below REPLICATE_HOME). The rest is as in
+    sqlite3.connect.
 
     Raises OperationalError or DatabaseError, each also a ReplicateError that names the cause; nothing is open then.
     """

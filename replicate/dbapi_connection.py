@@ -1,7 +1,7 @@
 """PEP 249 connections to a region, as CPython 3.11's sqlite3 has them.
 
-Guarantees: code written for sqlite3.Connection works; what would break replication is refused by name; a connection is used by the
-process that opened it, and by one thread unless `check_same_thread` is off.
+Guarantees: code written for sqlite3.Connection works; what would break replication is refused by name; a connection
+is used by the process that opened it, and by one thread unless `check_same_thread` is off.
 Refuses to know: how a transaction is committed (dbapi_transaction.py), how values are converted (dbapi_row.py).
 """
 
@@ -32,6 +32,17 @@ from replicate.errors import NotSupportedError as NotReplicable
 if TYPE_CHECKING:
     from replicate.journal.spool import Spool
 
+_forks = 0
+"""How often this process's ancestors forked since the module was loaded: a connection of another count is not ours."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
 _LEVELS: Final = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
 
 
@@ -44,6 +55,12 @@ class Opened(Protocol):
     def new_spool(self) -> Spool: ...
     def wait_durable(self, seqno: int) -> None: ...
     def close(self) -> None: ...
+
+
+def _open_region(instance: str | os.PathLike[str], region: str) -> Opened:
+    from replicate.dbapi_open import open_region  # not needed where another opener is given
+
+    return open_region(instance, region)
 
 
 class Connection(Callbacks):
@@ -75,13 +92,14 @@ class Connection(Callbacks):
     ) -> None:
         """Open the region. `timeout` in seconds. `cached_statements` and `uri` are accepted and have no effect.
 
-        Raises OperationalError and DatabaseError (each also a ReplicateError that names the cause); nothing is open then.
+        Raises OperationalError and DatabaseError (each also a ReplicateError that names the cause); nothing is open
+        then.
         """
-        if opener is None:
-            from replicate.dbapi_open import open_region as opener
+        if self.__dict__.get("_opened") is not None:
+            self.close()  # called again: sqlite3 opens anew
         self._opened: Opened | None = None
         self._trace = None
-        self._pid, self._thread = os.getpid(), get_ident()
+        self._forks, self._thread = _forks, get_ident()
         self._check_thread = bool(check_same_thread)
         self._detect_types = detect_types
         self._isolation_level: str | None = None
@@ -89,13 +107,15 @@ class Connection(Callbacks):
         self.text_factory: Any = str
         self.isolation_level = isolation_level
         try:
-            opened = opener(instance, region)
+            opened = (opener or _open_region)(instance, region)
         except BaseException as error:
             raise surface(error) from error
         self._apsw = opened.session.connection
+        self._sql_bytes_max = self._apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
         self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
         self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
         self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout)
+        self._transactions.begin_text = f"BEGIN {self._isolation_level}"
         self._opened = opened
 
     # Transactions.
@@ -103,12 +123,12 @@ class Connection(Callbacks):
     def commit(self) -> None:
         """Commit through the door. Without an open transaction nothing happens."""
         self._check()
-        self._run(self._transactions.commit)
+        self._run(self._transactions.commit_told)
 
     def rollback(self) -> None:
         """Roll back. Without an open transaction nothing happens."""
         self._check()
-        self._run(self._transactions.rollback)
+        self._run(self._transactions.rollback_told)
 
     def close(self) -> None:
         """Roll back what is open and close. May be called twice."""
@@ -149,7 +169,8 @@ class Connection(Callbacks):
 
     @property
     def isolation_level(self) -> str | None:
-        """None: every statement is its own transaction. Else a data change begins one (always as BEGIN IMMEDIATE does)."""
+        """None: every statement is its own transaction. Else a data change begins one (always as BEGIN IMMEDIATE
+        does)."""
         if self._opened is not None:
             self._check()
         return self._isolation_level
@@ -159,12 +180,14 @@ class Connection(Callbacks):
         if level is not None:
             if not isinstance(level, str):
                 raise TypeError("isolation_level must be str or None")
-            if level.upper() not in _LEVELS:
+            if str.upper(level) not in _LEVELS:
                 raise ValueError("isolation_level string must be '', 'DEFERRED', 'IMMEDIATE', or 'EXCLUSIVE'")
-            level = level if level in _LEVELS else level.upper()
+            level = str.upper(level)
         elif self._opened is not None:
             self.commit()
         self._isolation_level = level
+        if self._opened is not None:
+            self._transactions.begin_text = f"BEGIN {level}"
 
     @isolation_level.deleter
     def isolation_level(self) -> None:
@@ -190,7 +213,7 @@ class Connection(Callbacks):
         """A new cursor, made by `factory`."""
         self._check()
         made = factory(self)
-        if not isinstance(made, Cursor):
+        if not issubclass(type(made), Cursor):
             raise TypeError(f"factory must return a cursor, not {type(made).__name__}")
         if self.row_factory is not None:
             made.row_factory = self.row_factory
@@ -199,17 +222,19 @@ class Connection(Callbacks):
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         """`cursor().execute(…)`."""
         self._check()
-        made: Cursor = self.cursor()
+        made = Cursor(self)
         return made.execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
         """`cursor().executemany(…)`."""
-        made: Cursor = self.cursor()
+        self._check()
+        made = Cursor(self)
         return made.executemany(sql, parameters)
 
     def executescript(self, sql_script: str, /) -> Cursor:
         """`cursor().executescript(…)`."""
-        made: Cursor = self.cursor()
+        self._check()
+        made = Cursor(self)
         return made.executescript(sql_script)
 
     def __call__(self, sql: str, /) -> Any:
@@ -217,8 +242,13 @@ class Connection(Callbacks):
         self._check()
         if not isinstance(sql, str):
             raise TypeError(f"argument 1 must be str, not {type(sql).__name__}")
+        sql.encode()
+        if "\0" in sql:
+            raise ProgrammingError("the query contains a null character")
+        if len(sql) > self._sql_bytes_max:
+            raise pep249.DataError("query string is too large")
         if classify(sql).several:
-            raise pep249.Warning("You can only execute one statement at a time.")
+            raise ProgrammingError("You can only execute one statement at a time.")
         return sql
 
     def interrupt(self) -> None:
@@ -243,12 +273,13 @@ class Connection(Callbacks):
         name: str = "main",
         sleep: float = 0.250,
     ) -> None:
-        """Copy the region into a connection of sqlite3 (bookkeeping and guards included), by way of a temporary file."""
+        """Copy the region into a connection of sqlite3 (bookkeeping and guards included), by way of a temporary
+        file."""
         self._check()
-        if not isinstance(target, sqlite3.Connection):
-            raise TypeError(f"backup() argument 1 must be sqlite3.Connection, not {type(target).__name__}")
         if progress is not None and not callable(progress):
             raise TypeError("progress argument must be a callable")
+        if not isinstance(target, sqlite3.Connection):
+            raise TypeError(f"backup() argument 1 must be sqlite3.Connection, not {type(target).__name__}")
         with tempfile.TemporaryDirectory(prefix="dualsite-backup-") as directory:
             path = Path(directory) / "copy"
             self._run(lambda: self._copy_to(str(path), name))
@@ -275,11 +306,10 @@ class Connection(Callbacks):
 
     def deserialize(self, data: Any, /, *, name: str = "main") -> None:
         """Refused: the region's content would be replaced without the door."""
+        self._check()
         raise surface(NotReplicable("deserialize() would replace the region behind the commit door", where=name))
 
-    def blobopen(
-        self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main"
-    ) -> Any:
+    def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Any:
         """Incremental reading of a BLOB; writing is refused."""
         self._check()
         if not readonly:
@@ -310,6 +340,7 @@ class Connection(Callbacks):
             raise ProgrammingError("'category' is out of bounds")
         if limit >= 0:
             self._apsw.limit(category, limit)
+            self._sql_bytes_max = self._apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
         return before
 
     def enable_load_extension(self, enable: bool, /) -> None:
@@ -333,7 +364,7 @@ class Connection(Callbacks):
 
     def _check(self) -> None:
         """ProgrammingError unless this connection is open, and may be used by this thread and process."""
-        if self._pid != os.getpid() or (self._check_thread and self._thread != get_ident()):
+        if self._forks != _forks or (self._check_thread and self._thread != get_ident()):
             self._check_place()
         if self._opened is None:
             raise ProgrammingError("Cannot operate on a closed database.")
@@ -343,7 +374,7 @@ class Connection(Callbacks):
             raise ProgrammingError("Cannot operate on a closed database.")
 
     def _check_place(self) -> None:
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             raise surface(
                 ForkedError("this connection was opened before a fork", do="Connect again in the child process")
             )
@@ -363,13 +394,13 @@ class Connection(Callbacks):
             raise shown from error
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_pid", "_opened", "_transactions"):
+        if name in ("_forks", "_opened", "_transactions"):
             raise ProgrammingError("Base Connection.__init__ not called.")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __del__(self) -> None:
         opened = self.__dict__.get("_opened")
-        if opened is not None and self._pid == os.getpid():
+        if opened is not None and self._forks == _forks:
             self._opened = None
             with contextlib.suppress(Exception):
                 self._transactions.close()

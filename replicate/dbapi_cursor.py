@@ -1,25 +1,27 @@
 """PEP 249 cursors, as CPython 3.11's sqlite3 has them.
 
-Guarantees: `execute` runs to the first row, and each fetch looks one row ahead, so that a statement whose last row was fetched
-holds nothing open; rows of a writing statement (RETURNING) are all there when `execute` returns.
+Guarantees: `execute` runs to the first row, and each fetch looks one row ahead, so that a statement whose last row
+was fetched holds nothing open; rows of a writing statement (RETURNING) are all there when `execute` returns.
 Refuses to know: transactions (dbapi_transaction.py) and how values are converted (dbapi_row.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from replicate.database.statements import Statement, Verb, classify, split
-from replicate.dbapi_errors import DataError, InterfaceError, ProgrammingError, Warning, surface
+from replicate.dbapi_errors import DataError, InterfaceError, ProgrammingError, surface
 from replicate.dbapi_row import (
     Columns,
     Description,
     bindings,
     column_converters,
     columns_of,
+    columns_of_text,
     decode_failed,
     describe,
     row_maker,
@@ -31,30 +33,31 @@ if TYPE_CHECKING:
     from replicate.dbapi_connection import Connection
 
 _END: Final = object()
-_SQL_BYTES_MAX: Final = 1_000_000_000
+_BUSY: Final = "Recursive use of cursors not allowed."
+_CLOSED: Final = "Cannot operate on a closed cursor."
 
 
 class Cursor:
     """Runs statements and gives their rows. `row_factory` is the connection's when the cursor is made."""
 
     def __init__(self, connection: Connection) -> None:
-        from replicate.dbapi_connection import Connection as Made
-
-        if not isinstance(connection, Made):
+        if not hasattr(type(connection), "_open"):
             raise TypeError(f"Cursor() argument 1 must be replicate's Connection, not {type(connection).__name__}")
+        if self.__dict__.get("_unusable") == _BUSY:
+            raise ProgrammingError(_BUSY)
         self.connection = connection
         self.row_factory: Any = connection.row_factory
         self.arraysize = 1
         self.description: Description | None = None
         self.rowcount = -1
         self.lastrowid: int | None = None
-        self._closed = False
-        self._busy = False
+        self._unusable = ""
+        self._traced = False
         self._columns: Columns = ()
         self._next: Any = _END
         self._rows: Iterator[tuple[Any, ...]] | None = None
-        self._change: Callable[[tuple[Any, ...]], Any] | None = None
-        self._apsw: apsw.Cursor = connection._open().cursor()
+        self._change: Callable[[Any, tuple[Any, ...]], Any] | None = None
+        self._apsw: apsw.Cursor = connection._apsw.cursor()
 
     # PEP 249.
 
@@ -66,26 +69,22 @@ class Cursor:
         try:
             if parameters or type(parameters) is not tuple:
                 parameters = bindings(parameters, sql)
-            if connection._trace is not None:
-                connection._trace_statement(statement)
-            rows = transactions.run(
-                self._apsw, statement, parameters, implicit=connection._isolation_level is not None
-            )
+            rows = transactions.run(self._apsw, statement, parameters, implicit=connection._isolation_level is not None)
             if rows is None:
                 self._rows = self._apsw
                 self._next = next(self._apsw, _END)
             elif rows:
                 self._rows = iter(rows)
                 self._next = next(self._rows)
+            if statement.rows:
+                self._columns = self._columns_now(sql, parameters)
             if statement.dml:
                 self.rowcount = transactions.changed
             self.lastrowid = connection._apsw.last_insert_rowid()
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
-            self._busy = False
-            if connection._trace is not None:
-                connection._trace_end()
+            self._unusable = ""
         self._finish_description(statement)
         return self
 
@@ -96,8 +95,6 @@ class Cursor:
         transactions = connection._transactions
         try:
             sets = (bindings(parameters, sql) for parameters in seq_of_parameters)
-            if connection._trace is not None:
-                connection._trace_statement(statement)
             if statement.verb is Verb.WRITE:
                 gives_rows = transactions.run_many(
                     self._apsw, statement, sets, implicit=connection._isolation_level is not None
@@ -118,39 +115,35 @@ class Cursor:
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
-            self._busy = False
-            if connection._trace is not None:
-                connection._trace_end()
+            self._unusable = ""
         self.description = None
         return self
 
     def executescript(self, sql_script: str, /) -> Cursor:
-        """Commit what is open, then run every statement of the script, each in its own transaction unless it says BEGIN."""
+        """Commit what is open, then run every statement of the script, each in its own transaction unless it says
+        BEGIN."""
         if not isinstance(sql_script, str):
             raise TypeError(f"executescript() argument must be str, not {type(sql_script).__name__}")
         self._check()
         if "\0" in sql_script:
             raise ValueError("embedded null character")
-        if len(sql_script) > self.connection.getlimit(apsw.SQLITE_LIMIT_SQL_LENGTH):
+        if len(sql_script) > self.connection._sql_bytes_max:
             raise DataError("query string is too large")
         self._reset()
-        self._busy = True
+        self._listen()
+        self._unusable = _BUSY
         transactions = self.connection._transactions
         try:
             transactions.commit()
             for text in split(sql_script):
                 statement = classify(text)
-                if self.connection._trace is not None:
-                    self.connection._trace_statement(statement)
                 if transactions.run(self._apsw, statement, None, implicit=False) is None:
                     for _ in self._apsw:
                         pass
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
-            self._busy = False
-            if self.connection._trace is not None:
-                self.connection._trace_end()
+            self._unusable = ""
         return self
 
     def fetchone(self) -> Any:
@@ -192,30 +185,27 @@ class Cursor:
         row = self._next
         if row is _END:
             raise StopIteration
-        self._busy = True
+        self._unusable = _BUSY
         try:
             if self._change is not None:
-                row = self._change(row)
+                row = self._change(self, row)
             self._next = next(self._rows, _END) if self._rows is not None else _END
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
-            self._busy = False
+            self._unusable = ""
         if self._next is _END:
             self._rows = None
         return row
 
     def close(self) -> None:
         """End the statement. The cursor can not be used afterwards."""
-        connection = getattr(self, "connection", None)
-        if connection is None:
-            raise ProgrammingError("Base Cursor.__init__ not called.")
-        if self._busy:
-            raise ProgrammingError("Recursive use of cursors not allowed.")
-        connection._check()
+        if self._unusable and self._unusable != _CLOSED:
+            raise ProgrammingError(self._unusable)
+        self.connection._check()
         self._reset()
         self._apsw.close(True)
-        self._closed = True
+        self._unusable = _CLOSED
 
     def setinputsizes(self, sizes: Any, /) -> None:
         """Required by PEP 249; does nothing."""
@@ -225,16 +215,15 @@ class Cursor:
 
     # Helpers.
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "_unusable":
+            raise ProgrammingError("Base Cursor.__init__ not called.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _check(self) -> None:
-        try:
-            connection, closed, busy = self.connection, self._closed, self._busy
-        except AttributeError:
-            raise ProgrammingError("Base Cursor.__init__ not called.") from None
-        if closed:
-            raise ProgrammingError("Cannot operate on a closed cursor.")
-        if busy:
-            raise ProgrammingError("Recursive use of cursors not allowed.")
-        connection._check()
+        if self._unusable:
+            raise ProgrammingError(self._unusable)
+        self.connection._check()
 
     def _start(self, sql: str) -> Statement:
         if type(sql) is not str and not isinstance(sql, str):
@@ -242,24 +231,33 @@ class Cursor:
         self._check()
         if "\0" in sql:
             raise ProgrammingError("the query contains a null character")
-        if len(sql) > 1000 and len(sql) > self.connection.getlimit(apsw.SQLITE_LIMIT_SQL_LENGTH):
+        if len(sql) > self.connection._sql_bytes_max:
             raise DataError("query string is too large")
         self._reset()
         statement = classify(sql)
         if statement.several:
-            raise Warning("You can only execute one statement at a time.")
+            raise ProgrammingError("You can only execute one statement at a time.")
         self.description = None
         self.rowcount = 0 if statement.dml else -1
-        if statement.rows:
-            self._apsw.exec_trace = self._note_columns
-        elif self._apsw.exec_trace is not None:
-            self._apsw.exec_trace = None
-        self._busy = True
+        self._listen()
+        self._unusable = _BUSY
         return statement
 
-    def _note_columns(self, cursor: apsw.Cursor, sql: str, parameters: Any) -> bool:
-        self._columns = columns_of(cursor)
-        return True
+    def _listen(self) -> None:
+        """Have statements told to the trace callback, if there is one. (No reference back to this cursor may come of
+        it: a dropped cursor has to end its statement at once.)"""
+        tell = self.connection._tell if self.connection._trace is not None else None
+        if tell is not None:
+            self._apsw.exec_trace = lambda cursor, sql, parameters: tell(_expanded(cursor, sql))
+        elif self._traced:
+            self._apsw.exec_trace = None
+        self._traced = tell is not None
+
+    def _columns_now(self, sql: str, parameters: Any) -> Columns:
+        """The columns of the statement that has just been run (and, by that, prepared for the schema of now)."""
+        if self._rows is self._apsw and self._next is not _END:
+            return columns_of(self._apsw)
+        return columns_of_text(self._apsw.connection, sql, parameters)
 
     def _finish_description(self, statement: Statement) -> None:
         if not statement.rows or not self._columns:
@@ -270,21 +268,21 @@ class Cursor:
         self.description = describe(columns, connection._detect_types)
         converters = column_converters(columns, connection._detect_types)
         text = text_from(connection.text_factory)
-        make = row_maker(self.row_factory, self, self.description)
+        make = row_maker(self.row_factory, self.description)
         if converters is None and text is None:
             self._change = make
             return
 
-        def change(row: tuple[Any, ...]) -> Any:
+        def change(cursor: Any, row: tuple[Any, ...]) -> Any:
             values = []
             for at, value in enumerate(row):
                 converter = converters[at] if converters is not None else None
                 if converter is not None:
-                    value = converter(_as_bytes(value)) if value is not None else None
+                    value = converter(_as_bytes(value)) if value not in (None, "", b"") else None
                 elif text is not None and type(value) is str:
                     value = text(value)
                 values.append(value)
-            return make(tuple(values)) if make is not None else tuple(values)
+            return make(cursor, tuple(values)) if make is not None else tuple(values)
 
         self._change = change
 
@@ -298,7 +296,9 @@ class Cursor:
     def _failed(self, error: BaseException) -> BaseException:
         """What to raise for `error`; the cursor has no rows any more."""
         self._next, self._rows = _END, None
-        if isinstance(error, UnicodeDecodeError) and self._columns:
+        if isinstance(error, UnicodeDecodeError) and error.encoding == "utf-8":
+            with contextlib.suppress(apsw.Error):
+                self._columns = self._columns or columns_of(self._apsw)
             return decode_failed(self._columns, error)
         if isinstance(error, apsw.ThreadingViolationError):
             return ProgrammingError("Recursive use of cursors not allowed.")
@@ -312,3 +312,11 @@ class Cursor:
 def _cause(error: BaseException) -> BaseException | None:
     """What an error is chained to: nothing if it is raised as it is."""
     return error.__cause__ if surface(error) is error else error
+
+
+def _expanded(cursor: apsw.Cursor, sql: str) -> str:
+    """The statement with its parameters' values; as it is if that is too long."""
+    try:
+        return str(cursor.expanded_sql or sql)
+    except (apsw.Error, MemoryError):
+        return sql

@@ -1,7 +1,7 @@
 """The region as SQL text: sqlite3's `iterdump`, without replication's bookkeeping tables and guards.
 
-Guarantees: the text, run on an empty database by any SQLite, gives the application's tables, rows, indexes, triggers and views.
-Refuses to know: transactions; it reads through the connection as any application does.
+Guarantees: the text, run on an empty database by any SQLite, gives the application's tables, rows, indexes, triggers
+and views. Refuses to know: transactions; it reads through the connection as any application does.
 """
 
 from __future__ import annotations

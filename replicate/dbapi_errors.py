@@ -1,4 +1,5 @@
-"""The exceptions of the PEP 249 interface: the standard library's own sqlite3 classes, so that `except sqlite3.IntegrityError` works.
+"""The exceptions of the PEP 249 interface: the standard library's own sqlite3 classes, so that `except
+sqlite3.IntegrityError` works.
 
 Guarantees: every error of SQLite arrives as the class that CPython 3.11's sqlite3 gives it, with `sqlite_errorcode` and
 `sqlite_errorname`; every ReplicateError arrives as a class that is both itself (code, text, facts) and a PEP 249 class.
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from functools import lru_cache
 from sqlite3 import (
     DatabaseError,
     DataError,
@@ -22,7 +22,7 @@ from sqlite3 import (
     ProgrammingError,
     Warning,
 )
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
@@ -128,9 +128,15 @@ def from_apsw(error: apsw.Error) -> Exception:
     return coded(_CLASS_BY_CODE.get(code & 0xFF, DatabaseError)(str(error)), code)
 
 
-@lru_cache(maxsize=128)
-def _combined(kind: type[errors.ReplicateError], base: type[sqlite3.Error]) -> type[sqlite3.Error]:
-    return type(kind.__name__, (kind, base), {"__module__": __name__, "__doc__": kind.__doc__})
+_made: dict[type[errors.ReplicateError], Any] = {}
+
+
+def _combined(kind: type[errors.ReplicateError], base: type[sqlite3.Error]) -> Any:
+    """The class that is both; made once."""
+    made = _made.get(kind)
+    if made is None:
+        made = _made[kind] = type(kind.__name__, (kind, base), {"__module__": __name__, "__doc__": kind.__doc__})
+    return made
 
 
 def from_replicate(error: errors.ReplicateError) -> sqlite3.Error:
@@ -139,7 +145,9 @@ def from_replicate(error: errors.ReplicateError) -> sqlite3.Error:
         return error
     for kind, base, code, hint in _KINDS:
         if isinstance(error, kind):
-            made = _combined(type(error), base)(error.what, where=error.where, do=error.do, **error.facts)
+            made: sqlite3.Error = _combined(type(error), base)(
+                error.what, where=error.where, do=error.do, **error.facts
+            )
             if hint and hint not in str(made):
                 made.args = (f"{made} ({hint})",)
             return coded(made, code)

@@ -1,27 +1,26 @@
 """Callbacks of an application: functions, aggregates, window functions, collations, authorizer, progress and trace.
 
-Guarantees: an exception in a callback becomes the error that sqlite3 makes of it; callbacks are kept away while the commit door is at
-work, so that they can neither see nor stop it.
+Guarantees: an exception in a callback becomes the error that sqlite3 makes of it; callbacks are kept away while the
+commit door is at work, so that they can neither see nor stop it.
 Refuses to know: transactions. A mixin of dbapi_connection.Connection.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from replicate.database.statements import Statement, Verb
 from replicate.dbapi_errors import DataError, OperationalError, ProgrammingError, coded, surface
+from replicate.dbapi_row import contiguous
 
 if TYPE_CHECKING:
     from replicate.dbapi_transaction import Transactions
 
 _tracebacks = False
-
-_MISSING: Final = object()
 
 
 def enable_callback_tracebacks(enable: bool, /) -> None:
@@ -55,31 +54,28 @@ def _raised(error: BaseException, source: Any, text: str) -> BaseException:
 def _result(value: Any) -> Any:
     """A callback's result as SQLite takes it. TypeError for what it does not."""
     if value is None or isinstance(value, int | float | str | bytes):
+        if isinstance(value, str) and not value.isascii():
+            value.encode()
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise OverflowError("Python int too large to convert to SQLite INTEGER")
         return value
-    return memoryview(value).tobytes()
+    return contiguous(value)
 
 
 class _Aggregate:
     """One run of an application's aggregate or window class."""
 
-    def __init__(self, made: Callable[[], Any], what: str) -> None:
-        self._source, self._what = made, what
+    def __init__(self, made: Callable[[], Any], *, window: bool) -> None:
+        self._source, self._window = made, window
         self._instance: Any = None
         self._dead = False
-        try:
-            self._instance = made()
-        except Exception as error:
-            self._dead = True
-            raise self._error(error, "__init__") from error
 
     def _error(self, error: BaseException, method: str) -> BaseException:
         return _raised(error, self._source, f"user-defined aggregate's '{method}' method raised error")
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        function = getattr(self._instance, method, _MISSING)
-        if function is _MISSING:
+        function = getattr(self._instance, method, None)
+        if function is None:
             error = AttributeError(f"{type(self._instance).__name__!r} object has no attribute {method!r}")
             _report(error, self._source)
             raise coded(
@@ -92,6 +88,12 @@ class _Aggregate:
             raise self._error(error, method) from error
 
     def step(self, *arguments: Any) -> None:
+        if self._instance is None:  # sqlite3 makes it with the first row, and never without one
+            try:
+                self._instance = self._source()
+            except Exception as error:
+                self._dead = True
+                raise self._error(error, "__init__") from error
         self._call("step", arguments)
 
     def inverse(self, *arguments: Any) -> None:
@@ -101,7 +103,14 @@ class _Aggregate:
         return self._checked("value")
 
     def final(self) -> Any:
-        return None if self._dead else self._checked("finalize")
+        if self._dead or self._instance is None:
+            return None
+        try:
+            return self._checked("finalize")
+        except sqlite3.OperationalError:
+            if self._window:
+                return None  # SQLite tells nobody of these (measured with sqlite3)
+            raise
 
     def _checked(self, method: str) -> Any:
         value = self._call(method, ())
@@ -140,7 +149,7 @@ class Callbacks:
         try:
             self._apsw.create_scalar_function(name, wrapped, narg, deterministic=deterministic)
         except (apsw.Error, ValueError) as error:
-            raise ProgrammingError("Error creating function") from error
+            raise OperationalError("Error creating function") from error
 
     def create_aggregate(self, name: str, n_arg: int, aggregate_class: Callable[[], Any] | None) -> None:
         """Make a class with `step` and `finalize` an SQL aggregate; None removes it."""
@@ -150,18 +159,16 @@ class Callbacks:
             source = aggregate_class
 
             def made() -> Any:
-                run = _Aggregate(source, name)
+                run = _Aggregate(source, window=False)
                 return (run, _Aggregate.step, _Aggregate.final)
 
         self._transactions.functions.add(name.lower())
         try:
             self._apsw.create_aggregate_function(name, made, n_arg)
         except (apsw.Error, ValueError) as error:
-            raise ProgrammingError("Error creating aggregate") from error
+            raise OperationalError("Error creating aggregate") from error
 
-    def create_window_function(
-        self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /
-    ) -> None:
+    def create_window_function(self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /) -> None:
         """Make a class with `step`, `inverse`, `value` and `finalize` an SQL window function; None removes it."""
         self._check()
         made = None
@@ -169,7 +176,7 @@ class Callbacks:
             source = aggregate_class
 
             def made() -> Any:
-                run = _Aggregate(source, name)
+                run = _Aggregate(source, window=True)
                 return (run, _Aggregate.step, _Aggregate.final, _Aggregate.value, _Aggregate.inverse)
 
         self._transactions.functions.add(name.lower())
@@ -195,6 +202,8 @@ class Callbacks:
                     _report(error, function)
                     return 0
 
+        if not isinstance(name, str):
+            raise TypeError(f"create_collation() argument 1 must be str, not {type(name).__name__}")
         self._transactions.functions.add(name.lower())
         try:
             self._apsw.create_collation(name, wrapped)
@@ -241,32 +250,17 @@ class Callbacks:
         self._apsw.set_progress_handler(progress, n)
 
     def set_trace_callback(self, trace_callback: Callable[[str], Any] | None) -> None:
-        """Call `trace_callback` with the text of every statement of the application, and with BEGIN and COMMIT of ours."""
+        """Call `trace_callback` with the text of every statement of the application, and with BEGIN and COMMIT of
+        ours."""
         self._check()
         self._trace = trace_callback
-        self._apsw.exec_trace = None
-        self._apsw.trace_v2(0, None)
-        if trace_callback is not None:
-            self._apsw.trace_v2(apsw.SQLITE_TRACE_STMT, self._on_trace)
+        self._transactions.tell = None if trace_callback is None else self._tell
 
-    def _on_trace(self, event: dict[str, Any]) -> None:
-        if self._transactions.inside or self._trace is None:
-            return
-        self._tell(str(event.get("sql", "")))
-
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str) -> bool:
         trace = self._trace
-        if trace is None:
-            return
-        try:
-            trace(text)
-        except Exception as error:
-            _report(error, trace)
-
-    def _trace_statement(self, statement: Statement) -> None:
-        """Called before each statement while a trace callback is set."""
-        if statement.verb is Verb.EMPTY:
-            return
-
-    def _trace_end(self) -> None:
-        """Called after each statement while a trace callback is set."""
+        if trace is not None:
+            try:
+                trace(text)
+            except Exception as error:
+                _report(error, trace)
+        return True

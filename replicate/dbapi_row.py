@@ -1,12 +1,13 @@
 """Values between an application and SQLite: parameters in (adapters), rows out (converters, text factory, row factory).
 
-Guarantees: adapters and converters are the standard library's own registries, so what an application registered with sqlite3 works
-here; `sqlite3.Row` works as a row factory and gives real `sqlite3.Row` objects.
+Guarantees: adapters and converters are the standard library's own registries, so what an application registered with
+sqlite3 works here; `sqlite3.Row` works as a row factory and gives real `sqlite3.Row` objects.
 Refuses to know: statements' meaning and transactions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +22,11 @@ from replicate.dbapi_errors import OperationalError, ProgrammingError
 PARSE_DECLTYPES: Final = sqlite3.PARSE_DECLTYPES
 PARSE_COLNAMES: Final = sqlite3.PARSE_COLNAMES
 
-_BASIC: Final = frozenset((int, float, str, bytearray, bytes, type(None)))
+_BASIC: Final[frozenset[type]] = frozenset((int, float, str, bytearray, bytes, type(None)))
 _native: tuple[int, frozenset[type]] = (-1, _BASIC)
 
-_adapters: dict[Any, Any] = sqlite3.adapters  # type: ignore[attr-defined]
-_converters: dict[str, Callable[[bytes], Any]] = sqlite3.converters  # type: ignore[attr-defined]
+_adapters: dict[Any, Any] = sqlite3.adapters
+_converters: dict[str, Callable[[bytes], Any]] = sqlite3.converters
 
 
 def native_types() -> frozenset[type]:
@@ -43,10 +44,12 @@ def bindings(parameters: Any, text: str) -> Any:
     if kind is tuple or kind is list:
         if native.issuperset(map(type, parameters)):
             return parameters
-        return tuple(_adapt(value, at, native) for at, value in enumerate(parameters, 1))
+        return tuple(_adapt(parameters[at], at + 1, native) for at in range(len(parameters)))
     if isinstance(parameters, Mapping):
         return _named(parameters, text, native)
-    if isinstance(parameters, str | bytes | bytearray) or (hasattr(parameters, "__len__") and hasattr(parameters, "__getitem__")):
+    if isinstance(parameters, str | bytes | bytearray) or (
+        hasattr(parameters, "__len__") and hasattr(parameters, "__getitem__")
+    ):
         length = len(parameters)
         return tuple(_adapt(parameters[at], at + 1, native) for at in range(length))
     raise ProgrammingError("parameters are of unsupported type")
@@ -70,18 +73,27 @@ def _adapt(value: Any, place: int | str, native: frozenset[type]) -> Any:
     if adapted is None or isinstance(adapted, int | float | str | bytes | bytearray):
         return adapted
     try:
-        return memoryview(adapted).tobytes()
-    except (TypeError, BufferError, ValueError):
+        return contiguous(adapted)
+    except TypeError:
         mark = f":{place}" if isinstance(place, str) else str(place)
         raise ProgrammingError(
             f"Error binding parameter {mark}: type '{type(adapted).__name__}' is not supported"
         ) from None
 
 
+def contiguous(value: Any) -> bytes:
+    """The bytes behind a buffer. TypeError if it is none, BufferError if it is not contiguous."""
+    view = memoryview(value)
+    if not view.c_contiguous:
+        raise BufferError("underlying buffer is not C-contiguous")
+    return view.tobytes()
+
+
 Description = tuple[tuple[str, None, None, None, None, None, None], ...]
 
 
-def describe(columns: Sequence[tuple[str, str | None]], detect_types: int) -> Description:
+@lru_cache(maxsize=256)
+def describe(columns: tuple[tuple[str, str | None], ...], detect_types: int) -> Description:
     """PEP 249's description for (name, declared type) pairs."""
     names = [name.split("[", 1)[0].rstrip(" ") if detect_types & PARSE_COLNAMES else name for name, _ in columns]
     return tuple((name, None, None, None, None, None, None) for name in names)
@@ -132,11 +144,12 @@ def text_from(factory: Any) -> Callable[[str], Any] | None:
 def decode_failed(columns: Sequence[tuple[str, str | None]], error: UnicodeDecodeError) -> OperationalError:
     """The error for TEXT that is not UTF-8. (APSW does not say which column it was.)"""
     names = ", ".join(f"'{name}'" for name, _ in columns)
-    return OperationalError(f"Could not decode to UTF-8 column {names} with text {error.object!r}")
+    text = error.object.decode(errors="replace")
+    return OperationalError(f"Could not decode to UTF-8 column {names} with text '{text}'")
 
 
-# sqlite3.Row takes its names from a real sqlite3.Cursor. One connection to an empty database in memory lends us cursors of any shape;
-# it opens no file, so it can not drop a lock of ours.
+# sqlite3.Row takes its names from a real sqlite3.Cursor. One connection to an empty database in memory lends us
+# cursors of any shape; it opens no file, so it can not drop a lock of ours.
 _shapes_lock = threading.Lock()
 _shapes: sqlite3.Connection | None = None
 
@@ -151,20 +164,37 @@ def _shape(names: tuple[str, ...]) -> sqlite3.Cursor:
         return _shapes.execute(f"SELECT {columns}")
 
 
-def row_maker(factory: Any, cursor: Any, description: Description | None) -> Callable[[tuple[Any, ...]], Any] | None:
-    """What makes a row of values into what the application wants; None: the tuple itself."""
+def row_maker(factory: Any, description: Description | None) -> Callable[[Any, tuple[Any, ...]], Any] | None:
+    """What makes (cursor, row of values) into what the application wants; None: the row itself."""
     if factory is None:
         return None
     if isinstance(factory, type) and issubclass(factory, sqlite3.Row):
         kind, shape = factory, _shape(tuple(column[0] for column in description or ()))
-        return lambda values: kind(shape, values)
-    return lambda values: factory(cursor, values)
+        return lambda cursor, values: kind(shape, values)
+    made: Callable[[Any, tuple[Any, ...]], Any] = factory
+    return made
 
 
-Columns = Sequence[tuple[str, str | None]]
+Columns = tuple[tuple[str, str | None], ...]
 
 
 def columns_of(cursor: apsw.Cursor) -> Columns:
     """(name, declared type) of the statement that the cursor is about to run."""
     found: Any = cursor.get_description()
     return found or ()
+
+
+def columns_of_text(connection: apsw.Connection, sql: str, parameters: Any) -> Columns:
+    """The columns of a statement that gave no row: it is prepared again, and not run."""
+    found: Columns = ()
+
+    def note(cursor: apsw.Cursor, text: str, values: Any) -> bool:
+        nonlocal found
+        found = columns_of(cursor)
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = note
+    with contextlib.suppress(apsw.Error):
+        cursor.execute(sql, parameters)
+    return found

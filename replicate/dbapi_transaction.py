@@ -1,11 +1,12 @@
 """One connection's transactions: which statement takes which way through the commit door, and what is captured of it.
 
-Guarantees: no change of a replicated table is committed but by the door; reading takes no lock of ours; a statement that fails
-leaves behind exactly what SQLite left behind; a transaction of which something could not be captured can only be rolled back.
-Refuses to know: PEP 249 (cursors, rows, adapters, error classes): errors leave here as APSW's and as ReplicateError.
+Guarantees: no change of a replicated table is committed but by the door; reading takes no lock of ours; a statement
+that fails leaves behind exactly what SQLite left behind; a transaction of which something could not be captured can
+only be rolled back. Refuses to know: PEP 249 (cursors, rows, adapters, error classes): errors leave here as APSW's
+and as ReplicateError.
 
-Behind all classification stands a commit hook: a COMMIT that is not the door's, in a transaction that changed replicated rows,
-becomes a rollback.
+Behind all classification stands a commit hook: a COMMIT that is not the door's, in a transaction that changed
+replicated rows, becomes a rollback.
 """
 
 from __future__ import annotations
@@ -19,23 +20,14 @@ import apsw
 from replicate.database import pragmas
 from replicate.database.capture import Capture, CapturedChanges, Mark
 from replicate.database.capture_outcome import kept
-from replicate.database.capture_tables import TableMap, read_table_map
-from replicate.database.guards import install_guards
-from replicate.database.names import OWN_PREFIX, quote
-from replicate.database.schema import (
-    ROWID_NAMES,
-    record_definitions,
-    recorded_definitions,
-    rowid_name,
-    user_tables,
-)
+from replicate.database.capture_tables import TableMap
 from replicate.database.statements import Statement, Verb
+from replicate.dbapi_definition import Rows, SchemaChanges
 from replicate.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from replicate.journal.spool import Spool
 
-Rows = list[tuple[Any, ...]]
 _NO_ROWS: Final[Rows] = []
 
 
@@ -59,12 +51,13 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-class Transactions:
+class Transactions(SchemaChanges):
     """The transactions of one connection, one after the other. Used by one thread at a time.
 
+    `tell`: told the text of every transaction control statement that is not run as it is (the trace callback).
     `inside`: the door is at work (the application's authorizer, progress handler and interrupts are kept away from it).
-    `own_changes`: rows that we changed for our bookkeeping, to be taken off total_changes. `functions`: names of functions
-    and collations that only this connection has.
+    `own_changes`: rows that we changed for our bookkeeping, to be taken off total_changes. `functions`: names of
+    functions and collations that only this connection has.
     """
 
     def __init__(self, session: Session, region: str, spool_factory: Callable[[], Spool], timeout_s: float) -> None:
@@ -78,6 +71,8 @@ class Transactions:
         self.changed = 0
         self.last_seqno = 0
         self.functions: set[str] = set()
+        self.tell: Callable[[str], object] | None = None
+        self.begin_text = "BEGIN "
         self.capture = Capture(self.connection, region, spool_factory)
         self._savepoints: list[tuple[str, Mark | None]] = []
         self._map: tuple[int, TableMap] | None = None
@@ -96,24 +91,28 @@ class Transactions:
     def run(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, *, implicit: bool) -> Rows | None:
         """Run one statement. Returns the rows of a writing one; None if they are to be fetched from `cursor`.
 
-        `implicit`: a data change begins a transaction if there is none, and leaves it open; else it is its own transaction.
+        `implicit`: a data change begins a transaction if there is none, and leaves it open; else it is its own
+        transaction.
         """
         verb = statement.verb
         if verb is Verb.READ:
-            return self._natively(cursor, statement, bindings)
+            self._natively(cursor, statement, bindings)
+            return None
         if verb is Verb.WRITE:
             return self._write(cursor, statement, bindings, implicit and statement.dml)
         if verb is Verb.PRAGMA:
             return self._pragma(cursor, statement, bindings)
         if verb is Verb.DEFINE:
-            return self._define(cursor, statement, bindings)
+            return self._change_schema(cursor, statement, bindings)
         if verb is Verb.ATTACH or verb is Verb.VACUUM or verb is Verb.DETACH:
-            return self._file_statement(cursor, statement, bindings)
+            self._file_statement(cursor, statement, bindings)
+            return None
         self._control(cursor, statement, bindings)
         return _NO_ROWS
 
     def run_many(self, cursor: apsw.Cursor, statement: Statement, sets: Iterable[Any], *, implicit: bool) -> bool:
-        """Run a data change once for each set of bindings; `changed` is the sum. Returns whether one of them gave a row."""
+        """Run a data change once for each set of bindings; `changed` is the sum. Returns whether one of them gave a
+        row."""
         total = 0
         if self.stage is Stage.NONE and not (implicit and statement.dml):
             for bindings in sets:
@@ -122,7 +121,7 @@ class Transactions:
                 total += self.changed
             self.changed = total
             return False
-        fresh = self._become_writer()
+        fresh = self.stage is not Stage.WRITER and self._become_writer(self.begin_text)
         connection, capture = self.connection, self.capture
         mark, running = capture.mark(), False
 
@@ -151,7 +150,8 @@ class Transactions:
         return gives_rows
 
     def commit(self) -> None:
-        """COMMIT, through the door if anything was written. After a failure `stage` says whether the transaction still stands."""
+        """COMMIT, through the door if anything was written. After a failure `stage` says whether the transaction
+        still stands."""
         if self.stage is Stage.NONE:
             return
         capture = self.capture
@@ -161,10 +161,10 @@ class Transactions:
             self.connection.execute("COMMIT")
             self._end()
             return
-        captured = capture.finish()
         before = self.connection.total_changes()
         self.inside = True
         try:
+            captured = capture.finish()
             self.last_seqno = self.session.commit(captured)
         except BaseException:
             if not self.connection.in_transaction:
@@ -191,8 +191,21 @@ class Transactions:
             self.inside = False
             self._end()
 
+    def commit_told(self) -> None:
+        """`commit`, told to the trace callback."""
+        if self.tell is not None and self.stage is not Stage.NONE:
+            self.tell("COMMIT")
+        self.commit()
+
+    def rollback_told(self) -> None:
+        """`rollback`, told to the trace callback."""
+        if self.tell is not None and self.stage is not Stage.NONE:
+            self.tell("ROLLBACK")
+        self.rollback()
+
     def check_alive(self) -> None:
-        """After any error: SQLite may have rolled the whole transaction back, or refused a commit that went round the door."""
+        """After any error: SQLite may have rolled the whole transaction back, or refused a commit that went round
+        the door."""
         if self.stage is not Stage.NONE and not self.connection.in_transaction:
             if self.stage is Stage.WRITER:
                 self.session.rollback()
@@ -217,7 +230,7 @@ class Transactions:
         fresh = False
         if self.stage is not Stage.WRITER:
             own = self.stage is Stage.NONE and not implicit
-            fresh = self._become_writer()
+            fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
         mark = capture.mark()
         try:
@@ -233,7 +246,7 @@ class Transactions:
             self._commit_own()
         return rows
 
-    def _define(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
+    def _change_schema(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
         if statement.temporary or statement.schema not in ("", "main"):
             self.capture.foreign = True
             self._natively(cursor, statement, bindings)
@@ -242,91 +255,16 @@ class Transactions:
         own = self.stage is Stage.NONE
         if self.stage is not Stage.WRITER:
             self._become_writer()
-        connection, capture = self.connection, self.capture
-        capture.close_sequences()
-        mark = capture.mark()
-        last_rowid, before = connection.last_insert_rowid(), connection.total_changes()
-        connection.execute("SAVEPOINT _replicate_define")
         try:
-            version = self._schema_version()
-            cursor.execute(statement.text, bindings)
-            rows: Rows = list(cursor)
-            if self._schema_version() != version:
-                self._capture_definition(statement)
-            refused = capture.refused if mark.refusal is None else None
-            if refused is not None:
-                raise refused
+            rows = self._define(cursor, statement, bindings)
         except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK TO _replicate_define")
-                connection.execute("RELEASE _replicate_define")
-                capture.cut(mark)
-                if own:
-                    self.rollback()
-            else:
-                self.check_alive()
+            self.check_alive()
+            if own:
+                self.rollback()
             raise
-        connection.execute("RELEASE _replicate_define")
-        connection.set_last_insert_rowid(last_rowid)
-        self.own_changes += connection.total_changes() - before
         if own:
             self._commit_own()
         return rows
-
-    def _check_definable(self, statement: Statement) -> None:
-        kind, words = statement.kind, statement.words
-        if kind == "VIRTUAL TABLE":
-            raise NotSupportedError(
-                f"virtual table {statement.name} can not be replicated",
-                where=self.region,
-                do="Keep it in another database file",
-            )
-        ours = next((word for word in sorted(words) if word.startswith(OWN_PREFIX)), None)
-        if ours is not None:
-            raise NotSupportedError(
-                f"{ours} belongs to replication's bookkeeping, or bears a name that is kept for it",
-                where=self.region,
-                do="Use another name; to take the bookkeeping out run: replicate region release",
-            )
-        mine = sorted(words & self.functions) if kind in ("TABLE", "INDEX", "UNIQUE") else []
-        if mine and statement.keyword in ("CREATE", "ALTER"):
-            raise NotSupportedError(
-                f"{statement.kind} {statement.name} would need {mine[0]}, a function or collation that only this "
-                "connection has; the other site could not write such a table",
-                where=self.region,
-                do="Use what SQLite itself brings",
-            )
-
-    def _capture_definition(self, statement: Statement) -> None:
-        """The schema has changed under the region lock: the statement's text travels, then what it made of the tables."""
-        connection, capture = self.connection, self.capture
-        text = statement.text
-        if statement.selects:
-            text = str(
-                connection.execute(
-                    "SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE",
-                    (statement.name,),
-                ).get
-            )
-        legacy = statement.keyword == "ALTER" and bool(connection.pragma("legacy_alter_table"))
-        if legacy:
-            capture.statement("PRAGMA legacy_alter_table = ON")
-        capture.statement(text)
-        if legacy:
-            capture.statement("PRAGMA legacy_alter_table = OFF")
-        if statement.kind == "TABLE":
-            install_guards(connection, user_tables(connection))
-        recorded = record_definitions(connection, region=self.region)
-        capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions))
-        self._map = None
-        if statement.selects:
-            for definition in recorded.changed:
-                hidden = rowid_name([column.name for column in definition.columns]) or ROWID_NAMES[0]
-                names = ([hidden] if definition.rowid else []) + [quote(c.name) for c in definition.columns]
-                table = quote(definition.table)
-                capture.insert(
-                    definition.table, connection.execute(f"SELECT {', '.join(names)} FROM main.{table}", can_cache=False)
-                )
 
     def _pragma(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows | None:
         verdict = pragmas.judge(statement.name, statement.argument)
@@ -335,7 +273,8 @@ class Transactions:
         if verdict is pragmas.Verdict.READ or statement.schema not in ("", "main"):
             if statement.name == "busy_timeout" and (statement.argument or "").isdigit():
                 self.timeout_s = int(statement.argument or 0) / 1000
-            return self._natively(cursor, statement, bindings)
+            self._natively(cursor, statement, bindings)
+            return None
         own = self.stage is Stage.NONE
         if self.stage is not Stage.WRITER:
             self._become_writer()
@@ -372,14 +311,14 @@ class Transactions:
         verb, stage = statement.verb, self.stage
         if verb is Verb.BEGIN:
             if stage is Stage.NONE and statement.kind in ("IMMEDIATE", "EXCLUSIVE"):
-                self._become_writer()
+                self._become_writer(statement.text)
             else:
                 self._natively(cursor, statement, bindings)
                 self.stage = Stage.READER
         elif verb is Verb.COMMIT and stage is not Stage.NONE:
-            self.commit()
+            self.commit_told()
         elif verb is Verb.ROLLBACK and stage is not Stage.NONE:
-            self.rollback()
+            self.rollback_told()
         elif verb is Verb.SAVEPOINT:
             self._natively(cursor, statement, bindings)
             if stage is Stage.NONE:
@@ -414,9 +353,12 @@ class Transactions:
                 return at
         return None
 
-    def _become_writer(self) -> bool:
-        """Take the region. Returns whether this began the transaction."""
+    def _become_writer(self, text: str = "") -> bool:
+        """Take the region. Returns whether this began the transaction; if so, `text` is told to the trace callback."""
+        assert self.stage is not Stage.WRITER
         fresh = self.stage is Stage.NONE
+        if fresh and text and self.tell is not None:
+            self.tell(text)
         before = self.connection.total_changes()
         self.inside = True
         try:
@@ -451,14 +393,16 @@ class Transactions:
 
     # After failures.
 
-    def _after_failure(
-        self, mark: Mark, statement: Statement, error: BaseException, *, fresh: bool, own: bool
-    ) -> None:
+    def _after_failure(self, mark: Mark, statement: Statement, error: BaseException, *, fresh: bool, own: bool) -> None:
         connection, capture = self.connection, self.capture
         if not connection.in_transaction:
             self.check_alive()
             return
-        rows_kept = kept(connection, capture, mark, statement.text)
+        self.inside = True
+        try:
+            rows_kept = kept(connection, capture, mark, statement.text)
+        finally:
+            self.inside = False
         if rows_kept is None:
             capture.refuse(
                 NotSupportedError(
@@ -502,16 +446,3 @@ class Transactions:
     def _forbid_commit(self) -> bool:
         """SQLite's commit hook: True turns the COMMIT into a rollback."""
         return not self.inside and (self.capture.changes > 0 or self.capture.refusal is not None)
-
-    # The schema.
-
-    def _schema_version(self) -> int:
-        version: Any = self.connection.execute("PRAGMA main.schema_version").get
-        return int(version)
-
-    def _tables(self) -> TableMap:
-        version = self._schema_version()
-        if self._map is None or self._map[0] != version:
-            self._map = (version, read_table_map(self.connection, recorded_definitions(self.connection)))
-        return self._map[1]
-

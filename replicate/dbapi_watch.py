@@ -1,11 +1,11 @@
 """Watching for a second SQLite library in this process: the standard library's sqlite3 on a region that we have open.
 
-Guarantees: while a region is open here, `sqlite3.connect` to its file is refused in this process before it opens anything; a region
-that the standard library has open already is not opened (best effort).
+Guarantees: while a region is open here, `sqlite3.connect` to its file is refused in this process before it opens
+anything; a region that the standard library has open already is not opened (best effort).
 Refuses to know: everything about SQL.
 
-Why: POSIX locks belong to the process. When the other library closes its descriptor of the file, our locks are gone, another
-process writes between our pages, and a committed row was lost (measured, facts.md).
+Why: POSIX locks belong to the process. When the other library closes its descriptor of the file, our locks are gone,
+another process writes between our pages, and a committed row was lost (measured, facts.md).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     key = _key(path)
     if key is not None and _open[key] > 0:
         raise NotSupportedError(
-            "the standard library's sqlite3 must not open a region that this process has open: closing it would drop our locks",
+            "the standard library's sqlite3 must not open a region that this process has open: "
+            "closing it would drop our locks",
             where=path,
             do=_DO,
         )

@@ -1,9 +1,11 @@
-"""Capturing an application's changes as they happen: the preupdate hook, marks, cuts, and what a commit hands to the door.
+"""Capturing an application's changes as they happen: the preupdate hook, marks, cuts, and what a commit hands to the
+door.
 
-Guarantees: what `finish` returns is exactly what the transaction did to the replicated tables, in true order and with full
-images; a change that can not be captured sets `refusal`, and a transaction with a refusal is never committed. Memory is bounded:
-what does not fit one frame goes to a spool.
-Refuses to know: PEP 249, locks, the journal. Which statement failed and what of it stays is told by the caller (`mark`, `cut`).
+Guarantees: what `finish` returns is exactly what the transaction did to the replicated tables, in true order and
+with full images; a change that can not be captured sets `refusal`, and a transaction with a refusal is never
+committed. Memory is bounded: what does not fit one frame goes to a spool.
+Refuses to know: PEP 249, locks, the journal. Which statement failed and what of it stays is told by the caller
+(`mark`, `cut`).
 
 The hook must never raise: SQLite stores the row all the same (measured). So any exception in it becomes a refusal.
 """
@@ -39,7 +41,8 @@ _NO_CHANGE: Final = apsw.no_change
 class CapturedChanges:
     """One transaction's changes, ready for a frame. With a spool, all of them are in the spool and `payload` is empty.
 
-    `count`: elements (four to a change). `defines`: it holds DEFINE changes. `schema_changed`: the region's schema version moved.
+    `count`: elements (four to a change). `defines`: it holds DEFINE changes. `schema_changed`: the region's schema
+    version moved.
     """
 
     payload: bytes
@@ -50,11 +53,9 @@ class CapturedChanges:
     schema_changed: bool
 
 
-class Mark(NamedTuple):
-    """A place in the change stream, and all that goes back with it."""
+class _Context(NamedTuple):
+    """What changes seldom within a transaction, and goes back with a mark."""
 
-    offset: int
-    changes: int
     tables: TableMap
     sequences: Mapping[str, int]
     partitions: frozenset[int]
@@ -63,7 +64,20 @@ class Mark(NamedTuple):
     refusal: BaseException | None
 
 
-_NOWHERE: Final = TableMap({}, False)
+class Mark(NamedTuple):
+    """A place in the change stream, and all that goes back with it. Taken before every statement, so it is cheap."""
+
+    offset: int
+    changes: int
+    context: _Context
+
+    @property
+    def refusal(self) -> BaseException | None:
+        """Why the transaction could only be rolled back at that place already."""
+        return self.context.refusal
+
+
+_FRESH: Final = _Context(TableMap({}, False), {}, frozenset(), False, False, None)
 
 
 class Capture:
@@ -83,16 +97,11 @@ class Capture:
         self._spool: Spool | None = None
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
         self._changes = 0
-        self._map = _NOWHERE
         self._tables: dict[str, CapturedTable | None] = {}
         self._last: CapturedTable | None = None
-        self._sequences: Mapping[str, int] = {}
-        self._partitions: frozenset[int] = frozenset()
-        self._defines = False
-        self._schema_changed = False
+        self._context = _FRESH
         self.active = False
         self.foreign = False
-        self.refusal: BaseException | None = None
         self._start: Mark = self.mark()
         connection.preupdate_hook(self._on_change, id=self)
 
@@ -108,7 +117,7 @@ class Capture:
         self.clear()
         self._use(tables)
         if tables.autoincrement:
-            self._sequences = self._read_sequences()
+            self._context = self._context._replace(sequences=self._read_sequences())
         self._start = self.mark()
         self.active = True
 
@@ -118,9 +127,9 @@ class Capture:
         self._buffer.clear()
         self._spooled = self._changes = 0
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
-        self._partitions = frozenset()
-        self._defines = self._schema_changed = self.active = False
-        self._last = self.refusal = None
+        self._context = _FRESH
+        self.active = False
+        self._last = None
         if spool is not None and not adopted:
             spool.abort()
 
@@ -128,6 +137,11 @@ class Capture:
     def changes(self) -> int:
         """Changes captured so far (rows, and schema statements with their definitions)."""
         return self._changes
+
+    @property
+    def refusal(self) -> BaseException | None:
+        """What made the transaction one that can only be rolled back, as it was raised."""
+        return self._context.refusal
 
     @property
     def refused(self) -> ReplicateError | None:
@@ -142,20 +156,11 @@ class Capture:
     @property
     def tables(self) -> TableMap:
         """The tables as this transaction sees them."""
-        return self._map
+        return self._context.tables
 
     def mark(self) -> Mark:
         """The present place. Cheap: taken before every statement."""
-        return Mark(
-            self._spooled + len(self._buffer),
-            self._changes,
-            self._map,
-            self._sequences,
-            self._partitions,
-            self._defines,
-            self._schema_changed,
-            self.refusal,
-        )
+        return Mark(self._spooled + len(self._buffer), self._changes, self._context)
 
     def cut(self, mark: Mark) -> None:
         """Forget what was captured behind `mark`: the database has taken it back."""
@@ -166,12 +171,10 @@ class Capture:
             self._spool.cut(mark.offset)
             self._spooled = mark.offset
         self._changes = mark.changes
-        self._sequences = mark.sequences
-        self._partitions = mark.partitions
-        self._defines, self._schema_changed, self.refusal = mark.defines, mark.schema_changed, mark.refusal
         self._last = None
-        if self._map is not mark.tables:
-            self._use(mark.tables)
+        if self._context.tables is not mark.context.tables:
+            self._use(mark.context.tables)
+        self._context = mark.context
 
     def behind(self, mark: Mark) -> bytes | None:
         """The captured bytes behind `mark`; None if a part of them has left memory."""
@@ -180,11 +183,12 @@ class Capture:
 
     def refuse(self, why: BaseException) -> None:
         """From here on the transaction can only be rolled back. The first reason counts."""
-        if self.refusal is None:
-            self.refusal = why
+        if self._context.refusal is None:
+            self._context = self._context._replace(refusal=why)
 
     def finish(self) -> CapturedChanges:
-        """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be rolled back."""
+        """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
+        rolled back."""
         if self.refusal is None and self._changes:
             self.close_sequences()
         if self.refusal is not None:
@@ -197,10 +201,10 @@ class Capture:
         return CapturedChanges(
             payload=b"" if self._spool is not None else bytes(self._buffer),
             count=self._changes * ELEMENTS_PER_CHANGE,
-            partitions=tuple(sorted(self._partitions or {PARTITION_DEFAULT})),
-            defines=self._defines,
+            partitions=tuple(sorted(self._context.partitions or {PARTITION_DEFAULT})),
+            defines=self._context.defines,
             spool=self._spool,
-            schema_changed=self._schema_changed,
+            schema_changed=self._context.schema_changed,
         )
 
     def _refusal_error(self) -> ReplicateError:
@@ -213,18 +217,17 @@ class Capture:
 
     def statement(self, text: str) -> None:
         """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place."""
-        self._schema_changed = True
-        if not self._partitions:
-            self._partitions = frozenset((PARTITION_DEFAULT,))
+        partitions = self._context.partitions or frozenset((PARTITION_DEFAULT,))
+        self._context = self._context._replace(schema_changed=True, partitions=partitions)
         self._emit(Op.SCHEMA, 0, self._region, [text])
 
     def redefine(self, changed: tuple[TableDefinition, ...], tables: TableMap) -> None:
         """The schema has changed: DEFINE what is new, and go on with `tables`."""
         for definition in changed:
             self._emit(Op.DEFINE, definition.table_id, definition.version, definition.pack())
-            self._defines = True
         self._use(tables)
-        self._sequences = self._read_sequences() if tables.autoincrement else {}
+        sequences = self._read_sequences() if tables.autoincrement else {}
+        self._context = self._context._replace(defines=self._context.defines or bool(changed), sequences=sequences)
 
     def insert(self, table: str, rows: Any) -> None:
         """Rows that no hook reported (CREATE TABLE AS): images of a table that has just been defined."""
@@ -236,23 +239,23 @@ class Capture:
 
     def close_sequences(self) -> None:
         """Put the AUTOINCREMENT counters that moved into the stream. Before each schema change, and at commit."""
-        if not self._map.autoincrement:
+        if not self._context.tables.autoincrement:
             return
-        now = self._read_sequences()
-        for name in sorted(self._sequences.keys() | now.keys()):
-            old, new = self._sequences.get(name), now.get(name)
+        before, now = self._context.sequences, self._read_sequences()
+        for name in sorted(before.keys() | now.keys()):
+            old, new = before.get(name), now.get(name)
             table = self._tables.get(name)
             if old != new and table is not None:
                 self._note(table)
                 self._emit(Op.SEQUENCE, table.definition.table_id, 0, [old, new])
-        self._sequences = now
+        self._context = self._context._replace(sequences=now)
 
     def _read_sequences(self) -> Mapping[str, int]:
         rows: list[Any] = self._connection.execute("SELECT name, seq FROM main.sqlite_sequence").fetchall()
         return dict(rows)
 
     def _use(self, tables: TableMap) -> None:
-        self._map = tables
+        self._context = self._context._replace(tables=tables)
         self._tables = dict(tables.tables)
         self._last = None
 
@@ -325,8 +328,9 @@ class Capture:
         if table.refusal is not None:
             raise table.refusal
         self._last = table
-        if table.definition.partition not in self._partitions:
-            self._partitions |= {table.definition.partition}
+        partitions = self._context.partitions
+        if table.definition.partition not in partitions:
+            self._context = self._context._replace(partitions=partitions | {table.definition.partition})
 
     def _stranger(self, name: str) -> None:
         if name in self._tables:

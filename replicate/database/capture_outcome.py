@@ -1,11 +1,11 @@
 """After a statement failed: are its rows still there? (ABORT takes them back, FAIL keeps them, triggers may do either.)
 
-Guarantees: says *kept* or *taken back* only when the rows themselves prove it; else None, and the transaction must not be
-committed. SQLite's own counters do not tell: a trigger's changes are counted before an ABORT takes them back (measured).
-Refuses to know: what happens to the transaction then.
+Guarantees: says *kept* or *taken back* only when the rows themselves prove it; else None, and the transaction must
+not be committed. SQLite's own counters do not tell: a trigger's changes are counted before an ABORT takes them back
+(measured). Refuses to know: what happens to the transaction then.
 
-A statement is taken back whole or not at all, so one row decides: its net change within the statement, against what is in
-the table now.
+A statement is taken back whole or not at all, so one row decides: its net change within the statement, against what
+is in the table now.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _net_states(
 ) -> dict[tuple[_Table, tuple[Any, ...]], tuple[_Image, _Image]] | None:
     """(table, key) -> (image before the first change, image after the last); None if there is more than row changes."""
     wrapped = {number: _Table(captured) for number, captured in tables.items()}
-    unpacker = msgpack.Unpacker(max_buffer_size=_VALUE_BYTES_MAX, max_str_len=_VALUE_BYTES_MAX, max_bin_len=_VALUE_BYTES_MAX)
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=_VALUE_BYTES_MAX, max_str_len=_VALUE_BYTES_MAX, max_bin_len=_VALUE_BYTES_MAX
+    )
     unpacker.feed(packed)
     flat = list(unpacker)
     states: dict[tuple[_Table, tuple[Any, ...]], tuple[_Image, _Image]] = {}

@@ -1,4 +1,5 @@
-"""How rows of each table are captured: which values of the hook's row make an image, and the packed beginnings of changes.
+"""How rows of each table are captured: which values of the hook's row make an image, and the packed beginnings of
+changes.
 
 Guarantees: an image made here has exactly the values and the order that the table's definition says.
 Refuses to know: transactions, and where definitions are kept.
@@ -65,7 +66,8 @@ class CapturedTable:
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """All replicated tables of a region at one schema version; `autoincrement`: some of them count in sqlite_sequence."""
+    """All replicated tables of a region at one schema version; `autoincrement`: some of them count in
+    sqlite_sequence."""
 
     tables: Mapping[str, CapturedTable]
     autoincrement: bool

@@ -1,7 +1,8 @@
-"""What may become of a PRAGMA on a replicated region: run as it is, captured as a statement, left undone, or refused by name.
+"""What may become of a PRAGMA on a replicated region: run as it is, captured as a statement, left undone, or refused
+by name.
 
-Guarantees: a pragma that takes an argument and is not in the table below is refused: SQLite ignores what it does not know, we can
-not. Without an argument a pragma only reads (but for the few in `_ACTIONS`).
+Guarantees: a pragma that takes an argument and is not in the table below is refused: SQLite ignores what it does not
+know, we can not. Without an argument a pragma only reads (but for the few in `_ACTIONS`).
 Refuses to know: connections. Pure.
 """
 
@@ -30,17 +31,67 @@ class _Refusal:
 
 # With an argument these change this connection only, or nothing that the other site could miss.
 _SETTINGS: Final = frozenset(
-    """analysis_limit automatic_index busy_timeout cache_size cache_spill case_sensitive_like cell_size_check
-    checkpoint_fullfsync count_changes defer_foreign_keys empty_result_callbacks foreign_keys full_column_names fullfsync
-    hard_heap_limit ignore_check_constraints journal_size_limit max_page_count mmap_size query_only read_uncommitted
-    recursive_triggers reverse_unordered_selects secure_delete short_column_names soft_heap_limit temp_store threads
-    trusted_schema wal_autocheckpoint legacy_alter_table""".split()
+    [
+        "analysis_limit",
+        "automatic_index",
+        "busy_timeout",
+        "cache_size",
+        "cache_spill",
+        "case_sensitive_like",
+        "cell_size_check",
+        "checkpoint_fullfsync",
+        "count_changes",
+        "defer_foreign_keys",
+        "empty_result_callbacks",
+        "foreign_keys",
+        "full_column_names",
+        "fullfsync",
+        "hard_heap_limit",
+        "ignore_check_constraints",
+        "journal_size_limit",
+        "max_page_count",
+        "mmap_size",
+        "query_only",
+        "read_uncommitted",
+        "recursive_triggers",
+        "reverse_unordered_selects",
+        "secure_delete",
+        "short_column_names",
+        "soft_heap_limit",
+        "temp_store",
+        "threads",
+        "trusted_schema",
+        "wal_autocheckpoint",
+        "legacy_alter_table",
+    ]
 )
 # The argument names an object, a mode of asking, or nothing is changed that counts.
 _QUESTIONS: Final = frozenset(
-    """collation_list compile_options data_version database_list foreign_key_check foreign_key_list freelist_count
-    function_list index_info index_list index_xinfo integrity_check module_list page_count pragma_list quick_check stats
-    table_info table_list table_xinfo wal_checkpoint encoding shrink_memory""".split()
+    [
+        "collation_list",
+        "compile_options",
+        "data_version",
+        "database_list",
+        "foreign_key_check",
+        "foreign_key_list",
+        "freelist_count",
+        "function_list",
+        "index_info",
+        "index_list",
+        "index_xinfo",
+        "integrity_check",
+        "module_list",
+        "page_count",
+        "pragma_list",
+        "quick_check",
+        "stats",
+        "table_info",
+        "table_list",
+        "table_xinfo",
+        "wal_checkpoint",
+        "encoding",
+        "shrink_memory",
+    ]
 )
 _CAPTURED: Final = frozenset(("user_version", "application_id"))
 _ACTIONS: Final = {"optimize": Verdict.NOTHING}

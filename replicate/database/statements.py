@@ -1,8 +1,9 @@
 """What an SQL text is: one statement or several, reader or writer, which transaction control, which schema change.
 
-Guarantees: one pass over tokens, never over a grammar. A text that no release of SQLite understands counts as a reader, since
-SQLite refuses it; behind that stands the commit hook of dbapi_transaction.py, which lets no captured change pass the door by. Results are immutable and cached by text.
-Refuses to know: any connection. Pure: nothing is executed or looked up here.
+Guarantees: one pass over tokens, never over a grammar. A text that no release of SQLite understands counts as a
+reader, since SQLite refuses it; behind that stands the commit hook of dbapi_transaction.py, which lets no captured
+change pass the door by. Results are immutable and cached by text. Refuses to know: any connection. Pure: nothing is
+executed or looked up here.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class Verb(Enum):
 class Statement:
     """One classified statement. `text` is as given; `keyword` is its first word in capitals.
 
-    `dml`: sqlite3 begins a transaction before it (INSERT, UPDATE, DELETE, REPLACE; not WITH). `rows`: it may return rows.
-    `name`: the savepoint, the pragma, or the object of a schema change. `schema`: the qualifier before that name, in lower
-    case ("" if none). `kind`: of a schema change, TABLE, INDEX, … or "VIRTUAL TABLE"; of a BEGIN, its mode. `temporary`: the schema
-    change is of the connection's own temp schema. `argument`: of a pragma, None if it has none; of ATTACH and VACUUM INTO, the
-    file as written. `several`: text goes on behind this statement with another one. `words`: all names in a schema change, in
-    lower case.
+    `dml`: sqlite3 begins a transaction before it (INSERT, UPDATE, DELETE, REPLACE; not WITH). `rows`: it may return
+    rows. `name`: the savepoint, the pragma, or the object of a schema change. `schema`: the qualifier before that
+    name, in lower case ("" if none). `kind`: of a schema change, TABLE, INDEX, … or "VIRTUAL TABLE"; of a BEGIN, its
+    mode. `temporary`: the schema change is of the connection's own temp schema. `argument`: of a pragma, None if it
+    has none; of ATTACH and VACUUM INTO, the file as written. `several`: text goes on behind this statement with
+    another one. `words`: all names in a schema change, in lower case.
     """
 
     text: str
@@ -96,7 +97,8 @@ def tokens(sql: str, start: int = 0) -> Iterator[_Token]:
     position, end, match = start, len(sql), _TOKEN.match
     while position < end:
         found = match(sql, position)
-        assert found is not None and found.lastgroup is not None
+        assert found is not None
+        assert found.lastgroup is not None
         if found.lastgroup != "space":
             yield _Token(found.lastgroup, found.group(), position, found.end())
         position = found.end()
@@ -137,9 +139,7 @@ def _statement_end(sql: str, start: int) -> int:
         upper = token.upper
         if len(words) < 5 and not trigger:
             words.append(upper)
-            if words[:2] == ["EXPLAIN", "QUERY"]:
-                words.clear()
-            elif words == ["PLAN"] or words == ["EXPLAIN"]:
+            if words[:2] == ["EXPLAIN", "QUERY"] or words == ["PLAN"] or words == ["EXPLAIN"]:
                 words.clear()
             trigger = words[:1] == ["CREATE"] and words[-1] == "TRIGGER" and len(words) <= 3
         if token.kind == "semi" and (not trigger or (before == "END" and before_that == ";")):

@@ -81,7 +81,9 @@ def make_region(path: Path, schema: str = "", *, primary: bool = True) -> FakeDo
     connection.execute(schema or "SELECT 1")
     connection.close()
     plain = open_region(path, plain=True)
-    installed = install(plain, network=uuid.uuid4().bytes, instance=uuid.uuid4().bytes, region=uuid.uuid4().bytes, name="main")
+    installed = install(
+        plain, network=uuid.uuid4().bytes, instance=uuid.uuid4().bytes, region=uuid.uuid4().bytes, name="main"
+    )
     plain.close()
     return FakeDoor(path, primary, schema_version=installed.schema_version)
 
@@ -184,4 +186,3 @@ class FakeSession:
             self.connection.close(True)
             os.close(self._lock)
             self._lock = -1
-

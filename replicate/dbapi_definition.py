@@ -1,0 +1,141 @@
+"""Schema changes of an application: run in a savepoint of their own, captured as text and as what they made of the
+tables.
+
+Guarantees: a schema change is captured whole, guards of new tables included, or it leaves the transaction as it was;
+what could not be replicated exactly is refused by name before it runs. Refuses to know: how transactions begin and
+end (dbapi_transaction.py, of which this is a part).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from replicate.database.capture import Capture
+from replicate.database.capture_tables import TableMap, read_table_map
+from replicate.database.guards import install_guards
+from replicate.database.names import OWN_PREFIX, quote
+from replicate.database.schema import (
+    ROWID_NAMES,
+    record_definitions,
+    recorded_definitions,
+    rowid_name,
+    user_tables,
+)
+from replicate.database.statements import Statement
+from replicate.errors import NotSupportedError
+
+Rows = list[tuple[Any, ...]]
+
+
+class SchemaChanges:
+    """The part of a connection's transactions that changes the schema."""
+
+    connection: apsw.Connection
+    capture: Capture
+    region: str
+    inside: bool
+    own_changes: int
+    functions: set[str]
+    _map: tuple[int, TableMap] | None
+
+    def _define(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
+        """Run and capture a schema change of the main schema; the region is held."""
+        connection, capture = self.connection, self.capture
+        last_rowid, before = connection.last_insert_rowid(), connection.total_changes()
+        self.inside = True
+        capture.close_sequences()
+        mark = capture.mark()
+        connection.execute("SAVEPOINT _replicate_define")
+        try:
+            version = self._schema_version()
+            self.inside = False
+            cursor.execute(statement.text, bindings)
+            rows: Rows = list(cursor)
+            self.inside = True
+            if self._schema_version() != version:
+                self._capture_definition(statement)
+            refused = capture.refused if mark.refusal is None else None
+            if refused is not None:
+                raise refused
+        except BaseException:
+            self.inside = True
+            if connection.in_transaction:
+                connection.execute("ROLLBACK TO _replicate_define")
+                connection.execute("RELEASE _replicate_define")
+                capture.cut(mark)
+            raise
+        finally:
+            self.inside = False
+        connection.execute("RELEASE _replicate_define")
+        connection.set_last_insert_rowid(last_rowid)
+        self.own_changes += connection.total_changes() - before
+        return rows
+
+    def _check_definable(self, statement: Statement) -> None:
+        kind, words = statement.kind, statement.words
+        if kind == "VIRTUAL TABLE":
+            raise NotSupportedError(
+                f"virtual table {statement.name} can not be replicated",
+                where=self.region,
+                do="Keep it in another database file",
+            )
+        ours = next((word for word in sorted(words) if word.startswith(OWN_PREFIX)), None)
+        if ours is not None:
+            raise NotSupportedError(
+                f"{ours} belongs to replication's bookkeeping, or bears a name that is kept for it",
+                where=self.region,
+                do="Use another name; to take the bookkeeping out run: replicate region release",
+            )
+        mine = sorted(words & self.functions) if kind in ("TABLE", "INDEX", "UNIQUE") else []
+        if mine and statement.keyword in ("CREATE", "ALTER"):
+            raise NotSupportedError(
+                f"{statement.kind} {statement.name} would need {mine[0]}, a function or collation that only this "
+                "connection has; the other site could not write such a table",
+                where=self.region,
+                do="Use what SQLite itself brings",
+            )
+
+    def _capture_definition(self, statement: Statement) -> None:
+        """The schema has changed under the region lock: the statement's text travels, then what it made of the
+        tables."""
+        connection, capture = self.connection, self.capture
+        text = statement.text
+        if statement.selects:
+            text = str(
+                connection.execute(
+                    "SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE",
+                    (statement.name,),
+                ).get
+            )
+        legacy = statement.keyword == "ALTER" and bool(connection.pragma("legacy_alter_table"))
+        if legacy:
+            capture.statement("PRAGMA legacy_alter_table = ON")
+        capture.statement(text)
+        if legacy:
+            capture.statement("PRAGMA legacy_alter_table = OFF")
+        if statement.kind == "TABLE":
+            install_guards(connection, user_tables(connection))
+        recorded = record_definitions(connection, region=self.region)
+        capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions))
+        self._map = None
+        if statement.selects:
+            for definition in recorded.changed:
+                hidden = rowid_name([column.name for column in definition.columns]) or ROWID_NAMES[0]
+                names = ([hidden] if definition.rowid else []) + [quote(c.name) for c in definition.columns]
+                table = quote(definition.table)
+                capture.insert(
+                    definition.table,
+                    connection.execute(f"SELECT {', '.join(names)} FROM main.{table}", can_cache=False),
+                )
+
+    def _schema_version(self) -> int:
+        version: Any = self.connection.execute("PRAGMA main.schema_version").get
+        return int(version)
+
+    def _tables(self) -> TableMap:
+        version = self._schema_version()
+        if self._map is None or self._map[0] != version:
+            self._map = (version, read_table_map(self.connection, recorded_definitions(self.connection)))
+        return self._map[1]
