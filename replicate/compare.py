@@ -9,7 +9,7 @@ Refuses to know: how a digest is made (database/digest.py), and how a result is 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -100,7 +100,7 @@ def snapshot_at(door: Door, at: int | None, *, timeout_s: float) -> Iterator[Sna
     with Barrier(door, timeout_s=timeout_s + 5) as barrier:
         if door.instance.role == "secondary" and words[word.LAST_SEQNO] <= at:
             barrier.raise_to(at)
-        if not poll_until(lambda: bool(words[word.LAST_SEQNO] >= at), timeout_s):
+        if not poll_until(_reached(door, at), timeout_s):
             raise TryAgainError(
                 f"transaction {at} was not there within {timeout_s:g} s; the last one is {words[word.LAST_SEQNO]}",
                 where=str(door.instance.path),
@@ -161,7 +161,7 @@ def _both(stack: ExitStack, leader: Door, follower: Door, timeout_s: float) -> l
             barrier.raise_to(ahead.seqno)
             words = follower.words
             wanted = ahead.seqno
-            if not poll_until(lambda words=words, wanted=wanted: bool(words[word.LAST_SEQNO] >= wanted), left_s):
+            if not poll_until(_reached(follower, wanted), left_s):
                 raise TryAgainError(
                     f"{follower.instance.name} did not come to transaction {wanted} within {timeout_s:g} s; "
                     f"its last one is {words[word.LAST_SEQNO]}",
@@ -178,6 +178,12 @@ def _both(stack: ExitStack, leader: Door, follower: Door, timeout_s: float) -> l
         where=str(follower.instance.path),
         do="Name a number with --at",
     )
+
+
+def _reached(door: Door, seqno: int) -> Callable[[], bool]:
+    """Whether the instance has the transaction `seqno`."""
+    words = door.words
+    return lambda: bool(words[word.LAST_SEQNO] >= seqno)
 
 
 def _compared(

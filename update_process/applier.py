@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.apply_session import ApplySession
+from replicate.database.rows import Conflict
 from replicate.errors import (
     BusyError,
     ConflictError,
@@ -30,7 +31,7 @@ from replicate.errors import (
     ReplicateError,
     RollbackNeededError,
 )
-from replicate.journal.record import FrameBatch, decode_batch, read_part
+from replicate.journal.record import FRAME_PREFIX_BYTES, FrameBatch, decode_batch, read_part
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
@@ -244,7 +245,7 @@ class Applier:
         decoded = decode_batch(data)
         first_seqno = records[0].first_seqno + skip
         if skip:
-            start = sum(decoded[0 : 3 * skip : 3]) + skip * plans.FRAME_PREFIX_BYTES
+            start = sum(decoded[0 : 3 * skip : 3]) + skip * FRAME_PREFIX_BYTES
             data, decoded = data[start:], decoded[3 * skip :]
         self._window = plans.open_window(bytes(data), decoded, first_seqno, self._points)
         self._borders = [(record.last_seqno, record.next_address) for record in records]
@@ -390,7 +391,7 @@ class Applier:
     def _stopped(self, error: ReplicateError, seqno: int) -> ReplicateError:
         """The error to stop with: a conflict's images go to its file, never into the log."""
         conflict = error.conflict if isinstance(error, ConflictError) else None
-        if conflict is None:
+        if not isinstance(conflict, Conflict):
             error.facts.setdefault("seqno", seqno)
             return error
         path = write_conflict(self._conflict_directory, conflict)

@@ -135,7 +135,7 @@ class _Driver:
             ):
                 return
             if done.waiting in (Waiting.NOTHING, Waiting.PART):
-                await bell.wait(lambda seen=seen: pool.written_address != seen, NAP_S)
+                await bell.wait(_moved(pool, seen), NAP_S)
             elif done.waiting is not Waiting.MORE:
                 await trio.sleep(SHORT_NAP_S)
 
@@ -176,6 +176,11 @@ class _Driver:
             await trio.sleep_until(self._statistics.deadline_s)
             report = self._statistics.report(trio.current_time(), self._session.position.last_seqno)
             self._log.info("statistics", **report.fields())
+
+
+def _moved(pool: ReceivePool, seen: int) -> Callable[[], bool]:
+    """Whether something has arrived since the pool was written up to `seen`."""
+    return lambda: pool.written_address != seen
 
 
 def finish_received(instance: Instance, *, timeout_s: float) -> int:

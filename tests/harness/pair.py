@@ -1,0 +1,155 @@
+"""A primary and a secondary on one host without their daemons: the test itself carries frames from one to the other.
+
+Guarantees: everything is below one directory, the pools too; what `deliver` puts into the receive pool is what a Source
+Server would have read from the primary's journal.
+Refuses to know: the wire.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from replicate import connect
+from replicate.apply_session import ApplySession, open_apply_session
+from replicate.dbapi import Connection
+from replicate.instance import Instance
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.opening import close_door, make_chain
+from replicate.pool import control as word
+from replicate.pool.receive_pool import ReceivePool, RecordKind
+from replicate.regions import add_region
+from replicate.seed import seed
+from replicate.settings import UpdateConfig
+from replicate.snapshot import door_of
+from update_process.applier import Applier, Done
+
+SCHEMA = """
+CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, balance INTEGER, note);
+CREATE TABLE entry (at TEXT, amount REAL, data BLOB);
+CREATE INDEX entry_at ON entry (at);
+"""
+
+
+@dataclass
+class Pair:
+    """Both instances. `secondary` is seeded by `seed()`."""
+
+    directory: Path
+    primary: Instance
+    secondary: Instance
+
+    @classmethod
+    def create(cls, directory: Path, schema: str = SCHEMA) -> Pair:
+        """A primary with the region main, and a secondary that is its peer and empty."""
+        shm = directory / "shm"
+        shm.mkdir()
+        os.environ["REPLICATE_SHM_DIR"] = str(shm)
+        primary = Instance.create(directory / "east", role="primary", name="east")
+        secondary = Instance.create(directory / "west", role="secondary", name="west", network=primary.content.network)
+        connection = apsw.Connection(str(directory / "app.db"))
+        connection.execute(schema)
+        connection.close()
+        add_region(primary, directory / "app.db")
+        primary.register_peer("west", "127.0.0.1", 7430)
+        primary.reload()
+        return cls(directory, primary, secondary)
+
+    def connect(self) -> Connection:
+        """An application's connection to the primary."""
+        return connect(self.primary.path)
+
+    def seed(self, **options: bool) -> int:
+        """Seed the secondary; the sequence number."""
+        made = seed(self.primary, self.secondary, **options)
+        self.secondary.reload()
+        return made.seqno
+
+    def last_seqno(self, instance: Instance | None = None) -> int:
+        """The last number in an instance's journal."""
+        with door_of(instance or self.primary) as door:
+            return int(door.words[word.LAST_SEQNO])
+
+    def deliver(self, pool: ReceivePool, *, upto: int | None = None, record_bytes: int = 64 * 1024) -> int:
+        """Put the primary's transactions behind what the pool has received into the pool, until it is full.
+
+        Returns the last number received whole.
+        """
+        with door_of(self.primary) as door:
+            door.sync_to_end()
+        bound = self.last_seqno() if upto is None else upto
+        reader = ChainReader(make_chain(self.primary), pool.last_received_seqno + 1)
+        try:
+            while (found := reader.read(record_bytes, bound)) is not None:
+                if isinstance(found, LargeTransaction):
+                    if not deliver_large(pool, found):
+                        break
+                elif not pool.offer(found.data, found.first_seqno, found.last_seqno, found.count, RecordKind.FRAMES):
+                    break
+        finally:
+            reader.close()
+        return pool.last_received_seqno
+
+    @contextmanager
+    def receive_pool(self, configured_bytes: int = 4 * 1024 * 1024) -> Iterator[ReceivePool]:
+        """A fresh receive pool of the secondary, behind what it has applied."""
+        pool = ReceivePool.create(
+            self.secondary.content.uuid,
+            configured_bytes=configured_bytes,
+            last_seqno=self.last_seqno(self.secondary),
+            replace=True,
+        )
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+    @contextmanager
+    def session(self) -> Iterator[ApplySession]:
+        """The secondary's apply session."""
+        session = open_apply_session(self.secondary)
+        try:
+            yield session
+        finally:
+            session.close()
+            close_door(session.door)
+
+    @contextmanager
+    def applier(self, pool: ReceivePool, settings: UpdateConfig | None = None) -> Iterator[Applier]:
+        """An applier over a session of its own."""
+        with self.session() as session:
+            applier = Applier(
+                session, pool, settings or UpdateConfig(), conflict_directory=self.secondary.conflict_directory
+            )
+            try:
+                yield applier
+            finally:
+                applier.close()
+
+    def rows(self, table: str, instance: Instance | None = None) -> list[tuple[object, ...]]:
+        """All rows of a table of the secondary (or of `instance`), with their rowids."""
+        path = (instance or self.secondary).region("main").path
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return list(connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid"))
+        finally:
+            connection.close()
+
+
+def deliver_large(pool: ReceivePool, large: LargeTransaction) -> bool:
+    """Its parts, one to a record, from where the pool stands, then its commit; False when the pool is full."""
+    for number, part in enumerate(large.parts(pool.received_parts), pool.received_parts):
+        del number
+        if not pool.offer(part, large.seqno, large.seqno, 1, RecordKind.PARTS):
+            return False
+    return pool.offer(large.commit_frame, large.seqno, large.seqno, 1, RecordKind.LARGE)
+
+
+def work_all(applier: Applier) -> Done:
+    """Work until there is nothing more to do; the sum of what was done."""
+    return applier.work(60.0)

@@ -1,0 +1,262 @@
+"""Applying from a real receive pool through the real door into a real region."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from replicate.compare import compare
+from replicate.errors import ConflictError, DivergedError, GapError
+from replicate.pool import control as word
+from replicate.pool.receive_pool import RecordKind
+from replicate.settings import UpdateConfig
+from tests.harness.pair import Pair, work_all
+from update_process.applier import Waiting
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = Pair.create(tmp_path)
+    made.seed()
+    yield made
+
+
+def write(pair: Pair, count: int, *, first: int = 1) -> None:
+    with pair.connect() as connection:
+        for number in range(first, first + count):
+            connection.execute("INSERT INTO account VALUES (?, ?, ?, NULL)", (number, f"owner {number}", number * 10))
+            connection.commit()
+    connection.close()
+
+
+def assert_equal(pair: Pair) -> None:
+    found = compare(pair.primary, pair.secondary, timeout_s=5)
+    assert found.equal, found
+    assert found.seqno == pair.last_seqno()
+
+
+def test_single_row_transactions_arrive_in_batches(pair: Pair) -> None:
+    write(pair, 50)
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            done = work_all(applier)
+            assert (done.transactions, done.batches, done.waiting) == (50, 1, Waiting.NOTHING)
+            assert applier.applied_seqno == pair.last_seqno() == pool.applied_seqno == pool.durable_seqno
+            assert pool.used_bytes == 0
+            assert work_all(applier).transactions == 0
+    assert_equal(pair)
+
+
+def test_batches_keep_to_their_limit(pair: Pair) -> None:
+    write(pair, 25)
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool, UpdateConfig(batch_transactions=10)) as applier:
+            assert work_all(applier).batches == 3
+    assert_equal(pair)
+
+
+def test_updates_deletes_rollbacks_and_types(pair: Pair) -> None:
+    write(pair, 5)
+    connection = pair.connect()
+    connection.execute("UPDATE account SET balance = -1, note = 1.0 WHERE id = 2")
+    connection.execute("DELETE FROM account WHERE id = 3")
+    connection.execute("INSERT INTO entry VALUES ('a', 1.5, x'00ff')")
+    connection.execute("INSERT INTO entry VALUES (NULL, NULL, NULL)")
+    connection.commit()
+    connection.execute("DELETE FROM account")
+    connection.rollback()
+    connection.execute("UPDATE account SET id = 100 WHERE id = 1")
+    connection.execute("UPDATE entry SET data = 'text' WHERE at IS NULL")
+    connection.commit()
+    connection.close()
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            work_all(applier)
+    assert_equal(pair)
+    assert (2, 2, "owner 2", -1, 1.0) in pair.rows("account")
+
+
+def test_schema_changes_come_in_their_place(pair: Pair) -> None:
+    write(pair, 3)
+    connection = pair.connect()
+    connection.execute("ALTER TABLE account ADD COLUMN extra TEXT DEFAULT 'none'")
+    connection.execute("CREATE TABLE later (a TEXT PRIMARY KEY, b) WITHOUT ROWID")
+    connection.commit()
+    connection.execute("INSERT INTO later VALUES ('x', 1)")
+    connection.execute("UPDATE account SET extra = 'some' WHERE id = 1")
+    connection.commit()
+    connection.close()
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            work_all(applier)
+        assert_equal(pair)
+        connection = pair.connect()
+        connection.execute("INSERT INTO later VALUES ('y', 2)")
+        connection.commit()
+        connection.close()
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:  # a restarted process knows the new definitions too
+            assert work_all(applier).transactions == 1
+    assert_equal(pair)
+
+
+def test_duplicates_are_skipped_and_counted(pair: Pair) -> None:
+    write(pair, 10)
+    with pair.receive_pool() as pool:
+        start = pool.last_received_seqno
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            work_all(applier)
+            write(pair, 5, first=20)
+            pool.words[17] = start  # LAST_RECEIVED_SEQNO: as if the source had begun again too early
+            pair.deliver(pool)
+            done = work_all(applier)
+            assert (done.skipped, done.transactions) == (10, 5)
+    assert_equal(pair)
+
+
+def test_the_barrier_holds_and_expires(pair: Pair) -> None:
+    write(pair, 10)
+    with pair.receive_pool() as pool, pair.applier(pool) as applier:
+        words = applier.session.door.words
+        start = applier.applied_seqno
+        words[word.BARRIER_EXPIRES_NS] = 2**63
+        words[word.BARRIER_SEQNO] = start + 4
+        pair.deliver(pool)
+        done = work_all(applier)
+        assert (done.waiting, done.transactions) == (Waiting.BARRIER, 4)
+        assert applier.applied_seqno == start + 4
+        words[word.BARRIER_EXPIRES_NS] = 1
+        assert work_all(applier).transactions == 6
+    assert_equal(pair)
+
+
+def test_a_gap_before_anything_was_applied_asks_for_a_restart(pair: Pair) -> None:
+    write(pair, 4)
+    with pair.receive_pool() as pool, pair.applier(pool) as applier:
+        pool.words[17] += 1
+        pair.deliver(pool)
+        done = work_all(applier)
+        assert done.waiting is Waiting.RESTART
+        assert pool.restart_requested()
+        assert work_all(applier).waiting is Waiting.RESTART
+        pool.restart(pool.applied_seqno)
+        pair.deliver(pool)
+        assert work_all(applier).transactions == 4
+    assert_equal(pair)
+
+
+def test_a_gap_later_is_refused_by_both_numbers(pair: Pair) -> None:
+    write(pair, 2)
+    with pair.receive_pool() as pool, pair.applier(pool) as applier:
+        last = pair.deliver(pool)
+        work_all(applier)
+        write(pair, 3, first=10)
+        pool.words[17] += 1
+        pair.deliver(pool)
+        with pytest.raises(GapError) as caught:
+            work_all(applier)
+        assert caught.value.facts == {"expected": last + 1, "got": last + 2}
+        assert applier.applied_seqno == last
+
+
+def spoil(pair: Pair, sql: str) -> None:
+    """Change the secondary behind our back, as no guard can prevent for somebody who drops it."""
+    connection = apsw.Connection(str(pair.secondary.region("main").path))
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    connection.execute(sql)
+    connection.close()
+
+
+def test_a_conflict_commits_what_came_before_and_stops(pair: Pair) -> None:
+    write(pair, 5)
+    with pair.receive_pool() as pool:
+        first = pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            work_all(applier)
+        spoil(pair, "UPDATE account SET owner = x'00ff' WHERE id = 3")
+        connection = pair.connect()
+        for number in range(1, 6):
+            connection.execute("UPDATE account SET balance = 0 WHERE id = ?", (number,))
+            connection.commit()
+        connection.close()
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            with pytest.raises(ConflictError) as caught:
+                work_all(applier)
+            assert applier.applied_seqno == first + 2 == pool.applied_seqno
+        error = caught.value
+        assert (error.facts["table"], error.facts["seqno"]) == ("account", first + 3)
+        assert "owner 3" not in str(error)
+        assert "owner 3" not in str(error.facts)
+        path = pair.secondary.conflict_directory / f"{first + 3}.json"
+        assert path.stat().st_mode & 0o777 == 0o600
+        written = json.loads(path.read_text())
+        assert written["expected"]["owner"] == "owner 3"
+        assert written["found"]["owner"] == {"blob": "00ff"}
+        assert written["after"]["balance"] == 0
+        # Mended, it goes on where it stopped: what was committed is skipped.
+        spoil(pair, "UPDATE account SET owner = 'owner 3' WHERE id = 3")
+        with pair.applier(pool) as applier:
+            done = work_all(applier)
+            assert (done.skipped, done.transactions) == (2, 3)
+    assert_equal(pair)
+
+
+def test_a_conflict_in_the_first_transaction(pair: Pair) -> None:
+    spoil(pair, "INSERT INTO account VALUES (1, 'x', 0, 0)")
+    write(pair, 2)
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            before = applier.applied_seqno
+            with pytest.raises(ConflictError):
+                work_all(applier)
+            assert applier.applied_seqno == before
+
+
+def test_other_content_is_noticed_before_anything_is_applied(pair: Pair) -> None:
+    write(pair, 2)
+    with pair.receive_pool() as pool, pair.applier(pool) as applier:
+        from replicate.journal.reader import ChainReader
+        from replicate.journal.record import pack_frame, read_head
+        from replicate.opening import make_chain
+
+        reader = ChainReader(make_chain(pair.primary), applier.next_seqno)
+        found = reader.read(10**6, pair.last_seqno())
+        reader.close()
+        head = read_head(found.data)  # type: ignore[union-attr]
+        forged, _ = pack_frame(
+            1, head.seqno, 0, 12345, head.origin, head.origin_seqno, head.csn, b"\x06\x00\x00\x90", 4
+        )
+        pool.offer(forged, head.seqno, head.seqno, 1, RecordKind.FRAMES)
+        with pytest.raises(DivergedError):
+            work_all(applier)
+        assert applier.applied_seqno == head.seqno - 1
+
+
+def test_our_own_journal_holds_the_very_same_frames(pair: Pair) -> None:
+    write(pair, 20)
+    with pair.receive_pool() as pool:
+        start = pool.last_received_seqno + 1
+        pair.deliver(pool)
+        with pair.applier(pool, UpdateConfig(batch_transactions=7)) as applier:
+            work_all(applier)
+    from replicate.journal.reader import ChainReader
+    from replicate.opening import make_chain
+
+    frames = []
+    for instance in (pair.primary, pair.secondary):
+        reader = ChainReader(make_chain(instance), start)
+        frames.append(reader.read(10**6, pair.last_seqno()))
+        reader.close()
+    assert frames[0] == frames[1]
