@@ -158,6 +158,7 @@ class ApplySession:
                 hit("apply.after_commit")
                 self._note_schema(defines)
                 door.finish_batch(batch, last, defines=defines)
+                door.durability.note_durable(batch.last_seqno)
         except BaseException:
             self.rollback()
             raise
