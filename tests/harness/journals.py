@@ -1,0 +1,184 @@
+"""Journals for tests: frames with true chain hashes, and small chains of segments on the disk.
+
+Guarantees: everything is a function of its arguments; two calls make equal bytes.
+Refuses to know: any database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgpack
+
+from replicate.journal.chain import Chain
+from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
+from replicate.journal.header import SegmentHeader
+from replicate.journal.record import history_payload, null_payload, pack_frame, read_head
+from replicate.journal.segment import SegmentFile
+from replicate.journal.spool import Spool
+from replicate.transaction import Catalogue, Column, History, Kind, Op, TableDefinition
+from replicate.vector import Origin, SynchronizationVector
+
+NETWORK = bytes(range(16))
+INSTANCE = bytes(range(16, 32))
+ORIGIN = Origin(INSTANCE, 1)
+
+
+def make_definition(table: str = "customer", version: int = 1, columns: int = 3, *, rowid: bool = False) -> TableDefinition:
+    """A plain table definition with a key on its first value."""
+    return TableDefinition(
+        region="main",
+        partition=1,
+        owner="main",
+        table=table,
+        version=version,
+        columns=tuple(Column(f"c{n}", "TEXT", False, "BINARY") for n in range(columns)),
+        key=(0,),
+        rowid=rowid,
+        strict=False,
+        without_rowid=False,
+    )
+
+
+def insert_payload(values: list[object], table_id: int = 0x8000_0001) -> tuple[bytes, int]:
+    """The payload of one INSERT."""
+    return b"".join(map(msgpack.packb, (int(Op.INSERT), table_id, 0, values))), 4
+
+
+def define_payload(definition: TableDefinition) -> tuple[bytes, int]:
+    """The payload of one DEFINE."""
+    parts = (int(Op.DEFINE), definition.table_id, definition.version, definition.pack())
+    return b"".join(map(msgpack.packb, parts)), 4
+
+
+@dataclass
+class FrameMaker:
+    """Numbers frames of one origin as a writer would."""
+
+    next_seqno: int = 1
+    origin: int = ORIGIN.key
+    origin_seqno: int = 0
+    chain: int = 0
+    mark: int = 0
+
+    def _make(self, kind: Kind, payload: tuple[bytes, int], origin_seqno: int) -> bytes:
+        frame, self.chain = pack_frame(
+            kind, self.next_seqno, self.mark, self.chain, self.origin, origin_seqno, self.next_seqno << 16, *payload
+        )
+        self.origin_seqno = origin_seqno
+        self.next_seqno += 1
+        return frame
+
+    def transaction(self, value: object = None, payload: tuple[bytes, int] | None = None) -> bytes:
+        """One TRANSACTION frame; its one change inserts (seqno, value)."""
+        return self._make(
+            Kind.TRANSACTION, payload or insert_payload([self.next_seqno, value]), self.origin_seqno + 1
+        )
+
+    def transactions(self, count: int, value: object = None) -> bytes:
+        """That many, one behind the other."""
+        return b"".join(self.transaction(value) for _ in range(count))
+
+    def null(self, reason: str = "void") -> bytes:
+        return self._make(Kind.NULL, null_payload(reason, (1,)), self.origin_seqno + 1)
+
+    def history(self, incarnation: int = 1) -> bytes:
+        """A HISTORY frame that opens another origin; the maker goes on as that origin."""
+        history = History(INSTANCE, "alpha", incarnation, self.origin, SynchronizationVector(), "test")
+        self.origin, self.chain = history.origin.key, 0
+        return self._make(Kind.HISTORY, history_payload(history), 0)
+
+    def large(self, spool: Spool, partitions: tuple[int, ...] = (1,)) -> bytes:
+        """The LARGE frame that commits `spool`."""
+        return self._make(Kind.LARGE, spool.commit_payload(partitions), self.origin_seqno + 1)
+
+
+@dataclass
+class ToyJournal:
+    """A writer without locks, pools and regions: frames go to a chain in `directory`."""
+
+    directory: Path
+    maker: FrameMaker = field(default_factory=FrameMaker)
+    catalogue: Catalogue = field(default_factory=Catalogue)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        self.chain = Chain(self.directory, network=NETWORK, instance=INSTANCE)
+        header = SegmentHeader(NETWORK, INSTANCE, 1, self.maker.next_seqno, 1_000)
+        self.segment: SegmentFile = self.chain.create_first(header, self.catalogue)
+        self.end_offset = self.segment.read_catalogue()[1]
+        self.sidecar = DurableSidecar.create(self.directory / SIDECAR_NAME)
+
+    @property
+    def last_seqno(self) -> int:
+        return self.maker.next_seqno - 1
+
+    def append(self, data: bytes) -> int:
+        """Append frames; the offset where they begin."""
+        begin = self.end_offset
+        self.end_offset = self.segment.append(begin, data)
+        return begin
+
+    def write(self, count: int, value: object = None) -> None:
+        """Append that many transactions."""
+        self.append(self.maker.transactions(count, value))
+
+    def _catalogue_here(self) -> Catalogue:
+        maker = self.maker
+        chains = {**self.catalogue.chains, maker.origin: (maker.origin_seqno, maker.chain)}
+        vector = self.catalogue.vector.raised(maker.origin, 0, maker.origin_seqno)
+        return self.catalogue.at(vector, chains)
+
+    def switch(self) -> None:
+        """Begin the next segment."""
+        maker = self.maker
+        self.catalogue = self._catalogue_here()
+        following = self.chain.switch(
+            self.segment,
+            end_offset=self.end_offset,
+            last_seqno=self.last_seqno,
+            catalogue=self.catalogue,
+            origin_seqno=maker.origin_seqno,
+            chain=maker.chain,
+            incarnation=1,
+            created_wall_ns=2_000,
+        )
+        self.segment.close()
+        self.segment = following
+        self.end_offset = following.read_catalogue()[1]
+
+    def adopt(self, stream: bytes) -> bytes:
+        """Commit one large transaction with that change stream; its LARGE frame. `switch` must follow."""
+        spool = Spool.create(self.directory, self.maker.origin)
+        spool.write(stream)
+        spool.finish()
+        self.catalogue = self._catalogue_here()
+        header = self.chain.next_header(
+            self.segment.header,
+            end_offset=self.end_offset,
+            last_seqno=self.last_seqno,
+            origin_seqno=self.maker.origin_seqno,
+            chain=self.maker.chain,
+            incarnation=1,
+            created_wall_ns=3_000,
+        )
+        frame = self.maker.large(spool)
+        self.segment.close()
+        spool.adopt(header, frame, self.catalogue)
+        self.segment = self.chain.open(read_head(frame).seqno, writable=True)
+        self.end_offset = self.segment.read_catalogue()[1]
+        return frame
+
+    def close(self) -> None:
+        self.segment.close()
+        self.sidecar.close()
+
+
+def flip(path: Path, offset: int, mask: int = 0x01) -> None:
+    """Flip bits of one byte of a file."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ mask]))
