@@ -1,0 +1,297 @@
+"""The whole street for system tests: a primary and a secondary instance, three daemons as real processes, writers.
+
+Guarantees: `Street.close` leaves no process and no shared memory behind; everything goes through the `replicate`
+command, as an operator would, but for the assertions, which look at databases and status files.
+Refuses to know: what a test breaks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.harness.waiting import wait_until
+
+SCHEMA = """
+CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, balance INTEGER, note TEXT, photo BLOB);
+CREATE INDEX account_owner ON account(owner);
+CREATE TABLE entry (number INTEGER PRIMARY KEY AUTOINCREMENT, account INTEGER REFERENCES account(id), amount REAL);
+CREATE TABLE setting (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE loose (a, b);
+CREATE TABLE audit (what TEXT, at INTEGER);
+CREATE TRIGGER account_audit AFTER UPDATE ON account
+BEGIN INSERT INTO audit VALUES ('account ' || new.id, new.balance); END;
+INSERT INTO account VALUES (1, 'before', 10, NULL, x'00ff');
+"""
+
+WRITER = """
+import random, sys
+import replicate
+instance, writer, count, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+dice = random.Random(seed)
+connection = replicate.connect(instance, timeout=60)
+print("ready", flush=True)
+done = 0
+while count == 0 or done < count:
+    done += 1
+    with connection:
+        account = connection.execute(
+            "INSERT INTO account(owner, balance, note, photo) VALUES (?, ?, ?, ?)",
+            (f"writer {writer}", done, None if done % 3 else "x" * dice.randrange(200), dice.randbytes(done % 50)),
+        ).lastrowid
+        connection.execute("INSERT INTO entry(account, amount) VALUES (?, ?)", (account, done / 7))
+        if done % 2:
+            connection.execute("UPDATE account SET balance = balance + 1 WHERE id = ?", (account,))
+        if done % 5 == 0:
+            connection.execute("INSERT INTO loose VALUES (?, ?)", (writer, done))
+            connection.execute("DELETE FROM entry WHERE number % 11 = 3")
+        connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (f"w{writer}", done))
+    if done % 7 == 0:
+        connection.execute("INSERT INTO loose VALUES ('rolled', 'back')")
+        connection.rollback()
+    if count == 0 and done % 50 == 0:
+        print(connection.last_seqno, flush=True)
+print("last", connection.last_seqno, flush=True)
+connection.close()
+"""
+
+
+class Street:
+    """Two instances on this machine. `settings`: lines of replicate.toml for both."""
+
+    def __init__(self, directory: Path, *, settings: str = "", schema: str = SCHEMA) -> None:
+        self.directory = directory
+        self.primary = directory / "primary"
+        self.secondary = directory / "secondary"
+        self.database = directory / "app.db"
+        # Shared memory of our own, so that nothing is left in the machine's when a test is cut short.
+        self._memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="replicate-test-")
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "REPLICATE_SHM_DIR": self._memory.name,
+        }
+        self._processes: list[subprocess.Popen[str]] = []
+        self._settings = settings
+        make_database(self.database, schema)
+
+    # Commands.
+
+    def run(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `replicate` with these arguments; AssertionError with its words when it fails and `check` is set."""
+        done = subprocess.run(
+            [sys.executable, "-m", "replicate.cli.main", *map(str, arguments)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(
+                f"replicate {' '.join(map(str, arguments))}: {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done
+
+    def on(self, instance: Path, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The same with -i INSTANCE."""
+        return self.run("-i", instance, *arguments, check=check)
+
+    # Building.
+
+    def build(self) -> Street:
+        """Create both instances, add the region; nothing is started or seeded yet."""
+        self.run("instance", "create", self.primary, "--role", "primary", "--name", "primary")
+        self._set(self.primary)
+        self.on(self.primary, "region", "add", self.database)
+        network = json.loads(self.on(self.primary, "--json", "instance", "show").stdout)["network"]
+        self.run(
+            "instance", "create", self.secondary, "--role", "secondary", "--name", "secondary", "--network", network
+        )
+        self._set(self.secondary)
+        return self
+
+    def _set(self, instance: Path) -> None:
+        if self._settings:
+            (instance / "replicate.toml").write_text(textwrap.dedent(self._settings))
+
+    def start(self) -> Street:
+        """Receiver, peer, source, seed, update: the whole street."""
+        self.start_receiver()
+        self.on(self.primary, "peer", "add", "secondary", f"127.0.0.1:{self.port()}")
+        self.start_source()
+        self.on(self.secondary, "seed", "--from", self.primary)
+        self.start_update()
+        return self
+
+    def start_receiver(self, listen: str = "127.0.0.1:0") -> None:
+        self.on(self.secondary, "receiver", "start", "--listen", listen)
+
+    def start_source(self) -> None:
+        self.on(self.primary, "source", "start", "--peer", "secondary")
+
+    def start_update(self) -> None:
+        self.on(self.secondary, "update", "start")
+
+    def port(self) -> int:
+        """Where the receiver listens."""
+        return int(self.daemon(self.secondary, "receiver")["facts"]["listen"].rpartition(":")[2])
+
+    # Looking.
+
+    def daemon(self, instance: Path, name: str) -> dict[str, Any]:
+        """A daemon's status file."""
+        found: dict[str, Any] = json.loads((instance / "run" / f"{name}.status.json").read_text())
+        return found
+
+    def log(self, instance: Path, name: str) -> list[dict[str, Any]]:
+        """A daemon's log, parsed."""
+        return [json.loads(line) for line in (instance / "log" / f"{name}.log").read_text().splitlines()]
+
+    def status(self, instance: Path) -> dict[str, Any]:
+        """`replicate status --json`."""
+        found: dict[str, Any] = json.loads(self.on(instance, "--json", "status", check=False).stdout)
+        return found
+
+    def last_seqno(self, instance: Path) -> int:
+        """The last transaction in an instance's databases."""
+        return int(self.on(instance, "wait", "--seqno", "0").stdout.split()[-1].rstrip("."))
+
+    def pid(self, instance: Path, name: str) -> int:
+        return int(self.daemon(instance, name)["pid"])
+
+    # Breaking.
+
+    def kill(self, instance: Path, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a daemon a signal; after SIGKILL wait until it is gone."""
+        pid = self.pid(instance, name)
+        os.kill(pid, number)
+        if number == signal.SIGKILL:
+            wait_until(lambda: not is_alive(pid), what=f"{name} is gone")
+
+    # Writing.
+
+    def writer(self, number: int, count: int = 0, seed: int = 1) -> subprocess.Popen[str]:
+        """A writing process; 0 transactions: until it is killed. Returns once it is connected."""
+        process = self.python(WRITER, str(self.primary), str(number), str(count), str(seed))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.stderr.read() if process.stderr else ""
+        return process
+
+    def python(self, program: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """A Python process of the test's own."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._processes.append(process)
+        return process
+
+    def finish(self, processes: Sequence[subprocess.Popen[str]], timeout_s: float = 120) -> None:
+        """Wait until writers have ended well."""
+        for process in processes:
+            output, errors = process.communicate(timeout=timeout_s)
+            assert process.returncode == 0, output + errors
+
+    # Proving.
+
+    def write(self, *statements: str) -> int:
+        """Run statements on the primary in one transaction; its seqno."""
+        program = """
+import sys, replicate
+connection = replicate.connect(sys.argv[1], timeout=60)
+for statement in sys.argv[2:]:
+    connection.execute(statement)
+connection.commit()
+print(connection.last_seqno)
+"""
+        process = self.python(program, str(self.primary), *statements)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        return int(output)
+
+    def prove_equal(self, timeout_s: float = 60) -> int:
+        """Wait until the secondary has all that the primary has, and compare row by row, twice and differently."""
+        last_seqno = self.write("UPDATE setting SET value = value WHERE 0", "INSERT INTO audit VALUES ('proof', 1)")
+        self.on(self.secondary, "wait", "--seqno", str(last_seqno), "--timeout", str(timeout_s))
+        self.on(self.secondary, "compare", "--with", self.primary)
+        assert_same_databases(self.database, self.secondary / "regions" / "main.db")
+        return last_seqno
+
+    def close(self) -> None:
+        """End everything, whatever state it is in."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for instance in (self.primary, self.secondary):
+            for file in (instance / "run").glob("*.status.json"):
+                pid = json.loads(file.read_text()).get("pid")
+                if isinstance(pid, int) and is_replicate(pid):
+                    os.kill(pid, signal.SIGKILL)
+                    wait_until(lambda pid=pid: not is_alive(pid), what="a daemon is gone")
+        self._memory.cleanup()
+
+
+def make_database(path: Path, script: str) -> None:
+    """A plain SQLite database."""
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.commit()
+    connection.close()
+
+
+def is_alive(pid: int) -> bool:
+    """True while the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def is_replicate(pid: int) -> bool:
+    """True for a living process of ours."""
+    try:
+        return b"replicate" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def assert_same_databases(one: Path, other: Path) -> None:
+    """Every user table of both, row by row, typed and with rowids, read through the standard library in a process of
+    its own (this one may hold connections of the other SQLite library)."""
+    program = """
+import sqlite3, sys
+def rows(path):
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    made = {}
+    for name, sql in connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall():
+        if name.startswith("_replicate_"):
+            continue
+        columns = [r[1] for r in connection.execute(f'PRAGMA table_xinfo("{name}")')]
+        parts = ", ".join(f'typeof("{c}"), "{c}"' for c in columns)
+        rowid = "" if sql and "WITHOUT ROWID" in sql.upper() else "rowid, "
+        made[name] = sorted(connection.execute(f'SELECT {rowid}{parts} FROM "{name}"').fetchall(), key=repr)
+    return made
+one, other = rows(sys.argv[1]), rows(sys.argv[2])
+assert one.keys() == other.keys(), (one.keys(), other.keys())
+for name in one:
+    assert one[name] == other[name], (name, [r for r in one[name] if r not in other[name]][:3], [r for r in other[name] if r not in one[name]][:3])
+print(sum(map(len, one.values())))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(one), str(other)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
