@@ -71,13 +71,13 @@ def connect(
     cached_statements: int = 128,
     uri: bool = False,
     **more: Any,
-) -> Any:
+) -> Connection:
     """A connection to `region` of `instance` (a directory, or a name below REPLICATE_HOME). The rest is as in
     sqlite3.connect.
 
     Raises OperationalError or DatabaseError, each also a ReplicateError that names the cause; nothing is open then.
     """
-    return factory(
+    made: Connection = factory(
         instance,
         region,
         timeout,
@@ -88,6 +88,7 @@ def connect(
         uri,
         **more,
     )
+    return made
 
 
 def __getattr__(name: str) -> Any:

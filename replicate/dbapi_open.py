@@ -21,7 +21,7 @@ class OpenedRegion:
     """One connection's hold on an instance: what dbapi_connection.Opened asks for."""
 
     def __init__(self, door: Door, region: str) -> None:
-        """A session of `door` for `region`. Raises ReplicateErrors; nothing is open then, and the door is the caller's."""
+        """A session of `door` for `region`. After a ReplicateError nothing is open, and the door is the caller's."""
         self._door = door
         self._watched = dbapi_watch.enter(str(door.instance.region(region).path))
         try:
