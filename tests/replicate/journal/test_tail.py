@@ -1,0 +1,59 @@
+"""The verdict over a journal's end, rule by rule (faults 38, 39, 40)."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicate.journal.tail import Clean, Damage, Damaged, FrameBehind, ScanResult, Torn, classify_tail
+
+BAD = Damage(500, 11, "a frame's check does not match its content")
+
+
+def _scan(damaged: Damage | None = None, behind: FrameBehind | None = None, last_mark: int = 0) -> ScanResult:
+    return ScanResult(500, 10, 10, {}, last_mark, damaged=damaged, behind=behind)
+
+
+def test_zeros_are_the_normal_end() -> None:
+    assert classify_tail(_scan(), last_durable_seqno=10) == Clean(500, 11)
+
+
+def test_a_half_written_last_frame_is_torn() -> None:
+    verdict = classify_tail(_scan(BAD, last_mark=9), last_durable_seqno=10, region_seqno_max=10, acknowledged_max=10)
+    assert verdict == Torn(500, 11)
+
+
+@pytest.mark.parametrize("witness", ["last_durable_seqno", "region_seqno_max", "acknowledged_max"])
+def test_a_bad_frame_that_was_known_elsewhere_is_damage(witness: str) -> None:
+    for seqno in (11, 12):
+        verdict = classify_tail(_scan(BAD), **{"last_durable_seqno": 0, witness: seqno})
+        assert isinstance(verdict, Damaged)
+        assert verdict.seqno == 11
+        assert str(seqno) in verdict.reason
+
+
+def test_a_bad_frame_below_a_mark_is_damage() -> None:
+    assert isinstance(classify_tail(_scan(BAD, last_mark=11), last_durable_seqno=0), Damaged)
+    behind = _scan(BAD, FrameBehind(900, 13, 11))
+    assert "mark of another frame" in getattr(classify_tail(behind, last_durable_seqno=0), "reason", "")
+
+
+def test_a_good_frame_behind_a_bad_one_is_damage() -> None:
+    verdict = classify_tail(_scan(BAD, FrameBehind(900, 12, 5)), last_durable_seqno=0)
+    assert isinstance(verdict, Damaged)
+    assert "seqno 12 verifies behind it" in verdict.reason
+
+
+def test_a_whole_frame_in_the_wrong_place_is_damage() -> None:
+    bad = Damage(500, 11, "a frame has seqno 9, 11 should stand here", whole_frame=True)
+    assert isinstance(classify_tail(_scan(bad), last_durable_seqno=0), Damaged)
+
+
+@pytest.mark.parametrize("witness", ["last_durable_seqno", "acknowledged_max"])
+def test_an_end_before_what_was_durable_is_damage(witness: str) -> None:
+    verdict = classify_tail(_scan(), **{"last_durable_seqno": 0, witness: 11})
+    assert isinstance(verdict, Damaged)
+    assert "ends too early" in verdict.reason
+
+
+def test_a_region_ahead_of_a_clean_end_is_completed_from_its_ring() -> None:
+    assert classify_tail(_scan(), last_durable_seqno=10, region_seqno_max=200) == Clean(500, 11)
