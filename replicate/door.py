@@ -26,14 +26,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from replicate.durability import Durability
 from replicate.errors import AlreadyExistsError, DiskFullError, JournalIOError, OutcomeUnknownError
 from replicate.failpoint import hit
 from replicate.instance import Instance
-from replicate.journal.catalogue import catalogue_with
+from replicate.journal.catalogue import catalogue_before, catalogue_with
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import FRAME_HEAD_BYTES, FrameBatch, Head, pack_frame
@@ -165,7 +165,10 @@ class Door:
         full = end + len(data) > self.instance.config.journal.segment_bytes
         # An empty segment is never left: the next one would bear the same number.
         if first_seqno != words[word.SEGMENT_FIRST_SEQNO] and (
-            words[word.SEGMENT_SEALED] or full or (defines and words[word.DEFINITION_COUNT] >= word.DEFINITIONS_MAX)
+            words[word.SEGMENT_SEALED]
+            or words[word.SEGMENT_FOREIGN]
+            or full
+            or (defines and words[word.DEFINITION_COUNT] >= word.DEFINITIONS_MAX)
         ):
             self._switch(first_seqno)
             end = words[word.END_OFFSET]
@@ -296,9 +299,12 @@ class Door:
         words[word.INTENT_ADOPTS] = 1
         words[word.INTENT_REGIONS] = regions
         words[word.INTENT_SEQNO] = seqno
+        # Right behind a seed (or a switch whose append failed) the newest segment has no frame, and bears this number.
+        is_empty = words[word.SEGMENT_FIRST_SEQNO] == seqno
+        header = replace(self.segment().header, created_wall_ns=time.time_ns()) if is_empty else self._header(seqno)
         hit("adopt.before_rename")
         try:
-            adopt(spool, self._header(seqno), frame, catalogue)
+            adopt(spool, header, frame, catalogue, replace_empty=is_empty)
         except JournalIOError as error:
             if isinstance(error, DiskFullError):
                 words[word.INTENT_SEQNO] = 0
@@ -388,7 +394,9 @@ class Door:
     def segment(self) -> SegmentFile:
         """The segment that is appended to, open in this process. Commit lock held."""
         first = self.words[word.SEGMENT_FIRST_SEQNO]
-        if self._segment is None or self._segment.header.first_seqno != first:
+        sealed = bool(self.words[word.SEGMENT_SEALED])
+        known = self._segment
+        if known is None or known.header.first_seqno != first or (sealed and not known.header.adopted):
             if self._segment is not None:
                 self._segment.close()
                 self._segment = None
@@ -448,6 +456,7 @@ class Door:
         words[word.ZEROED_OFFSET] = segment.zeroed_offset
         words[word.END_OFFSET] = segment.read_catalogue()[1]
         words[word.SEGMENT_FIRST_SEQNO] = first_seqno
+        words[word.SEGMENT_FOREIGN] = 0
         words[word.SEGMENT_SEALED] = 0
         words[word.CATALOGUE_GENERATION] += 1
 
@@ -467,8 +476,12 @@ class Door:
         """The journal's end: last seqno, vector and chains. Commit lock held."""
         words = self.words
         last_seqno = words[word.LAST_SEQNO]
-        if self.received_position is not None:
+        if self.received_position is not None and self.received_position.last_seqno == last_seqno:
             return self.received_position
+        if self.instance.role != "primary" or words[word.SEGMENT_FOREIGN]:
+            # Other origins move within a segment, and only its frames say how far: rare questions may walk them.
+            there = catalogue_before(self.chain, last_seqno + 1)
+            return Position(last_seqno, there.vector, there.chains)
         known = self.catalogue()
         origin, origin_seqno = words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO]
         vector = known.vector.raised(origin, PARTITION_STREAM, origin_seqno) if origin_seqno else known.vector

@@ -414,6 +414,9 @@ def _make_pool(instance: Instance, journal: _Journal, regions: list[_Region]) ->
     for place, offset in enumerate(journal.definition_frames):
         words[word.DEFINITION_OFFSET + place] = offset
     words[word.CATALOGUE_GENERATION] = 1
+    began = journal.segment.read_catalogue()[0].chains
+    moved = {key for key, place in journal.chains.items() if began.get(key) != place}
+    words[word.SEGMENT_FOREIGN] = int(instance.role == "primary" and bool(moved - {origin}))
     words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
     for region in regions:
         words[word.REGION_SCHEMA + region.entry.region_id] = region.schema

@@ -79,8 +79,10 @@ SEGMENT_SEALED: Final = 36
 """Not 0: the segment takes no more frames (an adopted large transaction); the next append switches."""
 INTENT_ADOPTS: Final = 37
 """Not 0: INTENT_SEQNO is a large transaction, appended by renaming its segment into the chain."""
+SEGMENT_FOREIGN: Final = 38
+"""Not 0: on a primary, the segment holds transactions of other origins, received before it became primary."""
 COMMIT_WORDS_END: Final = 64
-"""Words INTENT_ADOPTS + 1 … 63 are free for the door."""
+"""Words SEGMENT_FOREIGN + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -109,7 +111,7 @@ REGION_SCHEMA: Final = 320
 ARRAYS_END: Final = 384
 
 assert READERS_MAX % 8 == 0
-assert INTENT_ADOPTS < COMMIT_WORDS_END <= EARLY
+assert SEGMENT_FOREIGN < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED
