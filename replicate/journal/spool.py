@@ -293,12 +293,15 @@ class Spool:
 
     # The end.
 
-    def adopt(self, header: SegmentHeader, large_frame: bytes, catalogue: Catalogue) -> str:
+    def adopt(
+        self, header: SegmentHeader, large_frame: bytes, catalogue: Catalogue, *, replace_empty: bool = False
+    ) -> str:
         """Make this spool the segment that begins (and ends) with `large_frame`'s seqno; the segment's path.
 
         Takes constant time when `finish` or `finish_received` was called before; else they are called now. `header`: as
         of `Chain.next_header`; flags and offsets are filled in here. `catalogue`: in force just before this
-        transaction. The commit lock is held by the caller.
+        transaction. `replace_empty`: a segment of that number is there and holds no frame; this one takes its place. The
+        commit lock is held by the caller.
 
         GapError or DivergedError: the commit frame is not that of these parts; nothing has changed.
         DiskFullError or JournalIOError: the segment is not in the chain unless the error names the directory (then it
@@ -315,7 +318,7 @@ class Spool:
         summary = self.finish_received(content.part_count, content.payload_bytes, content.last_part_chain)
         directory = os.path.dirname(self.path)
         path = os.path.join(directory, segment_name(header.first_seqno))
-        if os.path.lexists(path):
+        if os.path.lexists(path) and not replace_empty:
             raise AlreadyExistsError("there is such a segment already", where=path)
         final = replace(
             header,
@@ -354,9 +357,11 @@ class Spool:
         self.keep()
 
 
-def adopt(spool: Spool, header: SegmentHeader, large_frame: bytes, catalogue: Catalogue) -> str:
+def adopt(
+    spool: Spool, header: SegmentHeader, large_frame: bytes, catalogue: Catalogue, *, replace_empty: bool = False
+) -> str:
     """`spool.adopt`."""
-    return spool.adopt(header, large_frame, catalogue)
+    return spool.adopt(header, large_frame, catalogue, replace_empty=replace_empty)
 
 
 def _lock(fd: int, path: str) -> None:
