@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -19,11 +18,11 @@ from update_process.applier import Waiting
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     made = Pair.create(tmp_path)
     made.seed()
-    yield made
+    return made
 
 
 def write(pair: Pair, count: int, *, first: int = 1) -> None:
