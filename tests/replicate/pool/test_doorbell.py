@@ -1,0 +1,294 @@
+"""Doorbells: nobody is rung who does not sleep, nobody sleeps long who should not, nobody is hurt by a dead reader."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicate.errors import JournalIOError, PermissionRefusedError, TryAgainError
+from replicate.limits import MIB, READERS_MAX
+from replicate.pool.control import LAST_SEQNO, SLEEPERS_OFFSET
+from replicate.pool.doorbell import CAP_S, Doorbell, Doorbells, doorbell_path
+from replicate.pool.journal_pool import JournalPool
+from replicate.pool.shared_memory import PoolKind
+from tests.harness.waiting import wait_until, wait_until_async
+
+INSTANCE = uuid.UUID(int=78).bytes
+
+
+@pytest.fixture
+def pool() -> Iterator[JournalPool]:
+    made = JournalPool.create(INSTANCE, configured_bytes=MIB, last_seqno=0)
+    made.mark_ready()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bell(pool: JournalPool, tmp_path: Path) -> Iterator[Doorbell]:
+    made = Doorbell.claim(pool, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bells(tmp_path: Path) -> Iterator[Doorbells]:
+    made = Doorbells(tmp_path)
+    yield made
+    made.close()
+
+
+def test_nobody_sleeps_nobody_is_rung(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+    assert pool.sleeping() == 0
+    assert bells.ring(pool) == 0
+
+
+@pytest.mark.trio
+async def test_a_sleeper_is_woken(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+    words = pool.words
+    woken: list[bool] = []
+
+    async def sleep() -> None:
+        woken.append(await bell.wait(lambda: words[LAST_SEQNO] == 1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleep)
+        await wait_until_async(pool.sleeping)
+        words[LAST_SEQNO] = 1
+        start = time.monotonic()
+        assert bells.ring(pool) == 1
+        assert bells.ring(pool) == 0  # once is enough
+        await wait_until_async(lambda: woken, timeout_s=CAP_S)
+    assert woken == [True]
+    assert time.monotonic() - start < CAP_S
+    assert pool.sleeping() == 0
+
+
+def test_a_sleeping_thread_is_woken(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+    words = pool.words
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(bell.wait_sync(lambda: words[LAST_SEQNO] == 1, 20.0)))
+    thread.start()
+    wait_until(pool.sleeping)
+    words[LAST_SEQNO] = 1
+    assert bells.ring(pool) == 1
+    thread.join(CAP_S)
+    assert woken == [True]
+
+
+@pytest.mark.trio
+async def test_a_lost_ring_costs_the_cap(pool: JournalPool, bell: Doorbell, autojump_clock: object) -> None:
+    begin = trio.current_time()
+    assert await bell.wait(lambda: trio.current_time() > begin + 0.1)
+    assert trio.current_time() - begin == pytest.approx(CAP_S)
+
+
+@pytest.mark.trio
+async def test_time_out(bell: Doorbell, pool: JournalPool, autojump_clock: object) -> None:
+    begin = trio.current_time()
+    assert not await bell.wait(lambda: False, 1.7)
+    assert trio.current_time() - begin == pytest.approx(1.7)
+    assert pool.sleeping() == 0
+
+
+def test_time_out_of_a_thread(bell: Doorbell, pool: JournalPool) -> None:
+    assert not bell.wait_sync(lambda: False, 0.01)
+    assert bell.wait_sync(lambda: True, 0.0)
+    assert pool.sleeping() == 0
+
+
+@pytest.mark.trio
+async def test_cancelled(bell: Doorbell, pool: JournalPool) -> None:
+    with trio.move_on_after(0.01):
+        await bell.wait(lambda: False)
+    assert pool.sleeping() == 0
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await bell.wait(lambda: True)  # always a checkpoint
+    assert scope.cancelled_caught
+
+
+def test_what_comes_between_the_last_look_and_the_sleep(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+    """The writer that publishes right after the reader's look sees the byte: it was set before the look."""
+    looks = []
+
+    def ready() -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            assert bells.ring(pool) == 1
+            return False
+        return True
+
+    start = time.monotonic()
+    assert bell.wait_sync(ready)
+    assert time.monotonic() - start < CAP_S
+
+
+def test_no_reader_has_ever_been_there(pool: JournalPool, bells: Doorbells) -> None:
+    pool.memory.view[SLEEPERS_OFFSET + 3] = 1
+    assert bells.ring(pool) == 0
+    assert pool.sleeping() == 0
+
+
+def test_the_reader_is_dead(pool: JournalPool, tmp_path: Path, bells: Doorbells) -> None:
+    """Neither EPIPE nor SIGPIPE, even where the application wants it; the next reader gets the slot at once."""
+    program = (
+        "import sys\nfrom pathlib import Path\n"
+        "from replicate.pool.doorbell import Doorbell\nfrom replicate.pool.journal_pool import JournalPool\n"
+        f"bell = Doorbell.claim(JournalPool.attach({INSTANCE!r}), Path(sys.argv[1]))\n"
+        "bell.wait_sync(lambda: False)\n"
+    )
+    reader = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    try:
+        wait_until(pool.sleeping)
+        with pytest.raises(TryAgainError):
+            Doorbell.claim(pool, tmp_path, 0)
+        assert bells.ring(pool) == 1
+        wait_until(pool.sleeping)
+    finally:
+        reader.kill()
+        reader.wait()
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        assert bells.ring(pool) == 1
+        assert bells.ring(pool) == 0
+        pool.memory.view[SLEEPERS_OFFSET] = 1
+        assert bells.ring(pool) == 1
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    with Closing(Doorbell.claim(pool, tmp_path)) as bell:
+        assert bell.path == doorbell_path(tmp_path, PoolKind.JOURNAL, 0)
+        assert not bell.wait_sync(lambda: False, 0.01)  # what was rung before is drained
+
+
+class Closing:
+    def __init__(self, bell: Doorbell) -> None:
+        self.bell = bell
+
+    def __enter__(self) -> Doorbell:
+        return self.bell
+
+    def __exit__(self, *_: object) -> None:
+        self.bell.close()
+
+
+def test_a_full_fifo_never_blocks(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+    for _ in range(70_000):
+        pool.memory.view[SLEEPERS_OFFSET] = 1
+        bells.ring(pool)
+    assert not bell.wait_sync(lambda: False, 0.01)
+
+
+def test_the_directory_was_emptied(pool: JournalPool, tmp_path: Path, bell: Doorbell, bells: Doorbells) -> None:
+    pool.memory.view[SLEEPERS_OFFSET] = 1
+    assert bells.ring(pool) == 1
+    bell.close()
+    os.unlink(bell.path)
+    pool.memory.view[SLEEPERS_OFFSET] = 1
+    assert bells.ring(pool) == 0
+    with Closing(Doorbell.claim(pool, tmp_path)) as new:
+        pool.memory.view[SLEEPERS_OFFSET] = 1
+        assert bells.ring(pool) == 1
+        assert select.select([new._fd], [], [], 0)[0]
+
+
+def test_only_one_slot_is_rung(pool: JournalPool, tmp_path: Path, bells: Doorbells) -> None:
+    with Closing(Doorbell.claim(pool, tmp_path)), Closing(Doorbell.claim(pool, tmp_path)) as second:
+        assert second.path.name == "journal-1.doorbell"
+        pool.memory.view[SLEEPERS_OFFSET : SLEEPERS_OFFSET + 2] = b"\1\1"
+        assert bells.ring(pool, 1) == 1
+        assert bytes(pool.memory.view[SLEEPERS_OFFSET : SLEEPERS_OFFSET + 2]) == b"\1\0"
+
+
+def test_sixteen_readers(pool: JournalPool, tmp_path: Path) -> None:
+    readers = [Doorbell.claim(pool, tmp_path) for _ in range(READERS_MAX)]
+    with pytest.raises(TryAgainError, match="16 readers"):
+        Doorbell.claim(pool, tmp_path)
+    readers.pop(4).close()
+    with Closing(Doorbell.claim(pool, tmp_path)) as again:
+        assert again.path == doorbell_path(tmp_path, PoolKind.JOURNAL, 4)
+    for reader in readers:
+        reader.close()
+
+
+def test_descriptors_are_closed_on_exec(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+    pool.memory.view[SLEEPERS_OFFSET] = 1
+    bells.ring(pool)
+    for fd in (bell._fd, *bells._fds.values()):
+        assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
+
+
+def test_what_is_no_doorbell_is_refused(pool: JournalPool, tmp_path: Path, bells: Doorbells) -> None:
+    path = doorbell_path(tmp_path, PoolKind.JOURNAL, 0)
+    opened = len(os.listdir("/proc/self/fd"))
+    path.write_text("precious")
+    with pytest.raises(PermissionRefusedError):
+        Doorbell.claim(pool, tmp_path)
+    pool.memory.view[SLEEPERS_OFFSET] = 1
+    assert bells.ring(pool) == 0
+    assert path.read_text() == "precious"
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionRefusedError):
+        Doorbell.claim(pool, tmp_path)
+    pool.memory.view[SLEEPERS_OFFSET] = 1
+    assert bells.ring(pool) == 0
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    path.chmod(0o622)
+    with pytest.raises(PermissionRefusedError):
+        Doorbell.claim(pool, tmp_path)
+    with pytest.raises(JournalIOError):
+        Doorbell.claim(pool, tmp_path / "missing")
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+def test_closing_after_the_pool(tmp_path: Path) -> None:
+    pool = JournalPool.create(INSTANCE, configured_bytes=MIB, last_seqno=0)
+    bell = Doorbell.claim(pool, tmp_path)
+    pool.close()
+    bell.close()
+    bell.close()
+
+
+def test_importing_the_writers_side_does_not_import_trio() -> None:
+    program = "import sys, replicate.pool.doorbell, replicate.pool.journal_pool\nsys.exit('trio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_no_wake_up_is_lost_for_longer_than_the_cap(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+    """Two threads play ping-pong 300 times; each round that missed its ring would cost CAP_S."""
+    words = pool.words
+    rounds = 300
+    slowest = 0.0
+
+    def answer() -> None:
+        for number in range(1, rounds + 1):
+            bell.wait_sync(lambda number=number: words[LAST_SEQNO] >= number)  # type: ignore[misc]
+            words[LAST_SEQNO + 1] = number
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    begin = time.monotonic()
+    for number in range(1, rounds + 1):
+        start = time.monotonic()
+        words[LAST_SEQNO] = number
+        bells.ring(pool)
+        wait_until(lambda number=number: words[LAST_SEQNO + 1] >= number)  # type: ignore[misc]
+        slowest = max(slowest, time.monotonic() - start)
+    thread.join()
+    assert slowest < CAP_S + 1.0
+    assert time.monotonic() - begin < rounds * CAP_S / 4
