@@ -98,7 +98,9 @@ class Capture:
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
         self._changes = 0
         self._tables: dict[str, CapturedTable | None] = {}
+        self._tables_of: TableMap | None = None
         self._last: CapturedTable | None = None
+        self._counting = False
         self._context = _FRESH
         self.active = False
         self.foreign = False
@@ -115,9 +117,9 @@ class Capture:
     def begin(self, tables: TableMap) -> None:
         """A transaction holds the region from here on. `tables`: as its snapshot has them."""
         self.clear()
-        self._use(tables)
-        if tables.autoincrement:
-            self._context = self._context._replace(sequences=self._read_sequences())
+        sequences = self._read_sequences() if tables.autoincrement else {}
+        self._context = _Context(tables, sequences, frozenset(), False, False, None)
+        self._take_tables(tables)
         self._start = self.mark()
         self.active = True
 
@@ -128,7 +130,7 @@ class Capture:
         self._spooled = self._changes = 0
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
         self._context = _FRESH
-        self.active = False
+        self.active = self._counting = False
         self._last = None
         if spool is not None and not adopted:
             spool.abort()
@@ -189,7 +191,7 @@ class Capture:
     def finish(self) -> CapturedChanges:
         """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
         rolled back."""
-        if self.refusal is None and self._changes:
+        if self.refusal is None:
             self.close_sequences()
         if self.refusal is not None:
             raise self._refusal_error()
@@ -239,7 +241,7 @@ class Capture:
 
     def close_sequences(self) -> None:
         """Put the AUTOINCREMENT counters that moved into the stream. Before each schema change, and at commit."""
-        if not self._context.tables.autoincrement:
+        if not self._counting:
             return
         before, now = self._context.sequences, self._read_sequences()
         for name in sorted(before.keys() | now.keys()):
@@ -256,7 +258,12 @@ class Capture:
 
     def _use(self, tables: TableMap) -> None:
         self._context = self._context._replace(tables=tables)
-        self._tables = dict(tables.tables)
+        self._take_tables(tables)
+
+    def _take_tables(self, tables: TableMap) -> None:
+        if tables is not self._tables_of:
+            self._tables_of = tables
+            self._tables = dict(tables.tables)
         self._last = None
 
     # The hook. Every name that is looked up here costs a percent of all writes.
@@ -328,11 +335,14 @@ class Capture:
         if table.refusal is not None:
             raise table.refusal
         self._last = table
+        self._counting = self._counting or table.counts
         partitions = self._context.partitions
         if table.definition.partition not in partitions:
             self._context = self._context._replace(partitions=partitions | {table.definition.partition})
 
     def _stranger(self, name: str) -> None:
+        if name == "sqlite_sequence":
+            self._counting = self._context.tables.autoincrement
         if name in self._tables:
             return
         if is_own(name) or is_internal(name):

@@ -25,12 +25,14 @@ _VIRTUAL: Final = 2
 class CapturedTable:
     """One table in the hook's words. `plain`: the hook's row is the image. `kept`: else the ordinals in the hook's row.
 
-    `refusal`: why a change of it can not be captured at all. The prefixes are packed `op, id` (and `arg`) elements.
+    `counts`: its rowids are counted in sqlite_sequence. `refusal`: why a change of it can not be captured at all.
+    The prefixes are packed `op, id` (and `arg`) elements.
     """
 
     definition: TableDefinition
     kept: tuple[int, ...] | None
     refusal: NotSupportedError | None
+    counts: bool
     plain: bool = field(init=False)
     insert_prefix: bytes = field(init=False)
     delete_prefix: bytes = field(init=False)
@@ -81,18 +83,19 @@ def read_table_map(connection: apsw.Connection, definitions: Sequence[TableDefin
         "WHERE t.schema = 'main' AND t.type = 'table' AND x.hidden IN (2, 3)"
     ):
         generated.setdefault(name, {})[ordinal] = hidden
+    possible = connection.table_exists("main", "sqlite_sequence")
     tables = {
-        definition.table: _captured(definition, generated.get(definition.table, {})) for definition in definitions
+        definition.table: _captured(
+            definition, generated.get(definition.table, {}), possible and is_autoincrement(connection, definition.table)
+        )
+        for definition in definitions
     }
-    counting = connection.table_exists("main", "sqlite_sequence") and any(
-        is_autoincrement(connection, name) for name in tables
-    )
-    return TableMap(tables, bool(counting))
+    return TableMap(tables, any(table.counts for table in tables.values()))
 
 
-def _captured(definition: TableDefinition, generated: Mapping[int, int]) -> CapturedTable:
+def _captured(definition: TableDefinition, generated: Mapping[int, int], counts: bool) -> CapturedTable:
     if not generated:
-        return CapturedTable(definition, None, None)
+        return CapturedTable(definition, None, None, counts)
     total = len(definition.columns) + len(generated)
     kept = tuple(ordinal for ordinal in range(total) if ordinal not in generated)
     refusal = None
@@ -103,4 +106,4 @@ def _captured(definition: TableDefinition, generated: Mapping[int, int]) -> Capt
             do="Roll back; make the generated column STORED",
             table=definition.table,
         )
-    return CapturedTable(definition, kept, refusal)
+    return CapturedTable(definition, kept, refusal, counts)

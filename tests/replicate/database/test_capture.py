@@ -353,3 +353,16 @@ def test_another_connection_changes_the_schema(door: FakeDoor, replica: Replica)
     one.execute("INSERT INTO n VALUES (2, 2, 2)")
     one.commit()
     replica.check()
+
+
+def test_counters_written_by_hand_travel(door: FakeDoor, replica: Replica) -> None:
+    connection = door.connect()
+    connection.execute("INSERT INTO c(v) VALUES (1)")
+    connection.commit()
+    connection.execute("UPDATE sqlite_sequence SET seq = 50 WHERE name = 'c'")
+    connection.execute("INSERT INTO n VALUES (1, 1)")
+    connection.commit()
+    assert [op for op, _ in changes(door)] == [Op.INSERT, Op.SEQUENCE]
+    connection.execute("UPDATE sqlite_sequence SET seq = 60 WHERE name = 'c'")
+    connection.commit()
+    replica.check()
