@@ -82,10 +82,7 @@ class _Driver:
                 if pool is None:
                     break
                 with closing(pool):
-                    try:
-                        await self._apply_from(pool)
-                    except PoolReplacedError:
-                        self._log.info("receive pool replaced", last_applied_seqno=self._session.position.last_seqno)
+                    await self._apply_from(pool)
             nursery.cancel_scope.cancel()
         context.status("stopped")
 
@@ -124,7 +121,9 @@ class _Driver:
     async def _loop(self, pool: ReceivePool, applier: Applier, bell: Doorbell) -> None:
         context = self._context
         while True:
-            pool.check_current()
+            if not pool.is_current():
+                self._log.info("receive pool replaced", last_applied_seqno=applier.applied_seqno)
+                return
             if context.stop_requested.is_set() and self._stop_seqno is None:
                 self._stop_seqno = pool.last_received_seqno
             seen = pool.written_address
