@@ -135,13 +135,16 @@ class ApplySession:
         for one in self._open:
             self._sql(one, "RELEASE batch")
 
-    def commit(self, batch: FrameBatch, position: Position, csn: int, *, defines: bool = False) -> None:
+    def commit(
+        self, batch: FrameBatch, position: Position, csn: int, *, defines: bool = False, last: Head | None = None
+    ) -> None:
         """Append the batch's frames to our journal as they are, sync it once, commit every region with its SCR.
 
         `position`: after the batch; `batch.first_seqno` must follow our last number. `csn`: of the batch's last
         frame. `defines`: the batch holds exactly one frame that carries definitions or a schema change, and it is the
-        first. A failure before the append leaves everything as it was before `begin`; a later one is
-        OutcomeUnknownError, and the regions are rolled forward when the Update Process starts again.
+        first. `last`: the head of the last frame, where the caller has it. A failure before the append leaves
+        everything as it was before `begin`; a later one is OutcomeUnknownError, and the regions are rolled forward when
+        the Update Process starts again.
         """
         door = self.door
         try:
@@ -150,7 +153,8 @@ class ApplySession:
                     f"batch {batch.first_seqno}–{batch.last_seqno} does not follow {self.position.last_seqno}"
                 )
             self._write_scr(position, csn, defines)
-            last = self._last_head(batch)
+            if last is None:
+                last = self._last_head(batch)
             with door.locked():
                 door.append(batch.data, batch.first_seqno, self._bits(), defines=defines)
                 door.durability.sync_appended(door.segment())
