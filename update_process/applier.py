@@ -31,7 +31,7 @@ from replicate.errors import (
     ReplicateError,
     RollbackNeededError,
 )
-from replicate.journal.record import FRAME_PREFIX_BYTES, FrameBatch, decode_batch, read_part
+from replicate.journal.record import FRAME_PREFIX_BYTES, FrameBatch, decode_batch, read_head, read_part
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
@@ -298,6 +298,7 @@ class Applier:
             position,
             bodies[-1][6],
             defines=start in window.alone,
+            last=read_head(data, window.offset(stop - 1) - window.offset(start)),
         )
         window.done = stop
         self._fresh = False
