@@ -113,6 +113,7 @@ class ChainReader:
         self._next_seqno = next_seqno
         self._segment: SegmentFile | None = None
         self._offset = 0
+        self._sealed_last_seqno: int | None = None
         self._indices: dict[int, tuple[list[int], list[int]]] = {}
 
     @property
@@ -169,7 +170,7 @@ class ChainReader:
         except BaseException:
             segment.close()
             raise
-        self._segment, self._offset = segment, offset
+        self._segment, self._offset, self._sealed_last_seqno = segment, offset, None
         return segment
 
     def _locate(self, segment: SegmentFile) -> int:
@@ -232,7 +233,20 @@ class ChainReader:
             named.facts.update({"seqno": next_seqno, **error.facts, "offset": offset})
             raise named from error
 
+    def _bounded(self, segment: SegmentFile, last_seqno: int) -> int:
+        """The bound, but not beyond where the next segment begins: a sealed one may hold what was cut."""
+        if self._sealed_last_seqno is None:
+            numbers = self._chain.first_seqnos()
+            place = bisect_right(numbers, segment.header.first_seqno)
+            if place == len(numbers):
+                return last_seqno
+            self._sealed_last_seqno = numbers[place] - 1
+        return min(last_seqno, self._sealed_last_seqno)
+
     def _batch(self, segment: SegmentFile, max_bytes: int, last_seqno: int) -> FrameBatch | None:
+        last_seqno = self._bounded(segment, last_seqno)
+        if self._next_seqno > last_seqno:
+            return None
         data = segment.read_some(max(max_bytes, FRAME_HEAD_BYTES), self._offset)
         found = self._measured(segment, data, self._offset, self._next_seqno, last_seqno, max_bytes)
         if not found.frames and len(data) >= FRAME_HEAD_BYTES and data[0] != 0:
@@ -272,7 +286,7 @@ class ChainReader:
             following.close()
             raise
         segment.close()
-        self._segment, self._offset = following, offset
+        self._segment, self._offset, self._sealed_last_seqno = following, offset, None
 
     def _nothing_there(self, segment: SegmentFile) -> DamagedError:
         later = [first for first in self._chain.first_seqnos() if first > self._next_seqno]

@@ -300,8 +300,8 @@ class Spool:
 
         Takes constant time when `finish` or `finish_received` was called before; else they are called now. `header`: as
         of `Chain.next_header`; flags and offsets are filled in here. `catalogue`: in force just before this
-        transaction. `replace_empty`: a segment of that number is there and holds no frame; this one takes its place. The
-        commit lock is held by the caller.
+        transaction. `replace_empty`: a segment of that number is there and holds no frame; this one takes its place.
+        The commit lock is held by the caller.
 
         GapError or DivergedError: the commit frame is not that of these parts; nothing has changed.
         DiskFullError or JournalIOError: the segment is not in the chain unless the error names the directory (then it

@@ -25,7 +25,9 @@ INSTANCE = bytes(range(16, 32))
 ORIGIN = Origin(INSTANCE, 1)
 
 
-def make_definition(table: str = "customer", version: int = 1, columns: int = 3, *, rowid: bool = False) -> TableDefinition:
+def make_definition(
+    table: str = "customer", version: int = 1, columns: int = 3, *, rowid: bool = False
+) -> TableDefinition:
     """A plain table definition with a key on its first value."""
     return TableDefinition(
         region="main",
@@ -61,6 +63,7 @@ class FrameMaker:
     origin_seqno: int = 0
     chain: int = 0
     mark: int = 0
+    ended: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def _make(self, kind: Kind, payload: tuple[bytes, int], origin_seqno: int) -> bytes:
         frame, self.chain = pack_frame(
@@ -72,9 +75,7 @@ class FrameMaker:
 
     def transaction(self, value: object = None, payload: tuple[bytes, int] | None = None) -> bytes:
         """One TRANSACTION frame; its one change inserts (seqno, value)."""
-        return self._make(
-            Kind.TRANSACTION, payload or insert_payload([self.next_seqno, value]), self.origin_seqno + 1
-        )
+        return self._make(Kind.TRANSACTION, payload or insert_payload([self.next_seqno, value]), self.origin_seqno + 1)
 
     def transactions(self, count: int, value: object = None) -> bytes:
         """That many, one behind the other."""
@@ -86,6 +87,7 @@ class FrameMaker:
     def history(self, incarnation: int = 1) -> bytes:
         """A HISTORY frame that opens another origin; the maker goes on as that origin."""
         history = History(INSTANCE, "alpha", incarnation, self.origin, SynchronizationVector(), "test")
+        self.ended[self.origin] = (self.origin_seqno, self.chain)
         self.origin, self.chain = history.origin.key, 0
         return self._make(Kind.HISTORY, history_payload(history), 0)
 
@@ -126,7 +128,7 @@ class ToyJournal:
 
     def _catalogue_here(self) -> Catalogue:
         maker = self.maker
-        chains = {**self.catalogue.chains, maker.origin: (maker.origin_seqno, maker.chain)}
+        chains = {**self.catalogue.chains, **maker.ended, maker.origin: (maker.origin_seqno, maker.chain)}
         vector = self.catalogue.vector.raised(maker.origin, 0, maker.origin_seqno)
         return self.catalogue.at(vector, chains)
 

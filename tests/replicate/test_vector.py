@@ -16,9 +16,7 @@ from replicate.vector import (
     unpack_chains,
 )
 
-ENTRIES = st.dictionaries(
-    st.tuples(st.integers(1, 2**32 - 1), st.integers(0, 5)), st.integers(0, U64_MAX), max_size=8
-)
+ENTRIES = st.dictionaries(st.tuples(st.integers(1, 2**32 - 1), st.integers(0, 5)), st.integers(0, U64_MAX), max_size=8)
 VECTORS = ENTRIES.map(SynchronizationVector)
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.binary(max_size=3) | st.floats(),

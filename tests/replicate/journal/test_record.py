@@ -78,7 +78,9 @@ def test_round_trip(
 def test_the_byte_picture() -> None:
     """The layout of the module's first comment, written down independently."""
     frame, chain = pack_frame(1, 2, 3, 4, 5, 6, 7, b"\xc0", 1)
-    body = struct.pack(">BHBBQBQBQBIBQBQ", 0xDC, 8, 1, 0xCF, 2, 0xCF, 3, 0xCF, chain, 0xCE, 5, 0xCF, 6, 0xCF, 7) + b"\xc0"
+    body = (
+        struct.pack(">BHBBQBQBQBIBQBQ", 0xDC, 8, 1, 0xCF, 2, 0xCF, 3, 0xCF, chain, 0xCE, 5, 0xCF, 6, 0xCF, 7) + b"\xc0"
+    )
     assert frame[10:] == body
     assert msgpack.unpackb(frame[10:]) == [1, 2, 3, chain, 5, 6, 7, None]
     assert frame[ORIGIN_OFFSET] == 0xCE
@@ -190,7 +192,11 @@ def test_other_kinds_decode() -> None:
     cases = [
         (Kind.HISTORY, history_payload(history), history),
         (Kind.NULL, null_payload("void", (1, 2)), NullRecord("void", (1, 2))),
-        (Kind.LARGE, large_payload(2**63, 3, 700_000, 2**64 - 1, (1,)), LargeCommit(2**63, 3, 700_000, 2**64 - 1, (1,))),
+        (
+            Kind.LARGE,
+            large_payload(2**63, 3, 700_000, 2**64 - 1, (1,)),
+            LargeCommit(2**63, 3, 700_000, 2**64 - 1, (1,)),
+        ),
         (Kind.CATALOGUE, catalogue_payload(catalogue), catalogue),
         (Kind.TRANSACTION, define_payload(definition), DefinitionChange(definition)),
     ]

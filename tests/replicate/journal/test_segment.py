@@ -90,7 +90,9 @@ def test_a_number_that_fits_no_header_is_our_bug() -> None:
 
 
 def test_links() -> None:
-    following = replace(HEADER, first_seqno=5, previous_first_seqno=1, previous_last_seqno=4, previous_check=HEADER.check)
+    following = replace(
+        HEADER, first_seqno=5, previous_first_seqno=1, previous_last_seqno=4, previous_check=HEADER.check
+    )
     assert following.link_fault(HEADER) is None
     assert "not 2" in str(following.link_fault(replace(HEADER, first_seqno=2)))
     assert "not the one" in str(following.link_fault(replace(HEADER, created_wall_ns=5)))
@@ -273,7 +275,9 @@ def test_no_space_to_grow_leaves_the_segment_usable(journal: ToyJournal, monkeyp
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync", "rename", "open"])
-def test_a_segment_that_can_not_be_made_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_segment_that_can_not_be_made_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 

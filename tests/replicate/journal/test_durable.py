@@ -1,0 +1,112 @@
+"""The durable mark: newer of two whole slots, never lower by accident, never a number out of a half written slot."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from replicate.errors import DiskFullError, JournalDamagedError, JournalIOError, JournalMissingError
+from replicate.journal.durable import DurableSidecar
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path) -> Iterator[DurableSidecar]:
+    made = DurableSidecar.create(tmp_path / "durable")
+    yield made
+    made.close()
+
+
+def test_it_remembers_the_highest(sidecar: DurableSidecar) -> None:
+    assert sidecar.read() == 0
+    for seqno, known in ((5, 5), (3, 5), (5, 5), (2**64 - 1, 2**64 - 1)):
+        sidecar.write(seqno)
+        assert sidecar.read() == known
+    assert DurableSidecar(sidecar.path).read() == 2**64 - 1
+    sidecar.sync()
+    sidecar.close()
+    sidecar.close()
+    assert sidecar.read() == 2**64 - 1
+
+
+def test_only_reset_lowers(sidecar: DurableSidecar) -> None:
+    for seqno in (10, 20, 30):
+        sidecar.write(seqno)
+        sidecar.reset(7)
+        assert sidecar.read() == 7
+    sidecar.write(8)
+    assert sidecar.read() == 8
+
+
+def test_two_writers_share_one(sidecar: DurableSidecar) -> None:
+    other = DurableSidecar(sidecar.path)
+    for seqno in range(1, 20, 2):
+        sidecar.write(seqno)
+        other.write(seqno + 1)
+        assert sidecar.read() == other.read() == seqno + 1
+    other.close()
+
+
+def test_a_half_written_slot_gives_the_number_before(sidecar: DurableSidecar) -> None:
+    """A torn write can only hit the older slot."""
+    for seqno in range(1, 40):
+        before = Path(sidecar.path).read_bytes()
+        sidecar.write(seqno)
+        after = Path(sidecar.path).read_bytes()
+        changed = [index for index in range(len(after)) if before[index] != after[index]]
+        for cut in changed[1:]:
+            Path(sidecar.path).write_bytes(after[:cut] + before[cut:])
+            assert sidecar.read() in (seqno - 1, seqno)
+            assert sidecar.read() == seqno - 1 or after[cut:] == before[cut:]
+        Path(sidecar.path).write_bytes(after)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(junk=st.binary(max_size=64), at=st.sampled_from([0, 8, 500, 512, 520]))
+def test_junk_is_never_a_number(sidecar: DurableSidecar, junk: bytes, at: int) -> None:
+    sidecar.reset(100)
+    sidecar.write(101)
+    data = bytearray(Path(sidecar.path).read_bytes())
+    data[at : at + len(junk)] = junk
+    Path(sidecar.path).write_bytes(data)
+    try:
+        assert sidecar.read() in (100, 101)
+    finally:
+        os.unlink(sidecar.path)
+        sidecar.close()
+        DurableSidecar.create(sidecar.path)
+
+
+def test_both_slots_gone_is_damage(sidecar: DurableSidecar) -> None:
+    for content in (bytes(1024), b"", b"x" * 1024):
+        Path(sidecar.path).write_bytes(content)
+        with pytest.raises(JournalDamagedError):
+            sidecar.read()
+
+
+def test_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JournalMissingError):
+        DurableSidecar(tmp_path / "durable").write(1)
+
+
+def test_failures(sidecar: DurableSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    sidecar.write(4)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(DiskFullError):
+        sidecar.write(5)
+    with pytest.raises(DiskFullError):
+        DurableSidecar.create(sidecar.path)
+    monkeypatch.undo()
+    assert sidecar.read() == 4
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(JournalIOError, match="fsync"):
+        sidecar.sync()

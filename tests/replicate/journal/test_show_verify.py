@@ -1,0 +1,149 @@
+"""What show tells and what verify finds, over small journals whose damage we made ourselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from replicate.errors import FrameDamaged, JournalMissingError
+from replicate.journal.record import pack_elements, walk
+from replicate.journal.show import show_chain
+from replicate.journal.verify import Verification, verify_chain
+from replicate.limits import PART_BYTES
+from replicate.transaction import mask_of
+from tests.harness.journals import ToyJournal, define_payload, flip, insert_payload, make_definition
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[ToyJournal]:
+    toy = ToyJournal(tmp_path / "journal")
+    yield toy
+    toy.close()
+
+
+@pytest.fixture
+def full(journal: ToyJournal) -> ToyJournal:
+    """One of each: 1 definition, 2-4 rows, 5 void, 6 large, 7 history, 8-9 rows; segments 1, 6, 7."""
+    definition = make_definition()
+    journal.append(journal.maker.transaction(payload=define_payload(definition)))
+    journal.append(journal.maker.transaction(payload=insert_payload([1, "a", None], definition.table_id)))
+    update = (2, definition.table_id, mask_of((1,), 3), ["b", 1, "a", None])
+    journal.append(journal.maker.transaction(payload=(b"".join(map(msgpack.packb, update)), 4)))
+    others = pack_elements(5, 0, "main", ["CREATE TABLE x (y)"], 6, 0, 0, ["hello"], 7, 9, 0, [None, 4])
+    journal.append(journal.maker.transaction(payload=others))
+    journal.append(journal.maker.null("void: COMMIT failed"))
+    journal.adopt(bytes(PART_BYTES + 10))
+    journal.switch()
+    journal.append(journal.maker.history(2))
+    journal.write(2, "x" * 200)
+    journal.sidecar.write(9)
+    return journal
+
+
+def _whats(found: Verification) -> str:
+    return "\n".join(found.lines())
+
+
+def test_show(full: ToyJournal) -> None:
+    shown = list(show_chain(full.chain))
+    assert [one.seqno for one in shown] == list(range(1, 10))
+    lines = [line for one in shown for line in one.lines()]
+    text = "\n".join(lines)
+    for expected in (
+        "DEFINE    main.main.customer  version 1 (c0 TEXT, c1 TEXT, c2 TEXT)",
+        "INSERT    main.main.customer  (c0=1, c1='a', c2=NULL)",
+        "UPDATE    main.main.customer  (c0=1, c1='a', c2=NULL) -> (c0=1, c1='b', c2=NULL)",
+        "SCHEMA    in main: CREATE TABLE x (y)",
+        "COMMENT   hello",
+        "SEQUENCE  table 00000009  None -> 4",
+        "NULL      void: COMMIT failed",
+        f"LARGE     2 parts, {PART_BYTES + 10} bytes of changes",
+        "HISTORY   alpha incarnation 2 begins after origin",
+    ):
+        assert expected in text
+    assert "…" in lines[-1]
+    assert [one.seqno for one in show_chain(full.chain, 4, 6)] == [4, 5, 6]
+    assert list(show_chain(full.chain, 10)) == []
+
+
+def test_show_stops_at_the_last_whole_frame(full: ToyJournal) -> None:
+    full.append(full.maker.transaction()[:50])
+    assert [one.seqno for one in show_chain(full.chain, 8)] == [8, 9]
+
+
+def test_show_stops_at_damage(full: ToyJournal) -> None:
+    with full.chain.open(1) as segment:
+        flip(Path(segment.path), segment.scan().end_offset - 3)
+    shown = show_chain(full.chain)
+    assert [next(shown).seqno for _ in range(4)] == [1, 2, 3, 4]
+    with pytest.raises(FrameDamaged):
+        next(shown)
+    full.chain.prune(6)
+    with pytest.raises(JournalMissingError):
+        list(show_chain(full.chain, 2))
+
+
+def test_a_sound_journal_has_no_findings(full: ToyJournal) -> None:
+    found = verify_chain(full.chain)
+    assert found.findings == ()
+    assert (found.first_seqno, found.last_seqno, found.segment_count, found.transaction_count) == (1, 9, 3, 9)
+    assert next(found.lines()) == "3 segments, 9 transactions, 1 to 9: no findings"
+    assert verify_chain(full.chain, 7, 8).segment_count == 1
+    assert verify_chain(full.chain, 2, 6).segment_count == 2
+
+
+def test_every_damaged_segment_is_reported(full: ToyJournal) -> None:
+    begin = full.append(full.maker.transaction("bad"))
+    full.append(full.maker.transaction("good"))
+    for first, offset in ((1, 5000), (6, 4096 + 100), (7, begin + 70)):
+        flip(Path(full.chain.path_of(first)), offset)
+    found = verify_chain(full.chain)
+    assert {finding.segment[:20].lstrip("0").removesuffix(".journal") for finding in found.findings} >= {"1", "6", "7"}
+    assert "verifies behind it" in _whats(found)
+
+
+def test_each_fault_has_its_finding(full: ToyJournal, tmp_path: Path) -> None:
+    full.sidecar.write(12)
+    assert "ends too early; but seqno 12 is durable" in _whats(verify_chain(full.chain))
+    full.sidecar.reset(9)
+    frame = full.maker.transaction()
+    os.pwrite(full.segment.fd, frame[:40], full.end_offset)
+    assert "a torn tail" in _whats(verify_chain(full.chain))
+    full.segment.cut(full.end_offset)
+    assert verify_chain(full.chain).findings == ()
+    os.rename(full.chain.path_of(6), tmp_path / "aside")
+    assert "the chain is broken: it follows segment 6, not 1" in _whats(verify_chain(full.chain))
+    os.rename(tmp_path / "aside", full.chain.path_of(6))
+    full.chain.refresh()
+    os.unlink(full.sidecar.path)
+    assert "durable mark is not there" in _whats(verify_chain(full.chain))
+    flip(Path(full.chain.path_of(7)), 100)
+    assert "header does not verify" in _whats(verify_chain(full.chain))
+
+
+def test_an_early_end_in_the_middle_of_the_chain(full: ToyJournal) -> None:
+    with full.chain.open(1, writable=True) as segment:
+        _, begin = segment.read_catalogue()
+        end = segment.scan().end_offset
+        offsets = [offset for offset, _ in walk(os.pread(segment.fd, end - begin, begin))]
+        os.pwrite(segment.fd, bytes(end - begin - offsets[-1]), begin + offsets[-1])
+    assert "it follows seqno 5, the segment before ends with 4" in _whats(verify_chain(full.chain))
+
+
+def test_content_that_makes_no_sense_is_found(journal: ToyJournal) -> None:
+    journal.append(journal.maker.transaction(payload=pack_elements(1, 2, 3)))
+    journal.maker.origin_seqno += 1
+    journal.write(1)
+    text = _whats(verify_chain(journal.chain))
+    assert "fours" in text
+    assert "has number 3, 2 should stand here" in text
+
+
+def test_an_empty_directory_is_a_finding(tmp_path: Path) -> None:
+    from replicate.journal.chain import Chain
+
+    assert "there is no segment" in _whats(verify_chain(Chain(tmp_path)))
