@@ -47,6 +47,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.database.*", "D"),
     ("replicate.control", "N"),
     ("replicate.daemon", "N"),
+    ("replicate.drive", "N"),
     ("replicate.log", "N"),
     ("replicate.other_package", "N"),
     ("replicate.filter", "N"),
@@ -79,7 +80,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pyspark": ("update_process.replay.*",),
     "click": ("replicate.cli.*",),
     "structlog": ("replicate.log", "replicate.daemon", "*_server.server*", "update_process.process*"),
-    "trio": ("replicate.daemon", "replicate.pool.doorbell", "*_server.*", "update_process.*"),
+    "trio": ("replicate.daemon", "replicate.drive", "replicate.pool.doorbell", "*_server.*", "update_process.*"),
     "multiprocessing": (),  # its shared memory unlinks what others still use; our pools are files of our own
     "logging": (),  # logs are structlog's
     "asyncio": (),

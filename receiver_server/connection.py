@@ -1,0 +1,331 @@
+"""One connection from a source, from its hello to its last word: what it sends goes into the receive pool.
+
+Guarantees: only the accepted source's verified records enter the pool, in order; a pool that is full for a moment
+holds back neither heartbeats nor acknowledgements; a source that comes before the seed is kept, and served when it is
+there.
+Refuses to know: sockets and the clock (replicate/drive.py), the protocol and flow control (link.py, flow.py), from
+where to ask (position.py), what happens between connections (server.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from receiver_server.link import ReceiverLink, ReceiverProgress
+from receiver_server.position import Parts, Reference
+from replicate.drive import Drive
+from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
+from replicate.introduce import introduction
+from replicate.journal.record import check_frame
+from replicate.limits import BATCH_BYTES_MAX
+from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
+from replicate.pool.ring import HEAD_BYTES
+from replicate.transaction import Kind
+from replicate.wire.connection import LinkSettings
+from replicate.wire.event import (
+    BatchReceived,
+    Closed,
+    Event,
+    HeartbeatReceived,
+    LargeReceived,
+    PartsReceived,
+    SourceIntroduced,
+    Started,
+)
+from replicate.wire.introduction import refusal
+from replicate.wire.message import BULK_OVERHEAD_BYTES, Introduction, RefuseCode
+
+if TYPE_CHECKING:
+    from receiver_server.server import Receiver
+
+FRAME_PROGRESS_S_MAX: Final = 20.0
+SEED_LOOK_S: Final = 0.5
+"""How often we look whether the seed is there, while a source waits for it."""
+POUR_LOOK_S: Final = 0.02
+"""How often a full pool is tried again. The levels of flow control are there so that this does not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A record that is to go into the pool. `first_part`: of PARTS."""
+
+    data: bytes
+    first_seqno: int
+    last_seqno: int
+    count: int
+    kind: RecordKind
+    parts: Parts | None = None
+
+
+class Connection:
+    """One connection. `run` it once."""
+
+    def __init__(self, receiver: Receiver, stream: trio.SocketStream, where: str) -> None:
+        """Takes over `stream`; `where` is the peer's address."""
+        self.receiver = receiver
+        self.log = receiver.log.bind(where=where)
+        config = receiver.settings
+        settings = LinkSettings(
+            heartbeat_period_s=config.heartbeat_period_s,
+            dead_after_s=config.dead_after_s,
+            hello_timeout_s=config.hello_timeout_s,
+            frame_progress_s=min(FRAME_PROGRESS_S_MAX, config.dead_after_s),
+            pool_bytes=receiver.pool.memory.bytes,
+            xoff_percent=config.xoff_percent,
+            xon_percent=config.xon_percent,
+        )
+        me = introduction(receiver.instance, config.heartbeat_period_s)
+        self.link = ReceiverLink(settings, me, trio.current_time(), time.time_ns())
+        self.drive = Drive(self.link, stream, self._event, before_tick=self.report, before_read=self._wait_for_room)
+        self.gone = trio.Event()
+        """The connection is closed, and writes into the pool no more."""
+        self.is_streaming = False
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._waiting_bytes_max = self.link.flow.window_bytes + 3 * BATCH_BYTES_MAX
+        self._is_waiting = trio.Event()
+        self._is_stopped = False
+        self._duplicates = 0
+
+    @property
+    def peer_name(self) -> str:
+        """The source's name; "" before it was accepted."""
+        return self.link.peer.name if self.link.peer is not None else ""
+
+    async def run(self) -> Closed:
+        """Until the link is closed, by whichever side."""
+        try:
+            return await self.drive.run(self._pour_again, self._watch_stop)
+        finally:
+            if self.receiver.active is self:
+                self.receiver.left()
+            self.gone.set()
+
+    # Events.
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case SourceIntroduced(peer):
+                self._introduced(peer)
+            case Started():
+                self._started(event)
+            case BatchReceived(batch):
+                self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
+            case PartsReceived(seqno, token, first_part, count, frames):
+                parts = Parts(seqno, token, first_part + count)
+                self._put(_Waiting(frames, seqno, seqno, count, RecordKind.PARTS, parts))
+            case LargeReceived(seqno, _, _, frame):
+                self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.LARGE))
+            case HeartbeatReceived(heartbeat):
+                self.receiver.heard(heartbeat)
+            case Closed(reason, error, text):
+                self._count_duplicates()
+                if error is None:
+                    self.log.info("connection closed", source=self.peer_name, reason=reason.value, text=text)
+                else:
+                    self.log.warning(
+                        "connection closed",
+                        source=self.peer_name,
+                        reason=reason.value,
+                        error=str(error),
+                        code=error.code,
+                    )
+            case _:
+                pass
+
+    def _introduced(self, peer: Introduction) -> None:
+        receiver = self.receiver
+        first = receiver.active
+        if first is not None:
+            self.log.warning("second source refused", source=peer.name, first=first.peer_name)
+            error = refusal(
+                RefuseCode.SECOND_SOURCE,
+                f"{receiver.instance.name} takes the stream of {first.peer_name} already; {peer.name} is a second "
+                "source",
+                first=first.peer_name,
+                second=peer.name,
+            )
+            self.drive.take(self.link.refuse(error))
+            return
+        self.link.accept(trio.current_time())
+        receiver.entered(self)
+        self.log.info("source introduced", source=peer.name, peer_instance=peer.instance.hex(), release=peer.release)
+        self.report()
+        self.drive.nursery.start_soon(self._ask)
+
+    async def _ask(self) -> None:
+        """Ask for the stream, as soon as we know from where."""
+        receiver, link = self.receiver, self.link
+        while self.drive.closed is None:
+            if receiver.must_begin_anew:
+                await trio.sleep(POUR_LOOK_S)
+                continue
+            pool = receiver.pool
+            try:
+                found = await receiver.find_reference()
+            except DamagedError as error:
+                self.log.error("receive pool can not be used", error=str(error), code=error.code)
+                await receiver.replace_pool()
+                continue
+            except ReplicateError as error:
+                self.drive.take(link.refuse(error))
+                return
+            if found is None:
+                receiver.tell("waiting for the seed")
+                await trio.sleep(SEED_LOOK_S)
+                continue
+            if self.drive.closed is None and pool is receiver.pool and not receiver.must_begin_anew:
+                self._send_restart(found)
+                return
+
+    def _send_restart(self, found: Reference) -> None:
+        receiver, parts = self.receiver, found.parts
+        receiver.known(found)
+        self.report()
+        self.link.send_restart(
+            found.position.last_seqno + 1,
+            found.position.vector,
+            found.position.chains,
+            next_part=parts.next_part if parts is not None else 0,
+            token=parts.token if parts is not None else 0,
+        )
+        self.log.info(
+            "restart sent",
+            next_seqno=found.position.last_seqno + 1,
+            next_part=parts.next_part if parts is not None else 0,
+            last_applied_seqno=found.applied_seqno,
+        )
+        receiver.tell("waiting for the start")
+        self.drive.poke()
+
+    def _started(self, event: Started) -> None:
+        receiver, start = self.receiver, event.start
+        if event.discards_parts:
+            receiver.parts = None
+        if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
+            return
+        self.is_streaming = True
+        self.log.info(
+            "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
+            source_last_seqno=start.last_seqno,
+        )  # fmt: skip
+        receiver.tell("receiving")
+
+    def _put_catalogue(self, frame: bytes, seqno: int) -> bool:
+        """What is in force at the start goes before the first batch. False when it does not verify."""
+        try:
+            head = check_frame(frame)
+            if head.kind != Kind.CATALOGUE or head.frame_bytes != len(frame):
+                raise FormatUnknownError("the source's catalogue is no CATALOGUE frame")
+        except DamagedError as error:
+            self.drive.take(self.link.refuse(error))
+            return False
+        if len(frame) + HEAD_BYTES > min(BATCH_BYTES_MAX, self.receiver.pool.record_bytes_max):
+            # The Update Process has what held before in its own journal, and learns the rest from the stream.
+            self.log.info("catalogue left out", catalogue_bytes=len(frame))
+            return True
+        self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.CATALOGUE))
+        return True
+
+    # Into the pool.
+
+    def _put(self, record: _Waiting) -> None:
+        self._waiting.append(record)
+        self._waiting_bytes += len(record.data) + BULK_OVERHEAD_BYTES
+        self._pour()
+
+    def _pour(self) -> None:
+        """Put into the pool what has room there. Nothing is put under an Update Process that asks to begin anew."""
+        receiver = self.receiver
+        if receiver.must_begin_anew:
+            return
+        pool, waiting = receiver.pool, self._waiting
+        moved = False
+        while waiting:
+            record = waiting[0]
+            if not pool.offer(record.data, record.first_seqno, record.last_seqno, record.count, record.kind):
+                break
+            waiting.popleft()
+            self._waiting_bytes -= len(record.data) + BULK_OVERHEAD_BYTES
+            moved = True
+            if record.kind is not RecordKind.CATALOGUE:
+                is_whole = record.kind is not RecordKind.PARTS
+                receiver.received(record.last_seqno, record.count if is_whole else 0, len(record.data), record.parts)
+        if moved:
+            receiver.doorbells.ring(pool, UPDATE_SLOT)
+        if waiting:
+            self._is_waiting.set()
+        self.report()
+
+    async def _pour_again(self) -> None:
+        while True:
+            await self._is_waiting.wait()
+            await trio.sleep(POUR_LOOK_S)
+            if self._waiting:
+                self._pour()
+            else:
+                self._is_waiting = trio.Event()
+
+    async def _wait_for_room(self) -> None:
+        """Hold a peer back that sends beyond its window, or through XOFF: what waits here is bounded."""
+        while self._waiting_bytes > self._waiting_bytes_max and self.drive.closed is None:  # noqa: ASYNC110
+            await trio.sleep(POUR_LOOK_S)
+
+    # Progress.
+
+    def report(self) -> None:
+        """Tell the link how far this side is; it decides on XOFF and XON, and acknowledges."""
+        link, receiver = self.link, self.receiver
+        if link.is_closed:
+            return
+        pool = receiver.pool
+        received = link.last_received_seqno
+        applied = min(receiver.applied_seqno, received)
+        link.report(
+            ReceiverProgress(
+                last_applied_seqno=applied,
+                last_durable_seqno=min(pool.durable_seqno, applied),
+                update_state=int(receiver.update_state),
+                receiver_backlog=received - applied,
+                fill_fraction=min(1.0, (pool.used_bytes + self._waiting_bytes) / pool.capacity),
+            ),
+            trio.current_time(),
+        )
+        if link.has_bytes_to_send:
+            self.drive.poke()
+        self._note_flow()
+        self._count_duplicates()
+
+    def _note_flow(self) -> None:
+        is_stopped = self.link.flow.is_stopped
+        if is_stopped == self._is_stopped:
+            return
+        self._is_stopped = is_stopped
+        receiver = self.receiver
+        receiver.statistics.count("xoff" if is_stopped else "xon")
+        self.log.info(
+            "XOFF sent as receive pool is above its level" if is_stopped else "XON sent",
+            unprocessed_bytes=receiver.pool.used_bytes + self._waiting_bytes,
+            pool_bytes=receiver.pool.memory.bytes,
+        )
+
+    def _count_duplicates(self) -> None:
+        total = self.link.duplicate_transactions
+        if total != self._duplicates:
+            self.receiver.statistics.count("duplicates", total - self._duplicates)
+            self._duplicates = total
+
+    # Ends.
+
+    async def _watch_stop(self) -> None:
+        await self.receiver.context.stop_requested.wait()
+        self.end("the Receiver Server was stopped")
+
+    def end(self, reason: str) -> None:
+        """Say bye. What has not reached the pool is asked for again."""
+        self.drive.take(self.link.bye(reason))

@@ -1,0 +1,152 @@
+"""From where to ask for the stream: the position just behind what is applied or stands in the receive pool.
+
+Guarantees: nothing that is applied or in the pool is asked for again, and nothing that is neither is left out. The
+place up to which the pool is freed is noted *before* the applied position is read: what is freed later is still found
+in the pool, and what was freed before is applied. (The pool's only producer is our caller, who does not write now.)
+Refuses to know: connections, how the pool is made anew when it does not fit. Blocks on the disk: call it in a thread.
+
+Of a large transaction that has arrived in part the first parts may be freed already: the Update Process holds them in
+its open transaction. If it does not hold them any more (it died), it asks for a restart when it meets a later part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from replicate.database.bookkeeping import check_region_identity, read_scr, scr_chains, scr_vector
+from replicate.database.sqlite import open_region
+from replicate.errors import DamagedError, GapError
+from replicate.instance import Instance
+from replicate.journal.record import read_head, read_part, walk
+from replicate.limits import PARTITION_STREAM
+from replicate.opening import is_seeded
+from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
+from replicate.seed import MARKER
+from replicate.vector import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How much of the large transaction `seqno` is here: parts 0 to `next_part` - 1 of the spool `token`."""
+
+    seqno: int
+    token: int
+    next_part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`position`: behind the last transaction received whole. `applied_seqno`: what the regions hold of that.
+
+    `parts`: what is here of the next one, when it is a large one.
+    """
+
+    applied_seqno: int
+    position: Position
+    parts: Parts | None = None
+
+
+def find_applied(instance: Instance) -> Position | None:
+    """What every region has applied; None while the instance is not seeded. Reads the instance file anew.
+
+    Raises what opening a region raises.
+    """
+    instance.reload()
+    if (instance.path / MARKER).exists() or not is_seeded(instance):
+        return None
+    return min((_applied_in(instance, index) for index in range(len(instance.regions))), key=lambda p: p.last_seqno)
+
+
+def _applied_in(instance: Instance, index: int) -> Position:
+    entry, content = instance.regions[index], instance.content
+    connection = open_region(entry.path, readonly=True)
+    try:
+        check_region_identity(
+            connection, region=entry.uuid, network=content.network, instance=content.uuid, where=str(entry.path)
+        )
+        rows = read_scr(connection)
+    finally:
+        connection.close()
+    return Position(max((row.seqno for row in rows), default=0), scr_vector(rows), scr_chains(rows))
+
+
+def find_reference(instance: Instance, pool: ReceivePool, known: Parts | None = None) -> Reference | None:
+    """Where the stream should begin; None while the instance is not seeded. `known`: the parts that were put into the
+    pool last, as far as the caller remembers.
+
+    GapError or DamagedError when what the pool holds does not continue what is applied: it must be made anew.
+    """
+    first_address = pool.words[READ]
+    applied = find_applied(instance)
+    if applied is None:
+        return None
+    walker = _Walk(applied)
+    for record in pool.peek(first_address):
+        walker.take(record)
+    position = walker.position()
+    parts = walker.parts
+    if parts is None and known is not None and known.seqno == position.last_seqno + 1:
+        parts = known
+    return Reference(applied.last_seqno, position, parts)
+
+
+class _Walk:
+    """Goes through the pool's records behind a position."""
+
+    def __init__(self, applied: Position) -> None:
+        self._applied = applied
+        self._last_seqno = applied.last_seqno
+        self._chains = dict(applied.chains)
+        self.parts: Parts | None = None
+
+    def position(self) -> Position:
+        vector = self._applied.vector
+        for origin, (origin_seqno, _) in self._chains.items():
+            vector = vector.raised(origin, PARTITION_STREAM, origin_seqno)
+        return Position(self._last_seqno, vector, self._chains)
+
+    def take(self, record: ReceivedRecord) -> None:
+        """Move on by one record; what is applied already is passed over."""
+        if record.kind is RecordKind.CATALOGUE or record.last_seqno <= self._last_seqno:
+            return
+        if record.first_seqno > self._last_seqno + 1:
+            raise GapError(
+                f"the receive pool goes on with transaction {record.first_seqno}, {self._last_seqno + 1} is next",
+                do=_ANEW,
+            )
+        if record.kind is RecordKind.PARTS:
+            self._take_parts(record)
+            return
+        if record.kind is RecordKind.LARGE:
+            head = read_head(record.data)
+            self._chains[head.origin] = (head.origin_seqno, head.chain)
+        else:
+            self._take_frames(record)
+        self._last_seqno = record.last_seqno
+        self.parts = None
+
+    def _take_frames(self, record: ReceivedRecord) -> None:
+        seqno = record.first_seqno
+        for _, head in walk(record.data):
+            if head.seqno != seqno:
+                raise DamagedError(f"the receive pool holds transaction {head.seqno} at the place of {seqno}", do=_ANEW)
+            if seqno > self._last_seqno:
+                self._chains[head.origin] = (head.origin_seqno, head.chain)
+            seqno += 1
+        if seqno != record.last_seqno + 1:
+            raise DamagedError(f"a record of the receive pool ends with transaction {seqno - 1}", do=_ANEW)
+
+    def _take_parts(self, record: ReceivedRecord) -> None:
+        head, first_part, _ = read_part(record.data)
+        before = self.parts
+        if before is not None and first_part and (before.token, before.next_part) != (head.csn, first_part):
+            raise GapError(
+                f"the receive pool goes on with part {first_part} of transaction {record.first_seqno}, "
+                f"{before.next_part} is next",
+                do=_ANEW,
+            )
+        self.parts = Parts(record.first_seqno, head.csn, first_part + record.count)
+
+
+_ANEW: Final = "The pool is made anew, and what is not applied is sent again"

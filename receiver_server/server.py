@@ -1,0 +1,387 @@
+"""The Receiver Server: waits for the source, and puts what it sends into the receive pool.
+
+Guarantees: one source at a time, a second is refused by name and the first does not notice; nothing enters the pool
+that the link has not verified; the pool outlives connections and this daemon, so what has arrived is not asked for
+again; a source is told what is applied and durable within a second. The Update Process is watched, and its absence is
+said repeatedly; it is never started.
+Refuses to know: what happens on a connection (connection.py), what is in a transaction, how it is applied.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import closing, suppress
+from enum import IntEnum
+from typing import Any, Final
+
+import trio
+
+from receiver_server.connection import Connection
+from receiver_server.position import Parts, Reference, find_applied, find_reference
+from replicate.config import Address, parse_address, require_loopback
+from replicate.daemon import DaemonContext
+from replicate.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    DamagedError,
+    FormatUnknownError,
+    NotFoundError,
+    PermissionRefusedError,
+    PoolReplacedError,
+    ReplicateError,
+    TryAgainError,
+    WrongInstanceError,
+)
+from replicate.instance import Instance
+from replicate.pool.doorbell import Doorbells
+from replicate.pool.receive_pool import ReceivePool
+from replicate.statistics import Lag, Statistics
+from replicate.wire.message import Heartbeat
+
+LOOK_S: Final = 0.25
+"""How often the Update Process's words are looked at; the link tells the source at most once a second."""
+POOL_LOOK_S: Final = 5.0
+ALARM_PERIOD_S: Final = 10.0
+UPDATE_DEAD_AFTER_S: Final = 5.0
+CONNECTIONS_MAX: Final = 32
+"""More at once are closed unheard; each has `hello_timeout_s` to say who it is."""
+WAITING: Final = "waiting for a connection"
+_UNUSABLE: Final = (PoolReplacedError, TryAgainError, DamagedError, FormatUnknownError, WrongInstanceError)
+
+
+class UpdateState(IntEnum):
+    """What we see of the Update Process; the source is told the number."""
+
+    NOT_RUNNING = 0
+    RUNNING = 1
+    NOT_ANSWERING = 2
+
+    @property
+    def text(self) -> str:
+        """For status and log."""
+        return ("not running", "running", "not answering")[self]
+
+
+async def serve(context: DaemonContext) -> None:
+    """Run until the stop is requested. Raises what opening the instance and listening raise."""
+    instance = Instance.open(context.instance_path)
+    if instance.role != "secondary":
+        raise PermissionRefusedError(
+            f"instance {instance.name} is {instance.role}: only a secondary receives",
+            where=str(instance.path),
+            do="Run the Receiver Server on the secondary",
+        )
+    listeners, address = await listen(context.config.receiver.listen)
+    try:
+        with closing(Receiver(context, instance, await _open_pool(context, instance))) as receiver:
+            await receiver.run(listeners, address)
+    finally:
+        for listener in listeners:
+            await trio.aclose_forcefully(listener)
+
+
+async def listen(text: str) -> tuple[list[trio.SocketListener], Address]:
+    """Listeners at HOST:PORT, and the address as it was bound. AlreadyExistsError when somebody listens there."""
+    wanted = parse_address(text, where="receiver.listen")
+    require_loopback(wanted, where="receiver.listen")
+    # One address only: port 0 would give localhost's two families a port each.
+    host = "127.0.0.1" if wanted.host == "localhost" else wanted.host
+    try:
+        listeners = await trio.open_tcp_listeners(wanted.port, host=host)
+    except OSError as error:
+        causes = [error, error.__cause__, *getattr(error.__cause__, "exceptions", ())]
+        numbers = {getattr(cause, "errno", None) for cause in causes}
+        if errno.EADDRINUSE in numbers:
+            raise AlreadyExistsError(
+                f"somebody listens on {wanted} already",
+                where=str(wanted),
+                do=f"Find it with `ss -ltnp sport = :{wanted.port}`, or choose another address: --listen",
+            ) from error
+        if numbers & {errno.EACCES, errno.EPERM}:
+            raise PermissionRefusedError(f"{wanted} may not be listened on", where=str(wanted)) from error
+        raise ConfigurationError(
+            f"{wanted} can not be listened on: {error}", where="receiver.listen", do="Choose another address"
+        ) from error
+    return listeners, Address(host, listeners[0].socket.getsockname()[1])
+
+
+async def _open_pool(context: DaemonContext, instance: Instance) -> ReceivePool:
+    """The pool that is there, with all that has arrived; a new one when there is none, or none that can be used."""
+    try:
+        pool = ReceivePool.open_producer(instance.content.uuid)
+    except NotFoundError:
+        replace = False
+    except _UNUSABLE as error:
+        context.log.warning("receive pool made anew", error=str(error), code=error.code)
+        replace = True
+    else:
+        context.log.info("receive pool found", pool_bytes=pool.memory.bytes, used_bytes=pool.used_bytes)
+        return pool
+    applied = await trio.to_thread.run_sync(find_applied, instance)
+    return ReceivePool.create(
+        instance.content.uuid,
+        configured_bytes=context.config.receiver.pool_bytes,
+        last_seqno=applied.last_seqno if applied is not None else 0,
+        replace=replace,
+    )
+
+
+class Receiver:
+    """The daemon between connections."""
+
+    def __init__(self, context: DaemonContext, instance: Instance, pool: ReceivePool) -> None:
+        """Takes over `pool`."""
+        self.context = context
+        self.instance = instance
+        self.pool = pool
+        self.log = context.log
+        self.settings = context.config.receiver
+        self.doorbells = Doorbells(instance.run_directory)
+        self.statistics = Statistics(
+            self.settings.statistics_period_s, trio.current_time(), seqno=pool.last_received_seqno
+        )
+        for name in ("xoff", "xon", "duplicates"):
+            self.statistics.count(name, 0)
+        self.lag = Lag()
+        self.active: Connection | None = None
+        """The connection of the accepted source."""
+        self.parts: Parts | None = None
+        """What is in the pool, or taken from it, of the large transaction that is arriving; None: nothing known."""
+        self.update_state = UpdateState.NOT_RUNNING
+        self.source_last_seqno: int | None = None
+        self.source_name = ""
+        self._listen = ""
+        self._state = WAITING
+        self._connections = 0
+        self._applied_seqno = pool.applied_seqno
+        self._started_s = trio.current_time()
+        self._next_alarm_s = self._started_s + UPDATE_DEAD_AFTER_S
+        self._next_pool_look_s = self._started_s
+        self._pool_lock = trio.Lock()
+
+    def close(self) -> None:
+        """Give the pool up; what is in it stays for the Update Process. May be called twice."""
+        self.doorbells.close()
+        self.pool.close()
+
+    async def run(self, listeners: list[trio.SocketListener], address: Address) -> None:
+        """Serve until the stop is requested and the source, if there is one, has been told."""
+        self._listen = str(address)
+        self._look_at_update_process()
+        self.tell(WAITING)
+        self.context.ready(f"{WAITING} on {address}")
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_house)
+                nursery.start_soon(self._report)
+                async with trio.open_nursery() as connections:
+                    accepting = trio.CancelScope()
+                    connections.start_soon(self._accept, listeners, connections, accepting)
+                    await self.context.stop_requested.wait()
+                    accepting.cancel()
+                nursery.cancel_scope.cancel()
+        finally:
+            with suppress(ValueError):  # the pool was to be made anew, and could not
+                self.pool.note_receiver(0, 0, connected=False)
+        self.tell("stopped")
+
+    async def _accept(
+        self, listeners: list[trio.SocketListener], connections: trio.Nursery, scope: trio.CancelScope
+    ) -> None:
+        with scope:
+            # Survives EMFILE and its kin: it waits a moment and accepts again.
+            await trio.serve_listeners(self._connected, listeners, handler_nursery=connections)
+
+    async def _connected(self, stream: trio.SocketStream) -> None:
+        try:
+            host, port = stream.socket.getpeername()[:2]
+        except OSError:
+            await trio.aclose_forcefully(stream)
+            return
+        if self._connections >= CONNECTIONS_MAX:
+            self.log.warning("connection closed unheard", where=f"{host}:{port}", connections=self._connections)
+            await trio.aclose_forcefully(stream)
+            return
+        self._connections += 1
+        try:
+            self.log.info("connection made", where=f"{host}:{port}")
+            await Connection(self, stream, f"{host}:{port}").run()
+        finally:
+            self._connections -= 1
+
+    # What a connection asks and tells.
+
+    @property
+    def applied_seqno(self) -> int:
+        """The last transaction that is known to be applied."""
+        return max(self._applied_seqno, self.pool.applied_seqno)
+
+    @property
+    def must_begin_anew(self) -> bool:
+        """The Update Process has asked to begin anew, and nobody may put anything into the pool before that is done."""
+        return bool(self.pool.restart_requested())
+
+    def entered(self, connection: Connection) -> None:
+        """The source of this connection is accepted."""
+        self.active = connection
+        self.source_name = connection.peer_name
+        self.tell("waiting for the start")
+
+    def left(self) -> None:
+        """The accepted source's connection has ended."""
+        self.active = None
+        self.tell(WAITING)
+
+    def heard(self, heartbeat: Heartbeat) -> None:
+        """What the source says of itself."""
+        self.source_last_seqno = heartbeat.last_seqno
+        self.pool.note_source(heartbeat.last_seqno, heartbeat.last_commit_wall_ns)
+
+    def received(self, last_seqno: int, transactions: int, size: int, parts: Parts | None) -> None:
+        """A record is in the pool."""
+        self.statistics.batch(transactions, size)
+        self.parts = parts
+        if transactions and (self.source_last_seqno is None or last_seqno > self.source_last_seqno):
+            self.source_last_seqno = last_seqno
+
+    def known(self, reference: Reference) -> None:
+        """From where the stream was asked for."""
+        self._applied_seqno = reference.applied_seqno
+        if self.pool.applied_seqno > reference.applied_seqno and self.update_state is not UpdateState.RUNNING:
+            # The regions were replaced by older ones, and nobody has said so since.
+            self.pool.note_applied(reference.applied_seqno, min(self.pool.durable_seqno, reference.applied_seqno))
+        self.parts = reference.parts
+
+    async def find_reference(self) -> Reference | None:
+        """See position.py."""
+        async with self._pool_lock:
+            return await trio.to_thread.run_sync(find_reference, self.instance, self.pool, self.parts)
+
+    async def replace_pool(self) -> None:
+        """Make an empty pool behind what is applied; the Update Process notices by itself."""
+        async with self._pool_lock:
+            applied = await trio.to_thread.run_sync(find_applied, self.instance)
+            self.parts = None
+            self._applied_seqno = applied.last_seqno if applied is not None else 0
+            self.pool.close()
+            self.pool = ReceivePool.create(
+                self.instance.content.uuid,
+                configured_bytes=self.settings.pool_bytes,
+                last_seqno=self._applied_seqno,
+                replace=True,
+            )
+        self.log.warning("receive pool made anew", last_applied_seqno=self._applied_seqno)
+
+    def tell(self, state: str | None = None) -> None:
+        """The status line (None: as it was) and the facts behind it."""
+        self._state = state if state is not None else self._state
+        pool, active = self.pool, self.active
+        text = self._state
+        if self.update_state is not UpdateState.RUNNING:
+            text += f"; the Update Process is {self.update_state.text}"
+        facts: dict[str, Any] = {
+            "state": self._state,
+            "listen": self._listen,
+            "is_connected": active is not None,
+            "source": self.source_name,
+            "source_last_seqno": self.source_last_seqno,
+            "last_received_seqno": pool.last_received_seqno,
+            "last_applied_seqno": self.applied_seqno,
+            "pool_bytes": pool.memory.bytes,
+            "pool_percent": round(100 * pool.fill_fraction, 1),
+            "update_process": self.update_state.text,
+            "lag_s": self.lag_s(),
+        }
+        self.context.status(text, **facts)
+
+    def lag_s(self) -> float:
+        """Seconds since the oldest transaction that is known of and not applied was heard of; 0.0 when all are."""
+        now_ns = time.time_ns()
+        self.lag.observed(max(self.source_last_seqno or 0, self.pool.last_received_seqno), now_ns)
+        return round(self.lag.seconds(self.applied_seqno, now_ns), 3)
+
+    # House-keeping.
+
+    async def _keep_house(self) -> None:
+        while True:
+            now_s = trio.current_time()
+            if now_s >= self._next_pool_look_s:
+                self._next_pool_look_s = now_s + POOL_LOOK_S
+                if not self.pool.is_current():
+                    await self._pool_is_gone()
+            self.pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=self.active is not None)
+            if self.must_begin_anew:
+                await self._begin_anew()
+            self._look_at_update_process()
+            if self.active is not None:
+                self.active.report()
+            self.tell()
+            await trio.sleep(LOOK_S)
+
+    async def _pool_is_gone(self) -> None:
+        self.log.error("receive pool was removed", where=str(self.pool.memory.path))
+        await self._disconnect("the receive pool was removed")
+        await self.replace_pool()
+
+    async def _begin_anew(self) -> None:
+        """What was received can not be used by the Update Process: drop it, and ask again behind what is applied."""
+        self.log.warning("the Update Process asks to begin anew", last_received_seqno=self.pool.last_received_seqno)
+        await self._disconnect("the Update Process asked to begin anew")
+        try:
+            async with self._pool_lock:
+                applied = await trio.to_thread.run_sync(find_applied, self.instance)
+                self._applied_seqno = applied.last_seqno if applied is not None else 0
+                self.parts = None
+                if self.pool.restart_requested():
+                    self.pool.restart(self._applied_seqno)
+        except ReplicateError as error:
+            self.log.error("can not begin anew yet", error=str(error), code=error.code)
+
+    async def _disconnect(self, reason: str) -> None:
+        """End the connection of the accepted source, if it has asked for the stream already."""
+        active = self.active
+        if active is not None and active.link.next_expected_seqno:
+            active.end(reason)
+            await active.gone.wait()
+
+    def _look_at_update_process(self) -> None:
+        silent_s = self.pool.update_alive_since_s(time.monotonic_ns())
+        if silent_s is None:
+            state = UpdateState.NOT_RUNNING
+        else:
+            state = UpdateState.RUNNING if silent_s <= UPDATE_DEAD_AFTER_S else UpdateState.NOT_ANSWERING
+        was, self.update_state = self.update_state, state
+        now_s = trio.current_time()
+        if state is UpdateState.RUNNING:
+            self._next_alarm_s = now_s
+            if was is not UpdateState.RUNNING:
+                self.log.info("the Update Process is running")
+        elif now_s >= self._next_alarm_s:
+            self._next_alarm_s = now_s + ALARM_PERIOD_S
+            self.log.error(
+                f"the Update Process is {state.text}",
+                receiver_backlog=max(0, self.pool.last_received_seqno - self.applied_seqno),
+                silent_s=None if silent_s is None else round(silent_s, 1),
+                do="replicate update status; replicate update start",
+            )
+
+    async def _report(self) -> None:
+        while True:
+            await trio.sleep_until(self.statistics.deadline_s)
+            last = self.pool.last_received_seqno
+            report = self.statistics.report(trio.current_time(), last)
+            known = max(self.source_last_seqno or 0, last)
+            self.log.info(
+                "statistics",
+                state=self._state,
+                source=self.source_name,
+                receiver_backlog=max(0, last - self.applied_seqno),
+                backlog=max(0, known - self.applied_seqno),
+                last_applied_seqno=self.applied_seqno,
+                lag_s=self.lag_s(),
+                pool_percent=round(100 * self.pool.fill_fraction, 1),
+                filter=None,
+                **report.fields(),
+            )

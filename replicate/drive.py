@@ -1,0 +1,148 @@
+"""Drives one link over one socket: bytes in, bytes out, the clock, and the last word. The same for both servers.
+
+Guarantees: a heartbeat waits for nothing but the one write that is under way; a dead peer is noticed while a write
+hangs; what is written is whole messages, and the last word leaves (and is read, as far as the peer takes it within
+LAST_WORD_S) before the socket is closed. The tasks given to `run` end when the link is closed.
+Refuses to know: what the link says and what its events mean (the servers).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from replicate.wire.connection import Link
+from replicate.wire.event import Closed, CloseReason, Event
+
+RECEIVE_BYTES: Final = 512 * 1024
+LAST_WORD_S: Final = 2.0
+LOOK_S: Final = 1.0
+"""Longest time between two looks at the link's clock."""
+LOOK_AGAIN_S: Final = 0.005
+"""Least time between two, so that a deadline that stays in the past can not make a busy loop."""
+_LOST: Final = (CloseReason.PEER_DEAD, CloseReason.CONNECTION_LOST)
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+def _nothing() -> None:
+    pass
+
+
+async def _at_once() -> None:
+    pass
+
+
+class Drive:
+    """One connection. `closed`: the link's last event, None before. `nursery`: for tasks of the connection."""
+
+    nursery: trio.Nursery
+
+    def __init__(
+        self,
+        link: Link,
+        stream: trio.SocketStream,
+        on_event: Callable[[Event], None],
+        *,
+        before_write: Callable[[], None] = _nothing,
+        before_tick: Callable[[], None] = _nothing,
+        before_read: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
+        """Takes over `stream`. `before_write` may give the link bulk, each time that the writer is free; `before_tick`
+        may tell it the newest progress; `before_read` may hold the peer back."""
+        self.link = link
+        self.stream = stream
+        self.closed: Closed | None = None
+        self._on_event = on_event
+        self._before_write = before_write
+        self._before_tick = before_tick
+        self._before_read = before_read
+        self._poked = trio.Event()
+        self._ended = trio.Event()
+        self._sent = trio.Event()
+        self._received = trio.Event()
+
+    def poke(self) -> None:
+        """Make the writer look whether there is something to send."""
+        self._poked.set()
+
+    def take(self, events: list[Event]) -> None:
+        """Act on what the link has told, also what `refuse` or `bye` gave."""
+        for event in events:
+            if isinstance(event, Closed):
+                self.closed = event
+                self._ended.set()
+            self._on_event(event)
+        if events:
+            self.poke()
+
+    async def run(self, *tasks: Callable[[], Awaitable[None]]) -> Closed:
+        """Until the link is closed and its last word has left; the socket is closed then. Raises what `tasks` raise."""
+        try:
+            async with trio.open_nursery() as transport:
+                for io in (self._receive, self._send, self._clock):
+                    transport.start_soon(io)
+                async with trio.open_nursery() as self.nursery:
+                    for task in tasks:
+                        self.nursery.start_soon(task)
+                    await self._ended.wait()
+                    self.nursery.cancel_scope.cancel()
+                assert self.closed is not None
+                if self.closed.reason not in _LOST:
+                    with trio.move_on_after(LAST_WORD_S):
+                        await self._sent.wait()
+                        await self._received.wait()
+                transport.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(self.stream)
+        return self.closed
+
+    async def _receive(self) -> None:
+        data: bytes | bytearray = b"-"
+        while data:
+            if self.closed is None:
+                await self._before_read()
+            try:
+                data = await self.stream.receive_some(RECEIVE_BYTES)
+            except _GONE:
+                data = b""
+            if self.closed is None:
+                now = trio.current_time()
+                self.take(self.link.receive(data, now) if data else self.link.receive_eof(now))
+                if self.link.has_bytes_to_send:
+                    self.poke()
+        self._received.set()
+
+    async def _send(self) -> None:
+        while True:
+            if self.closed is None:
+                self._before_write()
+            pieces = self.link.bytes_to_send()
+            if pieces:
+                try:
+                    await self.stream.send_all(b"".join(pieces))
+                except _GONE:
+                    self.take(self.link.receive_eof(trio.current_time()))
+                    return
+                continue
+            if self.closed is not None:
+                break
+            await self._poked.wait()
+            self._poked = trio.Event()
+        try:
+            await self.stream.send_eof()
+        except _GONE:
+            pass
+        self._sent.set()
+
+    async def _clock(self) -> None:
+        while self.closed is None:
+            self._before_tick()
+            self.take(self.link.tick(trio.current_time(), time.time_ns()))
+            if self.link.has_bytes_to_send:
+                self.poke()
+            now = trio.current_time()
+            await trio.sleep_until(max(min(self.link.deadline, now + LOOK_S), now + LOOK_AGAIN_S))

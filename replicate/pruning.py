@@ -1,0 +1,143 @@
+"""Removing journal segments that nobody needs any more.
+
+Guarantees: a segment goes only when every registered consumer has durably applied all of it and every region holds it
+on the disk, so that neither a secondary nor our own recovery can want it; the newest two always stay. At the cap the
+policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumer, one after another as far as it takes,
+each marked as to be seeded.
+Refuses to know: who asks and how often, what a consumer does about it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from replicate.consumers import Consumer, read_consumer, write_consumer
+from replicate.door import Door
+from replicate.instance import FILE_NAME
+from replicate.instance_file import InstanceFile, RegionEntry, io_error, read_file
+from replicate.journal.chain import Chain
+from replicate.journal.segment import first_seqno_of_name, sync_directory
+from replicate.locks import FileLock
+from replicate.pool import control as word
+
+KEPT_SEGMENTS_MIN: Final = 2
+
+
+def _nobody(_consumer: Consumer) -> None:
+    pass
+
+
+def prune_journal(door: Door, on_drop: Callable[[Consumer], None] = _nobody) -> list[int]:
+    """Remove what may go; the first seqnos of the segments removed, oldest first. Blocks on the disk.
+
+    `on_drop` is told each consumer that was given up. Returns at once, empty, while another process prunes. Raises
+    JournalIOError (a sync or an unlink failed: nothing, or only a part, was removed), DamagedError for a consumer's
+    position that can not be read.
+    """
+    instance = door.instance
+    lock = FileLock(instance.locks_directory / "prune.lock")
+    try:
+        if not lock.try_acquire():
+            return []
+        content = read_file(instance.path / FILE_NAME)
+        # A chain of our own: the door's is used by other threads.
+        chain = Chain(instance.journal_directory, network=content.network, instance=content.uuid)
+        return _Pruning(door, content, chain).run(on_drop)
+    finally:
+        lock.close()
+
+
+class _Pruning:
+    """One run."""
+
+    def __init__(self, door: Door, content: InstanceFile, chain: Chain) -> None:
+        self._door = door
+        self._directory = door.instance.consumers_directory
+        self._settings = door.instance.config.journal
+        self._regions = content.regions
+        self._chain = chain
+        self._consumers = [read_consumer(self._directory, peer.name) or Consumer(peer.name) for peer in content.peers]
+        self._bound: int | None = None
+
+    def run(self, on_drop: Callable[[Consumer], None]) -> list[int]:
+        removed = self._prune()
+        if self._settings.cap_policy != "drop-consumer":
+            return removed
+        while self._chain.size_bytes() > self._settings.cap_bytes:
+            kept = [consumer for consumer in self._consumers if not consumer.needs_seed]
+            slowest = min(kept, key=lambda consumer: consumer.acknowledged_seqno, default=None)
+            if slowest is None:
+                break
+            without = [consumer for consumer in self._consumers if consumer is not slowest]
+            if self._below(without) is None:
+                break  # nothing would become free
+            dropped = replace(slowest, needs_seed=True)
+            write_consumer(self._directory, dropped)
+            on_drop(dropped)
+            self._consumers = [*without, dropped]
+            removed += self._prune()
+        return removed
+
+    def _below(self, consumers: list[Consumer]) -> int | None:
+        """All segments that hold only seqnos below this one may go; None when there is none."""
+        numbers = self._chain.first_seqnos()
+        if len(numbers) <= KEPT_SEGMENTS_MIN:
+            return None
+        needed = [consumer.acknowledged_seqno for consumer in consumers if not consumer.needs_seed]
+        below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])
+        if below < numbers[1]:
+            return None
+        # Only now, since it costs a sync. What was learnt once stays true.
+        if self._bound is None:
+            self._bound = durable_in_regions(self._door.words, self._regions)
+        below = min(below, self._bound + 1)
+        return below if below >= numbers[1] else None
+
+    def _prune(self) -> list[int]:
+        below = self._below(self._consumers)
+        if below is None:
+            return []
+        names = self._chain.prune(below).removed
+        return [seqno for seqno in map(first_seqno_of_name, names) if seqno is not None]
+
+
+def durable_in_regions(words: memoryview, regions: tuple[RegionEntry, ...]) -> int:
+    """The last seqno up to which every region holds its transactions on the disk; syncs their WALs for that.
+
+    Raises JournalIOError when a sync fails.
+    """
+    # In this order: a number enters the regions' words before it becomes the last one.
+    bound = int(words[word.LAST_SEQNO])
+    for entry in regions:
+        appended = words[word.REGION_APPENDED + entry.region_id]
+        done = words[word.REGION_DONE + entry.region_id]
+        if appended != done:  # a killed writer's work, which is redone from the journal
+            bound = min(bound, appended, done)
+    for entry in regions:
+        _sync_wal(entry.path)
+    return bound
+
+
+def _sync_wal(region: Path) -> None:
+    """Bring to the disk what is committed in a region: its WAL. What was checkpointed before, SQLite has synced itself.
+
+    The database file is never opened here: closing it would drop the POSIX locks that SQLite holds in this process.
+    """
+    path = f"{region}-wal"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return  # checkpointed, synced and removed by the last one who had the region open
+    except OSError as error:
+        raise io_error(error, "a region's WAL can not be synced", path) from error
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise io_error(error, "syncing a region's WAL failed", path) from error
+    finally:
+        os.close(fd)
+    sync_directory(os.fspath(region.parent))

@@ -1,0 +1,272 @@
+"""One connection to the secondary, from the hello to the last word.
+
+Guarantees: nothing is sent that is not durable here, so a crash of this host can not leave the secondary ahead of it;
+the next transactions are fetched ahead of the writer, in a thread where that means the disk, so that neither a slow
+disk nor a hanging sync delays a heartbeat.
+Refuses to know: sockets and the clock (replicate/drive.py), the protocol (link.py), what happens between connections.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from replicate.drive import Drive
+from replicate.errors import DamagedError, JournalIOError, JournalMissingError, PoolReplacedError, ReplicateError
+from replicate.introduce import introduction
+from replicate.journal.reader import LargeTransaction
+from replicate.journal.record import FrameBatch
+from replicate.pool import control as word
+from replicate.wire.connection import LinkSettings
+from replicate.wire.event import (
+    Acknowledged,
+    Closed,
+    Connected,
+    Event,
+    RestartRequested,
+    SendingResumed,
+    SendingStopped,
+)
+from replicate.wire.message import Introduction, Restart
+from source_server.link import SourceLink, SourceProgress
+from source_server.reader import POOL, JournalReader
+from source_server.restart import Agreed, agree
+
+if TYPE_CHECKING:
+    from source_server.server import Source
+
+FRAME_PROGRESS_S_MAX: Final = 20.0
+IDLE_S: Final = 0.5
+"""Longest sleep on the doorbell before the pool is looked at anew, whoever forgot to ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some parts of a large transaction; or its commit frame (`count` 0, `first_part` = number of parts)."""
+
+    seqno: int
+    token: int
+    first_part: int
+    count: int
+    data: bytes
+
+
+class Connection:
+    """One connection. `run` it once."""
+
+    def __init__(self, source: Source, stream: trio.SocketStream) -> None:
+        """Takes over `stream`."""
+        self.source = source
+        config = source.settings
+        settings = LinkSettings(
+            heartbeat_period_s=config.heartbeat_period_s,
+            dead_after_s=config.dead_after_s,
+            hello_timeout_s=config.connect_timeout_s,
+            frame_progress_s=min(FRAME_PROGRESS_S_MAX, config.dead_after_s),
+            expected_peer=source.peer_name,
+            compression=config.compression,
+        )
+        me = introduction(source.instance, config.heartbeat_period_s)
+        self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
+        self.drive = Drive(
+            self.link, stream, self._event, before_write=self._send_next, before_tick=self._report_progress
+        )
+        self._streaming = trio.Event()
+        self._agreed: Agreed | None = None
+        self._counted = (0, 0, 0)
+        # Rendezvous: one batch waits here while the one before it is on its way.
+        self._give, self._take = trio.open_memory_channel[FrameBatch | Piece](1)
+
+    async def run(self) -> Closed:
+        """Until the link is closed, by whichever side."""
+        return await self.drive.run(self._stream, self._watch_stop)
+
+    # Events.
+
+    def _event(self, event: Event) -> None:
+        source = self.source
+        match event:
+            case Connected(peer):
+                self._connected(peer)
+            case RestartRequested(restart):
+                source.tell("searching for restart")
+                self.drive.nursery.start_soon(self._agree, restart)
+            case SendingStopped(reason, free_bytes):
+                source.log.info("XOFF received", reason=reason, free_bytes=free_bytes)
+                source.statistics.count("xoff")
+                source.tell("waiting for XON")
+            case SendingResumed(free_bytes):
+                source.log.info("XON received", free_bytes=free_bytes)
+                source.tell("sending")
+            case Acknowledged():
+                source.acknowledged(event)
+            case _:
+                pass
+
+    def _connected(self, peer: Introduction) -> None:
+        source = self.source
+        source.log.info("peer introduced", peer_instance=peer.instance.hex(), release=peer.release)
+        source.tell("waiting for restart")
+        try:
+            source.met(peer.instance)
+        except ReplicateError as error:
+            self.drive.take(self.link.refuse(error))
+
+    async def _agree(self, restart: Restart) -> None:
+        source = self.source
+        try:
+            agreed = await trio.to_thread.run_sync(agree, source.door, restart)
+        except PoolReplacedError:
+            raise
+        except ReplicateError as error:
+            self._failed(error)
+            return
+        if self.drive.closed is not None:
+            return
+        await source.begins_at(agreed.from_seqno)
+        if self.drive.closed is not None:
+            return
+        self._report_progress()
+        self.link.start(agreed.from_seqno, agreed.from_part, agreed.catalogue)
+        self._agreed = agreed
+        source.last_sent_seqno = agreed.from_seqno - 1
+        source.log.info("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part)
+        source.tell("sending", last_error=None)
+        self._streaming.set()
+        self.drive.poke()
+
+    def _failed(self, error: ReplicateError) -> None:
+        """Tell the peer. What is wrong with our own journal or disk ends the daemon; a refusal, and what was pruned, do
+        not."""
+        is_refusal = "reason" in error.facts
+        is_ours = isinstance(error, DamagedError | JournalIOError) and not isinstance(error, JournalMissingError)
+        if is_ours and not is_refusal:
+            self.source.failure = error
+        if self.drive.closed is None:
+            self.drive.take(self.link.refuse(error))
+
+    # Sending.
+
+    def _report_progress(self) -> None:
+        words = self.source.words
+        self.link.report(
+            SourceProgress(words[word.LAST_SEQNO], words[word.LAST_DURABLE_SEQNO], words[word.LAST_COMMIT_WALL_NS])
+        )
+
+    def _send_next(self) -> None:
+        """The writer is free: give the link what was fetched, if it may go."""
+        if not self.link.can_send_bulk:
+            return
+        try:
+            item = self._take.receive_nowait()
+        except trio.WouldBlock:
+            return
+        link, statistics = self.link, self.source.statistics
+        try:
+            if isinstance(item, FrameBatch):
+                link.send_batch(item)
+                statistics.batch(item.count, len(item.data))
+            elif item.count:
+                link.send_parts(item.seqno, item.token, item.first_part, item.count, item.data)
+                statistics.batch(0, len(item.data))
+            else:
+                link.send_large(item.seqno, item.token, item.first_part, item.data)
+                statistics.batch(1, len(item.data))
+        except DamagedError as error:  # GapError: nothing of it has left
+            self.drive.take(link.refuse(error))
+        self.source.last_sent_seqno = link.last_sent_seqno
+
+    # Fetching.
+
+    async def _stream(self) -> None:
+        await self._streaming.wait()
+        agreed = self._agreed
+        assert agreed is not None
+        with closing(JournalReader(self.source.door, agreed.from_seqno, self._switched)) as reader:
+            try:
+                await self._fetch(reader, agreed)
+            except PoolReplacedError:
+                raise
+            except ReplicateError as error:
+                self._failed(error)
+
+    async def _fetch(self, reader: JournalReader, agreed: Agreed) -> None:
+        source, door = self.source, self.source.door
+        limit = source.settings.batch_bytes
+        while True:
+            found: FrameBatch | LargeTransaction | None
+            if reader.needs_files:
+                found = await trio.to_thread.run_sync(reader.read, limit)
+            else:
+                found = reader.poll(limit)
+            self._count(reader)
+            if found is None:
+                await source.doorbell.wait(lambda: reader.has_news, IDLE_S)
+                continue
+            last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
+            if source.words[word.LAST_DURABLE_SEQNO] < last:
+                await trio.to_thread.run_sync(door.wait_durable, last, abandon_on_cancel=True)
+            if isinstance(found, FrameBatch):
+                await self._offer(found)
+            else:
+                from_part = agreed.from_part if found.seqno == agreed.from_seqno else 0
+                with closing(_pieces(found, from_part, limit)) as pieces:
+                    while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
+                        await self._offer(piece)
+
+    async def _offer(self, item: FrameBatch | Piece) -> None:
+        await self._give.send(item)
+        self.drive.poke()
+
+    def _switched(self, place: str, next_seqno: int) -> None:
+        """May be called in a thread: logs, nothing else."""
+        text = (
+            "now reading from the journal pool"
+            if place == POOL
+            else "now reading from journal files; journal pool does not contain the next transaction"
+        )
+        self.source.log.info(text, next_seqno=next_seqno)
+
+    def _count(self, reader: JournalReader) -> None:
+        now = (reader.transactions_from_pool, reader.transactions_from_files, reader.switches)
+        if now != self._counted:
+            was, self._counted = self._counted, now
+            self.source.from_pool += now[0] - was[0]
+            self.source.from_files += now[1] - was[1]
+            self.source.switches += now[2] - was[2]
+
+    # The stop.
+
+    async def _watch_stop(self) -> None:
+        """Drain: what was committed when the stop was asked for is still sent, as long as the peer takes it."""
+        source = self.source
+        await source.context.stop_requested.wait()
+        last = source.words[word.LAST_SEQNO]
+        if self._streaming.is_set():
+            source.tell("stopping: sending what is left")
+        while self._streaming.is_set() and source.last_received_seqno < last:
+            await source.progressed.wait()
+        self.drive.take(self.link.bye("the Source Server was stopped"))
+
+
+def _pieces(large: LargeTransaction, first_part: int, limit: int) -> Generator[Piece]:
+    """The parts of a large transaction from `first_part` on, as many together as fit `limit` bytes; its commit frame
+    last."""
+    waiting: list[bytes] = []
+    size, number = 0, first_part
+    for frame in large.parts(first_part):
+        if waiting and size + len(frame) > limit:
+            yield Piece(large.seqno, large.token, number, len(waiting), b"".join(waiting))
+            number += len(waiting)
+            waiting, size = [], 0
+        waiting.append(frame)
+        size += len(frame)
+    if waiting:
+        yield Piece(large.seqno, large.token, number, len(waiting), b"".join(waiting))
+        number += len(waiting)
+    yield Piece(large.seqno, large.token, number, 0, large.commit_frame)

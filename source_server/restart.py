@@ -1,0 +1,68 @@
+"""Answering a receiver's restart message: looks up what resync.decide asks for, and what the stream must begin with.
+
+Guarantees: an `Agreed` start is one whose common past was proved by `resync.decide`; every refusal is one of its named
+errors. What is agreed on stands in the journal and is durable, or is the place right behind its end.
+Refuses to know: connections. Blocks on the disk: call it in a thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicate.door import Door
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import catalogue_payload, pack_frame
+from replicate.opening import make_chain
+from replicate.resync import LargeHead, SourceView, StartAt, decide, is_reachable
+from replicate.transaction import Catalogue, Kind
+from replicate.vector import Position
+from replicate.wire.message import Restart
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """Where the stream begins, and the CATALOGUE frame that holds there."""
+
+    from_seqno: int
+    from_part: int
+    catalogue: bytes
+
+
+def agree(door: Door, restart: Restart) -> Agreed:
+    """The start that answers `restart`. Raises the refusal, or what reading our own journal raises."""
+    with door.locked():
+        end = door.position()
+        catalogue = door.catalogue()
+    chain = make_chain(door.instance)
+    oldest = chain.oldest_seqno()
+    before: Position | None = None
+    large: LargeHead | None = None
+    here = catalogue
+    if is_reachable(restart, end.last_seqno, oldest):
+        reader = ChainReader(chain)
+        try:
+            here = reader.catalogue_at(restart.next_seqno)
+            before = Position(restart.next_seqno - 1, here.vector, here.chains)
+            if restart.next_part:
+                large = _large_at(reader, restart.next_seqno, end.last_seqno)
+        finally:
+            reader.close()
+    decision = decide(restart, SourceView(end, oldest, catalogue.histories, before, large))
+    if not isinstance(decision, StartAt):
+        raise decision.error()
+    return Agreed(decision.seqno, decision.part, _catalogue_frame(here, decision.seqno))
+
+
+def _large_at(reader: ChainReader, seqno: int, last_seqno: int) -> LargeHead | None:
+    if seqno > last_seqno:
+        return None
+    reader.seek(seqno)
+    found = reader.read(1, seqno)
+    return LargeHead(found.token, found.part_count) if isinstance(found, LargeTransaction) else None
+
+
+def _catalogue_frame(catalogue: Catalogue, seqno: int) -> bytes:
+    """As in a segment; `seqno` is the first one that it holds for."""
+    payload, count = catalogue_payload(catalogue)
+    frame, _ = pack_frame(Kind.CATALOGUE, seqno, 0, 0, 0, 0, 0, payload, count)
+    return frame

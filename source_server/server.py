@@ -1,0 +1,336 @@
+"""The Source Server: connects to one secondary and streams the journal to it, for as long as it is told to.
+
+Guarantees: a lost or refusing peer is tried again, hard then soft, for ever; the consumer's position is stored durably
+before anything that it needs can be pruned, and never lies above what the consumer has; on a stop, what was committed
+by then is still sent as far as the time allows; damage in our own journal ends the daemon by name, nothing is ever
+skipped. A commit on this host never waits for us.
+Refuses to know: what happens on a connection (connection.py), when to try again (retry.py), where transactions come
+from (reader.py).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+import trio
+
+from replicate.consumers import Consumer, read_consumer, write_consumer
+from replicate.daemon import DaemonContext
+from replicate.door import Door
+from replicate.errors import (
+    JournalIOError,
+    PeerUnreachableError,
+    PoolReplacedError,
+    ReplicateError,
+    WrongInstanceError,
+)
+from replicate.instance import Instance
+from replicate.opening import close_door, make_chain, open_door
+from replicate.pool import control as word
+from replicate.pool.doorbell import Doorbell
+from replicate.pruning import prune_journal
+from replicate.statistics import Lag, Statistics
+from replicate.wire.event import Acknowledged, Closed, CloseReason
+from replicate.wire.message import RefuseCode
+from source_server.connection import Connection
+from source_server.retry import Retry, Tries
+
+PRUNE_PERIOD_S: Final = 10.0
+CONSUMER_PERIOD_S: Final = 1.0
+"""A consumer's position is stored at most this often: an older one only keeps more journal."""
+WAITING: Final = "waiting for a connection"
+
+
+async def serve(context: DaemonContext, peer: str) -> None:
+    """Run until the stop is requested. Raises what opening the instance raises, and damage in our own journal."""
+    instance = Instance.open(context.instance_path)
+    instance.peer(peer)
+    while True:
+        door = await trio.to_thread.run_sync(open_door, instance)
+        try:
+            with closing(Doorbell.claim(door.pool, instance.run_directory)) as doorbell:
+                await Source(context, instance, door, doorbell, peer).run()
+            return
+        except* PoolReplacedError:
+            # Somebody has recovered the instance: what we had mapped is nobody's any more.
+            context.log.warning("journal pool replaced", peer=peer)
+        finally:
+            close_door(door)
+
+
+class Source:
+    """The daemon between connections: what it knows of its consumer, and when it tries again."""
+
+    def __init__(
+        self, context: DaemonContext, instance: Instance, door: Door, doorbell: Doorbell, peer_name: str
+    ) -> None:
+        self.context = context
+        self.instance = instance
+        self.door = door
+        self.doorbell = doorbell
+        self.peer_name = peer_name
+        self.settings = context.config.source
+        self.log = context.log.bind(peer=peer_name)
+        self.words = door.words
+        self.statistics = Statistics(
+            self.settings.statistics_period_s, trio.current_time(), seqno=self.words[word.LAST_SEQNO]
+        )
+        self.retry = Retry(self.settings.hard_tries, self.settings.hard_period_s, self.settings.soft_period_s)
+        self.lag = Lag()
+        self._stored: Consumer | None = None
+        self._is_removed = False
+        self._consumer_lock = trio.Lock()
+        self.consumer = Consumer(peer_name)
+        self.progressed = trio.Event()
+        """Set, and replaced, when the consumer has told how far it is."""
+        self.failure: ReplicateError | None = None
+        """What ends the daemon: damage in our own journal, a failed disk."""
+        self.last_sent_seqno = 0
+        self.last_received_seqno = 0
+        self.last_applied_seqno = 0
+        self.round_trip_s: float | None = None
+        self.from_pool = self.from_files = self.switches = 0
+        self._state = WAITING
+        self._connecting = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Connect, stream, connect again, until the stop. The consumer's position is stored last."""
+        self._load_consumer()
+        self.tell(WAITING, last_error=None)
+        self.context.ready(WAITING)
+        try:
+            async with trio.open_nursery() as nursery:
+                for task in (self._report, self._keep_house, self._prune, self._cut_connecting):
+                    nursery.start_soon(task)
+                await self._connect_again_and_again()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.store_consumer()
+        self.tell("stopped")
+
+    async def _connect_again_and_again(self) -> None:
+        stop = self.context.stop_requested
+        while not stop.is_set():
+            failure = await self._connect_once()
+            if self.failure is not None:
+                raise self.failure
+            if stop.is_set():
+                return
+            await self._wait(failure)
+
+    async def _connect_once(self) -> ReplicateError | None:
+        """One attempt and, if it succeeds, one connection. None when the peer ended it in order."""
+        self.instance.reload()
+        entry = self.instance.peer(self.peer_name)
+        where = f"[{entry.host}]:{entry.port}" if ":" in entry.host else f"{entry.host}:{entry.port}"
+        self._load_consumer()
+        stream: trio.SocketStream | None = None
+        with trio.CancelScope() as self._connecting:
+            if self.context.stop_requested.is_set():
+                return None
+            try:
+                with trio.fail_after(self.settings.connect_timeout_s):
+                    stream = await trio.open_tcp_stream(entry.host, entry.port)
+            except (OSError, trio.TooSlowError) as error:
+                text = str(error) or f"not within {self.settings.connect_timeout_s:g} s"
+                return PeerUnreachableError(
+                    f"nobody answers: {text}", where=where, do="There: replicate receiver start"
+                )
+        if stream is None:
+            return None
+        self.log.info("connection made", where=where)
+        closed = await Connection(self, stream).run()
+        self._closed(closed)
+        return closed.error
+
+    def _closed(self, closed: Closed) -> None:
+        self.round_trip_s = None
+        error = closed.error
+        if error is None:
+            self.log.info("connection closed", reason=closed.reason.value, text=closed.text)
+        else:
+            self.log.warning("connection closed", reason=closed.reason.value, error=str(error), code=error.code)
+        if closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
+            self.retry.refused()
+
+    async def _wait(self, failure: ReplicateError | None) -> None:
+        attempt = self.retry.next_attempt(random.random())
+        text = str(failure) if failure is not None else ""
+        if attempt.is_worth_a_line and failure is not None:
+            kind = "hard" if attempt.tries is Tries.HARD else "soft"
+            self.log.warning(
+                f"{kind} connection attempt failed",
+                error=text,
+                number=attempt.number,
+                attempts=self.retry.attempts,
+                next_in_s=round(attempt.wait_s, 3),
+            )
+        self.tell(WAITING, last_error=text or None)
+        with trio.move_on_after(attempt.wait_s):
+            await self.context.stop_requested.wait()
+
+    async def _cut_connecting(self) -> None:
+        await self.context.stop_requested.wait()
+        self._connecting.cancel()
+
+    # What others ask and tell.
+
+    def tell(self, state: str | None = None, **facts: Any) -> None:
+        """The status line (None: as it was) and the facts behind it."""
+        self._state = state if state is not None else self._state
+        words = self.words
+        self.context.status(
+            self._state,
+            peer=self.peer_name,
+            state=self._state,
+            last_written_seqno=words[word.LAST_SEQNO],
+            last_durable_seqno=words[word.LAST_DURABLE_SEQNO],
+            last_sent_seqno=self.last_sent_seqno,
+            last_received_seqno=self.last_received_seqno,
+            last_applied_seqno=self.last_applied_seqno,
+            last_acknowledged_seqno=self.consumer.acknowledged_seqno,
+            transactions_from_pool=self.from_pool,
+            transactions_from_files=self.from_files,
+            switches=self.switches,
+            lag_s=self.lag_s(),
+            round_trip_s=None if self.round_trip_s is None else round(self.round_trip_s, 6),
+            **facts,
+        )
+
+    def lag_s(self) -> float:
+        """Seconds since the oldest transaction that the consumer has not applied was seen here; 0.0 when it has all."""
+        now_ns = time.time_ns()
+        self.lag.observed(self.words[word.LAST_SEQNO], self.words[word.LAST_COMMIT_WALL_NS] or now_ns)
+        return round(self.lag.seconds(self.last_applied_seqno, now_ns), 3)
+
+    def acknowledged(self, event: Acknowledged) -> None:
+        """The consumer has told how far it is."""
+        reply = event.reply
+        self.last_received_seqno = reply.last_received_seqno
+        self.last_applied_seqno = reply.last_applied_seqno
+        if event.round_trip_s is not None:
+            self.round_trip_s = event.round_trip_s
+        self.progressed.set()
+        self.progressed = trio.Event()
+        if reply.last_durable_seqno > self.consumer.acknowledged_seqno:
+            self.consumer = replace(
+                self.consumer, acknowledged_seqno=reply.last_durable_seqno, acknowledged_wall_ns=time.time_ns()
+            )
+
+    def met(self, uuid: bytes) -> None:
+        """Remember who the consumer is. WrongInstanceError when it was another one before."""
+        known = self.consumer.uuid
+        if known and known != uuid.hex():
+            raise WrongInstanceError(
+                f"the instance that answers is named {self.peer_name}, but is another one than before",
+                where=self.peer_name,
+                do="If the secondary was made anew: replicate peer remove, peer add, then seed it",
+                reason=str(RefuseCode.WRONG_INSTANCE),
+            )
+        if not known:
+            self.consumer = replace(self.consumer, uuid=uuid.hex())
+
+    async def begins_at(self, next_seqno: int) -> None:
+        """The stream begins there, so the consumer has nothing from there on, whatever it said before (it may have been
+        restored): stored durably before anything is sent."""
+        if next_seqno - 1 < self.consumer.acknowledged_seqno:
+            self.consumer = replace(self.consumer, acknowledged_seqno=next_seqno - 1)
+        await self.store_consumer()
+        self.last_received_seqno = next_seqno - 1
+        self.last_applied_seqno = min(self.last_applied_seqno, next_seqno - 1)
+        self.retry.streaming()
+
+    # The consumer's position, which others (a seed, a pruner at the cap) write too.
+
+    def _load_consumer(self) -> None:
+        found = read_consumer(self.instance.consumers_directory, self.peer_name)
+        if found != self._stored:
+            self._stored = found
+            self.consumer = found if found is not None else Consumer(self.peer_name)
+            self._is_removed = False
+
+    async def store_consumer(self) -> None:
+        """Write the consumer's position when it has moved; what somebody else has written meanwhile counts instead."""
+        async with self._consumer_lock:
+            await trio.to_thread.run_sync(self._store_consumer)
+
+    def _store_consumer(self) -> None:
+        wanted, directory = self.consumer, self.instance.consumers_directory
+        found = read_consumer(directory, self.peer_name)
+        self._is_removed |= found is None and self._stored is not None
+        if self._is_removed:
+            return  # the peer was unregistered: we must not bring it back
+        if found is not None and found != self._stored:
+            self._stored = found
+            if not found.needs_seed:
+                self.consumer = found
+                return
+        if wanted == self._stored:
+            return
+        if found is not None and found.needs_seed:
+            # Given up at the journal's cap: it counts again once it needs nothing that is gone.
+            is_served = wanted.acknowledged_seqno + 1 >= make_chain(self.instance).oldest_seqno()
+            wanted = replace(wanted, needs_seed=not is_served)
+        write_consumer(directory, wanted)
+        self._stored = wanted
+        if self.consumer.acknowledged_seqno == wanted.acknowledged_seqno:
+            self.consumer = wanted
+
+    # House-keeping.
+
+    async def _keep_house(self) -> None:
+        while True:
+            await trio.sleep(CONSUMER_PERIOD_S)
+            if self.consumer != (self._stored or Consumer(self.peer_name)):
+                await self.store_consumer()
+            self.tell()
+
+    async def _prune(self) -> None:
+        while True:
+            await trio.sleep(PRUNE_PERIOD_S)
+            try:
+                dropped: list[Consumer] = []
+                removed = await trio.to_thread.run_sync(prune_journal, self.door, dropped.append)
+            except JournalIOError as error:
+                # After a failed sync nobody can say what is on the disk: keep the journal, which recovery needs.
+                self.log.error("pruning stopped", error=str(error), code=error.code)
+                return
+            except ReplicateError as error:
+                self.log.error("journal not pruned", error=str(error), code=error.code)
+                continue
+            for consumer in dropped:
+                self.log.error(
+                    "consumer dropped at the journal's cap",
+                    consumer=consumer.name,
+                    acknowledged_seqno=consumer.acknowledged_seqno,
+                    do="Seed it anew, there: replicate seed",
+                )
+            if removed:
+                self.log.info("journal pruned", segments=len(removed), last_removed_segment=removed[-1])
+
+    async def _report(self) -> None:
+        words = self.words
+        while True:
+            await trio.sleep_until(self.statistics.deadline_s)
+            report = self.statistics.report(trio.current_time(), self.last_sent_seqno)
+            last = words[word.LAST_SEQNO]
+            self.log.info(
+                "statistics",
+                state=self._state,
+                source_backlog=max(0, last - self.last_sent_seqno) if self.last_sent_seqno else None,
+                receiver_backlog=max(0, self.last_received_seqno - self.last_applied_seqno),
+                unacknowledged=max(0, last - self.consumer.acknowledged_seqno),
+                last_written_seqno=last,
+                last_applied_seqno=self.last_applied_seqno,
+                lag_s=self.lag_s(),
+                from_pool=self.from_pool,
+                from_files=self.from_files,
+                switches=self.switches,
+                filter=None,
+                **report.fields(),
+            )
