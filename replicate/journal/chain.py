@@ -71,7 +71,7 @@ class Chain:
         self.directory = os.fspath(directory)
         self._network = network
         self._instance = instance
-        self._headers: dict[int, SegmentHeader] = {}
+        self._headers: dict[int, tuple[tuple[int, int], SegmentHeader]] = {}
 
     # Looking.
 
@@ -94,12 +94,19 @@ class Chain:
 
     def segment(self, first_seqno: int) -> Segment:
         """The segment that begins with exactly that seqno. What `open_segment` raises."""
-        header = self._headers.get(first_seqno)
-        if header is None:
-            with_header = self.open(first_seqno)
-            with_header.close()
-            header = self._headers[first_seqno] = with_header.header
-        return Segment(self.path_of(first_seqno), header)
+        path = self.path_of(first_seqno)
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except OSError:
+            self.open(first_seqno).close()  # names what is wrong with it
+            raise
+        # An empty newest segment may be replaced by another of the same number, so we look whether it is still the file.
+        identity = (found.st_ino, found.st_ctime_ns)
+        known = self._headers.get(first_seqno)
+        if known is None or known[0] != identity:
+            with self.open(first_seqno) as opened:
+                known = self._headers[first_seqno] = (identity, opened.header)
+        return Segment(path, known[1])
 
     def open(self, first_seqno: int, *, writable: bool = False, zeroed_offset: int = 0) -> SegmentFile:
         """Open the segment that begins with that seqno. What `open_segment` raises."""

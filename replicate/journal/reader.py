@@ -114,7 +114,7 @@ class ChainReader:
         self._segment: SegmentFile | None = None
         self._offset = 0
         self._sealed_last_seqno: int | None = None
-        self._indices: dict[int, tuple[list[int], list[int]]] = {}
+        self._indices: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
 
     @property
     def next_seqno(self) -> int:
@@ -196,17 +196,17 @@ class ChainReader:
         return offset
 
     def _index(self, segment: SegmentFile) -> tuple[list[int], list[int]]:
-        first_seqno = segment.header.first_seqno
-        index = self._indices.get(first_seqno)
+        name = (segment.header.first_seqno, segment.header.check)
+        index = self._indices.get(name)
         if index is None:
             _, offset = segment.read_catalogue()
             while len(self._indices) >= _INDEXED_SEGMENTS_MAX:
                 del self._indices[next(iter(self._indices))]
-            index = self._indices[first_seqno] = ([first_seqno], [offset])
+            index = self._indices[name] = ([name[0]], [offset])
         return index
 
     def _note(self, segment: SegmentFile, seqno: int, offset: int) -> None:
-        index = self._indices.get(segment.header.first_seqno)
+        index = self._indices.get((segment.header.first_seqno, segment.header.check))
         if index is not None and offset - index[1][-1] >= _INDEX_STEP_BYTES:
             index[0].append(seqno)
             index[1].append(offset)
