@@ -97,10 +97,11 @@ class Chain:
         path = self.path_of(first_seqno)
         try:
             found = os.stat(path, follow_symlinks=False)
-        except OSError:
-            self.open(first_seqno).close()  # names what is wrong with it
-            raise
-        # An empty newest segment may be replaced by another of the same number, so we look whether it is still the file.
+        except FileNotFoundError:
+            raise JournalMissingError("there is no such segment", where=path) from None
+        except OSError as error:
+            refuse_os_error(error, "looking at a journal segment failed", path)
+        # An empty newest segment may be replaced by another of the same number: look whether it is still the same file.
         identity = (found.st_ino, found.st_ctime_ns)
         known = self._headers.get(first_seqno)
         if known is None or known[0] != identity:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,20 @@ def test_a_switch_records_where_the_segment_ended(journal: ToyJournal) -> None:
     assert (header.previous_check, header.chain, header.origin_seqno) == (before.check, journal.maker.chain, 4)
     catalogue, _ = journal.segment.read_catalogue()
     assert catalogue.chains == {journal.maker.origin: (4, journal.maker.chain)}
+
+
+def test_an_empty_segment_may_be_replaced_under_our_eyes(three: ToyJournal) -> None:
+    three.switch()
+    watching = Chain(three.directory)
+    old = watching.segments()[-1].header
+    os.unlink(watching.path_of(31))
+    three.segment.close()
+    new = replace(old, created_wall_ns=old.created_wall_ns + 1)
+    three.segment = three.chain.create_first(new, three.catalogue)
+    assert watching.last_segment().header == new
+    os.unlink(watching.path_of(31))
+    with pytest.raises(JournalMissingError):
+        watching.segment(31)
 
 
 def test_an_empty_segment_is_not_switched_away_from(journal: ToyJournal) -> None:
@@ -291,8 +306,11 @@ def test_a_segment_that_ends_elsewhere_than_the_next_one_says(three: ToyJournal)
     three.segment.close()
     os.unlink(three.chain.path_of(21))
     with three.chain.open(11) as old:
-        options = {"last_seqno": 20, "catalogue": three.catalogue, "origin_seqno": 20, "chain": 0, "incarnation": 1}
-        three.segment = three.chain.switch(old, end_offset=old.scan().end_offset + 64, created_wall_ns=0, **options)
+        wrong = old.scan().end_offset + 64
+        header = three.chain.next_header(
+            old.header, end_offset=wrong, last_seqno=20, origin_seqno=20, chain=0, incarnation=1, created_wall_ns=0
+        )
+    three.segment = three.chain.create_first(header, three.catalogue)
     reader = ChainReader(Chain(three.directory), 11)
     assert _read_all(reader, 10**6, 20)[-1].last_seqno == 20
     with pytest.raises(JournalDamagedError, match="ended at"):
