@@ -80,6 +80,8 @@ class Street:
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             "REPLICATE_SHM_DIR": self._memory.name,
         }
+        self.others: list[Path] = []
+        """Further instances of a test, ended with the street."""
         self._processes: list[subprocess.Popen[str]] = []
         self._settings = settings
         make_database(self.database, schema)
@@ -236,7 +238,7 @@ print(connection.last_seqno)
             if process.poll() is None:
                 process.kill()
             process.communicate()
-        for instance in (self.primary, self.secondary):
+        for instance in (self.primary, self.secondary, *self.others):
             for file in (instance / "run").glob("*.status.json"):
                 pid = json.loads(file.read_text()).get("pid")
                 if isinstance(pid, int) and is_replicate(pid):
