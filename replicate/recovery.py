@@ -206,6 +206,7 @@ def _journal(instance: Instance, chain: Chain, regions: list[_Region]) -> _Journ
             last_durable_seqno=durable.read(),
             region_seqno_max=max((region.seqno for region in regions), default=0),
             acknowledged_max=max((one.acknowledged_seqno for one in acknowledged if one is not None), default=0),
+            power_lost=not durable.is_of_this_boot(),
         )
     finally:
         durable.close()

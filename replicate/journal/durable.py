@@ -1,10 +1,10 @@
 """The sidecar beside the journal that remembers the last durable seqno, so that damage can be told from a torn tail.
 
-    slot 0 at offset 0, slot 1 at offset 512:  "DSDU" · seqno u64 · counter u64 · zeros(8) · crc32c u32     (32 bytes)
+    slot 0 at offset 0, slot 1 at offset 512:  "DSDU" · seqno u64 · counter u64 · boot u64 · crc32c u32     (32 bytes)
 
 Written after each group's fdatasync into the slot that is *not* the newer one, without an fsync: it may lag after a
 power loss, which is harmless (a lower bound), and it must not cost a second fsync for each group. `sync` at a switch
-or a stop.
+or a stop. `boot` tells recovery whether the machine was restarted since (boot.py).
 
 Guarantees: a reader gets the newer of two whole slots; a half written one is never taken for a number. `write` never
 lowers the number; only `reset` does.
@@ -19,30 +19,32 @@ from typing import Final
 
 from crc32c import crc32c
 
+from replicate.boot import boot_word
 from replicate.errors import JournalDamagedError, JournalIOError, JournalMissingError
 from replicate.journal.segment import refuse_os_error, sync_directory, write_all
 
 SIDECAR_NAME: Final = "durable"
 _MAGIC: Final = b"DSDU"
-_SLOT: Final = struct.Struct(">4sQQ8sI")
+_SLOT: Final = struct.Struct(">4sQQQI")
 _SLOT_OFFSETS: Final = (0, 512)
 _FILE_BYTES: Final = 1024
+_BOOT: Final = boot_word()
 
 assert _SLOT.size == 32
 
 
 def _pack(seqno: int, counter: int) -> bytes:
-    body = _SLOT.pack(_MAGIC, seqno, counter, bytes(8), 0)[:-4]
+    body = _SLOT.pack(_MAGIC, seqno, counter, _BOOT, 0)[:-4]
     return body + crc32c(body).to_bytes(4, "big")
 
 
-def _unpack(data: bytes, offset: int) -> tuple[int, int] | None:
-    """(counter, seqno) of one slot; None when it is not whole."""
+def _unpack(data: bytes, offset: int) -> tuple[int, int, int] | None:
+    """(counter, seqno, boot) of one slot; None when it is not whole."""
     slot = data[offset : offset + _SLOT.size]
     if len(slot) < _SLOT.size:
         return None
-    magic, seqno, counter, _, check = _SLOT.unpack(slot)
-    return (counter, seqno) if magic == _MAGIC and crc32c(slot[:-4]) == check else None
+    magic, seqno, counter, boot, check = _SLOT.unpack(slot)
+    return (counter, seqno, boot) if magic == _MAGIC and crc32c(slot[:-4]) == check else None
 
 
 class DurableSidecar:
@@ -93,8 +95,8 @@ class DurableSidecar:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
-    def _newest(self) -> tuple[int, int, int]:
-        """(counter, seqno, index of the slot)."""
+    def _newest(self) -> tuple[int, int, int, int]:
+        """(counter, seqno, boot, index of the slot)."""
         fd = self._open()
         try:
             data = os.pread(fd, _FILE_BYTES, 0)
@@ -117,19 +119,23 @@ class DurableSidecar:
         """The last durable seqno that was written. JournalDamagedError when neither slot is whole."""
         return self._newest()[1]
 
+    def is_of_this_boot(self) -> bool:
+        """True when the mark was written since the machine was started: nothing can have been lost to a power cut."""
+        return self._newest()[2] == _BOOT
+
     def write(self, seqno: int) -> None:
         """Remember that everything up to `seqno` is durable; nothing happens when a higher number stands there.
 
         Two processes that write at once may leave the lower of their numbers: it stays a lower bound. Not synced.
         DiskFullError or JournalIOError: the number before is still there.
         """
-        counter, known, index = self._newest()
+        counter, known, _, index = self._newest()
         if seqno > known:
             self._store(seqno, counter + 1, 1 - index)
 
     def reset(self, seqno: int) -> None:
         """Set the number, lower if need be (after a rollback), in both slots, and sync."""
-        counter, _, index = self._newest()
+        counter, _, _, index = self._newest()
         self._store(seqno, counter + 1, 1 - index)
         self.sync()
         self._store(seqno, counter + 2, index)

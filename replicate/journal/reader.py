@@ -10,6 +10,7 @@ Refuses to know: pools, peers, how the bound is learnt.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -275,6 +276,10 @@ class ChainReader:
         except JournalMissingError:
             raise self._nothing_there(segment) from None
         header = following.header
+        if header.first_seqno == segment.header.first_seqno:
+            # Ours was empty, and something else has taken its name: a large transaction, or its like anew.
+            self._take_over(following)
+            return
         fault = header.link_fault(segment.header)
         if fault is None and not segment.header.adopted and header.previous_end_offset != self._offset:
             fault = f"its predecessor ended at {header.previous_end_offset}, we are at {self._offset}"
@@ -286,6 +291,20 @@ class ChainReader:
             following.close()
             raise
         segment.close()
+        self._segment, self._offset, self._sealed_last_seqno = following, offset, None
+
+    def _take_over(self, following: SegmentFile) -> None:
+        old = self._segment
+        assert old is not None
+        if os.fstat(old.fd).st_ino == os.fstat(following.fd).st_ino:
+            following.close()
+            raise self._nothing_there(old)
+        try:
+            offset = 0 if following.header.adopted else self._index(following)[1][0]
+        except BaseException:
+            following.close()
+            raise
+        old.close()
         self._segment, self._offset, self._sealed_last_seqno = following, offset, None
 
     def _nothing_there(self, segment: SegmentFile) -> DamagedError:

@@ -180,5 +180,23 @@ def _frame_behind(fd: int, offset: int, bad_seqno: int, path: str) -> FrameBehin
             at = base + match.start()
             frames_between = (at - offset) // (FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES) + 1
             if head.kind in _STREAM_KINDS and bad_seqno <= head.seqno <= bad_seqno + frames_between:
-                return FrameBehind(at, head.seqno, head.mark)
+                return FrameBehind(at, head.seqno, max(head.mark, _mark_behind(fd, at + head.frame_bytes, path)))
     return None
+
+
+def _mark_behind(fd: int, offset: int, path: str) -> int:
+    """The highest MARK of all frames that verify from `offset` on, be there bad bytes between them or not."""
+    mark = 0
+    for _, data, _ in _pieces(fd, offset, path):
+        end = 0
+        for match in _PLAUSIBLE.finditer(data, 0):
+            if match.start() < end:
+                continue  # within a frame that verified
+            try:
+                head = check_frame(data, match.start())
+            except FrameDamaged:
+                continue
+            end = match.start() + head.frame_bytes
+            if head.kind in _STREAM_KINDS:
+                mark = max(mark, head.mark)
+    return mark

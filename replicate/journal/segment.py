@@ -320,15 +320,18 @@ class SegmentFile:
         return ScanResult(end_offset, commit.seqno, 1, chains, commit.mark, commit.csn)
 
 
-def create_segment(directory: str | os.PathLike[str], header: SegmentHeader, catalogue: Catalogue) -> SegmentFile:
+def create_segment(
+    directory: str | os.PathLike[str], header: SegmentHeader, catalogue: Catalogue, *, replace: bool = False
+) -> SegmentFile:
     """Make an ordinary segment: written under another name, fsynced, renamed, directory fsynced. Open for append.
 
-    Its frames begin behind its catalogue: `read_catalogue()[1]`. AlreadyExistsError when there is such a segment;
+    Its frames begin behind its catalogue: `read_catalogue()[1]`. AlreadyExistsError when there is such a segment, but
+    with `replace`: the caller knows that nothing is in it, and the new one takes its name.
     DiskFullError or JournalIOError: there is none (an orphan with the suffix .tmp may remain; spool.remove_orphans).
     """
     directory = os.fspath(directory)
     path = os.path.join(directory, segment_name(header.first_seqno))
-    if os.path.lexists(path):
+    if not replace and os.path.lexists(path):
         raise AlreadyExistsError("there is such a segment already", where=path)
     temporary = path + ".tmp"
     image = header.pack() + catalogue_frame(catalogue, header)

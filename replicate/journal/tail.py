@@ -37,7 +37,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class FrameBehind:
-    """A frame that verifies, found behind damage."""
+    """The first frame that verifies behind damage. `mark`: the highest MARK of it and all that verify behind it."""
 
     offset: int
     seqno: int
@@ -99,11 +99,13 @@ def classify_tail(
     last_durable_seqno: int,
     region_seqno_max: int = 0,
     acknowledged_max: int = 0,
+    power_lost: bool = False,
 ) -> Clean | Torn | Damaged:
     """The verdict over the end of the last segment; see the head of this module for the rule.
 
     `last_durable_seqno`: from the sidecar. `region_seqno_max`: the highest of all regions. `acknowledged_max`: the
-    highest that any consumer has acknowledged. 0 = none.
+    highest that any consumer has acknowledged. 0 = none. `power_lost`: the machine was restarted since the sidecar was
+    written.
     """
     next_seqno = scan.last_seqno + 1
     marks = max(scan.last_mark, scan.behind.mark if scan.behind else 0)
@@ -112,7 +114,7 @@ def classify_tail(
         (marks, "is durable by the mark of another frame"),
         (acknowledged_max, "was acknowledged by a consumer"),
     ]
-    if scan.damaged is not None:
+    if scan.damaged is not None and not power_lost:
         witnesses.append((region_seqno_max, "was committed in a region"))
     for seqno, testimony in witnesses:
         if seqno >= next_seqno:
@@ -122,7 +124,7 @@ def classify_tail(
         return Clean(scan.end_offset, next_seqno)
     if scan.damaged.whole_frame:
         return Damaged(scan.end_offset, next_seqno, scan.damaged.reason)
-    if scan.behind is not None:
+    if scan.behind is not None and not power_lost:
         reason = f"{scan.damaged.reason}; but seqno {scan.behind.seqno} verifies behind it"
         return Damaged(scan.end_offset, next_seqno, reason)
     return Torn(scan.end_offset, next_seqno)

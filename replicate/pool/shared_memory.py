@@ -25,6 +25,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from replicate.boot import boot_word
 from replicate.errors import (
     AlreadyExistsError,
     DamagedError,
@@ -79,15 +80,6 @@ def pool_path(kind: PoolKind, instance: bytes, owner_uid: int | None = None) -> 
     """Where the pool of the instance (16 bytes of its UUID) lies. `owner_uid` defaults to the effective user."""
     uid = os.geteuid() if owner_uid is None else owner_uid
     return shared_memory_directory() / f"dualsite-{uid}-{instance.hex()}-{kind.value}"
-
-
-def boot_word() -> int:
-    """64 bits of the kernel's boot id: a pool of another boot (a copied or restored /dev/shm) is not ours to use."""
-    try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
-        return 1  # No /proc: then only owner, epoch and inode protect.
-    return uuid.UUID(text.strip()).int & 0xFFFF_FFFF_FFFF_FFFF
 
 
 class SharedMemory:

@@ -57,3 +57,25 @@ def test_an_end_before_what_was_durable_is_damage(witness: str) -> None:
 
 def test_a_region_ahead_of_a_clean_end_is_completed_from_its_ring() -> None:
     assert classify_tail(_scan(), last_durable_seqno=10, region_seqno_max=200) == Clean(500, 11)
+
+
+# After a power loss (faults 33, 34, 38): what nobody had synced may be there in any order.
+
+
+def test_a_frame_behind_unsynced_damage_is_torn_after_a_power_loss_only() -> None:
+    behind = _scan(BAD, FrameBehind(900, 13, 9))
+    assert isinstance(classify_tail(behind, last_durable_seqno=9), Damaged)
+    assert isinstance(classify_tail(behind, last_durable_seqno=9, power_lost=True), Torn)
+
+
+def test_after_a_power_loss_any_mark_behind_still_proves_damage() -> None:
+    behind = _scan(BAD, FrameBehind(900, 13, 11))
+    assert isinstance(classify_tail(behind, last_durable_seqno=9, power_lost=True), Damaged)
+    assert isinstance(classify_tail(_scan(BAD), last_durable_seqno=11, power_lost=True), Damaged)
+    assert isinstance(classify_tail(_scan(BAD), last_durable_seqno=0, acknowledged_max=11, power_lost=True), Damaged)
+
+
+def test_after_a_power_loss_a_region_may_be_past_the_hole() -> None:
+    scan = _scan(BAD)
+    assert isinstance(classify_tail(scan, last_durable_seqno=9, region_seqno_max=14), Damaged)
+    assert isinstance(classify_tail(scan, last_durable_seqno=9, region_seqno_max=14, power_lost=True), Torn)
