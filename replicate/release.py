@@ -2,7 +2,8 @@
 
 Guarantees: what was received is applied first; then guards and bookkeeping go in one SQLite transaction, and the entry
 goes from the instance file; the user's tables, rows, indexes and triggers stay as they are. An interrupted release is
-ended by running it again. Refused while a daemon of the instance runs, or anybody holds the region's lock.
+ended by running it again. Refused while a daemon of the instance runs, or anybody holds the region's lock. With the
+last region go the instance's pools in shared memory, which nobody needs any more.
 Refuses to know: what other regions the instance has, and what the secondaries make of it.
 """
 
@@ -15,14 +16,23 @@ from replicate.database.bookkeeping import check_region_identity, is_region
 from replicate.database.sqlite import open_region, remove
 from replicate.errors import AlreadyRunningError
 from replicate.instance import Instance
+from replicate.instance_file import RegionEntry
 from replicate.locks import FileLock
+from replicate.pool.shared_memory import PoolKind, retire
 from replicate.snapshot import door_of, finish_regions
 
 
 def release_region(
-    instance: Instance, name: str, *, timeout_s: float, finish: Callable[[], object] | None = None
+    instance: Instance,
+    name: str,
+    *,
+    timeout_s: float,
+    finish: Callable[[], object] | None = None,
+    force: bool = False,
 ) -> None:
     """Make the region `name` plain SQLite again. `finish` applies what a secondary has received and not yet applied.
+
+    `force`: do not ask the journal, which may be damaged or gone; what a killed writer left undone stays undone.
 
     Raises NotFoundError (no such region), AlreadyRunningError (a daemon runs), BusyError (an application writes, for
     longer than `timeout_s` seconds), RegionReplacedError, and what `finish` raises. The region is untouched after any
@@ -32,24 +42,34 @@ def release_region(
     check_nothing_runs(instance)
     if finish is not None:
         finish()
-    with door_of(instance) as door:
-        finish_regions(door, timeout_s)
-        lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
+    if force:
+        _release(instance, entry, timeout_s)
+    else:
+        with door_of(instance) as door:
+            finish_regions(door, timeout_s)
+            _release(instance, entry, timeout_s)
+    if not instance.regions:
+        for kind in PoolKind:
+            retire(kind, instance.content.uuid)
+
+
+def _release(instance: Instance, entry: RegionEntry, timeout_s: float) -> None:
+    lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
+    try:
+        lock.acquire(timeout_s, what=f"region {entry.name}")
+        connection = open_region(entry.path)
         try:
-            lock.acquire(timeout_s, what=f"region {name}")
-            connection = open_region(entry.path)
-            try:
-                # Not a region any more: an earlier release got so far and no further.
-                if is_region(connection):
-                    check_region_identity(
-                        connection, region=entry.uuid, instance=instance.content.uuid, where=str(entry.path)
-                    )
-                    remove(connection)
-            finally:
-                connection.close(True)
-            instance.unregister_region(name)
+            # Not a region any more: an earlier release got so far and no further.
+            if is_region(connection):
+                check_region_identity(
+                    connection, region=entry.uuid, instance=instance.content.uuid, where=str(entry.path)
+                )
+                remove(connection)
         finally:
-            lock.close()
+            connection.close(True)
+        instance.unregister_region(entry.name)
+    finally:
+        lock.close()
 
 
 def check_nothing_runs(instance: Instance) -> None:

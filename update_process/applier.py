@@ -26,6 +26,7 @@ from replicate.errors import (
     BusyError,
     ConflictError,
     DamagedError,
+    HardResyncNeededError,
     NotFoundError,
     NotSupportedError,
     ReplicateError,
@@ -356,7 +357,7 @@ class Applier:
             return None
         if op == Op.REGION:
             if values[0] == "added":
-                self._known(argument)
+                raise self._added(self._known(argument))
             return None
         if op == Op.SCHEMA:
             return self._known(argument)
@@ -368,6 +369,14 @@ class Applier:
         if known is None:
             raise DamagedError(f"a change of table id {table_id!r}, which was not defined before it")
         return self._known(known.region)
+
+    def _added(self, region: str) -> HardResyncNeededError:
+        """A region that we have was released there and added again: what was written in between is in no journal."""
+        return HardResyncNeededError(
+            f"region {region} was added anew on the primary; its rows from before that did not pass here",
+            where=str(self.session.door.instance.path),
+            do="Seed this secondary anew: replicate seed --restart",
+        )
 
     def _known(self, region: object) -> str:
         if isinstance(region, str) and region in self.session.rows:

@@ -20,7 +20,7 @@ def region() -> None:
     "--name", help="The region's name; the file's name without its ending if not given ('main' for the first)."
 )
 def add(path: Path, name: str | None) -> None:
-    """Make the SQLite database at PATH a region, in place (an empty one is made if there is none)."""
+    """Make the existing SQLite database at PATH a region, in place."""
     from replicate.regions import add_region
 
     opened = open_instance()
@@ -44,7 +44,10 @@ def list_() -> None:
 @region.command()
 @click.argument("name")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
-def release(name: str, timeout_s: float) -> None:
+@click.option(
+    "--force", is_flag=True, help="Do not finish anything first: for an instance whose journal can not be read."
+)
+def release(name: str, timeout_s: float, force: bool) -> None:
     """Finish what was received, remove our bookkeeping, and leave plain SQLite."""
     from replicate.release import release_region
 
@@ -56,5 +59,6 @@ def release(name: str, timeout_s: float) -> None:
 
         return finish_received(opened, timeout_s=timeout_s)
 
-    release_region(opened, name, timeout_s=timeout_s, finish=finish if opened.role == "secondary" else None)
+    finishing = finish if opened.role == "secondary" and not force else None
+    release_region(opened, name, timeout_s=timeout_s, finish=finishing, force=force)
     emit({"released": name, "path": path}, [f"region {name} released: {path} is plain SQLite again"])
