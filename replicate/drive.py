@@ -60,13 +60,17 @@ class Drive:
         self._before_tick = before_tick
         self._before_read = before_read
         self._poked = trio.Event()
+        self._look = trio.Event()
+        self._next_look_s = 0.0
         self._ended = trio.Event()
         self._sent = trio.Event()
         self._received = trio.Event()
 
     def poke(self) -> None:
-        """Make the writer look whether there is something to send."""
+        """Make the writer look whether there is something to send, and the clock whether the deadline is nearer now."""
         self._poked.set()
+        if self.link.deadline < self._next_look_s:
+            self._look.set()
 
     def take(self, events: list[Event]) -> None:
         """Act on what the link has told, also what `refuse` or `bye` gave."""
@@ -112,7 +116,7 @@ class Drive:
             if self.closed is None:
                 now = trio.current_time()
                 self.take(self.link.receive(data, now) if data else self.link.receive_eof(now))
-                if self.link.has_bytes_to_send:
+                if self.link.has_bytes_to_send or self.link.deadline < self._next_look_s:
                     self.poke()
         self._received.set()
 
@@ -145,4 +149,7 @@ class Drive:
             if self.link.has_bytes_to_send:
                 self.poke()
             now = trio.current_time()
-            await trio.sleep_until(max(min(self.link.deadline, now + LOOK_S), now + LOOK_AGAIN_S))
+            self._next_look_s = max(min(self.link.deadline, now + LOOK_S), now + LOOK_AGAIN_S)
+            with trio.move_on_at(self._next_look_s):
+                await self._look.wait()
+            self._look = trio.Event()

@@ -1,0 +1,412 @@
+"""The Receiver Server over real loopback TCP, with a real Source Server and a real Update Process beside it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from receiver_server import server as module
+from receiver_server.position import find_applied, find_reference
+from replicate.compare import compare
+from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
+from replicate.instance import Instance
+from replicate.introduce import introduction
+from replicate.opening import close_door, open_door
+from replicate.pool.receive_pool import ReceivePool, RecordKind
+from replicate.pool.shared_memory import PoolKind, retire
+from replicate.wire.connection import LinkSettings
+from replicate.wire.event import Closed, CloseReason, Event
+from source_server.link import SourceLink
+from tests.harness.pair import Pair
+from tests.harness.servers import Daemon, Relay, point, servers
+from tests.harness.waiting import wait_until_async
+from update_process.process import serve as serve_update
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = Pair.create(tmp_path)
+    door = open_door(made.primary)
+    yield made
+    close_door(door)
+
+
+def write(pair: Pair, count: int, *, size: int = 20) -> int:
+    connection = pair.connect()
+    for _ in range(count):
+        connection.execute("INSERT INTO account(owner, note) VALUES ('o', ?)", ("x" * size,))
+        connection.commit()
+    last: int = connection.last_seqno
+    connection.close()
+    return last
+
+
+def pool_of(pair: Pair) -> ReceivePool:
+    return ReceivePool.attach(pair.secondary.content.uuid)
+
+
+async def received(daemon: Daemon, seqno: int) -> None:
+    await wait_until_async(lambda: daemon.facts.get("last_received_seqno", 0) >= seqno, what=f"{seqno} received")
+
+
+def levels(daemon: Daemon, text: str) -> list[str]:
+    return [level for level, event, _ in daemon.log.lines if text in event]
+
+
+async def test_all_of_it_arrives_and_is_applied(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        update = running.start("update", pair.secondary, serve_update)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        last = await trio.to_thread.run_sync(lambda: write(pair, 300))
+        await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
+        # Both servers know within a second.
+        with trio.fail_after(3):
+            await wait_until_async(lambda: source.facts.get("last_acknowledged_seqno") == last)
+        await wait_until_async(lambda: receiver.facts.get("last_applied_seqno") == last)
+        assert (receiver.facts["is_connected"], receiver.facts["source"]) == (True, "east")
+        assert receiver.facts["update_process"] == "running"
+        assert (source.facts["state"], source.facts["lag_s"], receiver.facts["lag_s"]) == ("sending", 0.0, 0.0)
+        assert receiver.facts["source_last_seqno"] == last
+    assert receiver.context.text == "stopped"
+    equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=5))
+    assert equal.equal
+
+
+async def test_a_second_source_is_refused_by_name_and_the_first_goes_on(pair: Pair, tmp_path: Path) -> None:
+    pair.seed()
+    other = Instance.create(tmp_path / "north", role="primary", name="north", network=pair.primary.content.network)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        first = running.source(pair.primary)
+        await wait_until_async(lambda: first.facts.get("state") == "sending")
+        point(other, "west", receiver)
+        second = running.source(other)
+        await wait_until_async(lambda: "SECOND_SOURCE" in str(second.facts.get("last_error")))
+        assert "east" in second.facts["last_error"]
+        assert "north" in second.facts["last_error"]
+        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        await received(receiver, last)
+        assert len(first.log.events("connection made")) == 1
+        assert receiver.log.events("second source refused")[0]["first"] == "east"
+
+
+async def test_a_peer_of_another_network_is_refused(pair: Pair, tmp_path: Path) -> None:
+    pair.seed()
+    stranger = Instance.create(tmp_path / "stranger", role="primary", name="stranger")
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(stranger, "west", receiver)
+        source = running.source(stranger)
+        await wait_until_async(lambda: "WRONG_NETWORK" in str(source.facts.get("last_error")))
+        assert receiver.facts["is_connected"] is False
+
+
+async def test_cut_in_the_middle_of_a_frame_nothing_is_lost_or_doubled(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        update = running.start("update", pair.secondary, serve_update)
+        relay = Relay(int(receiver.facts["listen"].rpartition(":")[2]))
+        await running.nursery.start(relay.run)
+        point(pair.primary, "west", relay.port)
+        running.source(pair.primary)
+        last = 0
+        for cut_after in (10, 700, 20_001, 50_017):
+            before = relay.connections
+            relay.cut_after = cut_after
+            last = await trio.to_thread.run_sync(lambda: write(pair, 100, size=500))
+            await wait_until_async(lambda before=before: relay.connections > before or relay.cut_after is None)  # type: ignore[misc]
+        await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
+        assert relay.connections > 3
+        running.nursery.cancel_scope.deadline = trio.current_time() + 30
+        for daemon in reversed(running.daemons):
+            await daemon.stop()
+        running.nursery.cancel_scope.cancel()
+    assert len(pair.rows("account")) == 400
+
+
+async def test_a_frozen_source_is_noticed_in_time_and_a_frozen_receiver_too(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        relay = Relay(int(receiver.facts["listen"].rpartition(":")[2]))
+        await running.nursery.start(relay.run)
+        point(pair.primary, "west", relay.port)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        relay.is_frozen = True  # TCP goes on acknowledging, and nobody says anything
+        began = trio.current_time()
+        await wait_until_async(lambda: receiver.log.events("connection closed"))
+        await wait_until_async(lambda: source.log.events("connection closed"))
+        assert trio.current_time() - began < 3.0
+        for daemon in (receiver, source):
+            closed = daemon.log.events("connection closed")[0]
+            assert closed["reason"] == CloseReason.PEER_DEAD.value
+        relay.is_frozen = False
+        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        await received(receiver, last)
+        for daemon in reversed(running.daemons):
+            await daemon.stop()
+        running.nursery.cancel_scope.cancel()
+
+
+async def test_an_occupied_port_is_one_clear_error(pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        async with servers() as running:
+            with pytest.raises(AlreadyExistsError, match=address) as caught:
+                await running.receiver(pair.secondary, receiver__listen=address)
+        assert "ss -ltnp" in caught.value.do
+
+
+async def test_only_loopback_and_only_a_secondary(pair: Pair) -> None:
+    async with servers() as running:
+        with pytest.raises(PermissionRefusedError, match="primary"):
+            await running.receiver(pair.primary)
+        for wrong in ("0.0.0.0:0", "example.org:7430"):
+            with pytest.raises(ConfigurationError, match="loopback"):
+                await module.listen(wrong)
+
+
+async def test_localhost_and_ipv6_report_what_was_bound() -> None:
+    for text, host in (("localhost:0", "127.0.0.1"), ("[::1]:0", "::1")):
+        try:
+            listeners, address = await module.listen(text)
+        except ConfigurationError:
+            assert host == "::1"  # a machine without IPv6
+            continue
+        assert address.host == host
+        assert address.port > 0
+        for listener in listeners:
+            await listener.aclose()
+
+
+async def test_not_seeded_yet_the_source_is_kept_and_served_later(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: receiver.facts.get("state") == "waiting for the seed")
+        await trio.sleep(1.2)  # longer than a peer may be silent
+        assert source.facts["state"] == "waiting for restart"
+        assert len(source.log.events("connection made")) == 1
+        await trio.to_thread.run_sync(pair.seed)
+        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        await received(receiver, last)
+        assert len(source.log.events("connection made")) == 1
+
+
+async def test_the_update_process_is_missed_aloud(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALARM_PERIOD_S", 0.3)
+    monkeypatch.setattr(module, "UPDATE_DEAD_AFTER_S", 0.5)
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        await wait_until_async(lambda: levels(receiver, "the Update Process is not running")[:2] == ["error"] * 2)
+        assert receiver.facts["update_process"] == "not running"
+        assert "not running" in receiver.context.text
+        update = running.start("update", pair.secondary, serve_update)
+        await wait_until_async(lambda: receiver.facts["update_process"] == "running")
+        await update.stop()
+        await wait_until_async(lambda: receiver.facts["update_process"] == "not running")
+        pool = pool_of(pair)
+        pool.note_update_process(1, 1)  # said so long ago, and stands still
+        await wait_until_async(lambda: levels(receiver, "not answering") != [])
+        pool.note_update_process(0, 0)
+        pool.close()
+
+
+async def test_a_full_pool_stops_the_source_and_it_goes_on(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=100_000))
+        await wait_until_async(lambda: source.facts.get("state") == "waiting for XON")
+        assert receiver.log.events("XOFF sent")
+        await trio.sleep(1.3)  # heartbeats go on
+        assert len(source.log.events("connection made")) == 1
+        assert receiver.facts["last_received_seqno"] < last
+        running.start("update", pair.secondary, serve_update)
+        await received(receiver, last)
+        assert receiver.log.events("XON sent")
+        await wait_until_async(lambda: source.facts["last_acknowledged_seqno"] == last)
+        assert len(source.log.events("connection made")) == 1
+
+
+async def test_what_has_arrived_outlives_the_receiver(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        running.source(pair.primary)
+        last = await trio.to_thread.run_sync(lambda: write(pair, 50))
+        await received(receiver, last)
+        await receiver.stop()
+        port = receiver.facts["listen"]
+        again = await running.receiver(pair.secondary, receiver__listen=port)
+        await wait_until_async(lambda: again.log.events("restart sent"))
+        assert again.log.events("restart sent")[0]["next_seqno"] == last + 1
+        assert again.log.events("receive pool found")
+        update = running.start("update", pair.secondary, serve_update)
+        await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
+
+
+async def test_a_request_to_begin_anew_is_answered_behind_what_is_applied(pair: Pair) -> None:
+    applied = pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        running.source(pair.primary)
+        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        await received(receiver, last)
+        pool = pool_of(pair)
+        number = pool.request_restart()
+        await wait_until_async(lambda: pool.restart_done(number))
+        await wait_until_async(lambda: len(receiver.log.events("restart sent")) == 2)
+        assert receiver.log.events("restart sent")[1]["next_seqno"] == applied + 1
+        await received(receiver, last)
+        frames = [record for record in pool.peek() if record.kind is RecordKind.FRAMES]
+        assert frames[0].first_seqno == applied + 1
+        assert frames[-1].last_seqno == last
+        pool.close()
+
+
+async def test_a_large_transaction_goes_on_where_it_was_cut(pair: Pair) -> None:
+    pair.seed()
+
+    def big() -> int:
+        connection = pair.connect()
+        notes = [("x" * 50_000,) for _ in range(100)]
+        connection.executemany("INSERT INTO account(owner, note) VALUES ('o', ?)", notes)
+        connection.commit()
+        last: int = connection.last_seqno
+        connection.close()
+        return last
+
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        update = running.start("update", pair.secondary, serve_update)
+        relay = Relay(int(receiver.facts["listen"].rpartition(":")[2]))
+        await running.nursery.start(relay.run)
+        point(pair.primary, "west", relay.port)
+        running.source(pair.primary)
+        await wait_until_async(lambda: receiver.facts.get("state") == "receiving")
+        relay.cut_after = 2_500_000
+        last = await trio.to_thread.run_sync(big)
+        await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last, timeout_s=20)
+        assert receiver.log.events("restart sent")[-1]["next_part"] > 3
+        for daemon in reversed(running.daemons):
+            await daemon.stop()
+        running.nursery.cancel_scope.cancel()
+    assert len(pair.rows("account")) == 100
+
+
+async def test_a_removed_or_damaged_pool_is_made_anew(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POOL_LOOK_S", 0.3)
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        update = running.start("update", pair.secondary, serve_update)
+        point(pair.primary, "west", receiver)
+        running.source(pair.primary)
+        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
+        retire(PoolKind.RECEIVE, pair.secondary.content.uuid)
+        await wait_until_async(lambda: receiver.log.events("receive pool made anew"))
+        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
+
+
+async def test_what_the_pool_holds_counts_and_a_gap_in_it_does_not(pair: Pair) -> None:
+    applied = pair.seed()
+    last = write(pair, 30)
+    with pair.receive_pool() as pool:
+        assert find_applied(pair.secondary) is not None
+        pair.deliver(pool, upto=applied + 10, record_bytes=1000)
+        found = find_reference(pair.secondary, pool)
+        assert found is not None
+        assert (found.applied_seqno, found.position.last_seqno, found.parts) == (applied, applied + 10, None)
+        with pair.applier(pool) as applier:
+            pair.deliver(pool, upto=applied + 20, record_bytes=1000)
+            records = list(pool.peek())
+            applier.work(30.0)
+            assert pool.applied_seqno == applied + 20
+        again = find_reference(pair.secondary, pool)
+        assert again is not None
+        assert again.applied_seqno == again.position.last_seqno == applied + 20
+        door = open_door(pair.primary)
+        with door.locked():
+            assert door.position().last_seqno == last
+        close_door(door)
+        assert records[0].first_seqno == applied + 1
+
+
+async def test_too_many_silent_connections_are_closed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=0.5)
+        port = int(receiver.facts["listen"].rpartition(":")[2])
+        streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
+        await wait_until_async(lambda: receiver.log.events("closed unheard"))
+        with trio.fail_after(5):
+            for stream in streams:
+                await _until_end(stream)
+        assert receiver.facts["is_connected"] is False
+
+
+async def _until_end(stream: trio.SocketStream) -> None:
+    try:
+        while await stream.receive_some(1000):
+            pass
+    except trio.BrokenResourceError:
+        pass
+    await stream.aclose()
+
+
+async def test_rubbish_ends_its_connection_only(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        port = int(receiver.facts["listen"].rpartition(":")[2])
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        with trio.fail_after(5):
+            await _until_end(stream)
+        point(pair.primary, "west", receiver)
+        running.source(pair.primary)
+        await wait_until_async(lambda: receiver.facts.get("state") == "receiving")
+
+
+async def test_the_stop_is_said_to_the_source(pair: Pair) -> None:
+    """A plain link in place of a Source Server: the last word arrives."""
+    pair.seed()
+    events: list[Event] = []
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        port = int(receiver.facts["listen"].rpartition(":")[2])
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        me = introduction(pair.primary, 15.0)
+        link = SourceLink(LinkSettings(expected_peer="west"), me, trio.current_time(), 0)
+        await stream.send_all(b"".join(link.bytes_to_send()))
+        await wait_until_async(lambda: receiver.facts["is_connected"] is True)
+        receiver.context.stop_requested.set()
+        while data := await stream.receive_some(65536):
+            events += link.receive(data, trio.current_time())
+        await stream.aclose()
+    closed = events[-1]
+    assert isinstance(closed, Closed)
+    assert (closed.reason, closed.text) == (CloseReason.BYE, "the Receiver Server was stopped")
