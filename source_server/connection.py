@@ -187,13 +187,16 @@ class Connection:
         await self._streaming.wait()
         agreed = self._agreed
         assert agreed is not None
-        with closing(JournalReader(self.source.door, agreed.from_seqno, self._switched)) as reader:
+        with closing(self._reader(agreed.from_seqno)) as reader:
             try:
                 await self._fetch(reader, agreed)
             except PoolReplacedError:
                 raise
             except ReplicateError as error:
                 self._failed(error)
+
+    def _reader(self, next_seqno: int) -> JournalReader:
+        return JournalReader(self.source.door, next_seqno, self._switched, place=self.source.place)
 
     async def _fetch(self, reader: JournalReader, agreed: Agreed) -> None:
         source, door = self.source, self.source.door
@@ -233,6 +236,7 @@ class Connection:
         self.source.log.info(text, next_seqno=next_seqno)
 
     def _count(self, reader: JournalReader) -> None:
+        self.source.place = reader.place
         now = (reader.transactions_from_pool, reader.transactions_from_files, reader.switches)
         if now != self._counted:
             was, self._counted = self._counted, now

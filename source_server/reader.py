@@ -36,13 +36,16 @@ class JournalReader:
     """One reader of one instance's stream, for one thread at a time. `on_switch` gets the new place ("pool", "files")
     and the next seqno; a place counts when transactions came from it, or when the pool has been read to its end."""
 
-    def __init__(self, door: Door, next_seqno: int, on_switch: Callable[[str, int], None] = _nobody) -> None:
-        """Begins with the files: only they are sure to have what was committed before."""
+    def __init__(
+        self, door: Door, next_seqno: int, on_switch: Callable[[str, int], None] = _nobody, *, place: str = FILES
+    ) -> None:
+        """Begins with the files: only they are sure to have what was committed before. `place`: where the reader
+        before this one was; to go on there is no switch."""
         self._words = door.words
         self._files = ChainReader(make_chain(door.instance), next_seqno)
         self._pool = PoolReader(door.pool, next_seqno)
         self._on_switch = on_switch
-        self.place = FILES
+        self.place = place
         self.next_seqno = next_seqno
         self.transactions_from_pool = 0
         self.transactions_from_files = 0

@@ -37,6 +37,7 @@ from replicate.statistics import Lag, Statistics
 from replicate.wire.event import Acknowledged, Closed, CloseReason
 from replicate.wire.message import RefuseCode
 from source_server.connection import Connection
+from source_server.reader import FILES
 from source_server.retry import Retry, Tries
 
 PRUNE_PERIOD_S: Final = 10.0
@@ -93,6 +94,8 @@ class Source:
         self.last_received_seqno = 0
         self.last_applied_seqno = 0
         self.round_trip_s: float | None = None
+        self.place = FILES
+        """Where transactions were read from last."""
         self.from_pool = self.from_files = self.switches = 0
         self._state = WAITING
         self._connecting = trio.CancelScope()

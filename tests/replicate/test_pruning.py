@@ -1,0 +1,164 @@
+"""Pruning: never below what a consumer or a region needs, never the newest two, and what happens at the cap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from replicate.consumers import Consumer, read_consumer, write_consumer
+from replicate.door import Door
+from replicate.errors import DamagedError
+from replicate.instance import Instance
+from replicate.locks import FileLock
+from replicate.opening import close_door, open_door
+from replicate.pool import control as word
+from replicate.pruning import durable_in_regions, prune_journal
+from tests.harness.pair import Pair
+from tests.harness.servers import commit
+
+Make = Callable[[str], Door]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    doors = []
+
+    def make_door(settings: str = "") -> Door:
+        """A primary with segments of 1 MiB, ten of them, and the peers west and south."""
+        Instance.create(tmp_path / "east", role="primary", name="east")
+        (tmp_path / "east" / "replicate.toml").write_text(
+            f"[journal]\nsegment_bytes = 1048576\ndurability = 'off'\n{settings}"
+        )
+        instance = Instance.open(tmp_path / "east")
+        for name in ("west", "south"):
+            instance.register_peer(name, "127.0.0.1", 7430)
+        door = open_door(instance)
+        doors.append(door)
+        commit(door, 50_000, count=200)
+        return door
+
+    yield make_door
+    for door in doors:
+        close_door(door)
+
+
+def acknowledge(door: Door, name: str, seqno: int) -> None:
+    write_consumer(door.instance.consumers_directory, Consumer(name, seqno))
+
+
+def test_a_consumer_that_has_applied_nothing_counts(make: Make) -> None:
+    door = make("")
+    assert prune_journal(door) == []
+    acknowledge(door, "west", 200)
+    assert prune_journal(door) == []
+
+
+def test_only_whole_segments_below_the_slowest_go(make: Make) -> None:
+    door = make("")
+    numbers = door.chain.first_seqnos()
+    acknowledge(door, "west", 200)
+    acknowledge(door, "south", numbers[3])  # into the fourth
+    assert prune_journal(door) == numbers[:3]
+    assert door.chain.first_seqnos() == numbers[3:]
+    assert prune_journal(door) == []
+    acknowledge(door, "south", numbers[4] - 1)  # all of the fourth
+    assert prune_journal(door) == [numbers[3]]
+
+
+def test_the_newest_two_stay(make: Make) -> None:
+    door = make("")
+    numbers = door.chain.first_seqnos()
+    last = door.words[word.LAST_SEQNO]
+    acknowledge(door, "west", last)
+    acknowledge(door, "south", last)
+    prune_journal(door)
+    assert door.chain.first_seqnos() == numbers[-2:]
+    commit(door, count=3)
+
+
+def test_without_consumers_only_the_regions_count(make: Make) -> None:
+    door = make("")
+    for name in ("west", "south"):
+        door.instance.unregister_peer(name)
+    prune_journal(door)
+    assert len(door.chain.first_seqnos()) == 2
+
+
+def test_keep_keeps_at_the_cap(make: Make) -> None:
+    door = make("cap_bytes = 2097152\n")
+    acknowledge(door, "west", 200)
+    assert prune_journal(door) == []
+
+
+def test_drop_consumer_gives_up_the_slowest_as_far_as_it_takes(make: Make) -> None:
+    door = make("cap_bytes = 8388608\ncap_policy = 'drop-consumer'\n")
+    numbers = door.chain.first_seqnos()
+    directory = door.instance.consumers_directory
+    acknowledge(door, "west", 199)
+    acknowledge(door, "south", numbers[1])
+    dropped: list[Consumer] = []
+    assert prune_journal(door, dropped.append)
+    assert [consumer.name for consumer in dropped] == ["south"]
+    south, west = read_consumer(directory, "south"), read_consumer(directory, "west")
+    assert south is not None
+    assert south.needs_seed
+    assert west is not None
+    assert not west.needs_seed  # dropping it would free nothing more
+    assert door.chain.first_seqnos() == numbers[-2:]
+
+
+def test_unfinished_work_of_a_region_is_kept(tmp_path: Path) -> None:
+    pair = Pair.create(tmp_path)
+    door = open_door(pair.primary)
+    try:
+        regions = pair.primary.regions
+        last = door.words[word.LAST_SEQNO]
+        assert durable_in_regions(door.words, regions) == last
+        region = regions[0].region_id
+        door.words[word.REGION_DONE + region] -= 1
+        assert durable_in_regions(door.words, regions) < last
+        door.words[word.REGION_DONE + region] += 1
+    finally:
+        close_door(door)
+
+
+def test_syncing_a_wal_keeps_the_locks_of_sqlite(tmp_path: Path) -> None:
+    """Locks belong to the process: closing the database file's descriptor would drop them, that of the WAL does not."""
+    pair = Pair.create(tmp_path)
+    connection = pair.connect()
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO account(owner) VALUES ('o')")
+    door = open_door(pair.primary)
+    durable_in_regions(door.words, pair.primary.regions)
+    close_door(door)
+    other = apsw.Connection(str(pair.primary.regions[0].path))
+    with pytest.raises(apsw.BusyError):
+        other.execute("BEGIN IMMEDIATE")
+    other.close()
+    connection.commit()
+    connection.close()
+
+
+def test_one_at_a_time(make: Make) -> None:
+    door = make("")
+    acknowledge(door, "west", 200)
+    acknowledge(door, "south", 200)
+    lock = FileLock(door.instance.locks_directory / "prune.lock")
+    assert lock.try_acquire()
+    assert prune_journal(door) == []
+    lock.close()
+    assert prune_journal(door)
+
+
+def test_a_damaged_position_prunes_nothing(make: Make) -> None:
+    door = make("")
+    acknowledge(door, "west", 200)
+    (door.instance.consumers_directory / "south.json").write_text("{")
+    with pytest.raises(DamagedError):
+        prune_journal(door)
+    assert len(door.chain.first_seqnos()) > 5

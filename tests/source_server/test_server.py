@@ -1,0 +1,257 @@
+"""The Source Server over real loopback TCP: tries, drains, remembers its consumer, ends on damage, idles cheaply."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicate.consumers import Consumer, read_consumer, write_consumer
+from replicate.errors import JournalDamagedError, NotFoundError
+from replicate.instance import Instance
+from replicate.opening import close_door, make_chain, open_door
+from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind, retire
+from source_server import server as module
+from tests.harness.pair import Pair
+from tests.harness.servers import Daemon, point, servers
+from tests.harness.waiting import wait_until_async
+from update_process.process import serve as serve_update
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = Pair.create(tmp_path)
+    (made.primary.path / "replicate.toml").write_text("[journal]\nsegment_bytes = 1048576\npool_bytes = 1048576\n")
+    made.primary = Instance.open(made.primary.path)
+    made.seed()
+    door = open_door(made.primary)
+    yield made
+    close_door(door)
+
+
+def write(pair: Pair, count: int, *, size: int = 20) -> int:
+    connection = pair.connect()
+    for _ in range(count):
+        connection.execute("INSERT INTO account(owner, note) VALUES ('o', ?)", ("x" * size,))
+        connection.commit()
+    last: int = connection.last_seqno
+    connection.close()
+    return last
+
+
+def consumer_of(pair: Pair) -> Consumer:
+    found = read_consumer(pair.primary.consumers_directory, "west")
+    assert found is not None
+    return found
+
+
+def tries(daemon: Daemon) -> list[str]:
+    return [event for _, event, _ in daemon.log.lines if event.endswith("connection attempt failed")]
+
+
+async def test_hard_tries_then_soft_ones_for_ever(pair: Pair) -> None:
+    async with servers() as running:
+        point(pair.primary, "west", 1)
+        source = running.source(pair.primary, source__hard_tries=3)
+        await wait_until_async(lambda: len(tries(source)) >= 4)
+        assert tries(source)[:4] == ["hard connection attempt failed"] * 3 + ["soft connection attempt failed"]
+        assert "UNREACHABLE" in source.facts["last_error"]
+        assert source.context.text == "waiting for a connection"
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        await wait_until_async(lambda: source.facts["state"] == "sending")
+        assert source.facts["last_error"] is None
+
+
+async def test_an_unknown_peer_is_refused_at_the_start(pair: Pair) -> None:
+    async with servers() as running:
+        source = running.source(pair.primary, "nowhere")
+        assert isinstance(await source.failed(), NotFoundError)
+
+
+async def test_a_stop_sends_what_was_committed_and_stores_the_consumer(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        update = running.start("update", pair.secondary, serve_update)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        last = await trio.to_thread.run_sync(lambda: write(pair, 500, size=1000))
+        await source.stop()
+        assert receiver.facts["last_received_seqno"] == last or source.facts["last_received_seqno"] == last
+        assert source.context.text == "stopped"
+        closed = receiver.log.events("connection closed")[0]
+        assert (closed["reason"], closed["text"]) == ("bye", "the Source Server was stopped")
+        await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
+        assert consumer_of(pair).uuid == pair.secondary.content.uuid.hex()
+        again = running.source(pair.primary)
+        await wait_until_async(lambda: again.facts.get("last_acknowledged_seqno") == last)
+        await again.stop()
+        assert consumer_of(pair).acknowledged_seqno == last
+
+
+async def test_nothing_leaves_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pair = Pair.create(tmp_path)
+    (pair.primary.path / "replicate.toml").write_text("[journal]\ndurability = 'off'\n")
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        running.source(pair.primary)
+        last = await trio.to_thread.run_sync(lambda: write(pair, 50))
+        await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
+        door = open_door(pair.primary)
+        assert door.words[word.LAST_DURABLE_SEQNO] >= last
+        close_door(door)
+
+
+async def test_damage_in_our_journal_ends_it_by_name(pair: Pair) -> None:
+    applied = consumer_of(pair).acknowledged_seqno
+    last = write(pair, 100, size=2000)
+    chain = make_chain(pair.primary)
+    path = chain.segment(chain.first_seqnos()[-1]).path
+    fd = os.open(path, os.O_WRONLY)
+    os.pwrite(fd, b"\xff" * 64, 120_000)
+    os.close(fd)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        error = await source.failed()
+        assert isinstance(error, JournalDamagedError)
+        await wait_until_async(lambda: receiver.log.events("connection closed"))
+        assert "DAMAGED" in receiver.log.events("connection closed")[0]["error"]
+        assert applied <= receiver.facts["last_received_seqno"] < last
+
+
+async def test_another_instance_of_the_same_name_is_refused(pair: Pair, tmp_path: Path) -> None:
+    write_consumer(pair.primary.consumers_directory, replace(consumer_of(pair), uuid="ab" * 16))
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: "WRONG_INSTANCE" in str(source.facts.get("last_error")))
+        assert "another one than before" in source.facts["last_error"]
+        # A seed makes it known.
+        write_consumer(
+            pair.primary.consumers_directory,
+            replace(consumer_of(pair), uuid=pair.secondary.content.uuid.hex(), acknowledged_seqno=1),
+        )
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+
+
+async def test_a_consumer_that_went_back_is_believed(pair: Pair) -> None:
+    """Its position was stored too high (a secondary restored from a backup): nothing that it needs may be pruned."""
+    applied = consumer_of(pair).acknowledged_seqno
+    write_consumer(pair.primary.consumers_directory, replace(consumer_of(pair), acknowledged_seqno=applied + 1000))
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        assert consumer_of(pair).acknowledged_seqno == applied
+
+
+async def test_a_journal_pool_made_anew_is_attached_again(pair: Pair, tmp_path: Path) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        retire(PoolKind.JOURNAL, pair.primary.content.uuid)
+        await wait_until_async(lambda: source.log.events("journal pool replaced"))
+        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
+
+
+async def test_a_small_pool_is_left_and_returned_to_and_counts_are_kept(pair: Pair) -> None:
+    first = consumer_of(pair).acknowledged_seqno + 1
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__pool_bytes=16 << 20)
+        listen = receiver.facts["listen"]
+        running.start("update", pair.secondary, serve_update)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        last = 0
+        for _ in range(3):
+            last = await trio.to_thread.run_sync(lambda: write(pair, 50))
+            await wait_until_async(lambda r=receiver, last=last: r.facts.get("last_received_seqno") == last)  # type: ignore[misc]
+            await receiver.stop()
+            last = await trio.to_thread.run_sync(lambda: write(pair, 30, size=60_000))  # more than the pool holds
+            receiver = await running.receiver(pair.secondary, receiver__listen=listen)
+            await wait_until_async(lambda r=receiver, last=last: r.facts.get("last_received_seqno") == last)  # type: ignore[misc]
+        await wait_until_async(lambda: source.facts["transactions_from_files"] >= 90)
+        assert source.facts["transactions_from_pool"] >= 100
+        counted = source.facts["transactions_from_pool"] + source.facts["transactions_from_files"]
+        assert counted >= last - first + 1
+        assert source.facts["switches"] >= 7
+        assert len(source.log.events("now reading from journal files; journal pool does not contain")) >= 2
+        assert len(source.log.events("now reading from the journal pool")) >= 3
+
+
+async def test_statistics_are_one_event_a_period(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__statistics_period_s=0.3)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary, source__statistics_period_s=0.3)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        await trio.to_thread.run_sync(lambda: write(pair, 20))
+
+        def moved(daemon: Daemon) -> bool:
+            return sum(event["transactions"] for event in daemon.log.events("statistics")) == 20
+
+        for daemon in (source, receiver):
+            await wait_until_async(lambda daemon=daemon: moved(daemon))  # type: ignore[misc]
+            event = daemon.log.events("statistics")[-1]
+            wanted = {
+                "bytes", "bytes_per_s", "transactions_per_s", "starting_seqno", "current_seqno", "lag_s", "filter",
+                "receiver_backlog", "period_s",
+            }  # fmt: skip
+            assert wanted <= event.keys()
+            assert event["filter"] is None
+        assert {"xoff", "xon", "duplicates"} <= receiver.log.events("statistics")[-1].keys()
+        assert source.log.events("statistics")[-1]["source_backlog"] == 0
+
+
+async def test_both_idle_use_next_to_no_time(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(
+            pair.secondary, receiver__heartbeat_period_s=15.0, receiver__dead_after_s=60.0
+        )
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary, source__heartbeat_period_s=15.0, source__dead_after_s=60.0)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        await trio.sleep(0.5)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        await trio.sleep(2.0)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        assert used_s < 0.04, f"{used_s / 2:.1%} of a processor for two idle daemons"
+
+
+async def test_pruning_follows_the_consumer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PRUNE_PERIOD_S", 0.2)
+    monkeypatch.setattr(module, "CONSUMER_PERIOD_S", 0.1)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__pool_bytes=16 << 20)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=60_000))
+        await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
+        await trio.sleep(0.5)
+        assert source.log.events("journal pruned") == []  # received is not durable
+        assert len(make_chain(pair.primary).first_seqnos()) == 4
+        running.start("update", pair.secondary, serve_update)
+        await wait_until_async(lambda: len(make_chain(pair.primary).first_seqnos()) == 2)
+        await wait_until_async(lambda: source.log.events("journal pruned"))
