@@ -77,8 +77,7 @@ class ApplySession:
         try:
             for entry in instance.regions:
                 self._open_region(entry, door.catalogue_now())
-            self.position = read_position(self._open[0].connection, door.words[word.LAST_SEQNO])
-            door.received_position = self.position
+            self.position = self._read_position()
         except BaseException:
             self.close()
             raise
@@ -101,16 +100,14 @@ class ApplySession:
         self.rows[entry.name] = RowApplier(connection, catalogue.definitions, region=entry.name)
 
     def begin(self) -> None:
-        """Lock every region and open a transaction in each. Raises BusyError and what SQLite says; nothing is held
-        then."""
+        """Lock every region and open a transaction in each. A batch whose commit failed behind its append is finished
+        first: look at `position`. Raises BusyError and what SQLite says; nothing is held then."""
         try:
             for one in self._open:
                 one.lock.acquire(REGION_LOCK_TIMEOUT_S, what=f"region {one.entry.name}")
-            words = self.door.words
+            if self._unfinished():
+                self._finish()
             for one in self._open:
-                region = one.entry.region_id
-                if words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region]:
-                    redo_region(self.door, one.entry)
                 self._sql(one, "BEGIN IMMEDIATE")
             for applier in self.rows.values():
                 applier.begin()
@@ -208,6 +205,29 @@ class ApplySession:
 
     # Parts of a commit.
 
+    def _unfinished(self) -> bool:
+        words = self.door.words
+        return bool(words[word.INTENT_SEQNO]) or any(
+            words[word.REGION_APPENDED + one.entry.region_id] != words[word.REGION_DONE + one.entry.region_id]
+            for one in self._open
+        )
+
+    def _finish(self) -> None:
+        with self.door.locked():
+            pass  # mends the journal's end
+        for one in self._open:
+            redo_region(self.door, one.entry)
+        for applier in self.rows.values():
+            applier.forget_plans()
+            for table_id, definition in self.door.catalogue_now().definitions.items():
+                applier.define(table_id, definition)
+        self.position = self._read_position()
+
+    def _read_position(self) -> Position:
+        position = read_position(self._open[0].connection, self.door.words[word.LAST_SEQNO])
+        self.door.received_position = position
+        return position
+
     def _bits(self) -> int:
         return sum(1 << one.entry.region_id for one in self._open)
 
@@ -278,4 +298,9 @@ def read_position(connection: apsw.Connection, last_seqno: int) -> Position:
 
 def open_apply_session(instance: Instance) -> ApplySession:
     """The session of this process's Update Process, its door opened (and recovered) first."""
-    return ApplySession(open_door(instance))
+    door = open_door(instance)
+    try:
+        return ApplySession(door)
+    except BaseException:
+        door.close()
+        raise

@@ -20,16 +20,19 @@ from replicate.database.bookkeeping import (
     check_region_identity,
     region_seqno,
     schema_version,
+    slot_writer,
     store_schema_version,
-    write_slot,
 )
 from replicate.database.capture import CapturedChanges
 from replicate.database.sqlite import open_region, translate
 from replicate.door import Allotted, Door
 from replicate.errors import (
     ForkedError,
+    NotFoundError,
     NotPrimaryError,
     OutcomeUnknownError,
+    RegionReplacedError,
+    ReplicateError,
     SchemaChangedError,
     SnapshotStaleError,
 )
@@ -49,9 +52,12 @@ instead."""
 class RegionSession:
     """A region opened for one application connection. `connection` is the APSW connection that everything runs on."""
 
-    def __init__(self, door: Door, region_name: str) -> None:
-        """Open the region's file and check that it is the region. Raises what `open_region` and
-        `check_region_identity` raise."""
+    def __init__(self, door: Door, region_name: str, *, adding: bool = False) -> None:
+        """Open the region's file and check that it is the region, and not an older copy of it.
+
+        `adding`: it is being added, and holds no transaction yet (else NotFoundError). Raises what `open_region` and
+        `check_region_identity` raise.
+        """
         self.door = door
         self.entry = door.instance.region(region_name)
         self.where = str(self.entry.path)
@@ -63,19 +69,16 @@ class RegionSession:
         try:
             self.connection = open_region(self.entry.path, readonly=not self.writable)
             try:
-                check_region_identity(
-                    self.connection,
-                    region=self.entry.uuid,
-                    network=door.instance.content.network,
-                    instance=door.instance.content.uuid,
-                    where=self.where,
-                )
+                self._check_file(adding=adding)
             except BaseException:
                 self.connection.close(True)
                 raise
         except BaseException:
             self._lock.close()
             raise
+        self._run = self.connection.cursor().execute  # a kept cursor: no new one for each statement
+        self._write_slot = slot_writer(self.connection)
+        self._schema_word = word.REGION_SCHEMA + self.entry.region_id
 
     @property
     def holds_region(self) -> bool:
@@ -111,6 +114,7 @@ class RegionSession:
         self._lock.acquire(timeout_s, what=f"region {self.entry.name}")
         try:
             if self._unfinished():
+                self._redo()  # now, or this transaction would meet it at every new try
                 raise self._stale()
             try:
                 # An UPDATE that hits no row takes SQLite's write lock, or says that our snapshot is too old.
@@ -145,10 +149,15 @@ class RegionSession:
             connection.cache_flush()
         door = self.door
         try:
-            with door.locked():
-                seqno = self._commit_spooled(captured) if captured.spool is not None else self._commit_framed(captured)
+            if captured.spool is not None:
+                captured.spool.finish()  # the bulk of its syncing, before anybody waits for us
+            door.enter()
+            try:
+                seqno = self._commit_framed(captured) if captured.spool is None else self._commit_spooled(captured)
+            finally:
+                door.leave()
         except BaseException:
-            self._abandon()
+            self._settle()
             raise
         self._lock.release()
         self.last_seqno = seqno
@@ -174,40 +183,43 @@ class RegionSession:
         allotted = door.allot(captured.payload, captured.count)
         seqno = allotted.seqno
         whole = len(allotted.frame) <= RING_RECORD_BYTES_MAX
-        durable = words[word.LAST_DURABLE_SEQNO]
-        if seqno - RING_SLOTS > durable:
+        if seqno - RING_SLOTS > words[word.LAST_DURABLE_SEQNO]:
             door.sync_to_end()  # the slot that we overwrite must not hold the only durable copy
-        write_slot(self.connection, seqno, allotted.frame if whole else None)
+        self._write_slot(seqno, allotted.frame if whole else None)
         hit("commit.before_append")
         door.append(allotted.frame, seqno, self._bit, defines=captured.defines)
-        if not whole or captured.schema_changed:
-            # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
+        # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
+        synced = not whole or captured.schema_changed
+        if synced:
             door.durability.sync_appended(door.segment())
         try:
-            self.connection.execute("COMMIT")
+            self._run("COMMIT")
         except apsw.Error as error:
             self._after_failed_commit(allotted, error)
         hit("commit.after_commit")
         if captured.schema_changed:
             words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
         door.finish_own(allotted, defines=captured.defines)
+        if synced:
+            door.durability.note_durable(seqno)
         return seqno
 
     def _commit_spooled(self, captured: CapturedChanges) -> int:
         door, words = self.door, self.door.words
         assert captured.spool is not None
-        allotted = door.adopt(captured.spool, captured.partitions, self._bit, self._write_slot_none)
+        allotted = door.adopt(captured.spool, captured.partitions, self._bit, self._write_no_record)
         try:
-            self.connection.execute("COMMIT")
+            self._run("COMMIT")
         except apsw.Error as error:
             self._after_failed_commit(allotted, error)
+        hit("commit.after_commit")
         if captured.schema_changed:
             words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
         door.finish_adopted(read_head(allotted.frame))
         return allotted.seqno
 
-    def _write_slot_none(self, seqno: int) -> None:
-        write_slot(self.connection, seqno, None)
+    def _write_no_record(self, seqno: int) -> None:
+        self._write_slot(seqno, None)
 
     def _after_failed_commit(self, allotted: Allotted, error: apsw.Error) -> None:
         """COMMIT failed behind the append. Return when the region has the transaction all the same; raise
@@ -231,6 +243,31 @@ class RegionSession:
 
     # Helpers.
 
+    def _check_file(self, *, adding: bool) -> None:
+        content = self.door.instance.content
+        # In this order: the word is raised after COMMIT.
+        done = self.door.words[word.REGION_DONE + self.entry.region_id]
+        check_region_identity(
+            self.connection,
+            region=self.entry.uuid,
+            network=content.network,
+            instance=content.uuid,
+            where=self.where,
+        )
+        held = region_seqno(self.connection)
+        if held < done:
+            raise RegionReplacedError(
+                f"region {self.entry.name} holds transactions up to {held}, it held {done} before: this is an old copy",
+                where=self.where,
+                do="Put the right file back, or seed this instance anew",
+            )
+        if self.writable and not held and not adding and not self._unfinished():
+            raise NotFoundError(
+                f"region {self.entry.name} was not added completely",
+                where=self.where,
+                do="Run the same 'replicate region add' again",
+            )
+
     def _check_writer(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(
@@ -244,11 +281,11 @@ class RegionSession:
             )
 
     def _unfinished(self) -> bool:
+        # In this order: whoever mends marks the region before the intent goes.
         words, region = self.door.words, self.entry.region_id
-        return bool(
-            words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region]
-            or (words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bit)
-        )
+        if words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bit:
+            return True
+        return bool(words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region])
 
     def _redo(self) -> None:
         """We hold the region lock, so whoever left this work unfinished is dead."""
@@ -280,11 +317,32 @@ class RegionSession:
         except apsw.Error as error:
             raise translate(error, where=self.where) from error
 
-    def _abandon(self) -> None:
+    def _settle(self) -> None:
+        """After a failed commit: roll back; what is in the journal all the same (an interrupt came between append and
+        COMMIT) is finished before the caller hears of the failure, if that can be done now."""
+        if os.getpid() != self._pid:
+            return
+        self.door.give_up()
+        try:
+            self._roll_back()
+            if self._lock.held and self._unfinished():
+                self._redo()
+        except ReplicateError:
+            pass  # the next transaction in this region tries again, and says what is wrong
+        finally:
+            self._lock.release()
+
+    def _roll_back(self) -> None:
         try:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
         except apsw.Error:
             pass  # SQLite has rolled back by itself, or the connection is closed
+
+    def _abandon(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child must not touch its parent's transaction
+        try:
+            self._roll_back()
         finally:
             self._lock.release()

@@ -9,13 +9,13 @@ and apply_session.py's.
 Order of locks, always: region locks (in region-id order), then SQLite's write lock, then the commit lock. The sync
 lock (durability.py) is taken alone or under the commit lock, and its holder waits for no other.
 
-INTENT words. Before a frame is written, its place and number stand in INTENT_OFFSET, INTENT_BYTES, INTENT_REGIONS
-and, last, INTENT_SEQNO; when everything is done INTENT_SEQNO goes back to 0. So the next holder of the lock knows all
-that a dead one may have touched: whole frames there are *redone* (the words are recomputed from the frames, the pool
-gets them, the regions are marked unfinished), the rest is zeroed. LAST_SEQNO stands before them until COMMIT has
-returned, which is also why a failed COMMIT can be voided in place: no reader has been allowed to see the frame. The
-design had VOID as a record of its own; in place, there is never a moment at which a reader could take the first of
-the two for the truth.
+INTENT words. Before a frame is written, its place and number stand in INTENT_OFFSET, INTENT_BYTES, INTENT_REGIONS,
+INTENT_KIND and, last, INTENT_SEQNO; when everything is done INTENT_SEQNO goes back to 0. So the next holder of the
+lock knows all that a dead one may have touched: whole frames there are *redone* (the words are recomputed from the
+frames, the pool gets them, the regions are marked unfinished), the rest is zeroed. LAST_SEQNO stands before them
+until COMMIT has returned, which is also why a failed COMMIT can be voided in place: no reader has been allowed to see
+the frame. The design had VOID as a record of its own; in place, there is never a moment at which a reader could take
+the first of the two for the truth.
 """
 
 from __future__ import annotations
@@ -23,25 +23,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from replicate.commit_lock import CommitLock
 from replicate.durability import Durability
-from replicate.errors import AlreadyExistsError, DiskFullError, JournalIOError, OutcomeUnknownError
+from replicate.errors import DiskFullError, InternalError, JournalIOError, OutcomeUnknownError
 from replicate.failpoint import hit
 from replicate.instance import Instance
-from replicate.journal.catalogue import catalogue_before, catalogue_with
 from replicate.journal.chain import Chain
-from replicate.journal.header import SegmentHeader
-from replicate.journal.record import FRAME_HEAD_BYTES, FrameBatch, Head, pack_frame
-from replicate.journal.segment import SegmentFile, create_segment, open_segment, segment_name
+from replicate.journal.record import FrameBatch, Head, pack_frame
+from replicate.journal.segment import SegmentFile, create_segment, segment_name, sync_directory
 from replicate.journal.spool import Spool, adopt
-from replicate.limits import PARTITION_STREAM
-from replicate.locks import FileLock
-from replicate.mending import adopted_head, read_tail
+from replicate.mending import adopted_head, read_tail, void_payload
+from replicate.newest import NewestSegment
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.journal_pool import JournalPool
@@ -51,6 +48,12 @@ from replicate.vector import Position
 COMMIT_LOCK_TIMEOUT_S: Final = 30.0
 """A commit holds the lock for microseconds, a segment switch for milliseconds: only a stopped process holds it
 longer."""
+APPENDS: Final = 0
+"""INTENT_KIND: frames are written at INTENT_OFFSET."""
+ADOPTS: Final = 1
+"""INTENT_KIND: a large transaction is appended by renaming its segment into the chain."""
+SWITCHES: Final = 2
+"""INTENT_KIND: the new segment that begins with INTENT_SEQNO is there, and the words are being turned to it."""
 CSN_COUNTER_BITS: Final = 12
 """A csn is microseconds of wall time, shifted by this: 4096 changes a microsecond before it runs ahead of the
 clock."""
@@ -83,12 +86,12 @@ class Door:
         """How many times this door was opened and not closed yet (opening.py)."""
         self.received_position: Position | None = None
         """On a secondary: what the Update Process of this process has applied; None on a primary."""
+        self.lock_timeout_s = COMMIT_LOCK_TIMEOUT_S
         self._directory = os.fspath(instance.journal_directory)
-        self._thread_lock = threading.Lock()
-        self._commit_lock = FileLock(instance.locks_directory / "commit.lock")
-        self._segment: SegmentFile | None = None
+        self._segment_bytes = instance.config.journal.segment_bytes
+        self._lock = CommitLock(instance.locks_directory / "commit.lock")
         self._doorbells = Doorbells(instance.run_directory)
-        self._catalogue: tuple[int, Catalogue] | None = None
+        self._newest = NewestSegment(instance, self.words, chain)
         self.durability = Durability(instance, self.words, self.open_segment)
 
     def close(self) -> None:
@@ -101,37 +104,48 @@ class Door:
     def dispose(self) -> None:
         """Close every descriptor; the pool stays for others. Use `close`."""
         self.durability.close()
-        self._commit_lock.close()
+        self._lock.close()
         self._doorbells.close()
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+        self._newest.close()
         self.pool.close()
 
     # The lock.
 
-    @contextlib.contextmanager
-    def locked(self, timeout_s: float = COMMIT_LOCK_TIMEOUT_S) -> Iterator[None]:
-        """Hold the commit lock. What a dead holder left is mended first.
+    def enter(self, timeout_s: float | None = None) -> None:
+        """Take the commit lock (None: within `lock_timeout_s` seconds). What a dead holder left is mended first.
 
-        Raises BusyError after `timeout_s` seconds, PoolReplacedError when the pool is no longer this instance's,
-        JournalIOError when the journal is poisoned; the lock is not held then.
+        Raises BusyError, PoolReplacedError when the pool is no longer this instance's, JournalIOError when the
+        journal is poisoned; the lock is not held then. `leave` gives it up.
         """
-        if not self._thread_lock.acquire(timeout=timeout_s if timeout_s > 0 else 0.001):
-            self._commit_lock.acquire(0, what="the commit lock")  # raises BusyError, or the holder has just gone
+        self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)
         try:
-            if not self._commit_lock.held:
-                self._commit_lock.acquire(timeout_s, what="the commit lock")
-            try:
+            words = self.words
+            if not self.pool.is_current():
                 self.pool.check_current()
+            if words[word.FATAL]:
                 self.durability.check_alive()
-                if self.words[word.INTENT_SEQNO]:
-                    self._mend()
-                yield
-            finally:
-                self._commit_lock.release()
+            if words[word.INTENT_SEQNO]:
+                self._mend()
+        except BaseException:
+            self._lock.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give the commit lock up."""
+        self._lock.leave()
+
+    def give_up(self) -> None:
+        """After an exception: free the lock if an interrupt has left it with this thread."""
+        self._lock.give_up()
+
+    @contextlib.contextmanager
+    def locked(self, timeout_s: float | None = None) -> Iterator[None]:
+        """`enter` and `leave` around a block."""
+        self.enter(timeout_s)
+        try:
+            yield
         finally:
-            self._thread_lock.release()
+            self._lock.leave()
 
     # Appending. All of this is called with the commit lock held.
 
@@ -161,26 +175,27 @@ class Door:
         DiskFullError: nothing is appended, and everything is as it was. Any other failure poisons the journal.
         """
         words = self.words
+        if first_seqno != words[word.LAST_SEQNO] + 1:
+            raise InternalError(f"transaction {first_seqno} does not follow {words[word.LAST_SEQNO]}")
+        size = len(data)
         end = words[word.END_OFFSET]
-        full = end + len(data) > self.instance.config.journal.segment_bytes
         # An empty segment is never left: the next one would bear the same number.
-        if first_seqno != words[word.SEGMENT_FIRST_SEQNO] and (
-            words[word.SEGMENT_SEALED]
+        if (
+            end + size > self._segment_bytes
+            or words[word.SEGMENT_SEALED]
             or words[word.SEGMENT_FOREIGN]
-            or full
             or (defines and words[word.DEFINITION_COUNT] >= word.DEFINITIONS_MAX)
-        ):
+        ) and first_seqno != words[word.SEGMENT_FIRST_SEQNO]:
             self._switch(first_seqno)
             end = words[word.END_OFFSET]
         segment = self.segment()
         try:
-            if end + len(data) > words[word.ZEROED_OFFSET]:
-                segment.zeroed_offset = words[word.ZEROED_OFFSET]
-                words[word.ZEROED_OFFSET] = segment.ensure_zeroed(end + len(data))
             segment.zeroed_offset = words[word.ZEROED_OFFSET]
-            words[word.INTENT_ADOPTS] = 0
+            if end + size > segment.zeroed_offset:
+                words[word.ZEROED_OFFSET] = segment.ensure_zeroed(end + size)
+            words[word.INTENT_KIND] = APPENDS
             words[word.INTENT_OFFSET] = end
-            words[word.INTENT_BYTES] = len(data)
+            words[word.INTENT_BYTES] = size
             words[word.INTENT_REGIONS] = regions
             words[word.INTENT_SEQNO] = first_seqno
             hit("append.before_write")
@@ -229,15 +244,11 @@ class Door:
         fails."""
         words = self.words
         try:
-            if words[word.INTENT_ADOPTS]:
-                os.unlink(os.path.join(self._directory, segment_name(allotted.seqno)))
+            if words[word.INTENT_KIND] == ADOPTS:
+                self._void_adopted(allotted.seqno)
                 words[word.INTENT_SEQNO] = 0
                 return
-            # The NULL record has exactly the length of the frame that it replaces: str32 of the reason, padded; no
-            # partitions.
-            room = len(allotted.frame) - FRAME_HEAD_BYTES - 6
-            text = f"void: {reason}".encode()[:room].ljust(room)
-            payload = b"\xdb" + room.to_bytes(4, "big") + text + b"\x90"
+            payload, count = void_payload(reason, len(allotted.frame))
             frame, chain = pack_frame(
                 Kind.NULL,
                 allotted.seqno,
@@ -247,7 +258,7 @@ class Door:
                 allotted.origin_seqno,
                 allotted.csn,
                 payload,
-                2,
+                count,
             )
             self.segment().append(words[word.INTENT_OFFSET], frame)
             self.segment().sync()
@@ -260,6 +271,17 @@ class Door:
             ) from error
         words[word.INTENT_REGIONS] = 0
         self.finish_own(Allotted(allotted.seqno, frame, allotted.origin_seqno, chain, allotted.csn))
+
+    def _void_adopted(self, seqno: int) -> None:
+        """Take an adopted segment out of the chain again, durably: its number is used for something else."""
+        words = self.words
+        if words[word.SEGMENT_FIRST_SEQNO] != seqno:
+            os.unlink(os.path.join(self._directory, segment_name(seqno)))
+            sync_directory(self._directory)
+            return
+        # It had taken the place of the empty segment that was appended to.
+        header, catalogue = self._newest.next_header(seqno), self._catalogue_at_end()
+        self._newest.use(create_segment(self._directory, header, catalogue, replace=True))
 
     def poison(self, error: BaseException | int) -> None:
         """No process of this instance appends any more until recovery has run."""
@@ -296,15 +318,15 @@ class Door:
         words = self.words
         catalogue = self._catalogue_at_end()
         self.durability.sync_to_end()
-        words[word.INTENT_ADOPTS] = 1
+        header = self._newest.next_header(seqno)
+        words[word.INTENT_KIND] = ADOPTS
         words[word.INTENT_REGIONS] = regions
         words[word.INTENT_SEQNO] = seqno
-        # Right behind a seed (or a switch whose append failed) the newest segment has no frame, and bears this number.
-        is_empty = words[word.SEGMENT_FIRST_SEQNO] == seqno
-        header = replace(self.segment().header, created_wall_ns=time.time_ns()) if is_empty else self._header(seqno)
         hit("adopt.before_rename")
         try:
-            adopt(spool, header, frame, catalogue, replace_empty=is_empty)
+            # What may stand under this name holds nothing: the newest segment right behind a seed, or one that a
+            # killed writer made and did not come to use.
+            adopt(spool, header, frame, catalogue, replace_empty=True)
         except JournalIOError as error:
             if isinstance(error, DiskFullError):
                 words[word.INTENT_SEQNO] = 0
@@ -323,8 +345,10 @@ class Door:
     def _enter_adopted(self, head: Head, regions: int, *, done: bool) -> None:
         words = self.words
         words[word.SEGMENT_SEALED] = 1
+        words[word.SEGMENT_FOREIGN] = 0
         words[word.DEFINITION_COUNT] = 0
         words[word.SEGMENT_FIRST_SEQNO] = head.seqno
+        words[word.SEGMENT_GENERATION] += 1
         words[word.CATALOGUE_GENERATION] += 1
         self._advance(0, head, regions, done=done)
         self.durability.note_durable(head.seqno)
@@ -368,11 +392,17 @@ class Door:
         words = self.words
         first, regions = words[word.INTENT_SEQNO], words[word.INTENT_REGIONS]
         hit("mend.begin")
-        if words[word.INTENT_ADOPTS]:
+        if words[word.INTENT_KIND] == SWITCHES:
+            self._newest.use(self.chain.open(first, writable=True))
+            words[word.INTENT_SEQNO] = 0
+            return
+        if words[word.INTENT_KIND] == ADOPTS:
+            words[word.SEGMENT_GENERATION] += 1  # the name of the empty segment may be another file's now
             head = adopted_head(self.chain, first)
             if head is not None:
                 self._enter_adopted(head, regions, done=False)
             words[word.INTENT_SEQNO] = 0
+            self._doorbells.ring(self.pool)
             return
         offset, size = words[word.INTENT_OFFSET], words[word.INTENT_BYTES]
         segment = self.segment()
@@ -381,8 +411,8 @@ class Door:
             for at in tail.definitions:
                 self._note_definition(at)
             self._advance(offset + len(tail.batch.data), tail.last, regions, done=False)
-            if words[word.LAST_PUBLISHED_SEQNO] < tail.last.seqno:
-                self.pool.publish(tail.batch.data, first, tail.last.seqno, tail.batch.count)
+            # Nothing happens when it was published, but for finishing a record that was left half done.
+            self.pool.publish(tail.batch.data, first, tail.last.seqno, tail.batch.count)
         whole = len(tail.batch.data) if tail.batch is not None else 0
         if whole < size:
             segment.append(offset + whole, bytes(size - whole))
@@ -393,103 +423,50 @@ class Door:
 
     def segment(self) -> SegmentFile:
         """The segment that is appended to, open in this process. Commit lock held."""
-        first = self.words[word.SEGMENT_FIRST_SEQNO]
-        sealed = bool(self.words[word.SEGMENT_SEALED])
-        known = self._segment
-        if known is None or known.header.first_seqno != first or (sealed and not known.header.adopted):
-            if self._segment is not None:
-                self._segment.close()
-                self._segment = None
-            self._segment = self.open_segment()
-        return self._segment
+        return self._newest.segment()
 
     def open_segment(self) -> SegmentFile:
         """A new descriptor on the segment that is appended to."""
-        words = self.words
-        content = self.instance.content
-        return open_segment(
-            os.path.join(self._directory, segment_name(words[word.SEGMENT_FIRST_SEQNO])),
-            network=content.network,
-            instance=content.uuid,
-            writable=True,
-            zeroed_offset=words[word.ZEROED_OFFSET],
-        )
-
-    def _header(self, first_seqno: int) -> SegmentHeader:
-        words = self.words
-        content = self.instance.content
-        previous = self.segment().header
-        return SegmentHeader(
-            network=content.network,
-            instance=content.uuid,
-            incarnation=content.incarnation,
-            first_seqno=first_seqno,
-            created_wall_ns=time.time_ns(),
-            previous_first_seqno=previous.first_seqno,
-            previous_last_seqno=words[word.LAST_SEQNO],
-            previous_end_offset=words[word.END_OFFSET],
-            previous_check=previous.check,
-            origin_seqno=words[word.OWN_ORIGIN_SEQNO],
-            chain=words[word.OWN_CHAIN],
-        )
-
-    def _switch(self, first_seqno: int) -> None:
-        """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn
-        tail."""
-        words = self.words
-        catalogue = self._catalogue_at_end()
-        self.durability.sync_to_end()
-        header = self._header(first_seqno)
-        hit("switch.before_create")
-        try:
-            segment = create_segment(self._directory, header, catalogue)
-        except AlreadyExistsError:
-            # A writer was killed between making this segment and using it: it holds nothing, since we are the first
-            # to number this.
-            os.unlink(os.path.join(self._directory, segment_name(first_seqno)))
-            segment = create_segment(self._directory, header, catalogue)
-        hit("switch.after_create")
-        if self._segment is not None:
-            self._segment.close()
-        self._segment = segment
-        words[word.DEFINITION_COUNT] = 0
-        words[word.ZEROED_OFFSET] = segment.zeroed_offset
-        words[word.END_OFFSET] = segment.read_catalogue()[1]
-        words[word.SEGMENT_FIRST_SEQNO] = first_seqno
-        words[word.SEGMENT_FOREIGN] = 0
-        words[word.SEGMENT_SEALED] = 0
-        words[word.CATALOGUE_GENERATION] += 1
+        return self._newest.open_segment()
 
     def catalogue(self) -> Catalogue:
         """Definitions and history in force at the journal's end, and the position where its segment began. Commit
         lock held."""
-        words = self.words
-        generation = words[word.CATALOGUE_GENERATION]
-        if self._catalogue is None or self._catalogue[0] != generation:
-            offsets = tuple(words[word.DEFINITION_OFFSET + i] for i in range(words[word.DEFINITION_COUNT]))
-            segment = self.segment()
-            known = segment.read_catalogue()[0]
-            self._catalogue = (generation, catalogue_with(known, segment, offsets))
-        return self._catalogue[1]
+        return self._newest.catalogue()
 
     def position(self) -> Position:
         """The journal's end: last seqno, vector and chains. Commit lock held."""
-        words = self.words
-        last_seqno = words[word.LAST_SEQNO]
-        if self.received_position is not None and self.received_position.last_seqno == last_seqno:
-            return self.received_position
-        if self.instance.role != "primary" or words[word.SEGMENT_FOREIGN]:
-            # Other origins move within a segment, and only its frames say how far: rare questions may walk them.
-            there = catalogue_before(self.chain, last_seqno + 1)
-            return Position(last_seqno, there.vector, there.chains)
-        known = self.catalogue()
-        origin, origin_seqno = words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO]
-        vector = known.vector.raised(origin, PARTITION_STREAM, origin_seqno) if origin_seqno else known.vector
-        return Position(last_seqno, vector, {**known.chains, origin: (origin_seqno, words[word.OWN_CHAIN])})
+        received = self.received_position
+        if received is not None and received.last_seqno == self.words[word.LAST_SEQNO]:
+            return received
+        return self._newest.position()
 
     def _catalogue_at_end(self) -> Catalogue:
         here = self.position()
         return self.catalogue().newest().at(here.vector, here.chains)
+
+    def _switch(self, first_seqno: int) -> None:
+        """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn
+        tail."""
+        catalogue = self._catalogue_at_end()
+        self.durability.sync_to_end()
+        header = self._newest.next_header(first_seqno)
+        hit("switch.before_create")
+        try:
+            # One that a writer made and was killed before using it holds nothing: we are the first to number this.
+            segment = create_segment(self._directory, header, catalogue, replace=True)
+        except DiskFullError:
+            raise
+        except JournalIOError as error:
+            self.poison(error)  # whether it has its name on the disk is not known, and asking again does not tell
+            raise
+        hit("switch.after_create")
+        words = self.words
+        words[word.INTENT_KIND] = SWITCHES
+        words[word.INTENT_REGIONS] = 0
+        words[word.INTENT_SEQNO] = first_seqno
+        self._newest.use(segment)
+        words[word.INTENT_SEQNO] = 0
 
     # For callers outside the lock.
 

@@ -41,6 +41,7 @@ class Durability:
         self._lock = FileLock(instance.locks_directory / "sync.lock")
         self._sidecar = DurableSidecar(instance.journal_directory / "durable")
         self._segment: SegmentFile | None = None
+        self._generation = -1
         self._policy = instance.config.journal.durability
         self._interval = IntervalSync(self.sync_to_end, instance.config.journal.sync_interval_s)
 
@@ -105,15 +106,30 @@ class Durability:
     def note_durable(self, seqno: int) -> None:
         """`seqno` is known to be durable by other means (an adopted segment, a sync by the holder of the commit
         lock)."""
+        if self._words[word.LAST_DURABLE_SEQNO] >= seqno:
+            return
+        with self._thread_lock:
+            self._acquire()
+            try:
+                self._note(seqno)
+            finally:
+                self._lock.release()
+
+    def _note(self, seqno: int) -> None:
+        """Sync lock held: two who raise the number at once must not lower it."""
         if self._words[word.LAST_DURABLE_SEQNO] < seqno:
             self._words[word.LAST_DURABLE_SEQNO] = seqno
             self._sidecar.write(seqno)
+
+    def _acquire(self) -> None:
+        if not self._lock.held:  # held already: an interrupt came while it was being released
+            self._lock.acquire(SYNC_LOCK_TIMEOUT_S, what="the journal's sync")
 
     def _sync(self, seqno: int) -> int:
         words = self._words
         with self._thread_lock:
             if words[word.LAST_DURABLE_SEQNO] < seqno:
-                self._lock.acquire(SYNC_LOCK_TIMEOUT_S, what="the journal's sync")
+                self._acquire()
                 try:
                     if words[word.LAST_DURABLE_SEQNO] < seqno:
                         self.check_alive()
@@ -125,22 +141,23 @@ class Durability:
     def _flush(self) -> None:
         words = self._words
         last_seqno = words[word.LAST_SEQNO]
-        first = words[word.SEGMENT_FIRST_SEQNO]
-        if self._segment is None or self._segment.header.first_seqno != first:
-            if self._segment is not None:
-                self._segment.close()
+        segment = self._segment
+        while segment is None or self._generation != words[word.SEGMENT_GENERATION]:
+            if segment is not None:
+                segment.close()
+                self._segment = None
+            self._generation = words[word.SEGMENT_GENERATION]
             # Opened after the append, perhaps: a write-back error from before is still reported to this descriptor,
-            # since nobody has
-            # been told of it (errseq, Linux 4.17).
-            self._segment = self._open_segment()
+            # since nobody has been told of it (errseq, Linux 4.17).
+            self._segment = segment = self._open_segment()
         hit("sync.before")
         try:
-            self._segment.sync()
+            segment.sync()
         except JournalIOError as error:
             self._fail(error)
             raise
         hit("sync.after")
-        self.note_durable(last_seqno)
+        self._note(last_seqno)
 
     def _fail(self, error: JournalIOError) -> None:
         number = error.facts.get("errno")

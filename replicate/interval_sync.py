@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from replicate.errors import ReplicateError
+from replicate.errors import ReplicateError, TryAgainError
 
 
 class IntervalSync:
@@ -53,6 +53,8 @@ class IntervalSync:
             self._awake.clear()
             try:
                 self._sync()
+            except TryAgainError:
+                self._awake.set()  # a stopped process holds the sync lock: once more after the pause
             except ReplicateError:
                 return  # the door is poisoned and says so to every committer
 

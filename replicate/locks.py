@@ -15,6 +15,7 @@ import fcntl
 import os
 import random
 import time
+import weakref
 from pathlib import Path
 from typing import Final
 
@@ -29,10 +30,20 @@ PAUSE_S_MAX: Final = 0.002
 marching in step."""
 
 
+_EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+_open: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """A forked child closes its copies: a lock that its parent holds must not outlive a parent that is killed."""
+    for lock in list(_open):
+        lock.close()
+
+
 class FileLock:
     """One holder's handle on one lock file. Not for use by several threads at once, nor in a forked child."""
 
-    __slots__ = ("_fd", "_inode", "_pid", "held", "path")
+    __slots__ = ("__weakref__", "_fd", "_pid", "held", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,9 +51,9 @@ class FileLock:
         self._pid = os.getpid()
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            self._inode = os.fstat(self._fd).st_ino
         except OSError as error:
             raise io_error(error, "could not open a lock file", str(path)) from error
+        _open.add(self)
 
     def fileno(self) -> int:
         """The descriptor, for mapping the lock file."""
@@ -50,25 +61,22 @@ class FileLock:
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free now."""
-        if self.held:
-            raise InternalError("a lock was taken twice by one holder", where=str(self.path))
         if os.getpid() != self._pid:
             raise ForkedError(
                 "a lock was used in a forked child",
                 where=str(self.path),
                 do="Open a connection of its own in the child",
             )
+        if self.held:
+            raise InternalError("a lock was taken twice by one holder", where=str(self.path))
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, _EXCLUSIVE)
         except BlockingIOError:
             return False
         except OSError as error:
             raise io_error(error, "could not lock", str(self.path)) from error
-        try:
-            same = os.stat(self.path).st_ino == self._inode
-        except FileNotFoundError:
-            same = False
-        if not same:
+        # A file that was unlinked, or that another was renamed over, has no name left: others would lock another one.
+        if os.fstat(self._fd).st_nlink != 1:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             raise InternalError(
                 "the lock file was removed or replaced while in use",
@@ -102,7 +110,8 @@ class FileLock:
             pause_s = min(PAUSE_S_MAX, pause_s * 1.5)
 
     def release(self) -> None:
-        """Give the lock up; harmless when it is not held (an interrupt may have come between the kernel's word and ours)."""
+        """Give the lock up; harmless when it is not held (an interrupt may have come between the kernel's word and
+        ours)."""
         self.held = False
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -114,3 +123,6 @@ class FileLock:
                 self.release()
             os.close(self._fd)
             self._fd = -1
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

@@ -1,6 +1,7 @@
 """Reading back what stands at a journal's end: the frames of a killed writer, the head of an adopted segment.
 
-Guarantees: only frames that verify and follow one another are given; what is behind them is not looked at.
+Guarantees: only frames that verify and follow one another are given; what is behind them is not looked at. A NULL
+record that voids a frame has exactly its length.
 Refuses to know: locks and control words (door.py), the verdict over damage (journal/tail.py).
 """
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from replicate.errors import FrameDamaged, JournalMissingError
 from replicate.journal.chain import Chain
-from replicate.journal.record import DEFINE_MARK, FrameBatch, Head, check_frame, decode
+from replicate.journal.record import DEFINE_MARK, FRAME_HEAD_BYTES, FrameBatch, Head, check_frame, decode
 from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.transaction import DefinitionChange, Kind
 
@@ -70,3 +71,16 @@ def adopted_head(chain: Chain, seqno: int) -> Head | None:
         return check_frame(segment.read_frame(segment.header.commit_offset))
     finally:
         segment.close()
+
+
+def void_payload(reason: str, frame_bytes: int) -> tuple[bytes, int]:
+    """The payload (and its elements) of the NULL record that takes the place of a frame of `frame_bytes` bytes: a
+    reason, padded or cut, and no partitions."""
+    room = frame_bytes - FRAME_HEAD_BYTES - 2
+    if room <= 31:
+        marker = bytes([0xA0 + room])
+    else:
+        room -= 4
+        marker = b"\xdb" + room.to_bytes(4, "big")
+    text = f"void: {reason}".encode("ascii", "replace")
+    return marker + text[:room].ljust(room) + b"\x90", 2

@@ -20,6 +20,7 @@ from replicate.journal.durable import DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import history_payload
 from replicate.journal.segment import sync_directory
+from replicate.journal.spool import remove_orphans
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
@@ -28,8 +29,17 @@ from replicate.recovery import LOCK_TIMEOUT_S, attach_or_recover
 from replicate.transaction import Catalogue, History, Kind
 from replicate.vector import Position
 
-_lock: Final = threading.Lock()
+_lock = threading.Lock()
 _doors: Final[dict[tuple[int, str], Door]] = {}
+
+
+def _begin_anew_in_child() -> None:
+    """A forked child opens doors of its own, also when another thread of its parent was just opening one."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
 def open_door(instance: Instance) -> Door:
@@ -41,18 +51,31 @@ def open_door(instance: Instance) -> Door:
     key = (os.getpid(), os.path.realpath(instance.path))
     with _lock:
         door = _doors.get(key)
-        if door is not None and not door.pool.is_current():
-            # Somebody has recovered meanwhile; those who still use the old one are told at their next commit.
+        if door is not None and (door.words[word.FATAL] or not door.pool.is_current()):
+            # It must be recovered, or somebody has done so meanwhile; those who still use the old one are told at
+            # their next commit.
             del _doors[key]
             door = None
         if door is None:
             chain = make_chain(instance)
             pool: JournalPool = attach_or_recover(instance, chain)
             door = Door(instance, pool, chain, on_close=close_door)
-            open_history(door)
+            try:
+                _remove_orphans(door)
+                open_history(door)
+            except BaseException:
+                door.dispose()
+                raise
             _doors[key] = door
         door.users += 1
         return door
+
+
+def _remove_orphans(door: Door) -> None:
+    """Spools and half made segments of killed processes. Those that live hold a lock on theirs."""
+    if door.instance.role == "primary":
+        with door.locked():
+            remove_orphans(door.instance.journal_directory)
 
 
 def close_door(door: Door) -> None:

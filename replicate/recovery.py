@@ -16,26 +16,19 @@ never dropped silently.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import apsw
 
 from replicate.consumers import read_consumer
-from replicate.database.bookkeeping import (
-    RingSlot,
-    check_region_identity,
-    read_ring,
-    region_seqno,
-    stored_schema_version,
-)
-from replicate.database.rows import RowApplier
-from replicate.database.sqlite import open_region, translate
+from replicate.database.sqlite import translate
 from replicate.errors import (
+    ConfigurationError,
     DamagedError,
     JournalDamagedError,
     JournalMissingError,
@@ -44,38 +37,30 @@ from replicate.errors import (
 )
 from replicate.failpoint import hit
 from replicate.instance import Instance
-from replicate.instance_file import RegionEntry, io_error
-from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.header import SegmentHeader
-from replicate.journal.record import FIXED_ELEMENTS, chain_of, check_frame, decode_batch
+from replicate.journal.record import read_head
 from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.journal.spool import remove_orphans
 from replicate.journal.tail import Damaged, ScanResult, Torn, classify_tail
 from replicate.locks import FileLock
+from replicate.mending import changes_catalogue
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
-from replicate.redo import roll_forward
+from replicate.recovery_rings import (
+    Journal,
+    Region,
+    complete_from_rings,
+    open_regions,
+    region_witness,
+    repair_from_rings,
+    take_back_beyond,
+)
+from replicate.redo import note_region, roll_forward
 from replicate.transaction import Catalogue
-from replicate.unapply import inverse
 
 LOCK_TIMEOUT_S: Final = 30.0
-
-
-@dataclass(slots=True)
-class _Journal:
-    """The newest segment while it is being recovered. Invariant: everything before `end` verifies."""
-
-    segment: SegmentFile
-    end: int
-    last_seqno: int
-    chains: dict[int, tuple[int, int]]
-    last_csn: int
-    definition_frames: tuple[int, ...]
-    sealed: bool
-    forked: str = ""
-    notes: dict[str, object] = field(default_factory=dict)
 
 
 def attach_or_recover(instance: Instance, chain: Chain) -> JournalPool:
@@ -87,11 +72,11 @@ def attach_or_recover(instance: Instance, chain: Chain) -> JournalPool:
     pool = _attach(instance)
     if pool is not None:
         return pool
+    instance.reload()
     with _all_locks(instance):
         pool = _attach(instance)  # somebody may have been quicker
         if pool is not None:
             return pool
-        instance.reload()
         return _recover(instance, chain)
 
 
@@ -100,10 +85,39 @@ def _attach(instance: Instance) -> JournalPool | None:
         pool = JournalPool.attach(instance.content.uuid)
     except (NotFoundError, TryAgainError, DamagedError):
         return None
-    if pool.words[word.FATAL]:
+    try:
+        mark_used(pool)
+        if (pool.words[word.JOURNAL_DEVICE], pool.words[word.JOURNAL_INODE]) != _journal_inode(instance):
+            refuse_if_used(instance, pool)
+        elif not pool.words[word.FATAL]:
+            return pool
+    except BaseException:
         pool.close()
-        return None
-    return pool
+        raise
+    pool.close()
+    return None
+
+
+def mark_used(pool: JournalPool) -> None:
+    """Have the kernel know that a process uses the pool, until it ends."""
+    fcntl.flock(pool.memory.fd, fcntl.LOCK_SH)
+
+
+def refuse_if_used(instance: Instance, pool: JournalPool) -> None:
+    """ConfigurationError when the pool is that of a copy of this instance, and a process uses it."""
+    try:
+        fcntl.flock(pool.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigurationError(
+            "another copy of this instance is in use on this machine",
+            where=str(instance.path),
+            do="Stop the processes of the other one; for a second site make an instance of its own and seed it",
+        ) from None
+
+
+def _journal_inode(instance: Instance) -> tuple[int, int]:
+    facts = os.stat(instance.journal_directory)
+    return facts.st_dev, facts.st_ino
 
 
 @contextlib.contextmanager
@@ -124,18 +138,17 @@ def _all_locks(instance: Instance) -> Iterator[None]:
 def _recover(instance: Instance, chain: Chain) -> JournalPool:
     began = time.monotonic()
     remove_orphans(chain.directory)
-    regions = _open_regions(instance)
+    regions = open_regions(instance)
     try:
-        journal = _journal(instance, chain, regions)
+        journal = _open_journal(instance, chain, regions)
         try:
-            _complete_from_rings(journal, regions)
-            _take_back_beyond(instance, journal, regions)
+            complete_from_rings(journal, regions)
+            take_back_beyond(instance, journal, regions)
             _rewrite(journal)
             _note_durable(instance, journal)
             hit("recovery.journal_done")
-            if instance.role == "primary" and (journal.forked or instance.was_copied):
-                journal.notes["incarnation"] = journal.forked or "the journal directory is a copy"
-                instance.raise_incarnation()
+            if instance.was_copied:
+                journal.fork(instance, "the journal directory is a copy")
             pool = _make_pool(instance, journal, regions)
             try:
                 _bring_regions_forward(instance, chain, pool, regions)
@@ -152,64 +165,31 @@ def _recover(instance: Instance, chain: Chain) -> JournalPool:
             region.connection.close(True)
 
 
-# The regions.
-
-
-@dataclass(slots=True)
-class _Region:
-    entry: RegionEntry
-    connection: apsw.Connection
-    seqno: int
-    ring: list[RingSlot]
-    schema: int
-
-
-def _open_regions(instance: Instance) -> list[_Region]:
-    opened: list[_Region] = []
-    try:
-        for entry in instance.regions:
-            connection = open_region(entry.path, applier=True)
-            opened.append(_Region(entry, connection, 0, [], 0))
-            check_region_identity(
-                connection,
-                region=entry.uuid,
-                network=instance.content.network,
-                instance=instance.content.uuid,
-                where=str(entry.path),
-            )
-            opened[-1].seqno = region_seqno(connection)
-            opened[-1].ring = read_ring(connection)
-            opened[-1].schema = stored_schema_version(connection)
-    except BaseException as error:
-        for region in opened:
-            region.connection.close(True)
-        if isinstance(error, apsw.Error):
-            raise translate(error, where=opened[-1].connection.filename if opened else "") from error
-        raise
-    return opened
-
-
 # The journal.
 
 
-def _journal(instance: Instance, chain: Chain, regions: list[_Region]) -> _Journal:
+def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Journal:
     """The newest segment, its end found and judged; a first one is made for a new primary."""
     if not chain.first_seqnos():
         _begin_new(instance, chain, regions)
     last, scan = chain.scan_last()
     _check_incarnation(instance, last)
-    acknowledged = [read_consumer(instance.consumers_directory, peer.name) for peer in instance.peers]
+    consumers = [read_consumer(instance.consumers_directory, peer.name) for peer in instance.peers]
     durable = DurableSidecar(instance.journal_directory / "durable")
     try:
-        verdict = classify_tail(
-            scan,
-            last_durable_seqno=durable.read(),
-            region_seqno_max=max((region.seqno for region in regions), default=0),
-            acknowledged_max=max((one.acknowledged_seqno for one in acknowledged if one is not None), default=0),
-            power_lost=not durable.is_of_this_boot(),
-        )
+        last_durable = durable.read()
     finally:
         durable.close()
+    acknowledged = max((one.acknowledged_seqno for one in consumers if one is not None), default=0)
+    repaired = 0
+    if not last.header.adopted:
+        scan, repaired = repair_from_rings(chain, last, scan, regions, max(last_durable, acknowledged))
+    verdict = classify_tail(
+        scan,
+        last_durable_seqno=last_durable,
+        region_seqno_max=region_witness(regions, scan.last_seqno),
+        acknowledged_max=acknowledged,
+    )
     if isinstance(verdict, Damaged):
         raise JournalDamagedError(
             f"transaction {verdict.seqno} can not be read: {verdict.reason}",
@@ -218,21 +198,39 @@ def _journal(instance: Instance, chain: Chain, regions: list[_Region]) -> _Journ
             seqno=verdict.seqno,
         )
     segment = chain.open(last.first_seqno, writable=not last.header.adopted)
-    journal = _Journal(
-        segment,
-        scan.end_offset,
-        scan.last_seqno,
-        dict(scan.chains),
-        scan.last_csn,
-        scan.definition_frames,
-        sealed=last.header.adopted,
-    )
-    if isinstance(verdict, Torn):
-        _cut(journal, scan)
+    try:
+        journal = Journal(
+            segment,
+            scan.end_offset,
+            scan.last_seqno,
+            dict(scan.chains),
+            max([scan.last_csn, *(region.last_csn for region in regions)]),
+            _definitions(segment, scan),
+            sealed=last.header.adopted,
+        )
+        if repaired:
+            journal.notes["repaired_from_rings"] = repaired
+        if isinstance(verdict, Torn):
+            _cut(instance, journal, scan)
+    except BaseException:
+        segment.close()
+        raise
     return journal
 
 
-def _begin_new(instance: Instance, chain: Chain, regions: list[_Region]) -> None:
+def _definitions(segment: SegmentFile, scan: ScanResult) -> tuple[int, ...]:
+    """The frames that change the catalogue; the scan also names those that only look so."""
+    found = []
+    for offset in scan.definition_frames:
+        frame = segment.read_frame(offset)
+        if changes_catalogue(read_head(frame), frame):
+            found.append(offset)
+    if len(found) > word.DEFINITIONS_MAX:
+        raise JournalDamagedError(f"{len(found)} frames of the segment define tables", where=segment.path)
+    return tuple(found)
+
+
+def _begin_new(instance: Instance, chain: Chain, regions: list[Region]) -> None:
     held = [region for region in regions if region.seqno]
     if held:
         raise JournalMissingError(
@@ -240,6 +238,13 @@ def _begin_new(instance: Instance, chain: Chain, regions: list[_Region]) -> None
             where=chain.directory,
             do="Restore the journal directory, or release the region and begin anew",
         )
+    with contextlib.suppress(JournalMissingError):
+        if (known := DurableSidecar(instance.journal_directory / "durable")).read():
+            raise JournalDamagedError(
+                f"the journal's segments are gone; they held transactions up to {known.read()} at least",
+                where=chain.directory,
+                do="Restore the journal directory, or make a new instance",
+            )
     if instance.role != "primary":
         raise NotFoundError(
             "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed --from PRIMARY"
@@ -260,115 +265,18 @@ def _check_incarnation(instance: Instance, last: Segment) -> None:
         )
 
 
-def _cut(journal: _Journal, scan: ScanResult) -> None:
+def _cut(instance: Instance, journal: Journal, scan: ScanResult) -> None:
     """Cut a torn tail, durably, before anything else is written. What stood there was never acknowledged or sent."""
+    # First, so that a kill in between can not lead to the same numbers in the same incarnation.
+    journal.fork(instance, f"a torn tail was cut behind transaction {scan.last_seqno}")
     hit("recovery.before_cut")
     journal.segment.cut(scan.end_offset)
+    hit("recovery.after_cut")
     journal.sealed = True
-    journal.forked = f"a torn tail was cut behind transaction {scan.last_seqno}"
     journal.notes["torn_tail_cut_at"] = scan.end_offset
 
 
-def _complete_from_rings(journal: _Journal, regions: list[_Region]) -> None:
-    """Append what regions hold and the journal lost, as far as there is no hole."""
-    records = {slot.seqno: slot.record for region in regions for slot in region.ring}
-    added = 0
-    while journal.last_seqno + 1 in records:
-        seqno = journal.last_seqno + 1
-        frame = records[seqno]
-        if frame is None:
-            raise JournalDamagedError(
-                f"transaction {seqno} is in a region and was synced before that, but the journal does not hold it",
-                where=journal.segment.path,
-                do="Restore the journal, or promote or seed from the peer",
-            )
-        head = check_frame(frame)
-        previous = journal.chains.get(head.origin, (0, 0))
-        if head.seqno != seqno or chain_of(frame, previous[1]) != head.chain or journal.segment.header.adopted:
-            raise JournalDamagedError(
-                f"the record of transaction {seqno} in a region's ring does not follow the journal's end",
-                where=journal.segment.path,
-                do="Restore the journal, or promote or seed from the peer",
-            )
-        journal.end = journal.segment.append(journal.end, frame)
-        journal.last_seqno = seqno
-        journal.last_csn = max(journal.last_csn, head.csn)
-        journal.chains[head.origin] = (head.origin_seqno, head.chain)
-        added += 1
-    if added:
-        journal.notes["completed_from_rings"] = added
-
-
-def _take_back_beyond(instance: Instance, journal: _Journal, regions: list[_Region]) -> None:
-    """Roll back, newest first, what regions hold behind the first hole."""
-    beyond = sorted({s.seqno for r in regions for s in r.ring if s.seqno > journal.last_seqno}, reverse=True)
-    if not beyond:
-        ahead = [region for region in regions if region.seqno > journal.last_seqno]
-        if ahead:
-            raise JournalMissingError(
-                f"region {ahead[0].entry.name} holds transactions up to {ahead[0].seqno}, the journal ends with "
-                f"{journal.last_seqno}",
-                where=journal.segment.path,
-                do="Restore the journal, or seed this instance anew",
-            )
-        return
-    known = catalogue_with(journal.segment.read_catalogue()[0], journal.segment, journal.definition_frames)
-    frames = {s.seqno: s.record for r in regions for s in r.ring if s.seqno > journal.last_seqno}
-    path = instance.conflict_directory / f"rolled-back-{min(beyond)}-{max(beyond)}.frames"
-    try:
-        with open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600)) as file:
-            file.writelines(frames[seqno] or b"" for seqno in sorted(beyond))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise io_error(error, "could not keep what must be rolled back", str(path)) from error
-    for region in regions:
-        _take_back(region, journal.last_seqno, known)
-    journal.sealed = True
-    journal.forked = f"{len(beyond)} transactions behind a hole after {journal.last_seqno} were rolled back"
-    journal.notes["rolled_back"] = sorted(beyond)
-    journal.notes["rolled_back_file"] = str(path)
-
-
-def _take_back(region: _Region, last_seqno: int, known: Catalogue) -> None:
-    here = {key: one for key, one in known.definitions.items() if one.region == region.entry.name}
-    rows = RowApplier(region.connection, here, region=region.entry.name)
-    connection = region.connection
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            rows.begin()
-            for slot in reversed(region.ring):
-                if slot.seqno <= last_seqno:
-                    continue
-                if slot.record is None:
-                    raise JournalDamagedError(
-                        f"transaction {slot.seqno} is missing in the journal", where=str(region.entry.path)
-                    )
-                rows.seqno = slot.seqno
-                changes = decode_batch(slot.record)[2][FIXED_ELEMENTS:]
-                ours = [
-                    element
-                    for place in range(0, len(changes), 4)
-                    if changes[place + 1] in here
-                    for element in changes[place : place + 4]
-                ]
-                rows.apply_all(inverse(ours))
-            connection.execute(
-                "UPDATE main._replicate_ring SET seqno = 0, record = NULL WHERE seqno > ?", (last_seqno,)
-            )
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-    except apsw.Error as error:
-        raise translate(error, where=str(region.entry.path)) from error
-    region.ring = [slot for slot in region.ring if slot.seqno <= last_seqno]
-    region.seqno = min(region.seqno, last_seqno)
-
-
-def _rewrite(journal: _Journal) -> None:
+def _rewrite(journal: Journal) -> None:
     """Write the frames once more and sync: after a failed fsync the kernel calls pages clean that the disk has not
     got."""
     segment = journal.segment
@@ -382,7 +290,7 @@ def _rewrite(journal: _Journal) -> None:
     segment.sync()
 
 
-def _note_durable(instance: Instance, journal: _Journal) -> None:
+def _note_durable(instance: Instance, journal: Journal) -> None:
     sidecar = DurableSidecar(instance.journal_directory / "durable")
     try:
         sidecar.write(journal.last_seqno)
@@ -394,13 +302,14 @@ def _note_durable(instance: Instance, journal: _Journal) -> None:
 # The control block.
 
 
-def _make_pool(instance: Instance, journal: _Journal, regions: list[_Region]) -> JournalPool:
+def _make_pool(instance: Instance, journal: Journal, regions: list[Region]) -> JournalPool:
     pool = JournalPool.create(
         instance.content.uuid,
         configured_bytes=instance.config.journal.pool_bytes,
         last_seqno=journal.last_seqno,
         replace=True,
     )
+    mark_used(pool)
     words = pool.words
     origin = instance.content.origin.key
     words[word.SEGMENT_FIRST_SEQNO] = journal.segment.header.first_seqno
@@ -414,7 +323,8 @@ def _make_pool(instance: Instance, journal: _Journal, regions: list[_Region]) ->
     words[word.DEFINITION_COUNT] = len(journal.definition_frames)
     for place, offset in enumerate(journal.definition_frames):
         words[word.DEFINITION_OFFSET + place] = offset
-    words[word.CATALOGUE_GENERATION] = 1
+    words[word.CATALOGUE_GENERATION] = words[word.SEGMENT_GENERATION] = 1
+    words[word.JOURNAL_DEVICE], words[word.JOURNAL_INODE] = _journal_inode(instance)
     began = journal.segment.read_catalogue()[0].chains
     moved = {key for key, place in journal.chains.items() if began.get(key) != place}
     words[word.SEGMENT_FOREIGN] = int(instance.role == "primary" and bool(moved - {origin}))
@@ -424,22 +334,20 @@ def _make_pool(instance: Instance, journal: _Journal, regions: list[_Region]) ->
     return pool
 
 
-def _bring_regions_forward(instance: Instance, chain: Chain, pool: JournalPool, regions: list[_Region]) -> None:
+def _bring_regions_forward(instance: Instance, chain: Chain, pool: JournalPool, regions: list[Region]) -> None:
     words = pool.words
     last_seqno = words[word.LAST_SEQNO]
     own_origin = words[word.OWN_ORIGIN]
     for region in regions:
         hit("recovery.before_redo")
         try:
-            roll_forward(instance, chain, region.entry, region.connection, last_seqno, own_origin)
-            words[word.REGION_SCHEMA + region.entry.region_id] = stored_schema_version(region.connection)
+            have = roll_forward(instance, chain, region.entry, region.connection, last_seqno, own_origin)
+            note_region(words, region.entry, region.connection, have)
         except apsw.Error as error:
             raise translate(error, where=str(region.entry.path)) from error
-        words[word.REGION_APPENDED + region.entry.region_id] = last_seqno
-        words[word.REGION_DONE + region.entry.region_id] = last_seqno
 
 
-def _report(instance: Instance, journal: _Journal, seconds: float) -> None:
+def _report(instance: Instance, journal: Journal, seconds: float) -> None:
     """One line in log/recovery.log: what was found, what was done. A full disk does not stop recovery."""
     line = {
         "event": "recovery",

@@ -15,14 +15,13 @@ import apsw
 from replicate.database.bookkeeping import (
     ScrRow,
     region_seqno,
-    schema_version,
-    store_schema_version,
+    stored_schema_version,
     write_scr,
     write_slot,
 )
 from replicate.database.rows import RowApplier
 from replicate.database.sqlite import open_region, translate
-from replicate.errors import InternalError, RegionDamagedError
+from replicate.errors import InternalError, JournalMissingError, RegionDamagedError
 from replicate.instance import Instance
 from replicate.instance_file import RegionEntry
 from replicate.journal.chain import Chain
@@ -46,11 +45,19 @@ def redo_region(door: Door, entry: RegionEntry) -> int:
     connection = open_region(entry.path, applier=True)
     try:
         have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
-        words[word.REGION_SCHEMA + entry.region_id] = schema_version(connection)
+        note_region(words, entry, connection, have)
     finally:
         connection.close(True)
-    words[word.REGION_DONE + entry.region_id] = target
     return have
+
+
+def note_region(words: memoryview, entry: RegionEntry, connection: apsw.Connection, have: int) -> None:
+    """Say in the control block that the region is done, and holds its transactions up to `have`."""
+    # The stored version, not the present one: a foreign change of the schema must still be noticed.
+    words[word.REGION_SCHEMA + entry.region_id] = stored_schema_version(connection)
+    # In this order: whoever looks in between takes the region for unfinished, and waits for our lock.
+    words[word.REGION_APPENDED + entry.region_id] = have
+    words[word.REGION_DONE + entry.region_id] = have
 
 
 def roll_forward(
@@ -66,7 +73,15 @@ def roll_forward(
     have = region_seqno(connection)
     if have >= target:
         return have
-    reader = ChainReader(chain, max(have + 1, chain.first_seqnos()[0]))
+    oldest = chain.oldest_seqno()
+    if instance.role != "primary" and have + 1 < oldest:
+        raise JournalMissingError(
+            f"region {entry.name} holds transactions up to {have}, the journal begins with {oldest}",
+            where=str(entry.path),
+            do="This is an old copy of the region: put the right file back, or seed this instance anew",
+        )
+    # On a primary a region in which nothing was written may stand far behind.
+    reader = ChainReader(chain, max(have + 1, oldest))
     try:
         known = reader.catalogue_at(reader.next_seqno)
         redo = _Redo(instance, entry, connection, known, own_origin)
@@ -90,7 +105,11 @@ class _Redo:
     def __init__(
         self, instance: Instance, entry: RegionEntry, connection: apsw.Connection, known: Catalogue, own_origin: int
     ) -> None:
-        self._own_origin = own_origin
+        # Of every incarnation: after a rise the frames of the one before may still have to be redone.
+        self._own_origins = {
+            history.origin.key for history in known.histories if history.instance == instance.content.uuid
+        }
+        self._own_origins.add(own_origin)
         self._is_primary = instance.role == "primary"
         self._name = entry.name
         self._where = str(entry.path)
@@ -104,6 +123,8 @@ class _Redo:
         """Redo one whole transaction, if it touches this region (on a secondary every one moves its SCR)."""
         self._touched.clear()
         changes = [] if head.kind != Kind.TRANSACTION else self._ours(body[FIXED_ELEMENTS:])
+        if head.kind == Kind.NULL:
+            self._touched.update(body[FIXED_ELEMENTS + 1])
         if not changes and self._is_primary:
             return
         record = frame if len(frame) <= RING_RECORD_BYTES_MAX else None
@@ -135,8 +156,7 @@ class _Redo:
                 self._rows.seqno = head.seqno
                 for run in runs:
                     self._rows.apply_all(run)
-                store_schema_version(connection)
-                if head.origin == self._own_origin and self._is_primary:
+                if head.origin in self._own_origins and self._is_primary:
                     write_slot(connection, head.seqno, record)
                 else:
                     row = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)

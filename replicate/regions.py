@@ -15,7 +15,7 @@ from pathlib import Path
 from replicate.commit import RegionSession
 from replicate.database.capture import CapturedChanges
 from replicate.database.schema import recorded_definitions
-from replicate.database.sqlite import install, is_region, open_region, read_identity, schema_version
+from replicate.database.sqlite import install, is_region, open_region, read_identity, region_seqno, schema_version
 from replicate.door import Door
 from replicate.errors import AlreadyExistsError, NotFoundError, PermissionRefusedError
 from replicate.instance import Instance
@@ -85,15 +85,14 @@ def _register(instance: Instance, file: Path, name: str, region_uuid: bytes) -> 
 
 def _journal(door: Door, entry: RegionEntry) -> None:
     """Tell the journal of the region and its tables, in one transaction that the region commits too."""
-    with door.locked():
-        known = {definition.region for definition in door.catalogue().definitions.values()}
-    session = RegionSession(door, entry.name)
+    session = RegionSession(door, entry.name, adding=True)
     try:
-        if door.words[word.REGION_APPENDED + entry.region_id] or entry.name in known:
-            raise AlreadyExistsError(f"region {entry.name!r} is replicated already", where=str(entry.path))
         with door.locked():
-            door.words[word.REGION_SCHEMA + entry.region_id] = schema_version(session.connection)
+            if not door.words[word.REGION_APPENDED + entry.region_id]:
+                door.words[word.REGION_SCHEMA + entry.region_id] = schema_version(session.connection)
         session.begin(timeout_s=LOCK_TIMEOUT_S)
+        if region_seqno(session.connection):
+            raise AlreadyExistsError(f"region {entry.name!r} is replicated already", where=str(entry.path))
         definitions = recorded_definitions(session.connection)
         elements: list[object] = [int(Op.REGION), 0, entry.name, ["added", entry.uuid]]
         for definition in definitions:

@@ -77,12 +77,17 @@ INTENT_BYTES: Final = 35
 """Bytes that INTENT_SEQNO's frames take; what is not a whole frame of them is zeroed by the next lock holder."""
 SEGMENT_SEALED: Final = 36
 """Not 0: the segment takes no more frames (an adopted large transaction); the next append switches."""
-INTENT_ADOPTS: Final = 37
-"""Not 0: INTENT_SEQNO is a large transaction, appended by renaming its segment into the chain."""
+INTENT_KIND: Final = 37
+"""What INTENT_SEQNO is about: frames, an adoption, or a segment switch (door.py)."""
 SEGMENT_FOREIGN: Final = 38
 """Not 0: on a primary, the segment holds transactions of other origins, received before it became primary."""
+SEGMENT_GENERATION: Final = 39
+"""Rises whenever appends go to another file, also one that took the same name; an older descriptor is opened anew."""
+JOURNAL_DEVICE: Final = 40
+JOURNAL_INODE: Final = 41
+"""Which journal directory these words are about: a copy of the instance has another one."""
 COMMIT_WORDS_END: Final = 64
-"""Words SEGMENT_FOREIGN + 1 … 63 are free for the door."""
+"""Words JOURNAL_INODE + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -111,7 +116,7 @@ REGION_SCHEMA: Final = 320
 ARRAYS_END: Final = 384
 
 assert READERS_MAX % 8 == 0
-assert SEGMENT_FOREIGN < COMMIT_WORDS_END <= EARLY
+assert JOURNAL_INODE < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED

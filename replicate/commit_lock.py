@@ -1,0 +1,60 @@
+"""The instance's commit lock in one process: a file lock between processes, and one between its threads.
+
+Guarantees: one thread of one process holds it; `leave` may come twice, and `give_up` frees whatever an interrupt
+(a KeyboardInterrupt may arise at any call) has left held by this thread. Refuses to know: what is done under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+from replicate.errors import BusyError
+from replicate.locks import FileLock
+
+
+class CommitLock:
+    """One per door. Not reentrant, although the thread lock has an owner: only so can it be freed after an
+    interrupt."""
+
+    __slots__ = ("_file", "_thread")
+
+    def __init__(self, path: Path) -> None:
+        self._file = FileLock(path)
+        self._thread = threading.RLock()
+
+    def enter(self, timeout_s: float) -> None:
+        """Take it, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held. Others: see
+        FileLock."""
+        thread, file = self._thread, self._file
+        if not thread.acquire(timeout=max(0.0, timeout_s)):
+            raise BusyError(
+                f"the commit lock was held by another thread for {timeout_s:g} s",
+                where=str(file.path),
+                do="Try again; if it stays so, look for a stopped process: fuser -v on that file",
+            )
+        try:
+            # Held already: this thread was interrupted on its way out.
+            if not file.held and not file.try_acquire():
+                file.acquire(timeout_s, what="the commit lock")
+        except BaseException:
+            thread.release()
+            raise
+
+    def leave(self) -> None:
+        """Give it up."""
+        self._file.release()
+        self._thread.release()
+
+    def give_up(self) -> None:
+        """Free what this thread still holds; nothing happens when it holds nothing."""
+        if self._thread.acquire(blocking=False):
+            self._file.release()
+            with contextlib.suppress(RuntimeError):
+                while True:
+                    self._thread.release()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._file.close()
