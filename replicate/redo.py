@@ -38,10 +38,14 @@ if TYPE_CHECKING:
 def redo_region(door: Door, entry: RegionEntry) -> int:
     """Bring the region up to what was appended for it; returns its seqno. Marks it done in the control block.
 
-    Raises ConflictError, RegionDamagedError, JournalMissingError, JournalDamagedError and what SQLite says.
+    Raises ConflictError, RegionDamagedError, JournalMissingError, JournalDamagedError, JournalIOError and what SQLite
+    says.
     """
     words = door.words
     target = int(words[word.REGION_APPENDED + entry.region_id])
+    # The killed writer may not have come to its sync, and a secondary's region (or a slot for a frame that is too large)
+    # holds no record that could complete the journal.
+    door.sync_to_end()
     connection = open_region(entry.path, applier=True)
     try:
         have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
