@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import sqlite3
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from demo_commands import DemoFailedError, SignalledError, Workshop, is_alive, say, wait_until
+from demo_commands import APPLICATION, DemoFailedError, SignalledError, Workshop, is_alive, say, wait_until
 from demo_compare import compare_files
 from demo_relay import Relay
 
@@ -99,8 +100,8 @@ class Story:
     def _set_up_primary(self) -> None:
         say("1. The primary: an existing SQLite database becomes a region, in place, and the application goes on.")
         self.shop.application("create", "--plain", str(self.shop.path / "shop.db"))
-        self.shop.run("instance", "create", "primary", "--role", "primary")
         self.shop.instances.append("primary")
+        self.shop.run("instance", "create", "primary", "--role", "primary")
         self.shop.run("region", "add", "shop.db", "--name", "main", instance="primary")
         for number in range(1, WRITERS + 1):
             self.shop.start_writer(number, "primary", RATE)
@@ -109,8 +110,8 @@ class Story:
     def _set_up_secondary(self) -> None:
         say("\n2. The secondary, brought up from the live primary while its writers go on.")
         network = self.shop.ask("instance", "show", instance="primary")["network"]
-        self.shop.run("instance", "create", "secondary", "--role", "secondary", "--network", network)
         self.shop.instances.append("secondary")
+        self.shop.run("instance", "create", "secondary", "--role", "secondary", "--network", network)
         started = self.shop.ask("receiver", "start", "--listen", "127.0.0.1:0", instance="secondary", show=True)
         say(f"      {started['status']}")
         self.relay = Relay(_port_in(started["status"]))
@@ -280,19 +281,28 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _where_next(shop: Workshop) -> None:
+def _where_next(shop: Workshop, relay: Relay | None) -> None:
     say("\nWhere to look next")
     say("  README.md          what it promises and what not; how your application uses it")
     say("  replicate --help   every command; it is in the environment's bin directory:")
     say(f"                     {Path(sys.executable).parent}")
-    if shop.keep:
-        say("  The two instances are still there:")
-        say(f"      export REPLICATE_HOME='{shop.path}'")
-        say("      replicate -i secondary journal show")
-        say("      replicate -i primary config show")
-        say(f"      ls '{shop.path}/secondary/log'")
-    else:
+    if not shop.keep or relay is None:
         say("  deploy/demo --keep leaves the two instances behind, to look at and to play with.")
+        return
+    say("  The two instances are still there. To look at them, and to go on with them:")
+    # The Receiver Server takes the relay's place: that is the address at which the primary knows its peer.
+    for line in (
+        f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
+        f"export REPLICATE_HOME={shlex.quote(str(shop.path))}",
+        "replicate -i secondary journal show",
+        'ls "$REPLICATE_HOME"/secondary/log',
+        f"replicate -i secondary receiver start --listen 127.0.0.1:{relay.port}",
+        "replicate -i secondary update start",
+        "replicate -i primary source start",
+        f"python {shlex.quote(str(APPLICATION))} write --instance primary --writer 1 --seconds 5",
+        "replicate -i primary compare --with secondary",
+    ):
+        say(f"      {line}")
 
 
 def main(arguments: list[str]) -> int:
@@ -304,16 +314,24 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        _handle_signals()
+        return _demonstrate(options.directory, options.keep, options.duration)
+    except SignalledError as error:  # before there was anything to clean up
+        print(f"deploy/demo: interrupted ({error})", file=sys.stderr)
+        return 128 + error.number
+
+
+def _demonstrate(directory: str, keep: bool, duration_s: float) -> int:
     began = time.monotonic()
     try:
-        shop = Workshop(options.directory, options.keep)
+        shop = Workshop(directory, keep)
     except DemoFailedError as error:
         print(f"deploy/demo: {error}", file=sys.stderr)
         return error.exit_code
-    story = Story(shop, options.duration)
+    story = Story(shop, duration_s)
     code, trouble, evidence = 70, "", False
     try:
-        _handle_signals()
         say(f"Dualsite Replicate: a demonstration in {shop.path}\n")
         story.tell()
         code = 0
@@ -330,7 +348,7 @@ def main(arguments: list[str]) -> int:
         _ignore_signals()
         if story.relay is not None:
             story.relay.close()
-        kept = options.keep or evidence
+        kept = keep or evidence
         killed = shop.close(keep=kept)
     if code == 0 and killed:
         code, trouble = 70, f"had to be killed in the end: {', '.join(killed)}"
@@ -338,7 +356,9 @@ def main(arguments: list[str]) -> int:
         print(f"deploy/demo: {trouble}", file=sys.stderr)
         print(f"deploy/demo: {'kept' if kept else 'removed'}: {shop.path}; nothing is left running", file=sys.stderr)
         return code
-    _where_next(shop)
+    if code:
+        return code
+    _where_next(shop, story.relay)
     say(f"\nDone in {time.monotonic() - began:.0f} s: both databases are equal, and nothing is left running.")
     return code
 

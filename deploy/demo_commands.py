@@ -2,7 +2,8 @@
 
 Guarantees: every command is shown before it runs, with its output; a command that fails raises CommandFailedError
 with its exit code; after `Workshop.close` no process of this demonstration runs, nothing of it is in shared memory,
-and its directory is gone unless it is to be kept.
+and its directory is gone unless it is to be kept. Its processes are known by a mark in their environment, so that
+nobody else's is ever taken for one of them.
 Refuses to know: the story that the demonstration tells.
 """
 
@@ -26,6 +27,8 @@ from typing import Any, Final
 
 COMMAND_TIMEOUT_S: Final = 120.0
 APPLICATION: Final = Path(__file__).resolve().with_name("demo_application.py")
+MARK_VARIABLE: Final = "DUALSITE_DEMO"
+"""Stands, with a value of this run's own, in the environment of every process that we start, and of theirs."""
 
 
 class DemoFailedError(Exception):
@@ -123,9 +126,11 @@ class Workshop:
                 raise DemoFailedError(f"{self.path} is not empty; name another directory, or remove it", 73)
         else:
             self.path = Path(tempfile.mkdtemp(prefix="dualsite-demo-"))
+        self._mark = uuid.uuid4().hex
         self.environment = {
             **{key: value for key, value in os.environ.items() if key != "REPLICATE_INSTANCE"},
             "REPLICATE_HOME": str(self.path),
+            MARK_VARIABLE: self._mark,
         }
 
     # Commands.
@@ -221,16 +226,17 @@ class Workshop:
                         self.ask(*words, instance=instance, allowed=(0, 1))
 
     def running(self) -> dict[int, str]:
-        """Processes of this demonstration, by what stands in their command lines: {pid: command line}."""
+        """Processes of this demonstration, by the mark in their environment: {pid: command line}."""
         found: dict[int, str] = {}
-        mark = os.fsencode(self.path)
+        mark = f"{MARK_VARIABLE}={self._mark}".encode()
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            if not entry.name.isdigit():
                 continue
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-                if any(word == mark or word.startswith(mark + b"/") for word in words) and is_alive(int(entry.name)):
-                    found[int(entry.name)] = b" ".join(words).decode(errors="replace")
+            with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+                if mark in (entry / "environ").read_bytes().split(b"\0") and is_alive(int(entry.name)):
+                    found[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
         return found
 
     def close(self, keep: bool) -> tuple[str, ...]:
@@ -239,11 +245,8 @@ class Workshop:
             writer.kill()
         if self.running():
             self.stop_daemons(3.0, show=False)
-        left = self.running()
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self.running(), 5.0)
+        left: dict[int, str] = {}
+        wait_until(lambda: not self._kill_what_runs(left), 5.0)
         for name in self._shared_memory():
             with contextlib.suppress(OSError):
                 name.unlink()
@@ -254,6 +257,15 @@ class Workshop:
                 for entry in self.path.iterdir():
                     shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
         return tuple(left.values())
+
+    def _kill_what_runs(self, killed: dict[int, str]) -> bool:
+        """Whether there was anything to kill; notes it in `killed`. Again and again: it may be starting others."""
+        found = self.running()
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        killed.update(found)
+        return bool(found)
 
     def _shared_memory(self) -> list[Path]:
         """The pools of our instances; only the owner of the directory can know that nobody wants them any more."""

@@ -86,7 +86,8 @@ set +e
 chroot "$root" setpriv --reuid="$(chroot "$root" id -u "$user")" --regid="$(chroot "$root" id -g "$user")" \
     --clear-groups env -i "${settings[@]}" HOME="$home" USER="$user" LC_ALL=C TERM=dumb \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    /bin/sh -c "cd '$target' && $*" </dev/null
+    /bin/sh -c "cd '$target' || exit
+$*" </dev/null
 code=$?
 echo "fresh_debian: exit code $code" >&2
 exit "$code"
