@@ -353,8 +353,11 @@ def _demonstrate(directory: str, keep: bool, duration_s: float) -> int:
     if code == 0 and killed:
         code, trouble = 70, f"had to be killed in the end: {', '.join(killed)}"
     if trouble:
-        print(f"deploy/demo: {trouble}", file=sys.stderr)
-        print(f"deploy/demo: {'kept' if kept else 'removed'}: {shop.path}; nothing is left running", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"deploy/demo: {trouble}", file=sys.stderr)
+            print(
+                f"deploy/demo: {'kept' if kept else 'removed'}: {shop.path}; nothing is left running", file=sys.stderr
+            )
         return code
     if code:
         return code
