@@ -116,6 +116,9 @@ def start(
         )
     if line:
         said = json.loads(line)
+        if "error" in said:
+            process.wait()
+            raise DaemonFailedError(str(said["error"]), int(said["exit_code"]))
         # Deliberately not waited for: it outlives us. Tell subprocess so, or it would warn.
         process.returncode = 0
         return Started(int(said["pid"]), str(said["text"]))
@@ -208,7 +211,7 @@ def _wait_ended(files: DaemonFiles, pid: int, patience_s: float) -> bool:
 
 
 def _read_line(fd: int, deadline: float) -> bytes | None:
-    """The line a daemon writes when ready; b"" if it ended first, None at the deadline."""
+    """The line a daemon writes when it is ready or has failed; b"" if it ended before, None at the deadline."""
     data = b""
     while not data.endswith(b"\n"):
         left_s = deadline - time.monotonic()

@@ -122,7 +122,8 @@ def run_daemon(
 ) -> None:
     """Run `serve` in this process until it ends. `overrides` are settings given as flags.
 
-    `ready_fd` is the pipe of a waiting `start`: it gets one JSON line when the daemon is ready, and is closed.
+    `ready_fd` is the pipe of a waiting `start`: it gets one JSON line when the daemon is ready or has failed, and is
+    closed.
     Raises the ReplicateError the daemon ended with, an InternalError for anything else, AlreadyRunningError.
     """
     os.umask(0o077)
@@ -212,6 +213,9 @@ class _Frame:
         self._write_status(error="" if failure is None else str(failure), exit_code=failure.exit_code if failure else 0)
         notify(f"STOPPING=1\nSTATUS={_one_line(context.text or context.state)}")
         context.log.info("daemon ended", state=context.state)
+        if failure is not None:
+            # Not only on standard error: that is a file of the instance, and its disk may be what is full.
+            self._tell_ready({"error": str(failure), "exit_code": failure.exit_code})
         self._close_ready()
         self._log_file.close()
 
@@ -284,11 +288,13 @@ class _Frame:
     def _ready(self, text: str) -> None:
         self._write_status()
         notify(f"READY=1\nSTATUS={_one_line(text)}")
-        if self._ready_fd is not None:
-            line = json.dumps({"pid": os.getpid(), "text": text, "facts": self._context.facts}, default=repr)
-            with suppress(OSError):  # whoever waited has gone; we serve all the same
-                os.write(self._ready_fd, line.encode() + b"\n")
+        self._tell_ready({"pid": os.getpid(), "text": text, "facts": self._context.facts})
         self._close_ready()
+
+    def _tell_ready(self, said: Mapping[str, object]) -> None:
+        if self._ready_fd is not None:
+            with suppress(OSError):  # whoever waited has gone; it makes no difference to us
+                os.write(self._ready_fd, json.dumps(said, default=repr).encode() + b"\n")
 
     def _close_ready(self) -> None:
         if self._ready_fd is not None:

@@ -210,7 +210,7 @@ class DaemonFiles:
             name=status.name,
             pid=status.pid,
             state=DEAD,
-            text=f"was {status.state}, and ended without a word",
+            text=f"was {status.state}, and ended without a word (killed, or its disk is full; see {self.log})",
             started_wall_ns=status.started_wall_ns,
             changed_wall_ns=status.changed_wall_ns,
             facts=status.facts,

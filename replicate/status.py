@@ -15,7 +15,9 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from replicate.consumers import read_consumer
@@ -25,8 +27,10 @@ from replicate.database.sqlite import open_region
 from replicate.errors import NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
 from replicate.instance import Instance
 from replicate.instance_file import PeerEntry, RegionEntry
+from replicate.limits import REGIONS_MAX
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.status_journal import problem_of_closed_journal
 from replicate.status_report import (
     DaemonReport,
     Finding,
@@ -53,6 +57,8 @@ class _Words:
     last_durable_seqno: int
     last_commit_wall_ns: int
     fatal_errno: int
+    region_done: tuple[int, ...]
+    """By region id: the last transaction that the region held when it was last committed to."""
 
 
 def collect(instance: Instance) -> Status:
@@ -61,7 +67,11 @@ def collect(instance: Instance) -> Status:
     now_wall_ns = time.time_ns()
     problems: list[Finding] = []
     words = _read_words(instance, problems)
-    regions = tuple(_region(instance, entry) for entry in instance.regions)
+    regions = tuple(_region(instance, entry, words) for entry in instance.regions)
+    if words is None:
+        text, do = problem_of_closed_journal(instance, max((r.last_seqno or 0 for r in regions), default=0))
+        if text and _read_words(instance, problems) is None:  # else somebody was just opening it
+            problems.append(Finding("error", f"the journal can not be opened: {text}", do))
     journal = _journal(instance, words, regions)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
@@ -98,6 +108,7 @@ def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
             last_durable_seqno=words[word.LAST_DURABLE_SEQNO],
             last_commit_wall_ns=words[word.LAST_COMMIT_WALL_NS],
             fatal_errno=words[word.FATAL],
+            region_done=tuple(words[word.REGION_DONE : word.REGION_DONE + REGIONS_MAX]),
         )
     finally:
         memory.close()
@@ -116,7 +127,6 @@ def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionRepo
             if number != entry.name and number.isdigit():
                 first_seqnos.append(int(number))
     disk = os.statvfs(instance.journal_directory)
-    total, free = disk.f_blocks - disk.f_bfree + disk.f_bavail, disk.f_bavail
     cap_bytes = instance.config.journal.cap_bytes
     return JournalReport(
         is_open=words is not None,
@@ -129,32 +139,68 @@ def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionRepo
         bytes=used_bytes,
         cap_bytes=cap_bytes,
         cap_percent=round(100 * used_bytes / cap_bytes, 2),
-        disk_percent=round(100 * (1 - free / total), 2) if total else 100.0,
-        disk_free_bytes=free * disk.f_frsize,
+        disk_percent=_fill_percent(disk),
+        disk_free_bytes=disk.f_bavail * disk.f_frsize,
         durability=instance.config.journal.durability,
         fatal_errno=words.fatal_errno if words else 0,
     )
 
 
-def _region(instance: Instance, entry: RegionEntry) -> RegionReport:
+def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> RegionReport:
     try:
+        disk_percent = _disk_percent(instance, entry)
         connection = open_region(entry.path, readonly=True, busy_timeout_ms=0)
         try:
             check_region_identity(
                 connection, region=entry.uuid, network=instance.content.network, where=str(entry.path)
             )
-            return RegionReport(entry.name, str(entry.path), region_seqno(connection))
+            last_seqno = region_seqno(connection)
         finally:
             connection.close()
     except ReplicateError as error:
         return RegionReport(entry.name, str(entry.path), None, str(error))
+    problem = ""
+    # The words were read before, and a region never goes back.
+    if words is not None and last_seqno < words.region_done[entry.region_id]:
+        problem = (
+            f"REGION_REPLACED: it holds transactions up to {last_seqno}, it held {words.region_done[entry.region_id]} "
+            f"before: this is an old copy [{entry.path}]. Put the right file back, or seed this instance anew"
+        )
+    return RegionReport(entry.name, str(entry.path), last_seqno, problem, disk_percent)
+
+
+def _disk_percent(instance: Instance, entry: RegionEntry) -> float:
+    """How full the region's file system is; 0.0 where it is the journal's, which is reported already."""
+    with suppress(OSError):
+        if os.stat(entry.path.parent).st_dev != os.stat(instance.journal_directory).st_dev:
+            return _fill_percent(os.statvfs(entry.path.parent))
+    return 0.0
+
+
+def _fill_percent(disk: os.statvfs_result) -> float:
+    total = disk.f_blocks - disk.f_bfree + disk.f_bavail
+    return round(100 * (1 - disk.f_bavail / total), 2) if total else 100.0
 
 
 def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, Any]]:
     said: DaemonStatus | None = DaemonFiles(instance.path, name).read_status()
     if said is None:
         return DaemonReport(name, "never started", 0, ""), {}
-    return DaemonReport(name, said.state, said.pid, said.text, said.error), said.facts
+    report = DaemonReport(name, said.state, said.pid, said.text, said.error)
+    if report.is_running and _is_frozen(said.pid):
+        report = replace(report, is_frozen=True)
+    facts = dict(said.facts)
+    if not report.is_running and isinstance(facts.get("lag_s"), float) and facts["lag_s"] > 0:
+        # It measured until it ended; what was not applied then has grown older since, or is applied now.
+        facts["lag_s"] += max(0.0, (time.time_ns() - said.changed_wall_ns) / 1e9)
+    return report, facts
+
+
+def _is_frozen(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process: it then neither works nor says so."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
 
 
 def _peer(
@@ -221,7 +267,8 @@ def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> 
         last_durable_seqno=journal.last_durable_seqno,
         receiver_backlog=max(0, received - applied) if received is not None else None,
         backlog=backlog,
-        lag_s=_lag_s(backlog, {**update_facts, **facts}, journal.last_commit_wall_ns, now_wall_ns),
+        # Our newest commit is applied, so its age says nothing of what is not; the receiver's measure does.
+        lag_s=_lag_s(backlog, {**update_facts, **facts}, 0, now_wall_ns),
         pool_percent=float(percent) if isinstance(percent, (int, float)) else None,
     )
 

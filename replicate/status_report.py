@@ -57,6 +57,8 @@ class DaemonReport:
     pid: int
     text: str
     error: str = ""
+    is_frozen: bool = False
+    """The process is there, and a signal (SIGSTOP) or a debugger has stopped it."""
 
     @property
     def is_running(self) -> bool:
@@ -110,12 +112,14 @@ class ReceivingReport:
 
 @dataclass(frozen=True, slots=True)
 class RegionReport:
-    """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when it can be read."""
+    """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when all is well with it;
+    `disk_percent` how full its file system is, 0.0 where that is the journal's."""
 
     name: str
     path: str
     last_seqno: int | None
     problem: str = ""
+    disk_percent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,11 @@ def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving:
         return "the journal: it takes no more transactions"
     if receiving is not None:
         return _receiving_bottleneck(receiving)
-    behind = [peer for peer in peers if peer.backlog is None or peer.backlog > 0 or not peer.source.is_running]
+    behind = [
+        peer
+        for peer in peers
+        if peer.backlog is None or peer.backlog > 0 or not peer.source.is_running or not peer.is_connected
+    ]
     if not behind:
         return ""
     worst = max(behind, key=lambda peer: (peer.backlog is None, peer.backlog or 0))
@@ -158,6 +166,8 @@ def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving:
 def _peer_bottleneck(peer: PeerReport) -> str:
     if not peer.source.is_running:
         return f"the Source Server for {peer.name}: it does not run"
+    if peer.source.is_frozen:
+        return f"the Source Server for {peer.name}: it is frozen"
     if not peer.is_connected:
         return f"the connection to {peer.name} at {peer.address}"
     if peer.is_paused:
@@ -237,6 +247,10 @@ def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[F
     for region in regions:
         if region.problem:
             yield Finding("error", f"region {region.name}: {region.problem}")
+        severity = fill_severity(region.disk_percent)
+        if severity is not None:
+            percent = f"{region.disk_percent:.0f} % full (above {_mark(region.disk_percent)})"
+            yield Finding(severity, f"the disk of region {region.name} is {percent}", "make room there")
     if not regions:
         do = "replicate region add PATH" if role == "primary" else "replicate seed --from PRIMARY"
         yield Finding("note", "there is no region yet", do)
@@ -244,9 +258,15 @@ def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[F
 
 def _daemon_finding(daemon: DaemonReport, verb: str) -> Iterator[Finding]:
     if daemon.is_running:
+        if daemon.is_frozen:
+            text = f"{daemon.name} is frozen: a signal (SIGSTOP) or a debugger has stopped process {daemon.pid}"
+            yield Finding("error", text, f"kill -CONT {daemon.pid}")
         return
-    if daemon.state in ("failed", "dead"):
-        yield Finding("error", f"{daemon.name} {daemon.state}: {daemon.error or daemon.text}", verb)
+    if daemon.error:
+        # The error says itself what to do first.
+        yield Finding("error", f"{daemon.name} {daemon.state}: {daemon.error}", f"mend that; then {verb}")
+    elif daemon.state in ("failed", "dead"):
+        yield Finding("error", f"{daemon.name} {daemon.state}: {daemon.text}", verb)
     else:
         yield Finding("warning", f"{daemon.name} does not run ({daemon.state})", verb)
 

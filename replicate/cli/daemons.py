@@ -6,7 +6,7 @@ Refuses to know: which daemon it is; source.py, receiver.py and update.py say th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ from replicate.errors import NotFoundError, ReplicateError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from click.decorators import FC
+
     from replicate.daemon import Serve
 
 set_option = click.option(
@@ -27,7 +29,7 @@ set_option = click.option(
 ready_fd_option = click.option("--ready-fd", type=int, hidden=True)
 
 
-def timeout_option(what: str) -> click.decorators.FC:
+def timeout_option(what: str) -> Callable[[FC], FC]:
     """`--timeout`, in seconds."""
     return click.option("--timeout", "timeout_s", type=click.FloatRange(0, 3600), metavar="SECONDS", help=what)
 

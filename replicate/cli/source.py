@@ -34,11 +34,14 @@ def _verbs(peer: str | None) -> tuple[str, daemons.Verbs]:
 
 
 def _names(peer: str | None) -> list[str]:
-    """The one named, else all that ever ran or could."""
-    if peer is not None:
-        return [f"source-{peer}"]
-    known = {f"source-{entry.name}" for entry in open_instance().peers}
-    return sorted(known | {n for n in daemon_names(instance_path()) if n.startswith("source-")})
+    """The one named, else all that ever ran or could. NotFoundError for a name that neither is nor was a peer."""
+    ran = {name for name in daemon_names(instance_path()) if name.startswith("source-")}
+    if peer is None:
+        return sorted(ran | {f"source-{entry.name}" for entry in open_instance().peers})
+    name = f"source-{peer}"
+    if name not in ran:
+        open_instance().peer(peer)
+    return [name]
 
 
 @source.command()
