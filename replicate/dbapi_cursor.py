@@ -96,20 +96,14 @@ class Cursor:
         try:
             sets = (bindings(parameters, sql) for parameters in seq_of_parameters)
             if statement.verb is Verb.WRITE:
-                gives_rows = transactions.run_many(
-                    self._apsw, statement, sets, implicit=connection._isolation_level is not None
-                )
-            else:
-                gives_rows = False
-                for parameters in sets:
-                    rows = transactions.run(self._apsw, statement, parameters, implicit=False)
-                    gives_rows = bool(rows) or (rows is None and next(self._apsw, _END) is not _END)
-                    if gives_rows:
-                        break
-            if gives_rows:
-                self._apsw.close(True)
-                self._apsw = connection._open().cursor()
+                transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
+            elif statement.verb is Verb.READ:
                 raise ProgrammingError("executemany() can only execute DML statements.")
+            else:
+                for parameters in sets:
+                    if transactions.run(self._apsw, statement, parameters, implicit=False) is None:
+                        for _ in self._apsw:
+                            pass
             if statement.dml:
                 self.rowcount = transactions.changed
         except BaseException as error:

@@ -16,6 +16,7 @@ from replicate.database.capture import Capture
 from replicate.database.capture_tables import TableMap, read_table_map
 from replicate.database.guards import install_guards
 from replicate.database.names import OWN_PREFIX, quote
+from replicate.database.row_statements import LEGACY_ALTER
 from replicate.database.schema import (
     ROWID_NAMES,
     record_definitions,
@@ -75,6 +76,13 @@ class SchemaChanges:
 
     def _check_definable(self, statement: Statement) -> None:
         kind, words = statement.kind, statement.words
+        if statement.keyword == "ALTER" and self._legacy() and self.connection.pragma("foreign_keys"):
+            raise NotSupportedError(
+                "ALTER TABLE under legacy_alter_table does something else with foreign_keys on than with them off, as "
+                "they are on the other site",
+                where=self.region,
+                do="PRAGMA legacy_alter_table = OFF, or PRAGMA foreign_keys = OFF before the transaction",
+            )
         if kind == "VIRTUAL TABLE":
             raise NotSupportedError(
                 f"virtual table {statement.name} can not be replicated",
@@ -109,12 +117,10 @@ class SchemaChanges:
                     (statement.name,),
                 ).get
             )
-        legacy = statement.keyword == "ALTER" and bool(connection.pragma("legacy_alter_table"))
-        if legacy:
-            capture.statement("PRAGMA legacy_alter_table = ON")
-        capture.statement(text)
-        if legacy:
-            capture.statement("PRAGMA legacy_alter_table = OFF")
+        on, off = LEGACY_ALTER if statement.keyword == "ALTER" and self._legacy() else ("", "")
+        for one in (on, text, off):
+            if one:
+                capture.statement(one)
         if statement.kind == "TABLE":
             install_guards(connection, user_tables(connection))
         recorded = record_definitions(connection, region=self.region)
@@ -129,6 +135,9 @@ class SchemaChanges:
                     definition.table,
                     connection.execute(f"SELECT {', '.join(names)} FROM main.{table}", can_cache=False),
                 )
+
+    def _legacy(self) -> bool:
+        return bool(self.connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, -1))
 
     def _schema_version(self) -> int:
         version: Any = self.connection.execute("PRAGMA main.schema_version").get

@@ -110,17 +110,17 @@ class Transactions(SchemaChanges):
         self._control(cursor, statement, bindings)
         return _NO_ROWS
 
-    def run_many(self, cursor: apsw.Cursor, statement: Statement, sets: Iterable[Any], *, implicit: bool) -> bool:
-        """Run a data change once for each set of bindings; `changed` is the sum. Returns whether one of them gave a
-        row."""
+    def run_many(self, cursor: apsw.Cursor, statement: Statement, sets: Iterable[Any], *, implicit: bool) -> None:
+        """Run a data change once for each set of bindings; `changed` is the sum. Rows that it returns are thrown away,
+        and such a run does not count (as in CPython 3.11)."""
         total = 0
-        if self.stage is Stage.NONE and not (implicit and statement.dml):
+        implicit = implicit and statement.dml
+        if statement.rows or (self.stage is Stage.NONE and not implicit):
             for bindings in sets:
-                if self._write(cursor, statement, bindings, False):
-                    return True
-                total += self.changed
+                rows = self._write(cursor, statement, bindings, implicit)
+                total += 0 if rows else self.changed
             self.changed = total
-            return False
+            return
         fresh = self.stage is not Stage.WRITER and self._become_writer(self.begin_text)
         connection, capture = self.connection, self.capture
         mark, running = capture.mark(), False
@@ -133,12 +133,8 @@ class Transactions(SchemaChanges):
                 running = False
                 total += connection.changes()
 
-        gives_rows = False
         try:
             cursor.executemany(statement.text, feed())
-            gives_rows = statement.rows and next(cursor, None) is not None
-            if gives_rows:
-                cursor.close(True)
         except BaseException as error:
             if running:
                 self._after_failure(mark, statement, error, fresh=fresh, own=False)
@@ -147,7 +143,6 @@ class Transactions(SchemaChanges):
             raise
         self.changed = total
         self._check_refusal(None, own=False)
-        return gives_rows
 
     def commit(self) -> None:
         """COMMIT, through the door if anything was written. After a failure `stage` says whether the transaction
@@ -411,7 +406,9 @@ class Transactions(SchemaChanges):
                     do="Roll back",
                 )
             )
-        elif not rows_kept:
+        elif rows_kept:
+            capture.doubt_sequences()
+        else:
             capture.cut(mark)
         if own:
             if rows_kept:

@@ -12,7 +12,7 @@ The hook must never raise: SQLite stores the row all the same (measured). So any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ import msgpack
 
 from replicate.database.capture_tables import CapturedTable, TableMap
 from replicate.database.names import is_internal, is_own
+from replicate.database.schema import COUNTERS
 from replicate.errors import InternalError, NotSupportedError, ReplicateError
 from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PART_BYTES, PARTITION_DEFAULT
 from replicate.transaction import MASK_BITS_MAX, Op, TableDefinition
@@ -35,6 +36,18 @@ _FRAME_ROOM: Final = 128
 _INSERT: Final = apsw.SQLITE_INSERT
 _UPDATE: Final = apsw.SQLITE_UPDATE
 _NO_CHANGE: Final = apsw.no_change
+
+
+def _with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    """An UPDATE's new values where APSW takes 0.0 and -0.0 for the same: they are two."""
+    values = update.new
+    assert values is not None
+    return [
+        values[at]
+        if value is _NO_CHANGE and type(old[at]) is float and old[at] == 0.0 and str(old[at]) != str(values[at])
+        else value
+        for at, value in enumerate(new)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,8 @@ class _Context(NamedTuple):
     defines: bool
     schema_changed: bool
     refusal: BaseException | None
+    doubt: bool = False
+    """Whether the counters of AUTOINCREMENT may be other than the rows that were inserted make them."""
 
 
 class Mark(NamedTuple):
@@ -239,21 +254,30 @@ class Capture:
             self._note(captured)
             self._append(captured.insert_prefix + self._pack(list(image)))
 
+    def doubt_sequences(self) -> None:
+        """Rows may have been inserted without their counter, or a counter was written by hand (INSERT OR FAIL keeps
+        rows and raises no counter, measured): all counters travel."""
+        if self._context.tables.autoincrement:
+            self._counting = True
+            self._context = self._context._replace(doubt=True)
+
     def close_sequences(self) -> None:
-        """Put the AUTOINCREMENT counters that moved into the stream. Before each schema change, and at commit."""
+        """Put the AUTOINCREMENT counters that moved, or may have, into the stream. Before each schema change, and at
+        commit."""
         if not self._counting:
             return
-        before, now = self._context.sequences, self._read_sequences()
-        for name in sorted(before.keys() | now.keys()):
-            old, new = before.get(name), now.get(name)
-            table = self._tables.get(name)
-            if old != new and table is not None:
+        context, now = self._context, self._read_sequences()
+        for name, table in self._tables.items():
+            if table is None or not table.counts:
+                continue
+            old, new = context.sequences.get(name), now.get(name)
+            if old != new or context.doubt:
                 self._note(table)
                 self._emit(Op.SEQUENCE, table.definition.table_id, 0, [old, new])
-        self._context = self._context._replace(sequences=now)
+        self._context = self._context._replace(sequences=now, doubt=False)
 
     def _read_sequences(self) -> Mapping[str, int]:
-        rows: list[Any] = self._connection.execute("SELECT name, seq FROM main.sqlite_sequence").fetchall()
+        rows: list[Any] = self._connection.execute(COUNTERS).fetchall()
         return dict(rows)
 
     def _use(self, tables: TableMap) -> None:
@@ -285,6 +309,8 @@ class Capture:
                 old, new = update.old, update.update
                 assert old is not None
                 assert new is not None
+                if 0.0 in old:
+                    new = _with_zeros(update, old, new)
                 if not table.plain:
                     old, new = table.images(update, old, new)
                 mask, bit, values = 0, 1, []
@@ -342,7 +368,7 @@ class Capture:
 
     def _stranger(self, name: str) -> None:
         if name == "sqlite_sequence":
-            self._counting = self._context.tables.autoincrement
+            self.doubt_sequences()
         if name in self._tables:
             return
         if is_own(name) or is_internal(name):

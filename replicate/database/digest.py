@@ -24,7 +24,14 @@ import msgpack
 from xxhash import xxh3_128
 
 from replicate.database.names import quote
-from replicate.database.schema import definition_difference, read_definition, rowid_name, schema_objects, user_tables
+from replicate.database.schema import (
+    COUNTERS,
+    definition_difference,
+    read_definition,
+    rowid_name,
+    schema_objects,
+    user_tables,
+)
 from replicate.database.sqlite import translate
 from replicate.transaction import TableDefinition
 
@@ -32,7 +39,7 @@ CHUNK_ROWS: Final = 500
 """Part of the canonical encoding: another number gives other digests."""
 
 SEQUENCES: Final = "sqlite_sequence"
-_SEQUENCE_QUERY: Final = f"SELECT name, seq FROM main.{SEQUENCES} ORDER BY name, seq"
+_SEQUENCE_QUERY: Final = COUNTERS + " ORDER BY name, seq"
 DIFFERENCES_DEFAULT: Final = 10
 
 Progress = Callable[[str, int], None]

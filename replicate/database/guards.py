@@ -48,7 +48,7 @@ def guard_statements(table: str) -> tuple[str, ...]:
     """The three CREATE TRIGGER statements of a table."""
     message = quote_text(f"table {table} is replicated: write through replicate.connect()")
     return tuple(
-        f"CREATE TRIGGER {quote(guard_name(operation, table))} BEFORE {operation.upper()} ON {quote(table)} "
+        f"CREATE TRIGGER {quote(guard_name(operation, table))} AFTER {operation.upper()} ON {quote(table)} "
         f"WHEN {GUARD_FUNCTION}() BEGIN SELECT RAISE(ABORT, {message}); END"
         for operation in _OPERATIONS
     )

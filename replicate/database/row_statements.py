@@ -25,8 +25,13 @@ _FORBIDDEN: Final = {
     apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT or ROLLBACK",
     apsw.SQLITE_SAVEPOINT: "SAVEPOINT",
 }
+_PRAGMAS: Final = ("quick_check", "user_version", "application_id")
+"""The first is what ALTER TABLE runs itself; the others are an application's, and travel."""
 _HARMLESS: Final = (apsw.SQLITE_READ, apsw.SQLITE_ANALYZE, apsw.SQLITE_REINDEX)
 _WRITES: Final = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+
+LEGACY_ALTER: Final = {"PRAGMA legacy_alter_table = ON": 1, "PRAGMA legacy_alter_table = OFF": 0}
+"""How an ALTER under the old rules travels: between these two texts, in one transaction (ORMs' migrations do that)."""
 
 
 def local_rowid_name(connection: apsw.Connection, definition: TableDefinition) -> str:
@@ -169,19 +174,24 @@ def set_sequence(connection: apsw.Connection, table: str, value: int | None) -> 
 def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int) -> None:
     """Run the text of a schema change from the stream; nothing but a schema change of the main schema gets through.
 
+    The texts of LEGACY_ALTER set the rules of the following ALTER. The caller puts the new rules back after a rollback.
     Raises NotSupportedError naming what the text tried beyond that, ConflictError if SQLite refuses the change here
     although it passed where it came from. Our own bookkeeping can not be named by it.
     """
+    legacy = LEGACY_ALTER.get(statement)
+    if legacy is not None:
+        connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, legacy)
+        return
     refused: list[str] = []
     dropped: set[str] = set()
 
     def authorize(action: int, first: str | None, second: str | None, schema: str | None, trigger: str | None) -> int:
         what = None
-        if action == apsw.SQLITE_DROP_TABLE and first is not None:
+        if action in (apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_VIEW) and first is not None:
             dropped.add(first)
         if action in _FORBIDDEN:
             what = _FORBIDDEN[action]
-        elif action == apsw.SQLITE_PRAGMA and first != "quick_check":  # ALTER TABLE runs this one itself
+        elif action == apsw.SQLITE_PRAGMA and first not in _PRAGMAS:
             what = f"PRAGMA {first}"
         elif action in _WRITES and first not in dropped and not str(first).lower().startswith("sqlite_"):
             what = f"a write to rows of {first}"

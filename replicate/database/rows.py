@@ -99,6 +99,7 @@ class RowApplier:
         self._plans: dict[tuple[int, int, Any], str] = {}
         self._counted: dict[tuple[int, int, Any], str] = {}
         self._sequences: dict[str, int | None] = {}
+        self._schema_changed = False
 
     @property
     def definitions(self) -> Mapping[int, TableDefinition]:
@@ -106,7 +107,11 @@ class RowApplier:
         return self._definitions
 
     def begin(self) -> None:
-        """Forget what an earlier local transaction may have taken back: values of sqlite_sequence."""
+        """Forget what an earlier local transaction may have taken back: values of sqlite_sequence, rules of ALTER."""
+        if self._schema_changed:
+            self._schema_changed = False
+            self._connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, 0)
+            self._plans.clear()
         for plan in self._counted:
             self._plans.pop(plan, None)
         self._counted.clear()
@@ -240,6 +245,7 @@ class RowApplier:
         if not isinstance(values, list | tuple) or len(values) != 1 or not isinstance(values[0], str):
             raise JournalDamagedError("a schema change carries no statement", seqno=self.seqno)
         self.forget_plans()
+        self._schema_changed = True
         row_statements.run_schema_change(self._connection, values[0], seqno=self.seqno)
         forget_dropped(self._connection)
         install_guards(self._connection, user_tables(self._connection))

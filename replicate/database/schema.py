@@ -27,6 +27,10 @@ OWNER: Final = "main"
 """SQLite has no owners; the name of the schema stands in its place."""
 
 ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
+COUNTERS: Final = "SELECT name, seq FROM main.sqlite_sequence WHERE seq IS NOT 0"
+"""The counters of AUTOINCREMENT that count. One that stands at 0 and none at all are the same: SQLite makes such a row
+when an INSERT has found no rows to insert, and tells no hook of it (measured)."""
+
 _GENERATED: Final = (2, 3)
 """`hidden` of PRAGMA table_xinfo: VIRTUAL and STORED generated columns."""
 
@@ -319,10 +323,12 @@ def is_autoincrement(connection: apsw.Connection, table: str) -> bool:
 
 
 def sequence_value(connection: apsw.Connection, table: str) -> int | None:
-    """The table's value in sqlite_sequence; None if there is none."""
+    """The table's counter in sqlite_sequence; None if there is none, or it stands at 0 (see COUNTERS)."""
     if not connection.table_exists("main", "sqlite_sequence"):
         return None
-    value: int | None = connection.execute("SELECT seq FROM main.sqlite_sequence WHERE name = ?", (table,)).get
+    value: int | None = connection.execute(
+        "SELECT seq FROM main.sqlite_sequence WHERE name = ? AND seq IS NOT 0", (table,)
+    ).get
     return value
 
 

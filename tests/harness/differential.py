@@ -1,0 +1,219 @@
+"""Plain SQLite, a primary and its secondary under the same program; all three must end up the same.
+
+Guarantees: the plain side is a process of its own without our code; the primary is written through
+`replicate.connect()` and the real door; the secondary takes the primary's journal through the real applier. Every
+step's outcome is compared, and in the end every table, rowid by rowid, typed value by typed value.
+Refuses to know: where programs come from.
+
+Two things are told apart from errors. A statement that we refuse by name is not run on the plain side, and both roll
+back. A busy database rolls back on both sides too: what an application does then is not what is tested here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from replicate import connect
+from replicate.compare import compare
+from replicate.settings import UpdateConfig
+from tests.harness.pair import Pair, work_all
+from tests.harness.sql_calls import Calls, Content, Outcome, content
+from tests.harness.sql_programs import Step
+
+ROOT = Path(__file__).resolve().parents[2]
+_REFUSALS = ("NOT_SUPPORTED",)
+_ERROR = apsw.SQLITE_ERROR
+_FOREIGN_KEY = apsw.SQLITE_CONSTRAINT_FOREIGNKEY
+
+
+class Plain:
+    """The plain side: one process for many programs."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.harness.plain_sqlite"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def ask(self, request: str, argument: Any = None) -> Any:
+        """One request and its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pickle.dump((request, argument), self._process.stdin)
+        self._process.stdin.flush()
+        return pickle.load(self._process.stdout)
+
+
+class Divergence(AssertionError):
+    """The sides are not the same."""
+
+
+class Street:
+    """One program's three databases. `refused`: how often we refused by name; `steps`: how many were run."""
+
+    def __init__(self, directory: Path, plain: Plain, script: str, pragmas: tuple[str, ...] = ()) -> None:
+        self.refused = self.steps = 0
+        self.plain_side = True
+        self.log: list[str] = []
+        self._plain = plain
+        self.pair = Pair.create(directory, script)
+        for instance in (self.pair.primary, self.pair.secondary):
+            (instance.path / "replicate.toml").write_text('[journal]\ndurability = "off"\npool_bytes = 1048576\n')
+            instance.reload()
+        self.pair.seed()
+        plain.ask("begin", (script, pragmas, str(directory / "plain.db")))
+        path = self.pair.primary.path
+        self.calls = Calls(lambda level: connect(path, timeout=0, isolation_level=level), pragmas)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.calls.close()
+
+    def step(self, step: Step) -> None:
+        """Run one step on the primary and on the plain side; Divergence unless the outcomes are equal."""
+        self.steps += 1
+        ours = self.calls.perform(step)
+        self.log.append(f"{step} -> {ours} {self.calls.error or ''}")
+        if getattr(self.calls.error, "code", None) in _REFUSALS:
+            self.refused += 1
+            if step.kind in ("script", "with", "many"):
+                raise Refused  # a part of it may have been run
+            self._roll_back(step.connection)
+            return
+        if _is_busy(self.calls.error) and self._may_be_busy(step.connection, self.calls.error):
+            self._roll_back(step.connection)
+            return
+        if not self.plain_side:
+            return
+        if "foreign key mismatch" in str(self.calls.error):
+            raise Refused  # plain SQLite does not look at a table's references where it has no triggers
+        theirs: Outcome = self._plain.ask("step", step)
+        if ours != theirs and theirs[:2] == ("error", _FOREIGN_KEY) and not self._violations():
+            raise Refused  # an INSERT that failed has left plain SQLite a deferred violation that is none (measured)
+        if ours != theirs and ours[:2] == ("error", _ERROR) and theirs[0] == "error":
+            # A text that can not be prepared; plain SQLite may find that out later: it had seen no schema change yet.
+            if step.kind != "execute":
+                raise Refused
+            self._roll_back(step.connection)
+            return
+        if ours != theirs:
+            raise Divergence(f"{step}\n ours:  {ours} ({self.calls.error})\n plain: {theirs}")
+
+    def _violations(self) -> list[Any]:
+        found: list[Any] = self.calls.connections[0].execute("PRAGMA foreign_key_check").fetchall()
+        return found
+
+    def _may_be_busy(self, number: int, error: Any) -> bool:
+        """Whether another connection writes, or this one has read what is old by now."""
+        others = [one for at, one in enumerate(self.calls.connections) if at != number]
+        return getattr(error, "code", None) == "BUSY_SNAPSHOT" or any(one.in_transaction for one in others)
+
+    def _roll_back(self, number: int) -> None:
+        self.calls.roll_back(number)
+        if self.plain_side:
+            self._plain.ask("roll back", number)
+
+    def finish(self) -> None:
+        """End every transaction."""
+        for number in range(len(self.calls.connections)):
+            self.step(Step(number, "commit"))
+            self.step(Step(number, "rollback"))
+
+    def prove(self, *, plain: bool = True, record_bytes: int = 64 * 1024, batch_transactions: int = 1000) -> None:
+        """Compare all sides, the secondary after it has applied everything. Divergence names the first difference."""
+        primary = read(self.pair.primary.region("main").path)
+        if plain:
+            same(self._plain.ask("content"), primary, "plain", "primary")
+        pair = self.pair
+        settings = UpdateConfig(batch_transactions=batch_transactions)
+        with pair.receive_pool() as pool, pair.applier(pool, settings) as applier:
+            while pair.deliver(pool, record_bytes=record_bytes) < pair.last_seqno():
+                work_all(applier)
+            work_all(applier)
+            if applier.applied_seqno != pair.last_seqno():
+                raise Divergence(f"applied {applier.applied_seqno} of {pair.last_seqno()}")
+        same(primary, read(pair.secondary.region("main").path), "primary", "secondary")
+        found = compare(pair.primary, pair.secondary, timeout_s=5)
+        if not found.equal:
+            raise Divergence(f"compare: {found}")
+
+
+class Refused(Exception):
+    """We refused a part of a step by name; the plain side can not be brought to the same state."""
+
+
+@contextlib.contextmanager
+def street(plain: Plain, script: str, pragmas: tuple[str, ...] = ()) -> Iterator[Street]:
+    """Three fresh databases with `script` in them, in memory."""
+    directory = Path(tempfile.mkdtemp(prefix="replicate-differential-", dir="/dev/shm"))
+    before = os.environ.get("REPLICATE_SHM_DIR")
+    try:
+        made = Street(directory, plain, script, pragmas)
+        try:
+            yield made
+        finally:
+            made.close()
+    finally:
+        shutil.rmtree(directory)
+        if before is None:
+            os.environ.pop("REPLICATE_SHM_DIR", None)
+        else:
+            os.environ["REPLICATE_SHM_DIR"] = before
+
+
+def run(
+    plain: Plain, script: str, steps: list[Step], pragmas: tuple[str, ...] = (), *, plain_side: bool = True, **how: int
+) -> Street:
+    """Run a program on all sides (with `plain_side`, else on two) and compare. Divergence carries the log of it."""
+    with street(plain, script, pragmas) as made:
+        made.plain_side = comparable = plain_side
+        try:
+            for step in steps:
+                made.step(step)
+            made.finish()
+        except Refused:
+            comparable = False
+            made.plain_side = False
+            made.finish()
+        except Divergence as error:
+            raise Divergence("\n".join([str(error), "pragmas " + str(pragmas), script, *made.log])) from None
+        try:
+            made.prove(plain=comparable, **how)
+        except Exception as error:
+            log = "\n".join([f"{type(error).__name__}: {error}", "pragmas " + str(pragmas), script, *made.log])
+            raise Divergence(log) from error
+    return made
+
+
+def read(path: Path) -> Content:
+    """A region's content."""
+    with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        return content(connection.execute)
+
+
+def same(one: Content, other: Content, first: str, second: str) -> None:
+    """Divergence unless both are equal."""
+    for name in sorted(one.keys() | other.keys()):
+        if one.get(name) != other.get(name):
+            raise Divergence(f"{name}:\n {first}: {one.get(name)}\n {second}: {other.get(name)}")
+
+
+def _is_busy(error: object) -> bool:
+    return str(getattr(error, "sqlite_errorname", None)).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))

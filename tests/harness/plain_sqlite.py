@@ -1,0 +1,155 @@
+"""Plain SQLite as CPython 3.11's sqlite3 uses it, in a few lines over APSW: the plain side of a differential test, as a
+process.
+
+Guarantees: the same SQLite release as ours, so that outcomes can be compared exactly, and none of our code: no door, no
+capture, no hook. Refuses to know: what outcomes should be.
+
+The standard library's own sqlite3 was tried first: its release differs from APSW's in what a failing statement leaves
+behind (STRICT tables with OR IGNORE), in last_insert_rowid, in RETURNING's affinities and in the digits of a REAL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import apsw
+
+from tests.harness.sql_calls import Calls, content
+
+_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE")
+
+
+class PlainCursor:
+    """What `execute` gives."""
+
+    def __init__(self, rows: list[tuple[Any, ...]], rowcount: int, lastrowid: int) -> None:
+        self._rows, self.rowcount, self.lastrowid = rows, rowcount, lastrowid
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """The rows."""
+        return self._rows
+
+
+class PlainConnection:
+    """As far as programs go, sqlite3.Connection."""
+
+    def __init__(self, path: str, isolation_level: str | None) -> None:
+        self._apsw = apsw.Connection(path)
+        self._apsw.set_busy_timeout(0)
+        self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
+        self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
+        self._level = isolation_level
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._apsw.in_transaction
+
+    def close(self) -> None:
+        """Close."""
+        self._apsw.close(True)
+
+    def commit(self) -> None:
+        """COMMIT if there is something to commit."""
+        if self._apsw.in_transaction:
+            self._apsw.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """ROLLBACK if there is something to roll back."""
+        if self._apsw.in_transaction:
+            self._apsw.execute("ROLLBACK")
+
+    def execute(self, text: str, parameters: Iterable[Any] = ()) -> PlainCursor:
+        """One statement."""
+        changes = self._prepare(text)
+        rows = list(self._apsw.execute(text, tuple(parameters)))
+        return PlainCursor(rows, self._apsw.changes() if changes else -1, self._apsw.last_insert_rowid())
+
+    def executemany(self, text: str, sets: Iterable[Any]) -> PlainCursor:
+        """One data change with each of the sets."""
+        self._prepare(text)
+        total = 0
+        for parameters in sets:
+            returned = self._apsw.execute(text, tuple(parameters)).fetchall()
+            total += 0 if returned else self._apsw.changes()
+        return PlainCursor([], total, 0)
+
+    def executescript(self, script: str) -> None:
+        """COMMIT, then all statements as they are."""
+        self.commit()
+        self._apsw.execute(script).fetchall()
+
+    def _prepare(self, text: str) -> bool:
+        changes = text.lstrip().upper().startswith(_CHANGES)
+        if changes and self._level is not None and not self._apsw.in_transaction:
+            with contextlib.suppress(apsw.BindingsError):
+                self._apsw.execute("EXPLAIN " + text).close(True)
+            self._apsw.execute(f"BEGIN {self._level}")
+        return changes
+
+    def __enter__(self) -> PlainConnection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.rollback()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[apsw.Connection]:
+    """An APSW connection, closed at the end."""
+    connection = apsw.Connection(path)
+    try:
+        yield connection
+    finally:
+        connection.close(True)
+
+
+def main() -> None:
+    """Serve requests, pickled, on the standard streams."""
+    calls: Calls | None = None
+    path = ""
+    read, write = sys.stdin.buffer, sys.stdout.buffer
+    while True:
+        try:
+            request, argument = pickle.load(read)
+        except EOFError:
+            return
+        answer: Any = None
+        if request == "begin":
+            script, pragmas, path = argument
+            if calls is not None:
+                calls.close()
+            with opened(path) as connection:
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                connection.execute(script).fetchall()
+            calls = Calls(partial(PlainConnection, path), pragmas)
+        elif calls is None:
+            raise AssertionError("nothing has begun")
+        elif request == "step":
+            answer = calls.perform(argument)
+        elif request == "roll back":
+            calls.roll_back(argument)
+        else:
+            with opened(path) as connection:
+                answer = content(connection.execute)
+        pickle.dump(answer, write)
+        write.flush()
+
+
+if __name__ == "__main__":
+    main()
