@@ -61,7 +61,9 @@ class RegionSession:
         self.door = door
         self.entry = door.instance.region(region_name)
         self.where = str(self.entry.path)
-        self._bit = 1 << self.entry.region_id
+        self._region_id = self.entry.region_id
+        self._region_name = f"region {self.entry.name}"
+        self._bit = 1 << self._region_id
         self._lock = FileLock(door.instance.locks_directory / f"region-{self.entry.region_id}.lock")
         self._pid = os.getpid()
         self.writable = door.instance.role == "primary"
@@ -92,7 +94,7 @@ class RegionSession:
         Raises NotPrimaryError, BusyError, SchemaChangedError, RegionDamagedError, JournalDamagedError, ForkedError.
         """
         self._check_writer()
-        self._lock.acquire(timeout_s, what=f"region {self.entry.name}")
+        self._lock.acquire(timeout_s, what=self._region_name)
         try:
             self._execute("BEGIN IMMEDIATE")
             if self._unfinished():
@@ -111,7 +113,7 @@ class RegionSession:
         work is there; the transaction then still stands as a reader and should be rolled back.
         """
         self._check_writer()
-        self._lock.acquire(timeout_s, what=f"region {self.entry.name}")
+        self._lock.acquire(timeout_s, what=self._region_name)
         try:
             if self._unfinished():
                 self._redo()  # now, or this transaction would meet it at every new try
@@ -282,7 +284,7 @@ class RegionSession:
 
     def _unfinished(self) -> bool:
         # In this order: whoever mends marks the region before the intent goes.
-        words, region = self.door.words, self.entry.region_id
+        words, region = self.door.words, self._region_id
         if words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bit:
             return True
         return bool(words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region])
@@ -294,12 +296,12 @@ class RegionSession:
         redo_region(self.door, self.entry)
 
     def _check_schema(self) -> None:
-        words, index = self.door.words, word.REGION_SCHEMA + self.entry.region_id
-        found = schema_version(self.connection)
-        if found != words[index]:
+        expected = self.door.words[self._schema_word]
+        found = self._run("PRAGMA main.schema_version").get
+        if found != expected:
             raise SchemaChangedError(
                 f"another client changed the schema of region {self.entry.name} "
-                f"(schema version {found}, ours {words[index]})",
+                f"(schema version {found}, ours {expected})",
                 where=self.where,
                 do="Run: replicate region release; then add the database again and seed the secondaries",
             )
@@ -313,7 +315,7 @@ class RegionSession:
 
     def _execute(self, sql: str) -> None:
         try:
-            self.connection.execute(sql)
+            self._run(sql)
         except apsw.Error as error:
             raise translate(error, where=self.where) from error
 

@@ -25,8 +25,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from replicate.commit_lock import CommitLock
 from replicate.durability import Durability
@@ -59,8 +58,7 @@ CSN_COUNTER_BITS: Final = 12
 clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allotted:
+class Allotted(NamedTuple):
     """A frame with the number that it will have; nothing of it is visible yet."""
 
     seqno: int

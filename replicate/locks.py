@@ -11,26 +11,28 @@ while `flock` taken before BEGIN served them about equally; that is why a region
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import time
 import weakref
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 from typing import Final
 
-from replicate.errors import BusyError, ForkedError, InternalError
+from replicate.errors import BusyError, ForkedError, InternalError, ReplicateError
 from replicate.instance_file import io_error
 
 SPIN_TRIES: Final = 20
 """Tries with nothing but a yield between them: an uncontended commit holds the lock for about 20 microseconds."""
+WATCH_EVERY: Final = 64
+"""Acquisitions between two looks whether the file still has its name: a system call, and not needed for a crash."""
 PAUSE_S_MIN: Final = 0.00005
 PAUSE_S_MAX: Final = 0.002
 """Between later tries. The longest is what a waiter loses at most once the lock is free; jitter keeps waiters from
 marching in step."""
 
 
-_EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+_EXCLUSIVE: Final = LOCK_EX | LOCK_NB
 _open: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
@@ -38,17 +40,19 @@ def _let_go_in_child() -> None:
     """A forked child closes its copies: a lock that its parent holds must not outlive a parent that is killed."""
     for lock in list(_open):
         lock.close()
+        lock.held = False
 
 
 class FileLock:
     """One holder's handle on one lock file. Not for use by several threads at once, nor in a forked child."""
 
-    __slots__ = ("__weakref__", "_fd", "_pid", "held", "path")
+    __slots__ = ("__weakref__", "_fd", "_pid", "_unwatched", "held", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.held = False
         self._pid = os.getpid()
+        self._unwatched = 0
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -61,30 +65,39 @@ class FileLock:
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free now."""
+        if self.held:
+            raise InternalError("a lock was taken twice by one holder", where=str(self.path))
+        try:
+            flock(self._fd, _EXCLUSIVE)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+        self._unwatched -= 1
+        if self._unwatched < 0:
+            self._unwatched = WATCH_EVERY
+            # A file that was unlinked, or that another was renamed over, has no name left: others lock another one.
+            if os.fstat(self._fd).st_nlink != 1:
+                flock(self._fd, LOCK_UN)
+                self._unwatched = 0
+                raise InternalError(
+                    "the lock file was removed or replaced while in use",
+                    where=str(self.path),
+                    do="Stop every process of this instance, then start them again; never delete lock files",
+                )
+        self.held = True
+        return True
+
+    def _failed(self, error: OSError | ValueError) -> ReplicateError:
         if os.getpid() != self._pid:
-            raise ForkedError(
+            return ForkedError(
                 "a lock was used in a forked child",
                 where=str(self.path),
                 do="Open a connection of its own in the child",
             )
-        if self.held:
-            raise InternalError("a lock was taken twice by one holder", where=str(self.path))
-        try:
-            fcntl.flock(self._fd, _EXCLUSIVE)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise io_error(error, "could not lock", str(self.path)) from error
-        # A file that was unlinked, or that another was renamed over, has no name left: others would lock another one.
-        if os.fstat(self._fd).st_nlink != 1:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-            raise InternalError(
-                "the lock file was removed or replaced while in use",
-                where=str(self.path),
-                do="Stop every process of this instance, then start them again; never delete lock files",
-            )
-        self.held = True
-        return True
+        if isinstance(error, OSError):
+            return io_error(error, "could not lock", str(self.path))
+        return InternalError("a lock was used after it was closed", where=str(self.path))
 
     def acquire(self, timeout_s: float, *, what: str = "the lock") -> None:
         """Take the lock, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held."""
@@ -114,7 +127,7 @@ class FileLock:
         ours)."""
         self.held = False
         if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            flock(self._fd, LOCK_UN)
 
     def close(self) -> None:
         """Give the lock up and close the descriptor. May be called twice."""

@@ -43,7 +43,7 @@ def redo_region(door: Door, entry: RegionEntry) -> int:
     """
     words = door.words
     target = int(words[word.REGION_APPENDED + entry.region_id])
-    # The killed writer may not have come to its sync, and a secondary's region (or a slot for a frame that is too large)
+    # The killed writer may not have come to its sync, and a secondary's region (or a slot without a frame, too large)
     # holds no record that could complete the journal.
     door.sync_to_end()
     connection = open_region(entry.path, applier=True)

@@ -3,7 +3,7 @@
     ["insert", region, id]          one row; answers its seqno, or [error code, text]
     ["large", region, id, rows]     a spooled transaction
     ["schema", region, sql, table]  a schema change
-    ["many", region, id, count]     that many transactions; answers the last seqno
+    ["many", region, id, count, n]  that many transactions, each a row of n characters; answers the last seqno
     ["begin", region, id]           begins and inserts; answers "begun"; ["commit", region] commits it
     ["arm", failpoint]              arms a failpoint from here on
     ["recover"]                     opens the door only
@@ -62,7 +62,8 @@ class Program:
         if verb == "many":
             seqno = 0
             for row_id in range(arguments[1], arguments[1] + arguments[2]):
-                seqno = instances.insert(session, row_id, timeout_s=30.0)
+                value = "x" * (arguments[3] if len(arguments) > 3 else 1)
+                seqno = instances.insert(session, row_id, value, timeout_s=30.0)
             return seqno
         if verb == "begin":
             self.begun[arguments[0]] = instances.begin_insert(session, arguments[1])

@@ -122,18 +122,18 @@ def test_fault_5_killed_twice_the_second_time_while_mending(tmp_path: Path, step
 @pytest.mark.parametrize("step", ["switch.before_create", "switch.after_create", "switch.between_words"])
 @pytest.mark.parametrize("reboot", [False, True])
 def test_fault_36_killed_in_a_segment_switch(tmp_path: Path, step: str, reboot: bool) -> None:
-    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20)
+    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20, durability="off")
     with Writer(instance) as live, Writer(instance, f"{step}:1:kill") as dying:
         live.ask("insert", "main", 1)
-        assert dying.ask("many", "main", 10_000, 100_000) is None
+        assert dying.ask("many", "main", 10_000, 100_000, 3000) is None
         assert dying.died()
         if reboot:
             live.close()
             lose_pool(instance)
             with session_of(instance) as session:
-                insert(session, 2)
+                insert(session, 2, "x" * 3000)
         else:
-            live.ask("insert", "main", 2)
+            live.ask("many", "main", 2, 1, 3000)
     found = check(instance)
     assert len(list(instance.journal_directory.glob("*.journal"))) == 2
     assert 2 in found.rows["main"]
@@ -178,9 +178,9 @@ def test_large_transactions_in_a_row_and_normal_ones_between(tmp_path: Path) -> 
 
 
 def test_a_large_transaction_takes_the_place_of_a_segment_that_a_killed_switch_left(tmp_path: Path) -> None:
-    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20)
+    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20, durability="off")
     with Writer(instance, "switch.after_create:1:kill") as dying, session_of(instance) as session:
-        assert dying.ask("many", "main", 10_000, 100_000) is None
+        assert dying.ask("many", "main", 10_000, 100_000, 3000) is None
         assert dying.died()
         session.commit(begin_large(session, 1, 300))
         insert(session, 500)
@@ -188,9 +188,9 @@ def test_a_large_transaction_takes_the_place_of_a_segment_that_a_killed_switch_l
 
 
 def test_a_large_transaction_takes_the_place_of_the_empty_newest_segment(tmp_path: Path) -> None:
-    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20)
+    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20, durability="off")
     with Writer(instance, "switch.after_create:1:kill") as dying:
-        assert dying.ask("many", "main", 10_000, 100_000) is None
+        assert dying.ask("many", "main", 10_000, 100_000, 3000) is None
         assert dying.died()
     lose_pool(instance)
     with Writer(instance) as other, session_of(instance) as session:

@@ -399,9 +399,9 @@ def test_a_failing_directory_sync_at_a_switch_is_fatal(tmp_path: Path, monkeypat
 
 def test_the_csn_rises_although_the_clock_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over a power loss behind a switch, when the newest segment tells no csn."""
-    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20)
+    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20, durability="off")
     with Writer(instance, "switch.after_create:1:kill") as dying:
-        assert dying.ask("many", "main", 10_000, 100_000) is None
+        assert dying.ask("many", "main", 10_000, 100_000, 3000) is None
     lose_pool(instance)
     monkeypatch.setattr("time.time_ns", lambda: 1_000_000_000)
     with session_of(instance) as session:

@@ -1,0 +1,171 @@
+"""Doors of a process: shared, given back, opened anew; histories; regions that are added in steps."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replicate import failpoint
+from replicate.commit import RegionSession
+from replicate.database.sqlite import is_region, open_region
+from replicate.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    PermissionRefusedError,
+    PoolReplacedError,
+)
+from replicate.failpoint import FailpointError
+from replicate.instance import Instance
+from replicate.opening import begin_journal, close_door, is_seeded, make_chain, open_door, require_seeded
+from replicate.pool import control as word
+from replicate.regions import add_region
+from replicate.transaction import Kind
+from tests.harness.instances import (
+    SCRIPT,
+    Writer,
+    check,
+    configure,
+    door_of,
+    insert,
+    lose_pool,
+    make_primary,
+    make_secondary,
+    session_of,
+)
+from tests.harness.regions import make_database
+
+
+@pytest.fixture(autouse=True)
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    directory = tmp_path / "shm"
+    directory.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
+    yield
+    failpoint.disarm()
+
+
+def test_a_process_has_one_door_and_its_last_user_closes_it(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    one, two = open_door(instance), open_door(Instance.open(instance.path))
+    assert one is two
+    close_door(one)
+    assert two.sync_to_end() >= 2
+    close_door(two)
+    old = open_door(instance)
+    assert old is not one
+    lose_pool(instance)
+    new = open_door(instance)
+    with pytest.raises(PoolReplacedError), old.locked():
+        pass
+    old.close()
+    new.close()
+
+
+def test_threads_open_one_door(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    lose_pool(instance)
+    doors: list[object] = []
+    threads = [threading.Thread(target=lambda: doors.append(open_door(instance))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, doors))) == 1
+    for door in doors:
+        close_door(door)  # type: ignore[arg-type]
+
+
+def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    with door_of(instance) as door:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                own = open_door(instance)
+                with own.locked(5):
+                    code = 0 if own is not door else 2
+                own.close()
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        with door.locked():
+            pass
+
+
+@pytest.mark.parametrize("step", ["append.before_write", "append.after_write", "finish.before_publish"])
+def test_killed_while_the_history_record_is_written(tmp_path: Path, step: str) -> None:
+    Instance.create(tmp_path / "alpha", role="primary")
+    configure(tmp_path / "alpha", pool_bytes=1 << 20)
+    instance = Instance.open(tmp_path / "alpha")
+    with Writer(instance, f"{step}:1:kill") as dying:
+        assert dying.ask("recover") is None
+        assert dying.died()
+    add_region(instance, make_database(tmp_path / "a.db", SCRIPT))
+    assert check(instance).kinds() == [Kind.HISTORY, Kind.TRANSACTION]
+
+
+def test_a_failed_opening_leaves_nothing_open(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "alpha", role="primary")
+    before = len(os.listdir("/proc/self/fd"))
+    failpoint.arm("append.before_write:1:raise")
+    with pytest.raises(FailpointError):
+        open_door(instance)
+    assert len(os.listdir("/proc/self/fd")) == before
+    open_door(instance).close()
+
+
+def test_a_secondary_is_seeded_first(tmp_path: Path) -> None:
+    primary = make_primary(tmp_path / "alpha")
+    bare = Instance.create(tmp_path / "gamma", role="secondary", network=primary.content.network)
+    assert not is_seeded(bare)
+    with pytest.raises(NotFoundError, match="seeded"):
+        require_seeded(bare)
+    with pytest.raises(NotFoundError, match="seeded"):
+        open_door(bare)
+    secondary = make_secondary(tmp_path / "beta", primary)
+    require_seeded(secondary)
+    with door_of(secondary) as door:
+        assert door.words[word.LAST_SEQNO] == 2
+        with door.locked():
+            position, catalogue = door.position(), door.catalogue()
+    begin_journal(secondary, position, catalogue)  # once more: what was there is replaced
+    assert make_chain(secondary).first_seqnos() == [3]
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+@pytest.mark.parametrize("step", ["commit.before_append", "append.after_write", "commit.after_commit"])
+def test_an_interrupted_add_is_finished_by_running_it_again(tmp_path: Path, step: str, reboot: bool) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    path = make_database(tmp_path / "b.db", SCRIPT)
+    failpoint.arm(f"{step}:1:raise")
+    with pytest.raises(FailpointError):
+        add_region(instance, path, name="two")
+    if reboot:
+        lose_pool(instance)
+    instance = Instance.open(instance.path)
+    if step == "commit.before_append":
+        with door_of(instance) as door, pytest.raises(NotFoundError, match="completely"):
+            RegionSession(door, "two")
+        add_region(instance, path, name="two")
+    with pytest.raises(AlreadyExistsError):
+        add_region(instance, path, name="two")
+    with session_of(Instance.open(instance.path), "two") as session:
+        insert(session, 1)
+    assert check(instance).rows["two"] == {1: "x"}
+
+
+def test_what_can_not_be_added(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    with pytest.raises(AlreadyExistsError):
+        add_region(instance, make_database(tmp_path / "b.db", SCRIPT), name="main")
+    connection = open_region(tmp_path / "b.db", plain=True)
+    assert not is_region(connection)
+    connection.close()
+    secondary = make_secondary(tmp_path / "beta", instance)
+    with pytest.raises(PermissionRefusedError, match="secondary"):
+        add_region(secondary, tmp_path / "b.db", name="two")
