@@ -123,6 +123,8 @@ class Transactions(SchemaChanges):
             return
         fresh = self.stage is not Stage.WRITER and self._become_writer(self.begin_text)
         connection, capture = self.connection, self.capture
+        if statement.counts or capture.tables.triggers_count:
+            capture.watch_sequences()
         mark, running = capture.mark(), False
 
         def feed() -> Iterator[Any]:
@@ -227,6 +229,8 @@ class Transactions(SchemaChanges):
             own = self.stage is Stage.NONE and not implicit
             fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
+        if statement.counts or capture.tables.triggers_count:
+            capture.watch_sequences()
         mark = capture.mark()
         try:
             cursor.execute(statement.text, bindings)

@@ -70,7 +70,8 @@ class _Context(NamedTuple):
     """What changes seldom within a transaction, and goes back with a mark."""
 
     tables: TableMap
-    sequences: Mapping[str, int]
+    sequences: Mapping[str, int] | None
+    """The counters of AUTOINCREMENT before the first statement that may move them; None before that."""
     partitions: frozenset[int]
     defines: bool
     schema_changed: bool
@@ -92,7 +93,7 @@ class Mark(NamedTuple):
         return self.context.refusal
 
 
-_FRESH: Final = _Context(TableMap({}, False), {}, frozenset(), False, False, None)
+_FRESH: Final = _Context(TableMap({}, False), None, frozenset(), False, False, None)
 
 
 class Capture:
@@ -115,7 +116,6 @@ class Capture:
         self._tables: dict[str, CapturedTable | None] = {}
         self._tables_of: TableMap | None = None
         self._last: CapturedTable | None = None
-        self._counting = False
         self._context = _FRESH
         self.active = False
         self.foreign = False
@@ -132,8 +132,7 @@ class Capture:
     def begin(self, tables: TableMap) -> None:
         """A transaction holds the region from here on. `tables`: as its snapshot has them."""
         self.clear()
-        sequences = self._read_sequences() if tables.autoincrement else {}
-        self._context = _Context(tables, sequences, frozenset(), False, False, None)
+        self._context = _Context(tables, None, frozenset(), False, False, None)
         self._take_tables(tables)
         self._start = self.mark()
         self.active = True
@@ -145,7 +144,7 @@ class Capture:
         self._spooled = self._changes = 0
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
         self._context = _FRESH
-        self.active = self._counting = False
+        self.active = False
         self._last = None
         if spool is not None and not adopted:
             spool.abort()
@@ -243,7 +242,7 @@ class Capture:
         for definition in changed:
             self._emit(Op.DEFINE, definition.table_id, definition.version, definition.pack())
         self._use(tables)
-        sequences = self._read_sequences() if tables.autoincrement else {}
+        sequences = self._read_sequences() if tables.autoincrement else None
         self._context = self._context._replace(defines=self._context.defines or bool(changed), sequences=sequences)
 
     def insert(self, table: str, rows: Any) -> None:
@@ -254,19 +253,25 @@ class Capture:
             self._note(captured)
             self._append(captured.insert_prefix + self._pack(list(image)))
 
+    def watch_sequences(self) -> None:
+        """A statement comes that may move counters of AUTOINCREMENT. (No hook tells of it if it inserts no row, as
+        INSERT OR IGNORE may: measured.)"""
+        if self._context.sequences is None and self._context.tables.autoincrement:
+            self._context = self._context._replace(sequences=self._read_sequences())
+
     def doubt_sequences(self) -> None:
         """Rows may have been inserted without their counter, or a counter was written by hand (INSERT OR FAIL keeps
         rows and raises no counter, measured): all counters travel."""
-        if self._context.tables.autoincrement:
-            self._counting = True
+        if self._context.sequences is not None:
             self._context = self._context._replace(doubt=True)
 
     def close_sequences(self) -> None:
         """Put the AUTOINCREMENT counters that moved, or may have, into the stream. Before each schema change, and at
         commit."""
-        if not self._counting:
+        context = self._context
+        if context.sequences is None:
             return
-        context, now = self._context, self._read_sequences()
+        now = self._read_sequences()
         for name, table in self._tables.items():
             if table is None or not table.counts:
                 continue
@@ -278,7 +283,10 @@ class Capture:
 
     def _read_sequences(self) -> Mapping[str, int]:
         rows: list[Any] = self._connection.execute(COUNTERS).fetchall()
-        return dict(rows)
+        counters = dict(rows)
+        if len(counters) != len(rows):
+            self.refuse(NotSupportedError("a table has two counters in sqlite_sequence", do="Roll back; keep one"))
+        return counters
 
     def _use(self, tables: TableMap) -> None:
         self._context = self._context._replace(tables=tables)
@@ -361,13 +369,14 @@ class Capture:
         if table.refusal is not None:
             raise table.refusal
         self._last = table
-        self._counting = self._counting or table.counts
         partitions = self._context.partitions
         if table.definition.partition not in partitions:
             self._context = self._context._replace(partitions=partitions | {table.definition.partition})
 
     def _stranger(self, name: str) -> None:
         if name == "sqlite_sequence":
+            if self._context.tables.autoincrement and self._context.sequences is None:
+                raise InternalError("sqlite_sequence was written without our expecting it", do="Roll back; tell us")
             self.doubt_sequences()
         if name in self._tables:
             return

@@ -1,8 +1,9 @@
 """After a statement failed: are its rows still there? (ABORT takes them back, FAIL keeps them, triggers may do either.)
 
 Guarantees: says *kept* or *taken back* only when the rows themselves prove it; else None, and the transaction must
-not be committed. SQLite's own counters do not tell: a trigger's changes are counted before an ABORT takes them back
-(measured). Refuses to know: what happens to the transaction then.
+not be committed. SQLite's own counters do not tell (measured): total_changes() keeps what a trigger did although an
+ABORT took it back, and changes() is 0 where FAIL has left nothing but a trigger's rows.
+Refuses to know: what happens to the transaction then.
 
 A statement is taken back whole or not at all, so one row decides: its net change within the statement, against what
 is in the table now.

@@ -14,6 +14,7 @@ from typing import Any, Final
 import apsw
 import msgpack
 
+from replicate.database.guards import GUARD_PREFIX
 from replicate.database.schema import is_autoincrement
 from replicate.errors import NotSupportedError
 from replicate.transaction import Op, TableDefinition
@@ -69,10 +70,11 @@ class CapturedTable:
 @dataclass(frozen=True, slots=True)
 class TableMap:
     """All replicated tables of a region at one schema version; `autoincrement`: some of them count in
-    sqlite_sequence."""
+    sqlite_sequence. `triggers_count`: a trigger of the application may make them do so."""
 
     tables: Mapping[str, CapturedTable]
     autoincrement: bool
+    triggers_count: bool = False
 
 
 def read_table_map(connection: apsw.Connection, definitions: Sequence[TableDefinition]) -> TableMap:
@@ -90,7 +92,12 @@ def read_table_map(connection: apsw.Connection, definitions: Sequence[TableDefin
         )
         for definition in definitions
     }
-    return TableMap(tables, any(table.counts for table in tables.values()))
+    counting = connection.execute(
+        "SELECT count(*) FROM main.sqlite_schema WHERE type = 'trigger' AND name NOT GLOB ? AND "
+        "(sql LIKE '%insert%' OR sql LIKE '%replace%' OR sql LIKE '%sqlite_sequence%')",
+        (GUARD_PREFIX + "*",),
+    ).get
+    return TableMap(tables, any(table.counts for table in tables.values()), bool(counting))
 
 
 def _captured(definition: TableDefinition, generated: Mapping[int, int], counts: bool) -> CapturedTable:

@@ -62,7 +62,7 @@ class Statement:
     name, in lower case ("" if none). `kind`: of a schema change, TABLE, INDEX, … or "VIRTUAL TABLE"; of a BEGIN, its
     mode. `temporary`: the schema change is of the connection's own temp schema. `argument`: of a pragma, None if it
     has none; of ATTACH and VACUUM INTO, the file as written. `several`: text goes on behind this statement with
-    another one. `words`: all names in a schema change, in lower case.
+    another one. `words`: all names in a schema change, in lower case. `counts`: it may move a counter of AUTOINCREMENT.
     """
 
     text: str
@@ -78,6 +78,7 @@ class Statement:
     argument: str | None = None
     several: bool = False
     words: frozenset[str] = frozenset()
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,15 @@ def _classify(sql: str) -> Statement:
     several = _has_several(sql, start)
     if keyword in ("INSERT", "UPDATE", "DELETE", "REPLACE"):
         # A word inside a literal may make `rows` true wrongly; that costs a little time and nothing else.
+        lower = sql.lower()
         return Statement(
-            sql, Verb.WRITE, keyword, dml=sql[:start].find(";") < 0, rows="returning" in sql.lower(), several=several
+            sql,
+            Verb.WRITE,
+            keyword,
+            dml=sql[:start].find(";") < 0,
+            rows="returning" in lower,
+            several=several,
+            counts=keyword in ("INSERT", "REPLACE") or "sqlite_sequence" in lower,
         )
     if keyword in ("SELECT", "VALUES", "EXPLAIN"):
         return Statement(sql, Verb.READ, keyword, rows=True, several=several)

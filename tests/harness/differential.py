@@ -116,6 +116,12 @@ class Street:
         if ours != theirs:
             raise Divergence(f"{step}\n ours:  {ours} ({self.calls.error})\n plain: {theirs}")
 
+    def step_plain(self, step: Step) -> None:
+        """Run one step on the plain side alone; it must not fail."""
+        outcome = self._plain.ask("step", step)
+        if outcome[0] == "error":
+            raise Divergence(f"{step} on the plain side: {outcome}")
+
     def _violations(self) -> list[Any]:
         found: list[Any] = self.calls.connections[0].execute("PRAGMA foreign_key_check").fetchall()
         return found

@@ -1,0 +1,311 @@
+"""Bugs that were found, each with the shortest program that showed it, most by tests/system/test_differential.py.
+
+Every program runs on a real primary, and its journal through the real applier; the secondary must be the same then.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicate import connect
+from replicate.errors import NotSupportedError
+from tests.harness.differential import ROOT, Plain, Street, street
+from tests.harness.sql_calls import content
+from tests.harness.sql_programs import Step
+
+SCRIPT = """
+CREATE TABLE t (id INTEGER PRIMARY KEY, a UNIQUE, b);
+CREATE TABLE auto (id INTEGER PRIMARY KEY AUTOINCREMENT, a NOT NULL, b UNIQUE);
+CREATE TABLE n (x);
+CREATE VIEW v AS SELECT a FROM t;
+"""
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Plain]:
+    made = Plain()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sides(plain: Plain) -> Iterator[Street]:
+    with street(plain, SCRIPT) as made:
+        yield made
+
+
+def play(sides: Street, *texts: str) -> None:
+    """Run statements on primary and plain side, commit, and require that all three sides are the same."""
+    for text in texts:
+        sides.step(Step(0, "execute", ((text, ()),)))
+    sides.finish()
+    sides.prove()
+
+
+def test_executemany_with_returning_runs_all_sets(sides: Street) -> None:
+    sides.step(Step(0, "many", (("INSERT INTO n VALUES (?) RETURNING x", [(1,), (2,), (3,)]),)))
+    sides.step(Step(2, "rollback"))
+    sides.finish()
+    sides.step(Step(2, "many", (("INSERT INTO n VALUES (?) RETURNING x", [(4,), (5,)]),)))
+    sides.finish()
+    sides.prove()
+    assert sides.calls.connections[0].execute("SELECT count(*) FROM n").fetchone() == (5,)
+    with pytest.raises(sqlite3.ProgrammingError, match="only execute DML"):
+        sides.calls.connections[0].executemany("SELECT 1", [])
+
+
+def test_executemany_in_a_writing_transaction_keeps_what_was_captured(sides: Street) -> None:
+    """`run_many` went through the door again when it was a writer already, and dropped the rows captured so far."""
+    before = sides.pair.last_seqno()
+    sides.step(Step(0, "execute", (("INSERT INTO n VALUES ('first')", ()),)))
+    sides.step(Step(0, "many", (("INSERT INTO n VALUES (?)", [(1,), (2,)]),)))
+    sides.step(Step(0, "many", (("INSERT INTO n VALUES (?)", [(3,)]),)))
+    sides.finish()
+    assert sides.pair.last_seqno() == before + 1
+    sides.prove()
+
+
+@pytest.mark.parametrize("name", ["user_version", "application_id"])
+def test_user_version_is_applied(sides: Street, name: str) -> None:
+    play(sides, f"PRAGMA {name} = 7", "BEGIN", f"PRAGMA {name} = 8", "INSERT INTO n VALUES (1)")
+
+
+def test_drop_view_is_applied(sides: Street) -> None:
+    play(sides, "DROP VIEW v")
+
+
+def test_zeros_of_both_signs_are_two_values(sides: Street) -> None:
+    """APSW calls a column unchanged that goes from -0.0 to 0.0."""
+    play(
+        sides,
+        "INSERT INTO n VALUES (-0.0), (0.0), (0)",
+        "INSERT INTO t VALUES (1, 0.0, 1), (2, 'a', -0.0)",
+        "COMMIT",
+        "UPDATE n SET x = -x",
+        "UPDATE t SET a = -0.0, b = 0.0",
+    )
+
+
+def test_insert_or_fail_keeps_rows_and_raises_no_counter(sides: Street) -> None:
+    play(
+        sides,
+        "INSERT OR FAIL INTO auto VALUES (4, 1, 1), (5, 2, 2), (4, 3, 3)",
+        "COMMIT",
+        "INSERT INTO auto VALUES (3, 3, 3)",
+    )
+
+
+def test_insert_or_ignore_raises_a_counter_and_inserts_nothing(sides: Street) -> None:
+    play(
+        sides, "INSERT INTO auto VALUES (1, 1, 1)", "COMMIT", "INSERT OR IGNORE INTO auto VALUES (NULL, 1, 1)", "COMMIT"
+    )
+    play(sides, "INSERT INTO auto VALUES (NULL, 2, 2)")
+
+
+def test_a_counter_raised_by_an_ignored_insert_of_a_trigger(sides: Street) -> None:
+    play(
+        sides,
+        "INSERT INTO auto VALUES (1, 1, 1)",
+        "CREATE TRIGGER g AFTER UPDATE ON n BEGIN INSERT OR IGNORE INTO auto VALUES (NULL, 1, 1); END",
+        "INSERT INTO n VALUES (1)",
+        "COMMIT",
+        "UPDATE n SET x = 2",
+    )
+
+
+def test_a_counter_at_zero_is_none(sides: Street) -> None:
+    """An INSERT of no rows makes one; the next change of the counter met another one on the secondary."""
+    play(sides, "INSERT INTO auto SELECT x, x, x FROM n", "INSERT INTO t VALUES (1, 1, 1)", "COMMIT")
+    play(sides, "INSERT INTO auto VALUES (NULL, 1, 1)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UPDATE sqlite_sequence SET seq = 1 WHERE name = 'auto'",
+        "DELETE FROM sqlite_sequence",
+        "DELETE FROM sqlite_sequence; INSERT INTO sqlite_sequence VALUES ('auto', 50)",
+    ],
+)
+def test_a_counter_written_by_hand(sides: Street, text: str) -> None:
+    play(
+        sides, "INSERT INTO auto VALUES (7, 1, 1)", *text.split("; "), "COMMIT", "INSERT INTO auto VALUES (NULL, 2, 2)"
+    )
+
+
+def test_two_counters_of_one_table_are_refused(sides: Street) -> None:
+    connection = sides.calls.connections[0]
+    connection.execute("INSERT INTO auto VALUES (7, 1, 1)")
+    connection.execute("INSERT INTO sqlite_sequence VALUES ('auto', 50)")
+    with pytest.raises(NotSupportedError, match="sqlite_sequence"):
+        connection.commit()
+    connection.rollback()
+    sides.prove()
+
+
+def test_update_or_fail_in_a_region_with_counters(sides: Street) -> None:
+    play(
+        sides,
+        "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)",
+        "COMMIT",
+        "UPDATE OR FAIL t SET a = a + 1",
+        "COMMIT",
+    )
+    play(sides, "UPDATE OR FAIL t SET a = 9, b = 5")
+
+
+def test_guards_do_not_change_which_constraint_fails(sides: Street) -> None:
+    """As BEFORE triggers they had a row's types checked before its NULLs."""
+    play(
+        sides,
+        "CREATE TABLE s (a INTEGER NOT NULL, b INTEGER) STRICT",
+        "INSERT INTO s VALUES (NULL, 'text')",
+        "INSERT INTO s VALUES (1, 2)",
+    )
+
+
+def test_largest_and_smallest_numbers(sides: Street) -> None:
+    play(
+        sides,
+        "INSERT INTO t VALUES (9223372036854775807, -9223372036854775808, 1.7976931348623157e308)",
+        "INSERT INTO t VALUES (-9223372036854775808, 5e-324, 9223372036854775807)",
+        "UPDATE t SET a = NULL, b = -9223372036854775808 WHERE id < 0",
+    )
+
+
+# ALTER TABLE under the old rules.
+
+RENAMES = (
+    "CREATE TABLE parent (id INTEGER PRIMARY KEY)",
+    "CREATE TABLE child (a REFERENCES parent)",
+    "PRAGMA legacy_alter_table = ON",
+    "ALTER TABLE parent RENAME TO other",
+    "PRAGMA legacy_alter_table = OFF",
+)
+
+
+def test_alter_table_under_legacy_rules_is_applied(sides: Street) -> None:
+    play(sides, *RENAMES, "CREATE TABLE more (a REFERENCES other)", "ALTER TABLE other RENAME TO third")
+    connection = sides.calls.connections[0]
+    child = "SELECT sql FROM sqlite_schema WHERE name = 'child'"
+    assert connection.execute(child).fetchone() == ("CREATE TABLE child (a REFERENCES parent)",)
+
+
+def test_alter_table_under_legacy_rules_with_foreign_keys_is_refused(sides: Street) -> None:
+    connection = sides.calls.connections[0]
+    connection.execute("PRAGMA foreign_keys = ON")
+    for text in RENAMES[:3]:
+        connection.execute(text)
+    with pytest.raises(NotSupportedError, match="legacy_alter_table"):
+        connection.execute(RENAMES[3])
+    sides.prove(plain=False)
+
+
+def test_double_quoted_strings_in_a_schema_are_applied(sides: Street) -> None:
+    """A connection of sqlite3 takes them for strings where no column has that name; the applier has to, too."""
+    play(
+        sides,
+        'CREATE TABLE q (a CHECK (a <> "nothing"), b DEFAULT "text")',
+        'CREATE INDEX qi ON q (a) WHERE a <> "other"',
+        "INSERT INTO q (a) VALUES (1)",
+        "COMMIT",
+    )
+
+
+# Cursors and connections that are no more.
+
+
+def test_a_cursor_of_a_connection_that_was_opened_anew(sides: Street) -> None:
+    path = sides.pair.primary.path
+    connection = connect(path)
+    cursor = connection.execute("SELECT 1 UNION SELECT 2")
+    connection.__init__(path)  # type: ignore[misc]
+    assert connection.execute("SELECT 3").fetchall() == [(3,)]
+    with pytest.raises(sqlite3.ProgrammingError):
+        cursor.fetchall()
+    with pytest.raises(sqlite3.ProgrammingError):
+        cursor.execute("SELECT 1")
+    cursor.close()
+    connection.close()
+
+
+def test_calling_a_closed_connection(sides: Street) -> None:
+    connection = connect(sides.pair.primary.path)
+    assert connection("SELECT 1") is not None
+    connection.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        connection("SELECT 1")
+
+
+# Redo of what a killed writer left.
+
+WRITER = """
+import sys
+from replicate import connect
+connection = connect(sys.argv[1], isolation_level=None)
+for text in sys.argv[2:]:
+    connection.executescript(text)
+"""
+TRANSACTIONS = (
+    "BEGIN; INSERT INTO t VALUES (1, 1, -0.0), (2, 2, x'00'); INSERT INTO auto VALUES (9, 1, 1); COMMIT",
+    "BEGIN; UPDATE t SET b = -b, a = a + 10; INSERT OR REPLACE INTO t VALUES (3, 11, 'z'); "
+    "INSERT INTO n VALUES (1), (2.5); DELETE FROM sqlite_sequence; COMMIT",
+    "BEGIN; CREATE TABLE z (a, b AS (a + 1) STORED); INSERT INTO z VALUES (5); ALTER TABLE t ADD COLUMN c DEFAULT 4; "
+    "UPDATE t SET c = id; DROP VIEW v; PRAGMA user_version = 3; COMMIT",
+    "BEGIN; WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 40000) "
+    "INSERT INTO n SELECT i FROM r; COMMIT",
+)
+PLACES = (
+    ("commit.before_append", False),
+    ("append.before_write", False),
+    ("append.after_write", True),
+    ("commit.after_commit", True),
+    ("finish.before_publish", True),
+    ("publish.after_early", True),
+    ("publish.after_data", True),
+)
+LARGE = len(TRANSACTIONS)
+KILLS = [(place, number, kept) for place, kept in PLACES for number in range(1, LARGE)]
+KILLS += [(place, LARGE, True) for place in ("commit.after_commit", "publish.after_early", "publish.after_data")]
+KILLS += [("adopt.before_rename", 1, False), ("adopt.after_rename", 1, True)]
+
+
+@pytest.mark.parametrize(("place", "hits", "kept"), KILLS)
+def test_a_writer_killed_at_the_door(sides: Street, place: str, hits: int, kept: bool) -> None:
+    """Its last transaction is there or not, whole, on all sides, once a second connection has written."""
+    number = LARGE if place.startswith("adopt.") else hits
+    sides.close()
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, str(sides.pair.primary.path), *TRANSACTIONS[:number]],
+        env={**os.environ, "REPLICATE_FAILPOINT": f"{place}:{hits}:kill", "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == -9, place
+    second = "INSERT INTO n VALUES ('second')"
+    connection: Any = connect(sides.pair.primary.path)
+    connection.execute(second)
+    connection.commit()
+    connection.close()
+    for text in [*TRANSACTIONS[: number if kept else number - 1], second]:
+        sides.step_plain(Step(2, "script", ((text, ()),)))
+    sides.prove()
+
+
+def test_content_tells_values_apart(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "x")
+    connection.execute("CREATE TABLE x (a)")
+    seen = set()
+    for value in (1, 1.0, "1", b"1", None, -0.0, 0.0):
+        connection.execute("DELETE FROM x")
+        connection.execute("INSERT INTO x VALUES (?)", (value,))
+        seen.add(str(content(connection.execute)["x"]))
+    connection.close()
+    assert len(seen) == 7
