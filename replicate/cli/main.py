@@ -29,19 +29,26 @@ def run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    code = 0
     try:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more when it ends: give it somewhere to flush to.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except KeyboardInterrupt:
         return _say("INTERRUPTED: stopped by the keyboard", INTERRUPTED)
     except OSError as error:
-        return _say(f"IO: the output can not be written: {error.strerror or error}", 74)
+        _drop_output()
+        if code == 0:  # else the error that it ended with has been said
+            return _say(f"IO: the output can not be written: {error.strerror or error}", 74)
     return code
+
+
+def _drop_output() -> None:
+    """The interpreter flushes once more when it ends, and would fail again: give it somewhere to flush to."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:

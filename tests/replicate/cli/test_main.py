@@ -132,13 +132,12 @@ def test_a_reader_that_went_away_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_output_is_an_io_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [("config", "show", "--defaults"), ("--version",)])
+def test_a_full_output_is_an_io_error(words: tuple[str, ...], unbuffered: str) -> None:
     with open("/dev/full", "wb") as full:
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [*COMMAND, "config", "show", "--defaults"], stdout=full, stderr=subprocess.PIPE, env=env, check=False
-        )
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, env=env, check=False)
     assert done.returncode == 74
     assert done.stderr.count(b"\n") == 1
 
