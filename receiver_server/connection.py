@@ -30,6 +30,7 @@ from replicate.wire.connection import LinkSettings
 from replicate.wire.event import (
     BatchReceived,
     Closed,
+    CloseReason,
     Event,
     HeartbeatReceived,
     LargeReceived,
@@ -123,26 +124,33 @@ class Connection:
                 self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.LARGE))
             case HeartbeatReceived(heartbeat):
                 self.receiver.heard(heartbeat)
-            case Closed(reason, error, text):
+            case Closed():
                 self._count_duplicates()
-                if error is None:
-                    self.log.info("connection closed", source=self.peer_name, reason=reason.value, text=text)
-                else:
-                    self.log.warning(
-                        "connection closed",
-                        source=self.peer_name,
-                        reason=reason.value,
-                        error=str(error),
-                        code=error.code,
-                    )
+                self._closed(event)
             case _:
                 pass
+
+    def say(self, event: str, *reason: object, is_warning: bool = False, **fields: object) -> None:
+        """A line about this connection: at once for every new reason, then once a period, with a count."""
+        write = self.log.warning if is_warning else self.log.info
+        self.receiver.repetitions.line(write, trio.current_time(), event, *reason, **fields)
+
+    def _closed(self, closed: Closed) -> None:
+        error, reason, name = closed.error, closed.reason.value, self.peer_name
+        if self.is_streaming and closed.reason not in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
+            self.receiver.repetitions.forget()  # the loss of a stream is always worth its lines
+        if error is None:
+            self.say("connection closed", name, reason, closed.text, source=name, reason=reason, text=closed.text)
+        else:
+            facts = {"source": name, "reason": reason, "error": str(error), "code": error.code}
+            self.say("connection closed", name, reason, error.code, error.facts.get("reason"), is_warning=True, **facts)
 
     def _introduced(self, peer: Introduction) -> None:
         receiver = self.receiver
         first = receiver.active
         if first is not None:
-            self.log.warning("second source refused", source=peer.name, first=first.peer_name)
+            names = {"source": peer.name, "first": first.peer_name}
+            self.say("second source refused", names, is_warning=True, **names)
             error = refusal(
                 RefuseCode.SECOND_SOURCE,
                 f"{receiver.instance.name} takes the stream of {first.peer_name} already; {peer.name} is a second "
@@ -154,7 +162,8 @@ class Connection:
             return
         self.link.accept(trio.current_time())
         receiver.entered(self)
-        self.log.info("source introduced", source=peer.name, peer_instance=peer.instance.hex(), release=peer.release)
+        instance = peer.instance.hex()
+        self.say("source introduced", instance, source=peer.name, peer_instance=instance, release=peer.release)
         self.report()
         self.drive.nursery.start_soon(self._ask)
 
@@ -194,7 +203,7 @@ class Connection:
             next_part=parts.next_part if parts is not None else 0,
             token=parts.token if parts is not None else 0,
         )
-        self.log.info(
+        self.say(
             "restart sent",
             next_seqno=found.position.last_seqno + 1,
             next_part=parts.next_part if parts is not None else 0,
@@ -210,7 +219,7 @@ class Connection:
         if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
             return
         self.is_streaming = True
-        self.log.info(
+        self.say(
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
             source_last_seqno=start.last_seqno,
         )  # fmt: skip

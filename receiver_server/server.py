@@ -37,6 +37,7 @@ from replicate.errors import (
 from replicate.instance import Instance
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
+from replicate.repetition import Repetitions
 from replicate.statistics import Lag, Statistics
 from replicate.wire.message import Heartbeat
 
@@ -145,6 +146,8 @@ class Receiver:
         for name in ("xoff", "xon", "duplicates"):
             self.statistics.count(name, 0)
         self.lag = Lag()
+        self.repetitions = Repetitions()
+        """Of the lines of connections: a source that is refused for days does not fill the disk."""
         self.active: Connection | None = None
         """The connection of the accepted source."""
         self.parts: Parts | None = None
@@ -201,13 +204,17 @@ class Receiver:
             await trio.aclose_forcefully(stream)
             return
         if self._connections >= CONNECTIONS_MAX:
-            self.log.warning("connection closed unheard", where=f"{host}:{port}", connections=self._connections)
+            self.repetitions.line(
+                self.log.warning, trio.current_time(), "connection closed unheard", host, where=f"{host}:{port}",
+                connections=self._connections,
+            )  # fmt: skip
             await trio.aclose_forcefully(stream)
             return
         self._connections += 1
         try:
-            self.log.info("connection made", where=f"{host}:{port}")
-            await Connection(self, stream, f"{host}:{port}").run()
+            connection = Connection(self, stream, f"{host}:{port}")
+            connection.say("connection made", host)
+            await connection.run()
         finally:
             self._connections -= 1
 

@@ -82,6 +82,11 @@ class Connection:
         # Rendezvous: one batch waits here while the one before it is on its way.
         self._give, self._take = trio.open_memory_channel[FrameBatch | Piece](1)
 
+    @property
+    def has_streamed(self) -> bool:
+        """The stream was agreed upon."""
+        return self._streaming.is_set()
+
     async def run(self) -> Closed:
         """Until the link is closed, by whichever side."""
         return await self.drive.run(self._stream, self._watch_stop)
@@ -110,7 +115,8 @@ class Connection:
 
     def _connected(self, peer: Introduction) -> None:
         source = self.source
-        source.log.info("peer introduced", peer_instance=peer.instance.hex(), release=peer.release)
+        instance = peer.instance.hex()
+        source.say("peer introduced", instance, peer_instance=instance, release=peer.release)
         source.tell("waiting for restart")
         try:
             source.met(peer.instance)
@@ -135,7 +141,7 @@ class Connection:
         self.link.start(agreed.from_seqno, agreed.from_part, agreed.catalogue)
         self._agreed = agreed
         source.last_sent_seqno = agreed.from_seqno - 1
-        source.log.info("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part)
+        source.say("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part)
         source.tell("sending", last_error=None)
         self._streaming.set()
         self.drive.poke()

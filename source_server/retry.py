@@ -27,45 +27,33 @@ class Tries(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Wait `wait_s` seconds, then connect. `number` counts from 1 within its kind.
-
-    `is_worth_a_line`: log it; true for every hard try, then for the first soft one and once each alert period.
-    """
+    """Wait `wait_s` seconds, then connect. `number` counts from 1 within its kind."""
 
     tries: Tries
     number: int
     wait_s: float
-    is_worth_a_line: bool
 
 
 class Retry:
     """The attempts of one Source Server."""
 
-    def __init__(
-        self, hard_tries: int = 5, hard_period_s: float = 0.5, soft_period_s: float = 5.0, alert_period_s: float = 30.0
-    ) -> None:
-        """`hard_tries` may be 0. As in GT.M, an alert period shorter than the soft period is raised to it."""
+    def __init__(self, hard_tries: int = 5, hard_period_s: float = 0.5, soft_period_s: float = 5.0) -> None:
+        """`hard_tries` may be 0."""
         self.hard_tries = max(0, hard_tries)
         self.hard_period_s = max(hard_period_s, 0.001)
         self.soft_period_s = max(soft_period_s, 0.001)
-        self.alert_period_s = max(alert_period_s, self.soft_period_s)
         self.attempts = 0
         """Since the stream last ran."""
         self._soft = 0
-        self._since_line_s = 0.0
 
     def next_attempt(self, jitter: float) -> Attempt:
         """After an attempt failed or a connection ended: when to try next. `jitter`: any number from 0 to 1."""
         self.attempts += 1
         if self._soft == 0 and self.attempts <= self.hard_tries:
-            return Attempt(Tries.HARD, self.attempts, self.hard_period_s, True)
+            return Attempt(Tries.HARD, self.attempts, self.hard_period_s)
         self._soft += 1
         wait_s = self.soft_period_s * (1 - JITTER + 2 * JITTER * min(max(jitter, 0.0), 1.0))
-        self._since_line_s += wait_s
-        worth = self._soft == 1 or self._since_line_s >= self.alert_period_s
-        if worth:
-            self._since_line_s = 0.0
-        return Attempt(Tries.SOFT, self._soft, wait_s, worth)
+        return Attempt(Tries.SOFT, self._soft, wait_s)
 
     def refused(self) -> None:
         """The peer, or we, refused by name: trying quickly will not help, so go on with soft tries."""
@@ -75,4 +63,3 @@ class Retry:
         """The stream runs: the next loss begins with hard tries again."""
         self.attempts = 0
         self._soft = 0
-        self._since_line_s = 0.0

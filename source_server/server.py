@@ -33,6 +33,7 @@ from replicate.opening import close_door, make_chain, open_door
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pruning import prune_journal
+from replicate.repetition import Repetitions
 from replicate.statistics import Lag, Statistics
 from replicate.wire.event import Acknowledged, Closed, CloseReason
 from replicate.wire.message import RefuseCode
@@ -82,6 +83,8 @@ class Source:
         )
         self.retry = Retry(self.settings.hard_tries, self.settings.hard_period_s, self.settings.soft_period_s)
         self.lag = Lag()
+        self.repetitions = Repetitions()
+        """Of the lines of connections: a peer that refuses for days does not fill the disk."""
         self._stored: Consumer | None = None
         self._is_removed = False
         self._consumer_lock = trio.Lock()
@@ -146,28 +149,36 @@ class Source:
                 )
         if stream is None:
             return None
-        self.log.info("connection made", where=where)
-        closed = await Connection(self, stream).run()
-        self._closed(closed)
+        self.say("connection made", where, where=where)
+        connection = Connection(self, stream)
+        closed = await connection.run()
+        self._closed(closed, connection.has_streamed)
         return closed.error
 
-    def _closed(self, closed: Closed) -> None:
+    def _closed(self, closed: Closed, has_streamed: bool) -> None:
         self.round_trip_s = None
-        error = closed.error
+        error, reason = closed.error, closed.reason.value
+        is_refused = closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED)
+        if has_streamed and not is_refused:
+            self.repetitions.forget()  # the loss of a stream is always worth its lines
         if error is None:
-            self.log.info("connection closed", reason=closed.reason.value, text=closed.text)
+            self.say("connection closed", reason, closed.text, reason=reason, text=closed.text)
         else:
-            self.log.warning("connection closed", reason=closed.reason.value, error=str(error), code=error.code)
-        if closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
+            key = (reason, error.code, error.facts.get("reason"))
+            self.say("connection closed", *key, is_warning=True, reason=reason, error=str(error), code=error.code)
+        if is_refused:
             self.retry.refused()
 
     async def _wait(self, failure: ReplicateError | None) -> None:
         attempt = self.retry.next_attempt(random.random())
         text = str(failure) if failure is not None else ""
-        if attempt.is_worth_a_line and failure is not None:
-            kind = "hard" if attempt.tries is Tries.HARD else "soft"
-            self.log.warning(
-                f"{kind} connection attempt failed",
+        if failure is not None:
+            # Every hard try has its line; a soft one when it fails for another reason than those before.
+            is_hard = attempt.tries is Tries.HARD
+            self.say(
+                f"{'hard' if is_hard else 'soft'} connection attempt failed",
+                attempt.number if is_hard else (failure.code, failure.facts.get("reason")),
+                is_warning=True,
                 error=text,
                 number=attempt.number,
                 attempts=self.retry.attempts,
@@ -182,6 +193,11 @@ class Source:
         self._connecting.cancel()
 
     # What others ask and tell.
+
+    def say(self, event: str, *reason: object, is_warning: bool = False, **fields: object) -> None:
+        """A line about a connection: at once for every new reason, then once a period, with a count."""
+        write = self.log.warning if is_warning else self.log.info
+        self.repetitions.line(write, trio.current_time(), event, *reason, **fields)
 
     def tell(self, state: str | None = None, **facts: Any) -> None:
         """The status line (None: as it was) and the facts behind it."""

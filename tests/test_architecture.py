@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.settings", "P"),
     ("replicate.config", "P"),  # but for `load`, which reads the one file
     ("replicate.statistics", "P"),
+    ("replicate.repetition", "P"),
     ("replicate.transaction", "P"),
     ("replicate.vector", "P"),
     ("replicate.resync", "P"),

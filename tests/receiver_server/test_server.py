@@ -112,6 +112,30 @@ async def test_a_peer_of_another_network_is_refused(pair: Pair, tmp_path: Path) 
         assert receiver.facts["is_connected"] is False
 
 
+async def test_a_refusal_that_repeats_is_a_few_lines_on_each_side(pair: Pair, tmp_path: Path) -> None:
+    """One line for each new reason; the same again is counted, and told once an alert period."""
+    pair.seed()
+    stranger = Instance.create(tmp_path / "stranger", role="primary", name="stranger")
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        relay = Relay(int(receiver.facts["listen"].rpartition(":")[2]))
+        await running.nursery.start(relay.run)
+        point(stranger, "west", relay.port)
+        source = running.source(stranger)
+        await wait_until_async(lambda: relay.connections >= 15)
+        for daemon in (source, receiver):
+            assert len(daemon.log.events("connection made")) == 1
+            assert len(daemon.log.events("connection closed")) == 1
+            assert len(daemon.log.lines) <= 5, daemon.log.lines
+        point(stranger, "west", 1)
+        await wait_until_async(lambda: "UNREACHABLE" in str(source.facts.get("last_error")))
+        failed = source.log.events("connection attempt failed")
+        assert ["WRONG_NETWORK" in line["error"] for line in failed] == [True, False]
+        for daemon in reversed(running.daemons):
+            await daemon.stop()
+        running.nursery.cancel_scope.cancel()
+
+
 async def test_cut_in_the_middle_of_a_frame_nothing_is_lost_or_doubled(pair: Pair) -> None:
     pair.seed()
     async with servers() as running:

@@ -11,7 +11,7 @@ from source_server.retry import JITTER, Attempt, Retry, Tries
 def test_the_fields_defaults() -> None:
     retry = Retry()
     attempts = [retry.next_attempt(0.5) for _ in range(8)]
-    assert attempts[:5] == [Attempt(Tries.HARD, number, 0.5, True) for number in range(1, 6)]
+    assert attempts[:5] == [Attempt(Tries.HARD, number, 0.5) for number in range(1, 6)]
     assert [(a.tries, a.number, a.wait_s) for a in attempts[5:]] == [(Tries.SOFT, n, 5.0) for n in (1, 2, 3)]
 
 
@@ -24,7 +24,7 @@ def test_the_stream_gives_hard_tries_back_and_a_refusal_takes_them() -> None:
     for _ in range(20):
         retry.next_attempt(0.5)
     retry.streaming()
-    assert retry.next_attempt(0.5) == Attempt(Tries.HARD, 1, 0.5, True)
+    assert retry.next_attempt(0.5) == Attempt(Tries.HARD, 1, 0.5)
     retry.refused()
     assert retry.next_attempt(0.5).tries is Tries.SOFT
     retry.refused()
@@ -39,11 +39,3 @@ def test_waits_are_never_zero_and_jittered_within_bounds(period_s: float, jitter
     assert retry.next_attempt(jitter).wait_s > 0
     wait_s = retry.next_attempt(jitter).wait_s
     assert (1 - JITTER) * period_s * 0.999 <= wait_s <= (1 + JITTER) * period_s * 1.001
-
-
-def test_an_hour_of_soft_tries_is_a_line_each_alert_period() -> None:
-    """I8: the log's volume is bounded. As in GT.M the alert period is at least the soft period."""
-    retry = Retry(soft_period_s=5.0, alert_period_s=30.0)
-    attempts = [retry.next_attempt(0.5) for _ in range(5 + 720)]
-    assert sum(attempt.is_worth_a_line for attempt in attempts[5:]) == 1 + 719 // 6
-    assert Retry(soft_period_s=50, alert_period_s=1).alert_period_s == 50
