@@ -10,7 +10,6 @@ conflict (update_process/).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import apsw
 
@@ -41,8 +40,6 @@ from replicate.redo import redo_region
 from replicate.transaction import Catalogue
 from replicate.vector import Position
 
-REGION_LOCK_TIMEOUT_S: Final = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class _Open:
@@ -60,10 +57,11 @@ class ApplySession:
     `position` is what all regions have: it moves with `commit` only.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, *, lock_timeout_s: float | None = None) -> None:
         """Open all regions and roll each forward to the journal's end. Raises what opening, redo and the identity
-        checks raise."""
+        checks raise. `lock_timeout_s`: longest wait for a region's lock (None: the setting update.lock_timeout_s)."""
         instance = door.instance
+        self._lock_timeout_s = instance.config.update.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
         if instance.role != "secondary":
             raise PermissionRefusedError(
                 f"instance {instance.name} is {instance.role}: received transactions are applied on a secondary only",
@@ -86,7 +84,7 @@ class ApplySession:
         content = self.door.instance.content
         lock = FileLock(self.door.instance.locks_directory / f"region-{entry.region_id}.lock")
         try:
-            lock.acquire(REGION_LOCK_TIMEOUT_S, what=f"region {entry.name}")
+            lock.acquire(self._lock_timeout_s, what=f"region {entry.name}")
             redo_region(self.door, entry)
             connection = open_region(entry.path, applier=True)
         except BaseException:
@@ -104,7 +102,7 @@ class ApplySession:
         first: look at `position`. Raises BusyError and what SQLite says; nothing is held then."""
         try:
             for one in self._open:
-                one.lock.acquire(REGION_LOCK_TIMEOUT_S, what=f"region {one.entry.name}")
+                one.lock.acquire(self._lock_timeout_s, what=f"region {one.entry.name}")
             if self._unfinished():
                 self._finish()
             for one in self._open:
@@ -296,11 +294,11 @@ def read_position(connection: apsw.Connection, last_seqno: int) -> Position:
     return Position(last_seqno, scr_vector(rows), scr_chains(rows))
 
 
-def open_apply_session(instance: Instance) -> ApplySession:
-    """The session of this process's Update Process, its door opened (and recovered) first."""
+def open_apply_session(instance: Instance, *, lock_timeout_s: float | None = None) -> ApplySession:
+    """The session of this process's Update Process, its door opened (and recovered) first. As `ApplySession`."""
     door = open_door(instance)
     try:
-        return ApplySession(door)
+        return ApplySession(door, lock_timeout_s=lock_timeout_s)
     except BaseException:
         door.close()
         raise

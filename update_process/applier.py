@@ -6,6 +6,13 @@ nothing of it is applied; at a conflict everything before it is committed, nothi
 conflict file. Memory is bounded by one batch and one part, whatever the size of a transaction.
 Refuses to know: who fills the receive pool, when to sleep, and how an operator is told (process.py).
 
+Deviation from design §11: there is no savepoint around each transaction of a batch, to keep what came before one that
+fails. Most batches do not fail, and a savepoint costs every transaction two statements in each region (and makes SQLite
+keep a statement journal), about as much as applying its row. A batch is applied as a whole instead; when it fails it is
+rolled back, applied again one transaction at a time to find the one that does, and once more up to there to commit what
+came before it (`_apply_singly`). That is three times the work, once, just before the Update Process stops. What ends
+up in the region, the journal and the conflict file is the same.
+
 Used by one thread at a time.
 """
 
@@ -68,7 +75,10 @@ class Waiting(Enum):
 
 @dataclass(slots=True)
 class Done:
-    """What one call of `work` has done. `skipped`: transactions that had been applied before."""
+    """What one call of `work` has done. `skipped`: transactions that had been applied before.
+
+    `text`: why it waits. `abandoned`: why an open large transaction was taken back, which begins anew.
+    """
 
     waiting: Waiting = Waiting.MORE
     transactions: int = 0
@@ -77,6 +87,7 @@ class Done:
     parts: int = 0
     skipped: int = 0
     text: str = ""
+    abandoned: str = ""
 
 
 class Applier:
@@ -173,7 +184,7 @@ class Applier:
             case plans.Restart(why):
                 return self._ask_restart(why, done)
             case plans.Abandon(why):
-                done.text = why
+                done.abandoned = why
                 self._abandon()
             case plans.TakeCatalogue():
                 self._take_catalogue(records[0])
@@ -260,35 +271,45 @@ class Applier:
         if cut.start == cut.stop:
             return Waiting.BARRIER
         bodies = window.bodies[cut.start : cut.stop]
-        try:
-            self.session.begin()
-        except BusyError as error:
-            done.text = str(error)
+        if not self._begin(done):
             return Waiting.LOCK
         try:
             self._apply_bodies(bodies)
         except (DamagedError, NotSupportedError):
             self.session.rollback()
-            self._apply_singly(window, cut.start, cut.stop, done)
-        else:
-            self._commit(window, cut.start, cut.stop, done)
+            return self._apply_singly(window, cut.start, cut.stop, done)
+        self._commit(window, cut.start, cut.stop, done)
         return Waiting.MORE
 
-    def _apply_singly(self, window: Window, start: int, stop: int, done: Done) -> None:
-        """A batch has failed: find the transaction, commit what came before it, and stop there."""
+    def _begin(self, done: Done) -> bool:
+        """Whether the regions are ours now; if not, somebody else's lock is told in `done`, and nothing is held."""
+        try:
+            self.session.begin()
+        except BusyError as error:
+            done.text = str(error)
+            return False
+        return True
+
+    def _apply_singly(self, window: Window, start: int, stop: int, done: Done) -> Waiting:
+        """A batch has failed: find the transaction, commit what came before it, and stop there.
+
+        When somebody takes the lock in between, the whole batch is tried again later: nothing was committed.
+        """
+        if not self._begin(done):
+            return Waiting.LOCK
         for place in range(start, stop):
-            if place == start:
-                self.session.begin()
             try:
                 self._apply_bodies([window.bodies[place]])
             except (DamagedError, NotSupportedError) as error:
                 self.session.rollback()
                 if place > start:
-                    self.session.begin()
+                    if not self._begin(done):
+                        return Waiting.LOCK
                     self._apply_bodies(window.bodies[start:place])
                     self._commit(window, start, place, done)
                 raise self._stopped(error, window.bodies[place][1]) from error
         self._commit(window, start, stop, done)
+        return Waiting.MORE
 
     def _commit(self, window: Window, start: int, stop: int, done: Done) -> None:
         bodies = window.bodies[start:stop]
@@ -420,10 +441,7 @@ class Applier:
 
     def _take_parts(self, record: ReceivedRecord, seqno: int, skip: int, done: Done) -> Waiting:
         if self._large is None:
-            try:
-                self.session.begin()
-            except BusyError as error:
-                done.text = str(error)
+            if not self._begin(done):
                 return Waiting.LOCK
             for rows in self.session.rows.values():
                 rows.seqno = seqno

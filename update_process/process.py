@@ -9,6 +9,7 @@ Refuses to know: how rows are applied (applier.py), and who feeds the pool.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 from collections.abc import Callable
@@ -34,8 +35,8 @@ NAP_S: Final = 0.5
 SHORT_NAP_S: Final = 0.02
 """While something outside must move first that rings no bell: a barrier, a lock, a restart of the stream."""
 ALIVE_PERIOD_S: Final = 0.25
-REPORT_PERIOD_S: Final = 30.0
-"""A cause of waiting that lasts is logged at once, and again after this time."""
+REPORT_PERIOD_S: Final = {Waiting.LOCK: 10.0, Waiting.RESTART: 30.0}
+"""These causes of waiting are logged at once, and while they last or come again, only after this time."""
 COLLECT_AFTER: Final = 200_000
 """Objects made between two runs of the garbage collector: decoded rows are no cycles, and a third of the time was
 spent looking for some (measured)."""
@@ -46,7 +47,8 @@ async def serve(context: DaemonContext) -> None:
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 50, 100)
     instance = Instance.open(context.instance_path)
-    session = await trio.to_thread.run_sync(open_apply_session, instance)
+    lock_timeout_s = context.config.update.lock_timeout_s
+    session = await trio.to_thread.run_sync(lambda: open_apply_session(instance, lock_timeout_s=lock_timeout_s))
     try:
         await _Driver(context, instance, session).run()
     finally:
@@ -68,7 +70,7 @@ class _Driver:
             seqno=session.position.last_seqno,
         )
         self._last_waiting = Waiting.MORE
-        self._reported_s = 0.0
+        self._reported_s: dict[Waiting, float] = {}
         self._stop_seqno: int | None = None
 
     async def run(self) -> None:
@@ -160,14 +162,15 @@ class _Driver:
                 transactions_total=statistics.total("transactions"),
                 skipped_total=statistics.total("skipped"),
             )
-        now_s = trio.current_time()
-        if waiting in (Waiting.LOCK, Waiting.RESTART) and (changed or now_s - self._reported_s >= REPORT_PERIOD_S):
-            self._reported_s = now_s
-            self._log.warning(waiting.value, why=done.text, next_seqno=applier.next_seqno)
+        if done.abandoned:
+            self._log.info("large transaction begins anew", why=done.abandoned, next_seqno=applier.next_seqno)
+        if waiting in REPORT_PERIOD_S:
+            now_s = trio.current_time()
+            if now_s >= self._reported_s.get(waiting, -math.inf) + REPORT_PERIOD_S[waiting]:
+                self._reported_s[waiting] = now_s
+                self._log.warning(waiting.value, why=done.text, next_seqno=applier.next_seqno)
         elif changed and waiting is Waiting.BARRIER:
             self._log.info(waiting.value, last_applied_seqno=applier.applied_seqno)
-        elif done.text:
-            self._log.info("large transaction begins anew", why=done.text, next_seqno=applier.next_seqno)
         self._last_waiting = waiting
 
     async def _report_statistics(self) -> None:
@@ -185,8 +188,9 @@ def _moved(pool: ReceivePool, seen: int) -> Callable[[], bool]:
 def finish_received(instance: Instance, *, timeout_s: float) -> int:
     """Apply, in this process, what the receive pool still holds; the last seqno applied. For `region release`.
 
-    No Update Process may run. Returns at once when there is no pool. Raises TryAgainError when `timeout_s` seconds are
-    not enough, and what the applier raises.
+    No Update Process may run. Returns at once when there is no pool. Of a large transaction that was received in part
+    nothing is applied. Raises TryAgainError when `timeout_s` seconds are not enough, or when a whole transaction that
+    was received can not be applied (a part before it is missing); and what the applier raises.
     """
     session = open_apply_session(instance)
     try:
@@ -200,13 +204,26 @@ def finish_received(instance: Instance, *, timeout_s: float) -> int:
                 done = applier.work(timeout_s)
             finally:
                 applier.close()
-            if done.waiting not in (Waiting.NOTHING, Waiting.PART, Waiting.RESTART):
+            applied, received = applier.applied_seqno, pool.last_received_seqno
+            if done.waiting in (Waiting.NOTHING, Waiting.PART, Waiting.RESTART):
+                if applied >= received:
+                    return applied
+                # What is behind a hole is lost with the region, so it is not ours to leave.
                 raise TryAgainError(
-                    f"what was received could not be applied within {timeout_s:g} s: {done.waiting.value}",
+                    f"transactions up to {received} were received, but only those up to {applied} can be applied: "
+                    f"{done.text or done.waiting.value}",
                     where=str(instance.path),
-                    do="Try again with a larger --timeout",
+                    do="Start receiver and update once more, so that they finish; or leave them out: --force",
+                    applied=applied,
+                    received=received,
                 )
-            return applier.applied_seqno
+            raise TryAgainError(
+                f"what was received could not be applied within {timeout_s:g} s: {done.text or done.waiting.value}",
+                where=str(instance.path),
+                do="Try again with a larger --timeout",
+                applied=applied,
+                received=received,
+            )
     finally:
         session.close()
         close_door(session.door)

@@ -8,8 +8,12 @@ from pathlib import Path
 import apsw
 import pytest
 
+from replicate.apply_session import open_apply_session
 from replicate.compare import compare
-from replicate.errors import ConflictError, DivergedError, GapError
+from replicate.errors import BusyError, ConflictError, DivergedError, GapError
+from replicate.instance import Instance
+from replicate.locks import FileLock
+from replicate.opening import close_door
 from replicate.pool import control as word
 from replicate.pool.receive_pool import RecordKind
 from replicate.settings import UpdateConfig
@@ -259,3 +263,47 @@ def test_our_own_journal_holds_the_very_same_frames(pair: Pair) -> None:
         frames.append(reader.read(10**6, pair.last_seqno()))
         reader.close()
     assert frames[0] == frames[1]
+
+
+def test_a_lock_taken_while_a_conflict_is_looked_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(pair, 3)
+    spoil(pair, "INSERT INTO account VALUES (3, 'x', 0, 0)")
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            first = applier.next_seqno
+            real, begins = applier.session.begin, 0
+
+            def begin() -> None:
+                nonlocal begins
+                begins += 1
+                if begins in (2, 5):  # for the first one alone; to commit what came before the conflict
+                    raise BusyError("somebody was quicker")
+                real()
+
+            monkeypatch.setattr(applier.session, "begin", begin)
+            for _ in range(2):
+                done = work_all(applier)
+                assert (done.waiting, done.text) == (Waiting.LOCK, "BUSY: somebody was quicker")
+                assert applier.next_seqno == first
+            with pytest.raises(ConflictError):
+                work_all(applier)
+            assert applier.next_seqno == first + 2
+
+
+def test_the_setting_bounds_the_wait_for_a_lock(pair: Pair) -> None:
+    (pair.secondary.path / "replicate.toml").write_text("[update]\nlock_timeout_s = 0.05\n")
+    secondary = Instance.open(pair.secondary.path)
+    write(pair, 1)
+    held = FileLock(secondary.locks_directory / f"region-{secondary.region('main').region_id}.lock")
+    session = open_apply_session(secondary)
+    try:
+        held.acquire(1)
+        with pytest.raises(BusyError, match=r"held by another process for 0\.05 s"):
+            session.begin()
+        held.release()
+        session.begin()
+    finally:
+        held.close()
+        session.close()
+        close_door(session.door)
