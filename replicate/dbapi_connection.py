@@ -124,7 +124,13 @@ class Connection(Callbacks):
     def commit(self) -> None:
         """Commit through the door. Without an open transaction nothing happens."""
         self._check()
-        self._run(self._transactions.commit_told)
+        try:
+            self._transactions.commit_told()
+        except BaseException as error:
+            shown = surface(error)
+            if shown is error:
+                raise
+            raise shown from error
 
     def rollback(self) -> None:
         """Roll back. Without an open transaction nothing happens."""
@@ -222,9 +228,9 @@ class Connection(Callbacks):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         """`cursor().execute(…)`."""
-        self._check()
-        made = Cursor(self)
-        return made.execute(sql, parameters)
+        if self._opened is None:
+            self._check()
+        return Cursor(self).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
         """`cursor().executemany(…)`."""

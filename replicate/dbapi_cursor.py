@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
-from replicate.database.statements import Statement, Verb, classify, split
+from replicate.database.statements import Statement, Verb, classify, keep, recall, split
 from replicate.dbapi_errors import DataError, InterfaceError, ProgrammingError, surface
 from replicate.dbapi_row import (
     Columns,
@@ -40,23 +40,30 @@ _CLOSED: Final = "Cannot operate on a closed cursor."
 class Cursor:
     """Runs statements and gives their rows. `row_factory` is the connection's when the cursor is made."""
 
+    # What a cursor begins with stands here, for a connection's `execute` makes one each time.
+    arraysize = 1
+    description: Description | None = None
+    rowcount = -1
+    lastrowid: int | None = None
+    _fresh = True
+    _traced = False
+    _columns: Columns = ()
+    _next: Any = _END
+    _rows: Iterator[tuple[Any, ...]] | None = None
+    _change: Callable[[Any, tuple[Any, ...]], Any] | None = None
+
     def __init__(self, connection: Connection) -> None:
         if not hasattr(type(connection), "_open"):
             raise TypeError(f"Cursor() argument 1 must be replicate's Connection, not {type(connection).__name__}")
         if self.__dict__.get("_unusable") == _BUSY:
             raise ProgrammingError(_BUSY)
+        if "connection" in self.__dict__:  # called again
+            for name in ("arraysize", "description", "rowcount", "lastrowid"):
+                self.__dict__.pop(name, None)
+            self._next, self._rows, self._columns, self._change, self._traced = _END, None, (), None, False
         self.connection = connection
         self.row_factory: Any = connection.row_factory
-        self.arraysize = 1
-        self.description: Description | None = None
-        self.rowcount = -1
-        self.lastrowid: int | None = None
         self._unusable = ""
-        self._traced = False
-        self._columns: Columns = ()
-        self._next: Any = _END
-        self._rows: Iterator[tuple[Any, ...]] | None = None
-        self._change: Callable[[Any, tuple[Any, ...]], Any] | None = None
         self._apsw: apsw.Cursor = connection._apsw.cursor()
 
     # PEP 249.
@@ -69,23 +76,26 @@ class Cursor:
         try:
             if parameters or type(parameters) is not tuple:
                 parameters = bindings(parameters, sql)
-            rows = transactions.run(self._apsw, statement, parameters, implicit=connection._isolation_level is not None)
+            rows = transactions.run(self._apsw, statement, parameters, connection._isolation_level is not None)
+            if statement.dml:
+                self.rowcount = transactions.changed
             if rows is None:
+                self._fresh = False
                 self._rows = self._apsw
                 self._next = next(self._apsw, _END)
             elif rows:
                 self._rows = iter(rows)
                 self._next = next(self._rows)
             if statement.rows:
+                self._fresh = False
                 self._columns = self._columns_now(sql, parameters)
-            if statement.dml:
-                self.rowcount = transactions.changed
             self.lastrowid = connection._apsw.last_insert_rowid()
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
             self._unusable = ""
-        self._finish_description(statement)
+        if statement.rows:
+            self._finish_description(statement)
         return self
 
     def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Cursor:
@@ -101,7 +111,7 @@ class Cursor:
                 raise ProgrammingError("executemany() can only execute DML statements.")
             else:
                 for parameters in sets:
-                    if transactions.run(self._apsw, statement, parameters, implicit=False) is None:
+                    if transactions.run(self._apsw, statement, parameters, False) is None:
                         for _ in self._apsw:
                             pass
             if statement.dml:
@@ -125,13 +135,14 @@ class Cursor:
             raise DataError("query string is too large")
         self._reset()
         self._listen()
+        self._fresh = False
         self._unusable = _BUSY
         transactions = self.connection._transactions
         try:
             transactions.commit()
             for text in split(sql_script):
                 statement = classify(text)
-                if transactions.run(self._apsw, statement, None, implicit=False) is None:
+                if transactions.run(self._apsw, statement, None, False) is None:
                     for _ in self._apsw:
                         pass
         except BaseException as error:
@@ -222,18 +233,27 @@ class Cursor:
     def _start(self, sql: str) -> Statement:
         if type(sql) is not str and not isinstance(sql, str):
             raise TypeError(f"execute() argument 1 must be str, not {type(sql).__name__}")
-        self._check()
-        if "\0" in sql:
+        connection = self.connection
+        if self._unusable:
+            raise ProgrammingError(self._unusable)
+        connection._check()
+        statement = recall(sql)
+        if statement is None and "\0" in sql:
             raise ProgrammingError("the query contains a null character")
-        if len(sql) > self.connection._sql_bytes_max:
+        if len(sql) > connection._sql_bytes_max:
             raise DataError("query string is too large")
-        self._reset()
-        statement = classify(sql)
-        if statement.several:
-            raise ProgrammingError("You can only execute one statement at a time.")
+        if not self._fresh:
+            self._reset()
+        if statement is None:
+            statement = classify(sql)
+            if statement.several:
+                raise ProgrammingError("You can only execute one statement at a time.")
+            if type(sql) is str:
+                keep(statement)
         self.description = None
         self.rowcount = 0 if statement.dml else -1
-        self._listen()
+        if self._traced or connection._trace is not None:
+            self._listen()
         self._unusable = _BUSY
         return statement
 
@@ -286,6 +306,7 @@ class Cursor:
             self._apsw = self.connection._open().cursor()
         self._next, self._rows = _END, None
         self._columns, self._change = (), None
+        self._fresh = True
 
     def _failed(self, error: BaseException) -> BaseException:
         """What to raise for `error`; the cursor has no rows any more."""

@@ -8,6 +8,7 @@ end (dbapi_transaction.py, of which this is a part).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import apsw
@@ -39,6 +40,7 @@ class SchemaChanges:
     inside: bool
     own_changes: int
     functions: set[str]
+    _execute: Callable[..., apsw.Cursor]
     _map: tuple[int, TableMap] | None
 
     def _define(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
@@ -140,7 +142,7 @@ class SchemaChanges:
         return bool(self.connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, -1))
 
     def _schema_version(self) -> int:
-        version: Any = self.connection.execute("PRAGMA main.schema_version").get
+        version: Any = self._execute("PRAGMA main.schema_version").get
         return int(version)
 
     def _tables(self) -> TableMap:

@@ -39,6 +39,11 @@ class Stage(Enum):
     WRITER = 2
 
 
+_NONE, _READER, _WRITER = Stage
+_WRITE, _READ = Verb.WRITE, Verb.READ
+"""Looking a member up in its class costs more than a global; these stand in the way of every statement."""
+
+
 class Session(Protocol):
     """The door as a connection needs it (commit.RegionSession)."""
 
@@ -65,7 +70,7 @@ class Transactions(SchemaChanges):
         self.connection = session.connection
         self.region = region
         self.timeout_s = timeout_s
-        self.stage = Stage.NONE
+        self.stage = _NONE
         self.inside = False
         self.own_changes = 0
         self.changed = 0
@@ -74,6 +79,8 @@ class Transactions(SchemaChanges):
         self.tell: Callable[[str], object] | None = None
         self.begin_text = "BEGIN "
         self.capture = Capture(self.connection, region, spool_factory)
+        self._changes = self.connection.changes
+        self._execute = self.connection.cursor().execute  # a kept cursor, for short questions of ours
         self._savepoints: list[tuple[str, Mark | None]] = []
         self._map: tuple[int, TableMap] | None = None
         self.connection.set_commit_hook(self._forbid_commit, id=self)
@@ -83,23 +90,23 @@ class Transactions(SchemaChanges):
         self.capture.close()
         self.connection.set_commit_hook(None, id=self)
         self.inside = True
-        self.stage = Stage.NONE
+        self.stage = _NONE
         self.session.close()
 
     # Statements.
 
-    def run(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, *, implicit: bool) -> Rows | None:
+    def run(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, implicit: bool) -> Rows | None:
         """Run one statement. Returns the rows of a writing one; None if they are to be fetched from `cursor`.
 
         `implicit`: a data change begins a transaction if there is none, and leaves it open; else it is its own
         transaction.
         """
         verb = statement.verb
-        if verb is Verb.READ:
+        if verb is _WRITE:
+            return self._write(cursor, statement, bindings, implicit and statement.dml)
+        if verb is _READ:
             self._natively(cursor, statement, bindings)
             return None
-        if verb is Verb.WRITE:
-            return self._write(cursor, statement, bindings, implicit and statement.dml)
         if verb is Verb.PRAGMA:
             return self._pragma(cursor, statement, bindings)
         if verb is Verb.DEFINE:
@@ -115,15 +122,15 @@ class Transactions(SchemaChanges):
         and such a run does not count (as in CPython 3.11)."""
         total = 0
         implicit = implicit and statement.dml
-        if statement.rows or (self.stage is Stage.NONE and not implicit):
+        if statement.rows or (self.stage is _NONE and not implicit):
             for bindings in sets:
                 rows = self._write(cursor, statement, bindings, implicit)
                 total += 0 if rows else self.changed
             self.changed = total
             return
-        fresh = self.stage is not Stage.WRITER and self._become_writer(self.begin_text)
+        fresh = self.stage is not _WRITER and self._become_writer(self.begin_text)
         connection, capture = self.connection, self.capture
-        if statement.counts or capture.tables.triggers_count:
+        if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
         mark, running = capture.mark(), False
 
@@ -149,10 +156,10 @@ class Transactions(SchemaChanges):
     def commit(self) -> None:
         """COMMIT, through the door if anything was written. After a failure `stage` says whether the transaction
         still stands."""
-        if self.stage is Stage.NONE:
+        if self.stage is _NONE:
             return
         capture = self.capture
-        if self.stage is Stage.READER:
+        if self.stage is _READER:
             if capture.refused is not None:
                 raise capture.refused
             self.connection.execute("COMMIT")
@@ -175,11 +182,11 @@ class Transactions(SchemaChanges):
 
     def rollback(self) -> None:
         """ROLLBACK, and give the region up."""
-        if self.stage is Stage.NONE:
+        if self.stage is _NONE:
             return
         self.inside = True
         try:
-            if self.stage is Stage.READER:
+            if self.stage is _READER:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
             else:
@@ -190,24 +197,24 @@ class Transactions(SchemaChanges):
 
     def commit_told(self) -> None:
         """`commit`, told to the trace callback."""
-        if self.tell is not None and self.stage is not Stage.NONE:
+        if self.tell is not None and self.stage is not _NONE:
             self.tell("COMMIT")
         self.commit()
 
     def rollback_told(self) -> None:
         """`rollback`, told to the trace callback."""
-        if self.tell is not None and self.stage is not Stage.NONE:
+        if self.tell is not None and self.stage is not _NONE:
             self.tell("ROLLBACK")
         self.rollback()
 
     def check_alive(self) -> None:
         """After any error: SQLite may have rolled the whole transaction back, or refused a commit that went round
         the door."""
-        if self.stage is not Stage.NONE and not self.connection.in_transaction:
-            if self.stage is Stage.WRITER:
+        if self.stage is not _NONE and not self.connection.in_transaction:
+            if self.stage is _WRITER:
                 self.session.rollback()
             self._end()
-        elif self.stage is Stage.NONE and self.capture.refusal is not None:
+        elif self.stage is _NONE and self.capture.refusal is not None:
             refused = self.capture.refused
             self.capture.clear()
             assert refused is not None
@@ -223,24 +230,23 @@ class Transactions(SchemaChanges):
             raise
 
     def _write(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, implicit: bool) -> Rows:
-        own = False
-        fresh = False
-        if self.stage is not Stage.WRITER:
-            own = self.stage is Stage.NONE and not implicit
+        own = fresh = False
+        if self.stage is not _WRITER:
+            own = self.stage is _NONE and not implicit
             fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
-        if statement.counts or capture.tables.triggers_count:
+        if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
-        mark = capture.mark()
+        place = capture.place()
         try:
             cursor.execute(statement.text, bindings)
             rows: Rows = list(cursor) if statement.rows else _NO_ROWS
         except BaseException as error:
-            self._after_failure(mark, statement, error, fresh=fresh, own=own)
+            self._after_failure(Mark(*place), statement, error, fresh=fresh, own=own)
             raise
-        self.changed = self.connection.changes()
-        if capture.refusal is not None:
-            self._check_refusal(mark, own=own)
+        self.changed = self._changes()
+        if capture.poisoned:
+            self._check_refusal(Mark(*place), own=own)
         if own:
             self._commit_own()
         return rows
@@ -251,8 +257,8 @@ class Transactions(SchemaChanges):
             self._natively(cursor, statement, bindings)
             return _NO_ROWS
         self._check_definable(statement)
-        own = self.stage is Stage.NONE
-        if self.stage is not Stage.WRITER:
+        own = self.stage is _NONE
+        if self.stage is not _WRITER:
             self._become_writer()
         try:
             rows = self._define(cursor, statement, bindings)
@@ -274,8 +280,8 @@ class Transactions(SchemaChanges):
                 self.timeout_s = int(statement.argument or 0) / 1000
             self._natively(cursor, statement, bindings)
             return None
-        own = self.stage is Stage.NONE
-        if self.stage is not Stage.WRITER:
+        own = self.stage is _NONE
+        if self.stage is not _WRITER:
             self._become_writer()
         mark = self.capture.mark()
         try:
@@ -309,21 +315,21 @@ class Transactions(SchemaChanges):
     def _control(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
         verb, stage = statement.verb, self.stage
         if verb is Verb.BEGIN:
-            if stage is Stage.NONE and statement.kind in ("IMMEDIATE", "EXCLUSIVE"):
+            if stage is _NONE and statement.kind in ("IMMEDIATE", "EXCLUSIVE"):
                 self._become_writer(statement.text)
             else:
                 self._natively(cursor, statement, bindings)
-                self.stage = Stage.READER
-        elif verb is Verb.COMMIT and stage is not Stage.NONE:
+                self.stage = _READER
+        elif verb is Verb.COMMIT and stage is not _NONE:
             self.commit_told()
-        elif verb is Verb.ROLLBACK and stage is not Stage.NONE:
+        elif verb is Verb.ROLLBACK and stage is not _NONE:
             self.rollback_told()
         elif verb is Verb.SAVEPOINT:
             self._natively(cursor, statement, bindings)
-            if stage is Stage.NONE:
-                self.stage = Stage.READER
+            if stage is _NONE:
+                self.stage = _READER
                 self._savepoints.append(("", None))  # RELEASE of the next one commits: see below
-            self._savepoints.append((statement.name, self.capture.mark() if stage is Stage.WRITER else None))
+            self._savepoints.append((statement.name, self.capture.mark() if stage is _WRITER else None))
         elif verb is Verb.RELEASE:
             self._release(cursor, statement, bindings)
         elif verb is Verb.ROLLBACK_TO:
@@ -332,7 +338,7 @@ class Transactions(SchemaChanges):
             if at is not None:
                 mark = self._savepoints[at][1]
                 del self._savepoints[at + 1 :]
-                if self.stage is Stage.WRITER:
+                if self.stage is _WRITER:
                     self.capture.cut(mark or self.capture.start)
         else:
             self._natively(cursor, statement, bindings)  # an empty text, or SQLite says what is wrong
@@ -354,11 +360,10 @@ class Transactions(SchemaChanges):
 
     def _become_writer(self, text: str = "") -> bool:
         """Take the region. Returns whether this began the transaction; if so, `text` is told to the trace callback."""
-        assert self.stage is not Stage.WRITER
-        fresh = self.stage is Stage.NONE
+        assert self.stage is not _WRITER
+        fresh = self.stage is _NONE
         if fresh and text and self.tell is not None:
             self.tell(text)
-        before = self.connection.total_changes()
         self.inside = True
         try:
             if fresh:
@@ -373,8 +378,7 @@ class Transactions(SchemaChanges):
                 raise
         finally:
             self.inside = False
-            self.own_changes += self.connection.total_changes() - before
-        self.stage = Stage.WRITER
+        self.stage = _WRITER
         return fresh
 
     def _commit_own(self) -> None:
@@ -385,7 +389,7 @@ class Transactions(SchemaChanges):
             raise
 
     def _end(self, *, adopted: bool = False) -> None:
-        self.stage = Stage.NONE
+        self.stage = _NONE
         if self._savepoints:
             self._savepoints.clear()
         self.capture.clear(adopted=adopted)

@@ -35,7 +35,7 @@ BOOKKEEPING: Final = (
 )
 """The statements that make the bookkeeping tables, in order."""
 
-_TABLES: Final = ("_replicate_region", "_replicate_table", "_replicate_ring", "_replicate_scr", "_replicate_state")
+OWN_TABLES: Final = ("_replicate_region", "_replicate_table", "_replicate_ring", "_replicate_scr", "_replicate_state")
 _WRITE_SLOT: Final = "UPDATE main._replicate_ring SET seqno = ?2, record = ?3 WHERE slot = ?1"
 _WRITE_SCR: Final = (
     "INSERT INTO main._replicate_scr (origin, partition, origin_seqno, chain, csn, seqno) VALUES (?, ?, ?, ?, ?, ?) "
@@ -133,7 +133,7 @@ def read_identity(connection: apsw.Connection, *, where: str) -> RegionIdentity:
         "SELECT format, network, instance, region, name, device, inode, journal_mode FROM main._replicate_region"
     ).fetchall()
     present = {name for (name,) in connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
-    missing = [name for name in _TABLES if name not in present]
+    missing = [name for name in OWN_TABLES if name not in present]
     if len(rows) != 1 or missing:
         raise RegionDamagedError(
             f"the bookkeeping is incomplete: {len(rows)} identity rows, missing tables: {', '.join(missing) or 'none'}",

@@ -13,12 +13,12 @@ The hook must never raise: SQLite stores the row all the same (measured). So any
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import apsw
 import msgpack
 
+from replicate.database.bookkeeping import OWN_TABLES
 from replicate.database.capture_tables import CapturedTable, TableMap
 from replicate.database.names import is_internal, is_own
 from replicate.database.schema import COUNTERS
@@ -38,20 +38,19 @@ _UPDATE: Final = apsw.SQLITE_UPDATE
 _NO_CHANGE: Final = apsw.no_change
 
 
-def _with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+def _with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
     """An UPDATE's new values where APSW takes 0.0 and -0.0 for the same: they are two."""
     values = update.new
     assert values is not None
-    return [
+    return tuple(
         values[at]
         if value is _NO_CHANGE and type(old[at]) is float and old[at] == 0.0 and str(old[at]) != str(values[at])
         else value
         for at, value in enumerate(new)
-    ]
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class CapturedChanges:
+class CapturedChanges(NamedTuple):
     """One transaction's changes, ready for a frame. With a spool, all of them are in the spool and `payload` is empty.
 
     `count`: elements (four to a change). `defines`: it holds DEFINE changes. `schema_changed`: the region's schema
@@ -59,7 +58,7 @@ class CapturedChanges:
     """
 
     payload: bytes
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of these
     partitions: tuple[int, ...]
     defines: bool
     spool: Spool | None
@@ -93,6 +92,7 @@ class Mark(NamedTuple):
         return self.context.refusal
 
 
+_OWN: Final = dict.fromkeys(OWN_TABLES)
 _FRESH: Final = _Context(TableMap({}, False), None, frozenset(), False, False, None)
 
 
@@ -117,8 +117,14 @@ class Capture:
         self._tables_of: TableMap | None = None
         self._last: CapturedTable | None = None
         self._context = _FRESH
+        self._begun = _FRESH
+        self._noted: tuple[_Context, int, _Context] = (_FRESH, 0, _FRESH)
         self.active = False
         self.foreign = False
+        self.counted = False
+        """Whether some table counts in sqlite_sequence."""
+        self.poisoned = False
+        """Whether the transaction can only be rolled back."""
         self._start: Mark = self.mark()
         connection.preupdate_hook(self._on_change, id=self)
 
@@ -130,11 +136,13 @@ class Capture:
     # The transaction.
 
     def begin(self, tables: TableMap) -> None:
-        """A transaction holds the region from here on. `tables`: as its snapshot has them."""
-        self.clear()
-        self._context = _Context(tables, None, frozenset(), False, False, None)
-        self._take_tables(tables)
-        self._start = self.mark()
+        """A transaction holds the region from here on. `tables`: as its snapshot has them. (Cleared before.)"""
+        if self._begun.tables is not tables:
+            self._begun = _Context(tables, None, frozenset(), False, False, None)
+            self._start = Mark(0, 0, self._begun)
+        self._context = self._begun
+        if tables is not self._tables_of:
+            self._take_tables(tables)
         self.active = True
 
     def clear(self, *, adopted: bool = False) -> None:
@@ -144,7 +152,7 @@ class Capture:
         self._spooled = self._changes = 0
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
         self._context = _FRESH
-        self.active = False
+        self.active = self.poisoned = False
         self._last = None
         if spool is not None and not adopted:
             spool.abort()
@@ -178,6 +186,10 @@ class Capture:
         """The present place. Cheap: taken before every statement."""
         return Mark(self._spooled + len(self._buffer), self._changes, self._context)
 
+    def place(self) -> tuple[int, int, _Context]:
+        """The fields of a mark: cheaper still, for what is seldom needed."""
+        return self._spooled + len(self._buffer), self._changes, self._context
+
     def cut(self, mark: Mark) -> None:
         """Forget what was captured behind `mark`: the database has taken it back."""
         if mark.offset >= self._spooled:
@@ -191,6 +203,7 @@ class Capture:
         if self._context.tables is not mark.context.tables:
             self._use(mark.context.tables)
         self._context = mark.context
+        self.poisoned = mark.context.refusal is not None
 
     def behind(self, mark: Mark) -> bytes | None:
         """The captured bytes behind `mark`; None if a part of them has left memory."""
@@ -201,13 +214,14 @@ class Capture:
         """From here on the transaction can only be rolled back. The first reason counts."""
         if self._context.refusal is None:
             self._context = self._context._replace(refusal=why)
+        self.poisoned = True
 
     def finish(self) -> CapturedChanges:
         """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
         rolled back."""
-        if self.refusal is None:
+        if not self.poisoned:
             self.close_sequences()
-        if self.refusal is not None:
+        if self.poisoned:
             raise self._refusal_error()
         if not self._changes and self._spool is not None:
             self._spool.abort()
@@ -217,7 +231,7 @@ class Capture:
         return CapturedChanges(
             payload=b"" if self._spool is not None else bytes(self._buffer),
             count=self._changes * ELEMENTS_PER_CHANGE,
-            partitions=tuple(sorted(self._context.partitions or {PARTITION_DEFAULT})),
+            partitions=tuple(sorted(self._context.partitions)) or (PARTITION_DEFAULT,),
             defines=self._context.defines,
             spool=self._spool,
             schema_changed=self._context.schema_changed,
@@ -295,7 +309,8 @@ class Capture:
     def _take_tables(self, tables: TableMap) -> None:
         if tables is not self._tables_of:
             self._tables_of = tables
-            self._tables = dict(tables.tables)
+            self._tables = {**tables.tables, **_OWN}
+            self.counted = tables.autoincrement
         self._last = None
 
     # The hook. Every name that is looked up here costs a percent of all writes.
@@ -307,16 +322,16 @@ class Capture:
             name = update.table_name
             table = self._tables.get(name)
             if table is None:
-                self._stranger(name)
+                if name not in self._tables or name == "sqlite_sequence":
+                    self._stranger(name)
                 return
             if table is not self._last:
                 self._note(table)
             opcode = update.opcode
             pack = self._pack
             if opcode == _UPDATE:
-                old, new = update.old, update.update
-                assert old is not None
-                assert new is not None
+                old: Any = update.old
+                new: Any = update.update  # both are there for an UPDATE
                 if 0.0 in old:
                     new = _with_zeros(update, old, new)
                 if not table.plain:
@@ -369,9 +384,13 @@ class Capture:
         if table.refusal is not None:
             raise table.refusal
         self._last = table
-        partitions = self._context.partitions
-        if table.definition.partition not in partitions:
-            self._context = self._context._replace(partitions=partitions | {table.definition.partition})
+        context, partition = self._context, table.definition.partition
+        if partition not in context.partitions:
+            before, number, after = self._noted  # transactions are alike: the last one's answer is this one's
+            if before is not context or number != partition:
+                after = context._replace(partitions=context.partitions | {partition})
+                self._noted = (context, partition, after)
+            self._context = after
 
     def _stranger(self, name: str) -> None:
         if name == "sqlite_sequence":

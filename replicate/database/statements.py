@@ -18,6 +18,8 @@ from typing import Final
 TEXT_CACHED_MAX: Final = 16_384
 """Longer texts are classified anew each time: they are scripts or literals, seldom repeated."""
 
+STATEMENTS_KEPT: Final = 512
+
 _TOKEN: Final = re.compile(
     r"""
     (?P<space>[\s\ufeff]+ | --[^\n]*(?:\n|\Z) | /\*.*?(?:\*/|\Z))
@@ -307,3 +309,17 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
 
 
 _classify_cached = lru_cache(maxsize=512)(_classify)
+_known: dict[str, Statement] = {}
+
+
+def recall(sql: str) -> Statement | None:
+    """The statement of a text that was kept: the quick way for what is run again and again."""
+    return _known.get(sql)
+
+
+def keep(statement: Statement) -> None:
+    """Keep a statement for `recall`. The caller has seen that its text is good: no null character, one statement."""
+    if len(statement.text) <= TEXT_CACHED_MAX:
+        if len(_known) >= STATEMENTS_KEPT:
+            _known.clear()
+        _known[statement.text] = statement
