@@ -11,6 +11,7 @@ One session serves one connection and is used by one thread at a time. Its regio
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final
 
@@ -24,13 +25,16 @@ from replicate.database.bookkeeping import (
     store_schema_version,
 )
 from replicate.database.capture import CapturedChanges
-from replicate.database.sqlite import open_region, translate
+from replicate.database.sqlite import file_facts, open_region, translate
 from replicate.door import Allotted, Door
 from replicate.errors import (
+    DiskFullError,
     ForkedError,
+    JournalIOError,
     NotFoundError,
     NotPrimaryError,
     OutcomeUnknownError,
+    PoolReplacedError,
     RegionReplacedError,
     ReplicateError,
     SchemaChangedError,
@@ -40,13 +44,18 @@ from replicate.failpoint import hit
 from replicate.journal.record import read_head
 from replicate.limits import RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.locks import FileLock
+from replicate.opening import open_door
 from replicate.pool import control as word
+from replicate.pruning import prune_journal
 from replicate.redo import redo_region
 
 FLUSH_ELEMENTS: Final = 400
 """From so many captured elements (a hundred rows) on, dirty pages are written before the commit lock is taken, so
 that a full disk shows up while we may still fail; below it the pages fit the cache and a failing COMMIT is voided
 instead."""
+
+PRUNE_FROM: Final = 0.5
+"""Part of journal.cap_bytes from which on a writer prunes the journal itself, when it has begun a segment."""
 
 
 class RegionSession:
@@ -68,10 +77,12 @@ class RegionSession:
         self._pid = os.getpid()
         self.writable = door.instance.role == "primary"
         self.last_seqno = 0
+        self._pool_is_gone = False
         try:
             self.connection = open_region(self.entry.path, readonly=not self.writable)
             try:
                 self._check_file(adding=adding)
+                self._file = file_facts(self.where)
             except BaseException:
                 self.connection.close(True)
                 raise
@@ -94,8 +105,11 @@ class RegionSession:
         Raises NotPrimaryError, BusyError, SchemaChangedError, RegionDamagedError, JournalDamagedError, ForkedError.
         """
         self._check_writer()
+        if self._pool_is_gone or self.door.words[word.POOL_STATE] == word.STATE_CLOSED:
+            self._enter_again()
         self._lock.acquire(timeout_s, what=self._region_name)
         try:
+            self._check_place()
             self._execute("BEGIN IMMEDIATE")
             if self._unfinished():
                 self._execute("ROLLBACK")
@@ -115,6 +129,7 @@ class RegionSession:
         self._check_writer()
         self._lock.acquire(timeout_s, what=self._region_name)
         try:
+            self._check_place()
             if self._unfinished():
                 self._redo()  # now, or this transaction would meet it at every new try
                 raise self._stale()
@@ -158,12 +173,15 @@ class RegionSession:
                 seqno = self._commit_framed(captured) if captured.spool is None else self._commit_spooled(captured)
             finally:
                 door.leave()
-        except BaseException:
+        except BaseException as error:
+            self._pool_is_gone = isinstance(error, PoolReplacedError)
             self._settle()
             raise
         self._lock.release()
         self.last_seqno = seqno
         door.durability.after_commit(seqno)
+        if door.has_switched:
+            self._prune()
         return seqno
 
     def rollback(self) -> None:
@@ -189,11 +207,14 @@ class RegionSession:
             door.sync_to_end()  # the slot that we overwrite must not hold the only durable copy
         self._write_slot(seqno, allotted.frame if whole else None)
         hit("commit.before_append")
-        door.append(allotted.frame, seqno, self._bit, defines=captured.defines)
         # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
         synced = not whole or captured.schema_changed
-        if synced:
-            door.durability.sync_appended(door.segment())
+        try:
+            door.append(allotted.frame, seqno, self._bit, defines=captured.defines)
+            if synced:
+                door.durability.sync_appended(door.segment())
+        except JournalIOError as error:
+            raise self._unknown(seqno, error) from error
         try:
             self._run("COMMIT")
         except apsw.Error as error:
@@ -209,7 +230,10 @@ class RegionSession:
     def _commit_spooled(self, captured: CapturedChanges) -> int:
         door, words = self.door, self.door.words
         assert captured.spool is not None
-        allotted = door.adopt(captured.spool, captured.partitions, self._bit, self._write_no_record)
+        try:
+            allotted = door.adopt(captured.spool, captured.partitions, self._bit, self._write_no_record)
+        except JournalIOError as error:
+            raise self._unknown(words[word.LAST_SEQNO] + 1, error) from error
         try:
             self._run("COMMIT")
         except apsw.Error as error:
@@ -219,6 +243,18 @@ class RegionSession:
             words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
         door.finish_adopted(read_head(allotted.frame))
         return allotted.seqno
+
+    def _unknown(self, seqno: int, error: JournalIOError) -> JournalIOError:
+        """What to tell of a failed write or sync: the frame may be in the journal whole, and recovery redoes it
+        then."""
+        if isinstance(error, DiskFullError | OutcomeUnknownError) or self.door.words[word.INTENT_SEQNO] != seqno:
+            return error
+        return OutcomeUnknownError(
+            f"transaction {seqno} was being written into the journal when it failed: {error.what}",
+            where=error.where,
+            do="Mend the disk, stop every process of this instance, start again: recovery decides",
+            **error.facts,
+        )
 
     def _write_no_record(self, seqno: int) -> None:
         self._write_slot(seqno, None)
@@ -269,6 +305,40 @@ class RegionSession:
                 where=self.where,
                 do="Run the same 'replicate region add' again",
             )
+
+    def _enter_again(self) -> None:
+        """The pool was made anew (recovery after a failed disk, or somebody removed the file): go through the new
+        door."""
+        door = open_door(self.door.instance)
+        self.door.close()
+        self.door = door
+        self._pool_is_gone = False
+
+    def _prune(self) -> None:
+        """A segment was begun. The daemons prune as they run; where none does, the writer does it from half of the cap
+        on. It can not fail the commit, which is over; status and `replicate journal prune` say what is wrong.
+        """
+        door = self.door
+        door.has_switched = False
+        with contextlib.suppress(ReplicateError):
+            if door.chain.size_bytes() > door.instance.config.journal.cap_bytes * PRUNE_FROM:
+                prune_journal(door)
+
+    def _check_place(self) -> None:
+        """-wal and -shm are found by name, the database by our descriptor: another file under the name is its ruin."""
+        try:
+            found = os.stat(self.where)
+        except OSError as error:
+            raise self._replaced(f"is gone ({error.strerror})") from error
+        if found.st_ino != self._file.inode or found.st_dev != self._file.device:
+            raise self._replaced("was replaced while it was open")
+
+    def _replaced(self, how: str) -> RegionReplacedError:
+        return RegionReplacedError(
+            f"the file of region {self.entry.name} {how}",
+            where=self.where,
+            do="Stop every process of this instance, and put the right file, with its -wal, back; or seed anew",
+        )
 
     def _check_writer(self) -> None:
         if os.getpid() != self._pid:

@@ -22,7 +22,6 @@ class OpenedRegion:
 
     def __init__(self, door: Door, region: str) -> None:
         """A session of `door` for `region`. After a ReplicateError nothing is open, and the door is the caller's."""
-        self._door = door
         self._watched = dbapi_watch.enter(str(door.instance.region(region).path))
         try:
             self.session = RegionSession(door, region)
@@ -33,16 +32,16 @@ class OpenedRegion:
 
     def new_spool(self) -> Spool:
         """A spool for a large transaction, in the instance's journal directory."""
-        return Spool.create(self._door.instance.journal_directory, self._door.words[word.OWN_ORIGIN])
+        return Spool.create(self.session.door.instance.journal_directory, self.session.door.words[word.OWN_ORIGIN])
 
     def wait_durable(self, seqno: int) -> None:
         """Return once the journal is durable up to `seqno`."""
-        self._door.wait_durable(seqno)
+        self.session.door.wait_durable(seqno)
 
     def close(self) -> None:
         """Give the door back. The session has been closed by its user."""
         dbapi_watch.leave(self._watched)
-        close_door(self._door)
+        close_door(self.session.door)
 
 
 def open_region(instance: str | os.PathLike[str], region: str) -> OpenedRegion:

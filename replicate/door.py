@@ -82,6 +82,8 @@ class Door:
         self.pid = os.getpid()
         self.users = 0
         """How many times this door was opened and not closed yet (opening.py)."""
+        self.has_switched = False
+        """A segment was begun through this door since somebody last cleared this: it is time to prune."""
         self.received_position: Position | None = None
         """On a secondary: what the Update Process of this process has applied; None on a primary."""
         self.lock_timeout_s = COMMIT_LOCK_TIMEOUT_S
@@ -395,6 +397,8 @@ class Door:
             words[word.INTENT_SEQNO] = 0
             return
         if words[word.INTENT_KIND] == ADOPTS:
+            # Whoever was killed may not have come to sync the directory after the rename.
+            sync_directory(self._directory)
             words[word.SEGMENT_GENERATION] += 1  # the name of the empty segment may be another file's now
             head = adopted_head(self.chain, first)
             if head is not None:
@@ -465,6 +469,7 @@ class Door:
         words[word.INTENT_SEQNO] = first_seqno
         self._newest.use(segment)
         words[word.INTENT_SEQNO] = 0
+        self.has_switched = True
 
     # For callers outside the lock.
 

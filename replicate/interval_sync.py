@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +43,9 @@ class IntervalSync:
         with self._start_lock:
             if self._thread is None and not self._closing.is_set():
                 atexit.register(self.close)
+                util = sys.modules.get("multiprocessing.util")
+                if util is not None:  # its children end without running atexit's functions
+                    util.Finalize(None, self.close, exitpriority=10)
                 self._thread = threading.Thread(target=self._run, name="replicate-interval-sync", daemon=True)
                 self._thread.start()
 

@@ -41,7 +41,7 @@ from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import read_head
-from replicate.journal.segment import SegmentFile, read_exactly
+from replicate.journal.segment import SegmentFile, read_exactly, sync_directory
 from replicate.journal.spool import remove_orphans
 from replicate.journal.tail import Damaged, ScanResult, Torn, classify_tail
 from replicate.locks import FileLock
@@ -291,6 +291,8 @@ def _rewrite(journal: Journal) -> None:
 
 
 def _note_durable(instance: Instance, journal: Journal) -> None:
+    # A segment that was adopted or begun by a killed process may have a name that the disk has not got.
+    sync_directory(os.fspath(instance.journal_directory))
     sidecar = DurableSidecar(instance.journal_directory / "durable")
     try:
         sidecar.write(journal.last_seqno)

@@ -85,7 +85,8 @@ class JournalConfig:
     )
     cap_policy: Literal["keep", "drop-consumer"] = _setting(
         "keep",
-        "At the cap: refuse commits, or drop the slowest consumer, which must then be seeded anew.",
+        "At the cap: keep the journal for all consumers (status alarms; only a full disk refuses commits), or drop the "
+        "slowest consumer, which must then be seeded anew.",
         choices=("keep", "drop-consumer"),
     )
     pool_bytes: int = _setting(

@@ -28,6 +28,7 @@ from replicate.errors import (
     JournalDamagedError,
     JournalIOError,
 )
+from replicate.failpoint import hit
 from replicate.journal.header import FLAG_ADOPTED, SegmentHeader
 from replicate.journal.record import (
     PART_OVERHEAD_BYTES,
@@ -337,6 +338,7 @@ class Spool:
         self.path = path
         fd, self._fd = self._fd, -1
         os.close(fd)
+        hit("adopt.renamed")
         sync_directory(directory)
         return path
 

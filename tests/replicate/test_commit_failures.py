@@ -1,0 +1,176 @@
+"""Commits when something around them fails: the region's file swapped, a sync refused, the pool gone, a kill.
+
+Faults 22, 26, 36 and 48.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from replicate import failpoint
+from replicate.commit import RegionSession
+from replicate.errors import JournalIOError, OutcomeUnknownError, PoolReplacedError, RegionReplacedError
+from replicate.journal.segment import SegmentFile, segment_name
+from replicate.opening import open_door
+from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind, pool_path, retire
+from tests.harness.instances import (
+    Writer,
+    begin_insert,
+    begin_large,
+    change_schema,
+    check,
+    door_of,
+    insert,
+    make_primary,
+    session_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    directory = tmp_path / "shm"
+    directory.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
+    yield
+    failpoint.disarm()
+
+
+def swap(path: Path) -> None:
+    """Put a copy in the place of a database, as a careless restore does."""
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").rename(path)
+
+
+def test_a_region_file_swapped_under_an_open_connection_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p")
+    path = instance.region("main").path
+    with session_of(instance) as session:
+        last = insert(session, 1)
+        swap(path)
+        for _ in range(2):
+            with pytest.raises(RegionReplacedError, match="was replaced while it was open"):
+                begin_insert(session, 2)
+        session.connection.execute("BEGIN")
+        with pytest.raises(RegionReplacedError):
+            session.upgrade(timeout_s=1)
+        session.rollback()
+        os.unlink(path)
+        with pytest.raises(RegionReplacedError, match="is gone"):
+            begin_insert(session, 2)
+        assert session.door.words[word.LAST_SEQNO] == last
+
+
+@pytest.mark.parametrize("what", ["schema", "large row"])
+def test_a_sync_that_fails_behind_the_append_says_outcome_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    instance = make_primary(tmp_path / "p")
+    commits: dict[str, Callable[[RegionSession], int]] = {
+        "schema": lambda session: change_schema(session, "CREATE TABLE later (a)", "later"),
+        "large row": lambda session: insert(session, 2, "x" * 100_000),
+    }
+    with session_of(instance) as session:
+        insert(session, 1)
+
+        def failing(segment: SegmentFile) -> None:
+            raise JournalIOError("fsync of the journal failed: planted", where=segment.path, errno=5)
+
+        monkeypatch.setattr(SegmentFile, "sync", failing)
+        with pytest.raises(OutcomeUnknownError, match="was being written"):
+            commits[what](session)
+        monkeypatch.undo()
+    # What unknown means: after recovery it is either wholly there or not at all, and journal and region agree.
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    with session_of(instance) as session:
+        insert(session, 3)
+    check(instance)
+
+
+def test_a_connection_survives_a_pool_that_was_made_anew(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p")
+    with session_of(instance) as session:
+        first = insert(session, 1)
+        retire(PoolKind.JOURNAL, instance.content.uuid)  # closed: noticed before anything begins
+        assert insert(session, 2) == first + 1
+        pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()  # only unlinked: the next commit notices
+        with pytest.raises(PoolReplacedError):
+            insert(session, 3)
+        assert insert(session, 3) == first + 2
+    check(instance)
+
+
+def test_a_kill_between_rename_and_sync_of_the_directory_is_synced_by_the_next_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "p")
+    with Writer(instance, "adopt.renamed:1:kill") as writer:
+        writer.send("large", "main", 100, 3000)
+        assert writer.died()
+    synced: list[str] = []
+    real = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    with door_of(instance) as door:
+        with door.locked():
+            adopted = door.words[word.SEGMENT_FIRST_SEQNO]
+        assert str(instance.journal_directory) in synced
+        assert door.words[word.LAST_DURABLE_SEQNO] == adopted
+        assert (instance.journal_directory / segment_name(adopted)).exists()
+    with session_of(instance) as session:
+        insert(session, 1)  # finishes what the killed writer left undone in the region
+    check(instance)
+
+
+def test_a_primary_without_consumers_prunes_by_itself_when_it_begins_a_segment(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p", durability="off", segment_bytes=1024 * 1024, cap_bytes=16 * 1024 * 1024)
+    with session_of(instance) as session:
+        for row_id in range(60):
+            insert(session, row_id, "x" * 90_000)
+    assert len(list(instance.journal_directory.glob("*.journal"))) <= 4
+    check(instance, first_seqno=int(min(instance.journal_directory.glob("*.journal")).stem))
+
+
+def test_a_multiprocessing_child_syncs_under_interval_when_it_ends(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p", durability="interval")
+    program = """
+import multiprocessing, sys
+import replicate
+def child(path):
+    connection = replicate.connect(path)
+    connection.execute("INSERT INTO t VALUES (77, 'child')")
+    connection.commit()
+    global kept
+    kept = connection
+process = multiprocessing.get_context("fork").Process(target=child, args=(sys.argv[1],))
+process.start(); process.join()
+assert process.exitcode == 0
+"""
+    subprocess.run([sys.executable, "-c", program, str(instance.path)], check=True, timeout=60)
+    door = open_door(instance)
+    try:
+        assert door.words[word.LAST_DURABLE_SEQNO] == door.words[word.LAST_SEQNO] > 2
+    finally:
+        door.close()
+
+
+def test_large_transactions_still_commit_behind_a_failed_one(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p")
+    with session_of(instance) as session:
+        captured = begin_large(session, 100, 2000)
+        session.rollback()
+        if captured.spool is not None:
+            captured.spool.abort()
+        assert session.commit(begin_large(session, 100, 2000)) == insert(session, 1) - 1
+    check(instance)
