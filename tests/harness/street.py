@@ -279,7 +279,8 @@ import sqlite3, sys
 def rows(path):
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     made = {}
-    for name, sql in connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall():
+    tables = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
+    for name, sql in tables:
         if name.startswith("_replicate_"):
             continue
         columns = [r[1] for r in connection.execute(f'PRAGMA table_xinfo("{name}")')]
@@ -290,7 +291,8 @@ def rows(path):
 one, other = rows(sys.argv[1]), rows(sys.argv[2])
 assert one.keys() == other.keys(), (one.keys(), other.keys())
 for name in one:
-    assert one[name] == other[name], (name, [r for r in one[name] if r not in other[name]][:3], [r for r in other[name] if r not in one[name]][:3])
+    left, right = one[name], other[name]
+    assert left == right, (name, [r for r in left if r not in right][:3], [r for r in right if r not in left][:3])
 print(sum(map(len, one.values())))
 """
     done = subprocess.run(

@@ -1,7 +1,7 @@
 """Two origins, two incarnations and two versions of a table through the whole street, over three sites in a chain.
 
-A feeds B, B feeds C. B then becomes primary (by hand: the command for it comes later) and writes in its own name; then its
-journal directory turns out to be a restored copy, so its incarnation rises. C must have all of it, in order, once.
+A feeds B, B feeds C. B then becomes primary (by hand: the command for it comes later) and writes in its own name; then
+its journal directory turns out to be a restored copy, so its incarnation rises. C must have all of it, in order, once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.system.test_street import SETTINGS
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture()
+@pytest.fixture
 def street(tmp_path: Path) -> Iterator[Street]:
     made = Street(tmp_path, settings=SETTINGS).build()
     try:
