@@ -22,7 +22,6 @@ from replicate.journal.record import read_head, read_part, walk
 from replicate.limits import PARTITION_STREAM
 from replicate.opening import is_seeded
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
-from replicate.seed import MARKER
 from replicate.vector import Position
 
 
@@ -53,7 +52,7 @@ def find_applied(instance: Instance) -> Position | None:
     Raises what opening a region raises.
     """
     instance.reload()
-    if (instance.path / MARKER).exists() or not is_seeded(instance):
+    if not is_seeded(instance):
         return None
     return min((_applied_in(instance, index) for index in range(len(instance.regions))), key=lambda p: p.last_seqno)
 

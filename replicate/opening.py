@@ -15,8 +15,9 @@ from typing import Final
 from replicate.door import Door
 from replicate.errors import NotFoundError
 from replicate.instance import Instance
+from replicate.instance_file import io_error
 from replicate.journal.chain import Chain
-from replicate.journal.durable import DurableSidecar
+from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import history_payload
 from replicate.journal.segment import sync_directory
@@ -28,6 +29,9 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.recovery import LOCK_TIMEOUT_S, attach_or_recover
 from replicate.transaction import Catalogue, History, Kind
 from replicate.vector import Position
+
+SEEDING_MARKER: Final = "seeding"
+"""A file of this name in the instance says that a seed has begun and not ended (seed.py)."""
 
 _lock = threading.Lock()
 _doors: Final[dict[tuple[int, str], Door]] = {}
@@ -45,10 +49,11 @@ os.register_at_fork(after_in_child=_begin_anew_in_child)
 def open_door(instance: Instance) -> Door:
     """The door of `instance` in this process; `close_door` it once for each time it was opened.
 
-    Raises NotFoundError (a secondary that was not seeded yet), JournalDamagedError, RegionDamagedError,
-    ConflictError, BusyError and what opening files raises. Nothing stays open after a failure.
+    Raises NotFoundError (a secondary that was not seeded yet, or only in part), JournalDamagedError,
+    RegionDamagedError, ConflictError, BusyError and what opening files raises. Nothing stays open after a failure.
     """
     key = (os.getpid(), os.path.realpath(instance.path))
+    _refuse_half_seeded(instance)
     with _lock:
         door = _doors.get(key)
         if door is not None and (door.words[word.FATAL] or not door.pool.is_current()):
@@ -73,9 +78,8 @@ def open_door(instance: Instance) -> Door:
 
 def _remove_orphans(door: Door) -> None:
     """Spools and half made segments of killed processes. Those that live hold a lock on theirs."""
-    if door.instance.role == "primary":
-        with door.locked():
-            remove_orphans(door.instance.journal_directory)
+    with door.locked():
+        remove_orphans(door.instance.journal_directory)
 
 
 def close_door(door: Door) -> None:
@@ -96,16 +100,33 @@ def make_chain(instance: Instance) -> Chain:
     return Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
 
 
+def is_being_seeded(instance: Instance) -> bool:
+    """True while a seed has begun and not ended: it runs, or it was interrupted."""
+    return instance.role != "primary" and (instance.path / SEEDING_MARKER).exists()
+
+
 def is_seeded(instance: Instance) -> bool:
-    """True when the instance has a journal: at once on a primary, after the seed on a secondary."""
-    return instance.role == "primary" or bool(make_chain(instance).first_seqnos() and instance.regions)
+    """True when the instance has a journal: at once on a primary, after the whole seed on a secondary."""
+    if instance.role == "primary":
+        return True
+    return bool(not is_being_seeded(instance) and make_chain(instance).first_seqnos() and instance.regions)
 
 
 def require_seeded(instance: Instance) -> None:
-    """NotFoundError when a secondary has not been seeded yet."""
+    """NotFoundError when a secondary has not been seeded yet, or only in part."""
+    _refuse_half_seeded(instance)
     if not is_seeded(instance):
         raise NotFoundError(
             "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed --from PRIMARY"
+        )
+
+
+def _refuse_half_seeded(instance: Instance) -> None:
+    if is_being_seeded(instance):
+        raise NotFoundError(
+            "this secondary has been seeded only in part",
+            where=str(instance.path),
+            do="Run replicate seed again",
         )
 
 
@@ -134,24 +155,30 @@ def open_history(door: Door) -> None:
 
 
 def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:
-    """Give a secondary a journal that begins behind `position` (after a seed). What was there before is removed.
+    """Replace the instance's journal by an empty one behind `position`, where `catalogue`'s definitions are in force.
 
-    The caller sees to it that no daemon of the instance runs. Killed in the middle, it is done again by the next
-    seed.
+    For a secondary, in a seed; the caller sees to it that no daemon of the instance runs. Whoever has the old journal
+    open learns it at its next use (its pool is retired). Raises BusyError, JournalIOError, DiskFullError; the journal
+    is then empty or the old one's oldest part, and the next seed does it again.
     """
-    chain = make_chain(instance)
     lock = FileLock(instance.locks_directory / "commit.lock")
+    directory = instance.journal_directory
     try:
         lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
         retire(PoolKind.JOURNAL, instance.content.uuid)
-        for first_seqno in chain.first_seqnos():
+        remove_orphans(directory)
+        chain = make_chain(instance)
+        for first_seqno in sorted(chain.first_seqnos(), reverse=True):
             os.unlink(chain.path_of(first_seqno))
-        sync_directory(chain.directory)
-        DurableSidecar.create(instance.journal_directory / "durable", position.last_seqno).close()
+        sync_directory(os.fspath(directory))
+        DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
         content = instance.content
         header = SegmentHeader(
             content.network, content.uuid, content.incarnation, position.last_seqno + 1, time.time_ns()
         )
-        chain.create_first(header, catalogue.at(position.vector, position.chains)).close()
+        in_force = catalogue.newest().at(position.vector, position.chains)
+        make_chain(instance).create_first(header, in_force).close()
+    except OSError as error:
+        raise io_error(error, "the journal could not be begun anew", str(directory)) from error
     finally:
         lock.close()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,20 +32,13 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.instance import Instance
-from replicate.instance_file import io_error, replace_file
-from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
-from replicate.journal.header import SegmentHeader
-from replicate.journal.spool import remove_orphans
+from replicate.instance_file import replace_file
+from replicate.journal.segment import sync_directory
 from replicate.locks import FileLock
-from replicate.opening import make_chain
+from replicate.opening import SEEDING_MARKER, begin_journal
 from replicate.pool import control as word
-from replicate.pool.shared_memory import PoolKind, retire
 from replicate.snapshot import Snapshot, door_of, take_snapshot
-from replicate.transaction import Catalogue
-from replicate.vector import Position
 
-MARKER: Final = "seeding"
-"""A file of this name in the instance says that a seed has begun and not ended."""
 COPIES: Final = "seed"
 """Directory (in the instance's regions) of the copies that are not yet in their places."""
 LOCK_TIMEOUT_S: Final = 30.0
@@ -129,7 +121,7 @@ def _check(primary: Instance, secondary: Instance) -> None:
 
 
 def _seed(primary: Instance, secondary: Instance, restart: bool, progress: Progress | None, timeout_s: float) -> Seeded:
-    marker = secondary.path / MARKER
+    marker = secondary.path / SEEDING_MARKER
     if secondary.regions and not restart and not marker.exists():
         raise AlreadyExistsError(
             f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
@@ -158,6 +150,7 @@ def _seed(primary: Instance, secondary: Instance, restart: bool, progress: Progr
             Consumer(secondary.name, snapshot.seqno, secondary.content.uuid.hex(), consumer.acknowledged_wall_ns),
         )
     marker.unlink()
+    sync_directory(os.fspath(secondary.path))
     return Seeded(snapshot.seqno, tuple(copied), sum(copied.values()))
 
 
@@ -197,31 +190,3 @@ def _settle(secondary: Instance, snapshot: Snapshot, copies: Path, names: list[s
         (copies / f"{name}.db").replace(place)
         secondary.register_region(name, region, place)
     copies.rmdir()
-
-
-def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:
-    """Replace the instance's journal by an empty one behind `position`, where `catalogue`'s definitions are in force.
-
-    Whoever has the old one open learns it at its next use (its pool is retired). Raises BusyError, JournalIOError,
-    DiskFullError; the journal is then empty or the old one's newest part.
-    """
-    lock = FileLock(instance.locks_directory / "commit.lock")
-    try:
-        lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
-        retire(PoolKind.JOURNAL, instance.content.uuid)
-        directory = instance.journal_directory
-        remove_orphans(directory)
-        chain = make_chain(instance)
-        for first_seqno in sorted(chain.first_seqnos(), reverse=True):
-            os.unlink(chain.path_of(first_seqno))
-        DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
-        content = instance.content
-        header = SegmentHeader(
-            content.network, content.uuid, content.incarnation, position.last_seqno + 1, time.time_ns()
-        )
-        in_force = catalogue.newest().at(position.vector, position.chains)
-        make_chain(instance).create_first(header, in_force).close()
-    except OSError as error:
-        raise io_error(error, "the journal could not be begun anew", str(instance.journal_directory)) from error
-    finally:
-        lock.close()

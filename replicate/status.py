@@ -28,6 +28,7 @@ from replicate.errors import NotFoundError, PoolReplacedError, ReplicateError, T
 from replicate.instance import Instance
 from replicate.instance_file import PeerEntry, RegionEntry
 from replicate.limits import REGIONS_MAX
+from replicate.opening import is_being_seeded
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.status_journal import problem_of_closed_journal
@@ -68,7 +69,10 @@ def collect(instance: Instance) -> Status:
     problems: list[Finding] = []
     words = _read_words(instance, problems)
     regions = tuple(_region(instance, entry, words) for entry in instance.regions)
-    if words is None:
+    if is_being_seeded(instance):
+        text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
+        problems.append(Finding("error", text, "replicate seed --from PRIMARY"))
+    elif words is None:
         text, do = problem_of_closed_journal(instance, max((r.last_seqno or 0 for r in regions), default=0))
         if text and _read_words(instance, problems) is None:  # else somebody was just opening it
             problems.append(Finding("error", f"the journal can not be opened: {text}", do))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from replicate import failpoint
+from replicate.apply_session import open_apply_session
 from replicate.commit import RegionSession
 from replicate.database.sqlite import is_region, open_region
 from replicate.errors import (
@@ -20,11 +24,13 @@ from replicate.errors import (
 )
 from replicate.failpoint import FailpointError
 from replicate.instance import Instance
+from replicate.journal.spool import Spool, spool_path
 from replicate.opening import begin_journal, close_door, is_seeded, make_chain, open_door, require_seeded
 from replicate.pool import control as word
 from replicate.regions import add_region
 from replicate.transaction import Kind
 from tests.harness.instances import (
+    ROOT,
     SCRIPT,
     Writer,
     check,
@@ -169,3 +175,28 @@ def test_what_can_not_be_added(tmp_path: Path) -> None:
     secondary = make_secondary(tmp_path / "beta", instance)
     with pytest.raises(PermissionRefusedError, match="secondary"):
         add_region(secondary, tmp_path / "b.db", name="two")
+
+
+def test_what_a_killed_update_process_left_is_removed(tmp_path: Path) -> None:
+    primary = make_primary(tmp_path / "alpha")
+    secondary = make_secondary(tmp_path / "beta", primary)
+    directory = secondary.journal_directory
+    script = """
+import os, signal, sys
+from replicate.journal.spool import Spool, spool_path
+Spool.receiving(spool_path(sys.argv[1], 1))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", script, os.fspath(directory)], cwd=ROOT, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    dead = Path(spool_path(directory, 1))
+    assert dead.exists()
+    alive = Spool.receiving(spool_path(directory, 2))
+    session = open_apply_session(secondary)
+    try:
+        assert not dead.exists()
+        assert Path(alive.path).exists()
+    finally:
+        session.close()
+        session.door.close()
+        alive.abort()

@@ -21,7 +21,9 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.instance import Instance
-from replicate.seed import MARKER, seed, seed_from_instance
+from replicate.opening import SEEDING_MARKER, is_seeded, open_door, require_seeded
+from replicate.seed import seed, seed_from_instance
+from replicate.status import collect
 from tests.harness.pair import Pair, work_all
 
 
@@ -61,7 +63,7 @@ def test_the_copy_is_the_primary_at_that_number(pair: Pair) -> None:
     consumer = read_consumer(pair.primary.consumers_directory, "west")
     assert consumer is not None
     assert (consumer.acknowledged_seqno, consumer.uuid) == (made.seqno, pair.secondary.content.uuid.hex())
-    assert not (pair.secondary.path / MARKER).exists()
+    assert not (pair.secondary.path / SEEDING_MARKER).exists()
     write(pair, first=100)
     assert_catches_up(pair)
 
@@ -141,8 +143,39 @@ def test_an_interrupted_seed_is_done_again(pair: Pair, monkeypatch: pytest.Monke
             pair.seed()
     pair.secondary.reload()
     assert pair.secondary.regions == ()
-    assert (pair.secondary.path / MARKER).exists()
+    assert (pair.secondary.path / SEEDING_MARKER).exists()
     pair.seed()
+    assert_catches_up(pair)
+
+
+def test_a_half_done_seed_is_not_started(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rmdir", die)
+        with pytest.raises(Killed):  # everything is in its place, but nobody knows yet
+            pair.seed()
+    pair.secondary.reload()
+    assert pair.secondary.regions
+    assert not is_seeded(pair.secondary)
+    for opens in (open_door, require_seeded):
+        with pytest.raises(NotFoundError, match="Run replicate seed again") as caught:
+            opens(pair.secondary)
+        assert caught.value.exit_code == 69
+    found = [finding for finding in collect(pair.secondary).findings if finding.severity == "error"]
+    assert [(finding.text, finding.do) for finding in found] == [
+        (
+            "this secondary has been seeded only in part (a seed runs, or was interrupted)",
+            "replicate seed --from PRIMARY",
+        )
+    ]
+    pair.seed()
+    assert collect(pair.secondary).regions
+    assert all(finding.severity != "error" for finding in collect(pair.secondary).findings)
     assert_catches_up(pair)
 
 
