@@ -49,13 +49,14 @@ class Tally:
     """How much a test has run."""
 
     def __init__(self) -> None:
-        self.programs = self.steps = self.refused = 0
+        self.programs = self.steps = self.refused = self.compared = 0
 
     def add(self, street: Street) -> None:
         """Count one program."""
         self.programs += 1
         self.steps += street.steps
         self.refused += street.refused
+        self.compared += street.plain_side
 
 
 @pytest.mark.timeout(3600)
@@ -83,7 +84,9 @@ def test_plain_and_primary_and_secondary(plain: Plain) -> None:
     print(f"seed {SEED}")
     same()
     print(f"{tally.programs} programs, {tally.steps} steps, {tally.refused} refused by name")
+    print(f"{tally.compared} programs compared with plain SQLite to the end")
     assert tally.refused <= tally.steps // 20
+    assert tally.compared >= tally.programs // 2
 
 
 @pytest.mark.timeout(3600)
