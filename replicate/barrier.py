@@ -1,20 +1,32 @@
 """A barrier: the Update Process applies nothing beyond a sequence number, until it is lifted or has expired.
 
-Guarantees: one barrier at a time; it lifts itself when its holder dies (it expires, by the machine's monotonic clock);
-nothing that was not yet received when it was set is applied beyond it. The Receiver Server goes on receiving.
+Guarantees: one barrier at a time; it falls at once when its holder dies, because the kernel gives up the holder's lock
+then, and it expires (by the machine's monotonic clock) when its holder stands still; nothing that was not yet received
+when it was set is applied beyond it. The Receiver Server goes on receiving.
 Refuses to know: why anybody wants the instance to stand still.
+
+The words BARRIER_SEQNO and BARRIER_EXPIRES_NS are written by whoever holds the barrier's lock, and by nobody else; a
+barrier of which nobody holds the lock does not stand.
 """
 
 from __future__ import annotations
 
+import os
 import time
+from fcntl import LOCK_NB, LOCK_SH, flock
 from types import TracebackType
+from typing import Final
 
 from replicate.door import Door
 from replicate.errors import BusyError, InternalError
+from replicate.instance import Instance
+from replicate.locks import FileLock
 from replicate.pool import control as word
 
-_NS: int = 1_000_000_000
+LOCK_NAME: Final = "barrier.lock"
+LOCK_TIMEOUT_S: Final = 0.1
+"""Others hold the lock for microseconds, to look whether it is held."""
+_NS: Final = 1_000_000_000
 
 
 class Barrier:
@@ -24,7 +36,8 @@ class Barrier:
         """`timeout_s`: how long the barrier stands at most, from each call of `hold` or `raise_to` on."""
         self._door = door
         self._timeout_ns = int(timeout_s * _NS)
-        self._expires_ns = 0
+        self._lock: FileLock | None = None
+        """Held from `hold` or `raise_to` to `lift`."""
 
     def __enter__(self) -> Barrier:
         return self
@@ -46,30 +59,88 @@ class Barrier:
         self._set(seqno)
 
     def lift(self) -> None:
-        """Let everything pass. Nothing happens when the barrier is no longer ours."""
+        """Let everything pass. May be called when no barrier of ours stands."""
+        if self._lock is None:
+            return
         words = self._door.words
-        with self._door.locked():
-            if self._expires_ns and words[word.BARRIER_EXPIRES_NS] == self._expires_ns:
-                words[word.BARRIER_SEQNO] = 0
-                words[word.BARRIER_EXPIRES_NS] = 0
-        self._expires_ns = 0
+        words[word.BARRIER_SEQNO] = 0
+        words[word.BARRIER_EXPIRES_NS] = 0
+        self._lock.close()
+        self._lock = None
 
     def _set(self, seqno: int | None) -> int:
+        if seqno is not None and seqno < 0:
+            raise InternalError(f"{seqno} is no sequence number")
         words = self._door.words
+        if self._lock is None:
+            self._lock = self._locked()
+        # Under the commit lock nothing is being committed, so what is the last one now stays it.
         with self._door.locked():
-            now_ns = time.monotonic_ns()
-            standing_ns = words[word.BARRIER_EXPIRES_NS]
-            if words[word.BARRIER_SEQNO] and standing_ns > now_ns and standing_ns != self._expires_ns:
-                raise BusyError(
-                    f"another compare or digest holds this instance at transaction {words[word.BARRIER_SEQNO]}",
-                    where=str(self._door.instance.path),
-                    do=f"Wait for it to end; it expires by itself in {(standing_ns - now_ns) / _NS:.0f} s",
-                )
             wanted = int(words[word.LAST_SEQNO]) if seqno is None else seqno
+            words[word.BARRIER_EXPIRES_NS] = time.monotonic_ns() + self._timeout_ns
             # 0 means no barrier, so an instance with nothing applied is held at its first transaction.
-            self._expires_ns = now_ns + self._timeout_ns
-            words[word.BARRIER_EXPIRES_NS] = self._expires_ns
             words[word.BARRIER_SEQNO] = max(1, wanted)
-        if wanted < 0:
-            raise InternalError(f"{wanted} is no sequence number")
         return wanted
+
+    def _locked(self) -> FileLock:
+        instance = self._door.instance
+        lock = FileLock(instance.locks_directory / LOCK_NAME)
+        try:
+            lock.acquire(LOCK_TIMEOUT_S, what="the barrier")
+        except BusyError as error:
+            lock.close()
+            raise BusyError(
+                f"another compare or digest holds this instance at transaction {self._door.words[word.BARRIER_SEQNO]}",
+                where=str(lock.path),
+                do="Wait for it to end; fuser -v on that file names it",
+            ) from error
+        except BaseException:
+            lock.close()
+            raise
+        return lock
+
+
+class BarrierWatch:
+    """The Update Process's look at the barrier. Used by one thread at a time; `close` it."""
+
+    def __init__(self, door: Door) -> None:
+        self._words = door.words
+        self._path = door.instance.locks_directory / LOCK_NAME
+        self._lock: FileLock | None = None
+
+    def seqno(self) -> int:
+        """The last transaction that may be applied; 0 when there is no barrier. One that was left is cleared."""
+        words = self._words
+        seqno = int(words[word.BARRIER_SEQNO])
+        if not seqno or time.monotonic_ns() >= words[word.BARRIER_EXPIRES_NS]:
+            return 0
+        if self._lock is None:
+            self._lock = FileLock(self._path)
+        if not self._lock.try_acquire():
+            return seqno
+        # Its holder is dead, or lifts it just now. While the lock is ours nobody sets another one.
+        words[word.BARRIER_SEQNO] = 0
+        words[word.BARRIER_EXPIRES_NS] = 0
+        self._lock.release()
+        return 0
+
+    def close(self) -> None:
+        """Give the descriptor up. May be called twice."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def is_held(instance: Instance) -> bool:
+    """Whether a living process holds a barrier, for onlookers: makes nothing, changes nothing."""
+    try:
+        fd = os.open(instance.locks_directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        flock(fd, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.barrier import is_held
 from replicate.consumers import read_consumer
 from replicate.daemon_files import DaemonFiles, DaemonStatus
 from replicate.database.bookkeeping import check_region_identity, region_seqno
@@ -58,6 +59,8 @@ class _Words:
     last_durable_seqno: int
     last_commit_wall_ns: int
     fatal_errno: int
+    barrier_seqno: int
+    barrier_left_s: float
     region_done: tuple[int, ...]
     """By region id: the last transaction that the region held when it was last committed to."""
 
@@ -76,6 +79,10 @@ def collect(instance: Instance) -> Status:
         text, do = problem_of_closed_journal(instance, max((r.last_seqno or 0 for r in regions), default=0))
         if text and _read_words(instance, problems) is None:  # else somebody was just opening it
             problems.append(Finding("error", f"the journal can not be opened: {text}", do))
+    elif words.barrier_seqno and words.barrier_left_s > 0 and is_held(instance):
+        text = f"a compare or digest holds the Update Process at transaction {words.barrier_seqno}"
+        do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
+        problems.append(Finding("note", text, do))
     journal = _journal(instance, words, regions)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
@@ -112,6 +119,8 @@ def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
             last_durable_seqno=words[word.LAST_DURABLE_SEQNO],
             last_commit_wall_ns=words[word.LAST_COMMIT_WALL_NS],
             fatal_errno=words[word.FATAL],
+            barrier_seqno=words[word.BARRIER_SEQNO],
+            barrier_left_s=(words[word.BARRIER_EXPIRES_NS] - time.monotonic_ns()) / 1e9,
             region_done=tuple(words[word.REGION_DONE : word.REGION_DONE + REGIONS_MAX]),
         )
     finally:

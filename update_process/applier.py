@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.apply_session import ApplySession
+from replicate.barrier import BarrierWatch
 from replicate.database.rows import Conflict
 from replicate.errors import (
     BusyError,
@@ -101,6 +102,7 @@ class Applier:
         self._settings = settings
         self._conflict_directory = conflict_directory
         self._words = session.door.words
+        self._barrier = BarrierWatch(session.door)
         self._tables: dict[int, TableDefinition] = {}
         for rows in session.rows.values():
             self._tables.update(rows.definitions)
@@ -130,6 +132,7 @@ class Applier:
 
     def close(self) -> None:
         """Take back what is not committed. The session and the pool stay the caller's."""
+        self._barrier.close()
         self._abandon()
 
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
@@ -163,7 +166,7 @@ class Applier:
         records = self._peek()
         # The barrier is read after the records have been looked at, never before: so whoever sets one knows that what
         # arrives from then on is not passed.
-        barrier_seqno = self._barrier()
+        barrier_seqno = self._barrier.seqno()
         pieces = [self._piece(record, first=not place) for place, record in enumerate(records)]
         large = None if self._large is None else self._large.where
         try:
@@ -218,12 +221,6 @@ class Applier:
             first_part = read_part(record.data)[1]
         return Piece(kind, record.first_seqno, record.last_seqno, record.count, len(record.data), first_part)
 
-    def _barrier(self) -> int:
-        seqno = self._words[word.BARRIER_SEQNO]
-        if seqno and time.monotonic_ns() >= self._words[word.BARRIER_EXPIRES_NS]:
-            return 0
-        return int(seqno)
-
     def _ask_restart(self, why: str, done: Done) -> Waiting:
         self._abandon()
         self.publish()
@@ -266,7 +263,7 @@ class Applier:
         cut = window.cut(
             transactions_max=self._settings.batch_transactions,
             bytes_max=self._settings.batch_bytes,
-            barrier_seqno=self._barrier(),
+            barrier_seqno=self._barrier.seqno(),
         )
         if cut.start == cut.stop:
             return Waiting.BARRIER

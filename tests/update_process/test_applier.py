@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import apsw
 import pytest
 
 from replicate.apply_session import open_apply_session
+from replicate.barrier import Barrier
 from replicate.compare import compare
 from replicate.errors import BusyError, ConflictError, DivergedError, GapError
 from replicate.instance import Instance
@@ -17,6 +20,8 @@ from replicate.opening import close_door
 from replicate.pool import control as word
 from replicate.pool.receive_pool import RecordKind
 from replicate.settings import UpdateConfig
+from replicate.status import collect
+from tests.harness.instances import ROOT
 from tests.harness.pair import Pair, work_all
 from update_process.applier import Waiting
 
@@ -130,16 +135,45 @@ def test_duplicates_are_skipped_and_counted(pair: Pair) -> None:
 def test_the_barrier_holds_and_expires(pair: Pair) -> None:
     write(pair, 10)
     with pair.receive_pool() as pool, pair.applier(pool) as applier:
-        words = applier.session.door.words
+        door = applier.session.door
         start = applier.applied_seqno
-        words[word.BARRIER_EXPIRES_NS] = 2**63
-        words[word.BARRIER_SEQNO] = start + 4
-        pair.deliver(pool)
-        done = work_all(applier)
-        assert (done.waiting, done.transactions) == (Waiting.BARRIER, 4)
-        assert applier.applied_seqno == start + 4
-        words[word.BARRIER_EXPIRES_NS] = 1
-        assert work_all(applier).transactions == 6
+        with Barrier(door, timeout_s=3600) as barrier:
+            barrier.raise_to(start + 4)
+            pair.deliver(pool)
+            done = work_all(applier)
+            assert (done.waiting, done.transactions) == (Waiting.BARRIER, 4)
+            assert applier.applied_seqno == start + 4
+            door.words[word.BARRIER_EXPIRES_NS] = 1
+            assert work_all(applier).transactions == 6
+    assert_equal(pair)
+
+
+def test_a_barrier_falls_with_its_holder(pair: Pair) -> None:
+    write(pair, 5)
+    script = """
+import sys
+from pathlib import Path
+from replicate.barrier import Barrier
+from replicate.instance import Instance
+from replicate.opening import open_door
+barrier = Barrier(open_door(Instance.open(Path(sys.argv[1]))), timeout_s=3600)
+barrier.hold()
+print("held", flush=True)
+sys.stdin.read()
+"""
+    with pair.receive_pool() as pool, pair.applier(pool) as applier:
+        command = [sys.executable, "-c", script, str(pair.secondary.path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            pair.deliver(pool)
+            assert work_all(applier).waiting is Waiting.BARRIER
+            (found,) = [finding for finding in collect(pair.secondary).findings if "holds the Update" in finding.text]
+            assert found.severity == "note"
+            holder.kill()
+        assert all("holds the Update" not in finding.text for finding in collect(pair.secondary).findings)
+        assert work_all(applier).transactions == 5
+        assert applier.session.door.words[word.BARRIER_SEQNO] == 0
     assert_equal(pair)
 
 
