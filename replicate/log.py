@@ -41,7 +41,7 @@ class LogFile:
         return os.open(self._path, flags, 0o600)
 
     def reopen(self) -> None:
-        """Go on in a new file of the same name. Raises OSError if it can not be opened; the old one then stays in use."""
+        """Go on in a new file of the same name. Raises OSError if it can not be opened: the old one stays."""
         fd = self._open()
         old, self._fd = self._fd, fd
         os.close(old)
