@@ -20,12 +20,13 @@ import trio
 
 from replicate.apply_session import ApplySession, open_apply_session
 from replicate.daemon import DaemonContext
-from replicate.errors import NotFoundError, PoolReplacedError, TryAgainError
+from replicate.errors import JournalIOError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
 from replicate.instance import Instance
 from replicate.opening import close_door
 from replicate.pool.doorbell import Doorbell
-from replicate.pool.receive_pool import UPDATE_SLOT, ReceivePool
-from replicate.statistics import Statistics
+from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
+from replicate.pruning import prune_journal
+from replicate.statistics import Lag, Statistics
 from update_process.applier import Applier, Done, Waiting
 
 SLICE_S: Final = 0.25
@@ -37,6 +38,7 @@ SHORT_NAP_S: Final = 0.02
 ALIVE_PERIOD_S: Final = 0.25
 REPORT_PERIOD_S: Final = {Waiting.LOCK: 10.0, Waiting.RESTART: 30.0}
 """These causes of waiting are logged at once, and while they last or come again, only after this time."""
+PRUNE_PERIOD_S: Final = 10.0
 COLLECT_AFTER: Final = 200_000
 """Objects made between two runs of the garbage collector: decoded rows are no cycles, and a third of the time was
 spent looking for some (measured)."""
@@ -72,6 +74,9 @@ class _Driver:
         self._last_waiting = Waiting.MORE
         self._reported_s: dict[Waiting, float] = {}
         self._stop_seqno: int | None = None
+        self._lag = Lag()
+        self._pool: ReceivePool | None = None
+        """The one that is attached."""
 
     async def run(self) -> None:
         context = self._context
@@ -79,6 +84,7 @@ class _Driver:
         context.ready("waiting for the Receiver Server")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report_statistics)
+            nursery.start_soon(self._prune)
             while not context.stop_requested.is_set():
                 pool = await self._attach()
                 if pool is None:
@@ -104,6 +110,7 @@ class _Driver:
             self._session, pool, self._context.config.update, conflict_directory=self._instance.conflict_directory
         )
         self._log.info("receive pool attached", next_seqno=applier.next_seqno)
+        self._pool = pool
         pool.note_update_process(os.getpid(), time.monotonic_ns())
         try:
             with closing(Doorbell.claim(pool, self._instance.run_directory, UPDATE_SLOT)) as bell:
@@ -112,12 +119,14 @@ class _Driver:
                     await self._loop(pool, applier, bell)
                     nursery.cancel_scope.cancel()
         finally:
+            self._pool = None
             applier.close()
             pool.note_update_process(0, 0)
 
     async def _say_alive(self, pool: ReceivePool) -> None:
         while True:
             pool.note_update_process(os.getpid(), time.monotonic_ns())
+            self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.time_ns())
             await trio.sleep(ALIVE_PERIOD_S)
 
     async def _loop(self, pool: ReceivePool, applier: Applier, bell: Doorbell) -> None:
@@ -176,8 +185,33 @@ class _Driver:
     async def _report_statistics(self) -> None:
         while True:
             await trio.sleep_until(self._statistics.deadline_s)
-            report = self._statistics.report(trio.current_time(), self._session.position.last_seqno)
-            self._log.info("statistics", **report.fields())
+            applied = self._session.position.last_seqno
+            report = self._statistics.report(trio.current_time(), applied)
+            pool = self._pool
+            self._log.info(
+                "statistics",
+                state=self._last_waiting.value,
+                receiver_backlog=None if pool is None else max(0, pool.last_received_seqno - applied),
+                lag_s=None if pool is None else round(self._lag.seconds(applied, time.time_ns()), 3),
+                filter=None,
+                **report.fields(),
+            )
+
+    async def _prune(self) -> None:
+        """Nobody else does it on a secondary: what all regions hold on the disk, only recovery of the newest needs."""
+        while True:
+            await trio.sleep(PRUNE_PERIOD_S)
+            try:
+                removed = await trio.to_thread.run_sync(prune_journal, self._session.door)
+            except JournalIOError as error:
+                # After a failed sync nobody can say what is on the disk: keep the journal, which recovery needs.
+                self._log.error("pruning stopped", error=str(error), code=error.code)
+                return
+            except ReplicateError as error:
+                self._log.error("journal not pruned", error=str(error), code=error.code)
+                continue
+            if removed:
+                self._log.info("journal pruned", segments=len(removed), last_removed_segment=removed[-1])
 
 
 def _moved(pool: ReceivePool, seen: int) -> Callable[[], bool]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 import trio
 from structlog.testing import capture_logs
 
+from replicate.barrier import Barrier
 from replicate.compare import compare
 from replicate.config import load
 from replicate.daemon import DaemonContext
 from replicate.errors import ConflictError, NotFoundError, TryAgainError
+from replicate.opening import make_chain
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import LAST_RECEIVED_SEQNO, UPDATE_PID, ReceivePool
+from replicate.snapshot import door_of
 from tests.harness.pair import Pair
 from tests.harness.waiting import wait_until_async
 from update_process.applier import Applier, Done, Waiting
@@ -105,6 +109,66 @@ async def test_a_foreign_lock_is_logged_once_in_ten_seconds(pair: Pair, monkeypa
     assert [entry["event"] for entry in warnings] == ["waiting for a region's lock"]
     assert "locked" in warnings[0]["why"]
     assert all(entry["event"] != "large transaction begins anew" for entry in logs)
+
+
+def configure(pair: Pair, text: str) -> None:
+    (pair.secondary.path / "replicate.toml").write_text(text)
+    pair.secondary.reload()
+
+
+@pytest.mark.trio
+async def test_it_prunes_the_journal(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("update_process.process.PRUNE_PERIOD_S", 0.05)
+    configure(pair, "[journal]\nsegment_bytes = 1048576\n")
+    context = context_of(pair)
+    connection = pair.connect()
+    for number in range(6):
+        connection.execute("INSERT INTO entry VALUES (?, 1.0, zeroblob(700000))", (str(number),))
+        connection.commit()
+    connection.close()
+    with capture_logs() as logs, pair.receive_pool(16 * 1024 * 1024) as pool:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, context)
+            pair.deliver(pool)
+            await wait_until_async(lambda: pool.applied_seqno == pair.last_seqno())
+            await wait_until_async(lambda: len(make_chain(pair.secondary).first_seqnos()) == 2)
+            context.stop_requested.set()
+    pruned = [entry for entry in logs if entry["event"] == "journal pruned"]
+    assert sum(entry["segments"] for entry in pruned) >= 3
+    assert pruned[-1]["last_removed_segment"] < make_chain(pair.secondary).oldest_seqno()
+    with pair.session() as session:  # what is left is enough to begin with
+        assert session.position.last_seqno == pair.last_seqno()
+
+
+@pytest.mark.trio
+async def test_statistics(pair: Pair) -> None:
+    configure(pair, "[update]\nstatistics_period_s = 0.1\n")
+    write(pair, 10)
+    context = context_of(pair)
+    with capture_logs() as logs, pair.receive_pool() as pool, door_of(pair.secondary) as door:
+
+        def events() -> list[MutableMapping[str, Any]]:
+            return [entry for entry in logs if entry["event"] == "statistics" and entry["receiver_backlog"] is not None]
+
+        start = pool.last_received_seqno
+        async with trio.open_nursery() as nursery:
+            with Barrier(door, timeout_s=60) as barrier:
+                barrier.raise_to(start + 4)
+                pair.deliver(pool)
+                nursery.start_soon(serve, context)
+                await wait_until_async(lambda: any(entry["receiver_backlog"] == 6 for entry in events()[1:]))
+            await wait_until_async(lambda: pool.applied_seqno == start + 10)
+            await wait_until_async(lambda: sum(entry["transactions"] for entry in events()) == 10)
+            await wait_until_async(lambda: events()[-1]["receiver_backlog"] == 0)
+            context.stop_requested.set()
+    held, level = events()[1], events()[-1]
+    assert held["lag_s"] > 0
+    assert (level["current_seqno"], level["receiver_backlog"], level["lag_s"]) == (start + 10, 0, 0.0)
+    assert min(entry["starting_seqno"] for entry in events()) <= start + 4
+    assert level["transactions_total"] == 10
+    for name in ("transactions_per_s", "bytes_per_s"):
+        assert name in level
+    assert level["filter"] is None
 
 
 @pytest.mark.trio
