@@ -384,6 +384,7 @@ class Receiver:
                 "statistics",
                 state=self._state,
                 source=self.source_name,
+                source_backlog=None if self.source_last_seqno is None else max(0, self.source_last_seqno - last),
                 receiver_backlog=max(0, last - self.applied_seqno),
                 backlog=max(0, known - self.applied_seqno),
                 last_applied_seqno=self.applied_seqno,

@@ -270,6 +270,26 @@ async def test_a_full_pool_stops_the_source_and_it_goes_on(pair: Pair) -> None:
         assert len(source.log.events("connection made")) == 1
 
 
+async def test_statistics_tell_what_each_side_still_has(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__statistics_period_s=0.1)
+        point(pair.primary, "west", receiver)
+        running.source(pair.primary)
+        before = await trio.to_thread.run_sync(lambda: pair.last_seqno(pair.secondary))
+        last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=100_000))
+
+        def told() -> tuple[int | None, int]:
+            found = (receiver.log.events("statistics") or [{"source_backlog": None, "receiver_backlog": 0}])[-1]
+            return found["source_backlog"], found["receiver_backlog"]
+
+        # Nobody applies, so the pool fills up, and the rest stays at the source.
+        await wait_until_async(lambda: (told()[0] or 0) > 0 and sum(filter(None, told())) == last - before)
+        running.start("update", pair.secondary, serve_update)
+        await wait_until_async(lambda: told() == (0, 0))
+        assert receiver.log.events("statistics")[-1]["filter"] is None
+
+
 async def test_what_has_arrived_outlives_the_receiver(pair: Pair) -> None:
     pair.seed()
     async with servers() as running:
