@@ -63,7 +63,7 @@ converters: Final[dict[str, Callable[[bytes], Any]]] = _standard.converters
 def connect(
     instance: str | os.PathLike[str],
     region: str = "main",
-    timeout: float = 5.0,
+    timeout: float | None = None,
     detect_types: int = 0,
     isolation_level: str | None = "",
     check_same_thread: bool = True,
@@ -73,7 +73,7 @@ def connect(
     **more: Any,
 ) -> Connection:
     """A connection to `region` of `instance` (a directory, or a name below REPLICATE_HOME). The rest is as in
-    sqlite3.connect.
+    sqlite3.connect; `timeout` in seconds, None: application.busy_timeout_s of the instance's settings.
 
     Raises OperationalError or DatabaseError, each also a ReplicateError that names the cause; nothing is open then.
     """

@@ -53,6 +53,8 @@ class Opened(Protocol):
 
     @property
     def session(self) -> Session: ...
+    @property
+    def busy_timeout_s(self) -> float: ...
     def new_spool(self) -> Spool: ...
     def wait_durable(self, seqno: int) -> None: ...
     def close(self) -> None: ...
@@ -82,7 +84,7 @@ class Connection(Callbacks):
         self,
         instance: str | os.PathLike[str],
         region: str = "main",
-        timeout: float = 5.0,
+        timeout: float | None = None,
         detect_types: int = 0,
         isolation_level: str | None = "",
         check_same_thread: bool = True,
@@ -91,7 +93,7 @@ class Connection(Callbacks):
         *,
         opener: Callable[[str | os.PathLike[str], str], Opened] | None = None,
     ) -> None:
-        """Open the region. `timeout` in seconds. `cached_statements` and `uri` are accepted and have no effect.
+        """Open the region. `timeout` in seconds (None: as configured). `cached_statements` and `uri` have no effect.
 
         Raises OperationalError and DatabaseError (each also a ReplicateError that names the cause); nothing is open
         then.
@@ -115,7 +117,8 @@ class Connection(Callbacks):
         self._sql_bytes_max = self._apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
         self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
         self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
-        self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout)
+        timeout_s = opened.busy_timeout_s if timeout is None else timeout
+        self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout_s)
         self._transactions.begin_text = f"BEGIN {self._isolation_level}"
         self._opened = opened
 

@@ -34,6 +34,11 @@ class OpenedRegion:
         """A spool for a large transaction, in the instance's journal directory."""
         return Spool.create(self.session.door.instance.journal_directory, self.session.door.words[word.OWN_ORIGIN])
 
+    @property
+    def busy_timeout_s(self) -> float:
+        """application.busy_timeout_s of the instance."""
+        return self.session.door.instance.config.application.busy_timeout_s
+
     def wait_durable(self, seqno: int) -> None:
         """Return once the journal is durable up to `seqno`."""
         self.session.door.wait_durable(seqno)

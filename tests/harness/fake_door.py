@@ -91,6 +91,8 @@ def make_region(path: Path, schema: str = "", *, primary: bool = True) -> FakeDo
 class FakeOpened:
     """dbapi_connection.Opened over a fake door."""
 
+    busy_timeout_s = 5.0
+
     def __init__(self, door: FakeDoor) -> None:
         self.door = door
         self.session = FakeSession(door)
