@@ -24,6 +24,8 @@ from replicate.errors import (
     ConfigurationError,
     NotFoundError,
     PermissionRefusedError,
+    ReplicateError,
+    WrongInstanceError,
 )
 from replicate.instance_file import (
     InstanceFile,
@@ -66,6 +68,32 @@ def resolve_instance(name_or_path: str | os.PathLike[str]) -> Path:
 def _inode(path: Path) -> str:
     facts = os.stat(path)
     return f"{facts.st_dev}:{facts.st_ino}"
+
+
+def _read(directory: Path) -> InstanceFile:
+    """The instance file, its paths as they are where the directory stands now.
+
+    WrongInstanceError for a copy while its original is still there: both would write the same regions.
+    """
+    content = read_file(directory / FILE_NAME)
+    home = Path(content.home)
+    if home == directory:
+        return content
+    try:
+        original = home.is_dir() and not home.samefile(directory) and read_file(home / FILE_NAME).uuid == content.uuid
+    except (OSError, ReplicateError):
+        original = False
+    if original:
+        raise WrongInstanceError(
+            f"this is a copy of the instance in {home}, which is still there",
+            where=str(directory),
+            do="Use the original; or remove it first, if the copy shall take its place",
+        )
+    regions = tuple(
+        replace(entry, path=directory / entry.path.relative_to(home)) if entry.path.is_relative_to(home) else entry
+        for entry in content.regions
+    )
+    return replace(content, home=str(directory), regions=regions)
 
 
 class Instance:
@@ -117,6 +145,7 @@ class Instance:
                 role=role,
                 created_wall_ns=time.time_ns(),
                 journal_inode=_inode(directory / "journal"),
+                home=str(directory),
             )
             replace_file(directory / FILE_NAME, encode(content))
         except OSError as error:
@@ -140,7 +169,7 @@ class Instance:
             raise PermissionRefusedError(f"no access: {error.strerror}", where=str(directory)) from error
         if not stat.S_ISDIR(facts.st_mode):
             raise NotFoundError("this is no instance directory", where=str(directory))
-        content = read_file(directory / FILE_NAME)
+        content = _read(directory)
         if facts.st_mode & 0o022 or facts.st_uid not in (os.geteuid(), 0):
             raise PermissionRefusedError(
                 "others may write to the instance directory, or it belongs to another user",
@@ -242,7 +271,7 @@ class Instance:
         )
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            yield read_file(self.path / FILE_NAME)
+            yield _read(self.path)
         finally:
             os.close(fd)
 
@@ -253,7 +282,7 @@ class Instance:
 
     def reload(self) -> None:
         """Read the instance file again."""
-        self.content = read_file(self.path / FILE_NAME)
+        self.content = _read(self.path)
 
     def register_region(self, name: str, region_uuid: bytes, path: Path) -> RegionEntry:
         """Enter a region. AlreadyExistsError when its name or path is taken."""

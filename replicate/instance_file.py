@@ -78,6 +78,8 @@ class InstanceFile:
     regions: tuple[RegionEntry, ...] = ()
     peers: tuple[PeerEntry, ...] = ()
     next_region_id: int = 0
+    home: str = ""
+    """The directory that the instance was last changed in: tells a moved instance from a copy beside its original."""
 
     @property
     def origin(self) -> Origin:
@@ -96,6 +98,7 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
         "created_wall_ns": content.created_wall_ns,
         "journal_inode": content.journal_inode,
         "next_region_id": content.next_region_id,
+        "home": content.home,
         "regions": [
             {"id": r.region_id, "name": r.name, "uuid": str(uuid.UUID(bytes=r.uuid)), "path": str(r.path)}
             for r in content.regions
@@ -150,6 +153,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             created_wall_ns=int(facts["created_wall_ns"]),
             journal_inode=str(facts["journal_inode"]),
             next_region_id=int(facts["next_region_id"]),
+            home=str(facts["home"]),
             regions=tuple(
                 RegionEntry(
                     int(r["id"]), check_name(r["name"], "region"), uuid.UUID(r["uuid"]).bytes, Path(str(r["path"]))

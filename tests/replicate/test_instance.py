@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from replicate.errors import (
     PermissionRefusedError,
     ReplicateError,
     UsageError,
+    WrongInstanceError,
 )
 from replicate.instance import FILE_NAME, Instance, home, resolve_instance
 from replicate.instance_file import PeerEntry, decode, encode, read_file, replace_file
@@ -181,3 +183,23 @@ def test_consumers(tmp_path: Path) -> None:
     assert read_consumer(tmp_path, "beta") is None
     with pytest.raises(UsageError):
         read_consumer(tmp_path, "../x")
+
+
+def test_a_copy_beside_its_original_is_refused_and_a_moved_instance_finds_its_regions(tmp_path: Path) -> None:
+    """Both would write the same regions (fault 43); a directory that was moved is no copy."""
+    home = tmp_path / "home"
+    made = Instance.create(home, role="primary", name="alpha")
+    made.register_region("inner", b"i" * 16, home / "regions" / "inner.db")
+    made.register_region("outer", b"o" * 16, tmp_path / "outer.db")
+    shutil.copytree(home, tmp_path / "copy", copy_function=shutil.copy2)
+    (tmp_path / "copy").chmod(0o700)
+    with pytest.raises(WrongInstanceError, match="this is a copy of the instance in"):
+        Instance.open(tmp_path / "copy")
+    home.rename(tmp_path / "moved")
+    moved = Instance.open(tmp_path / "moved")
+    assert moved.region("inner").path == tmp_path / "moved" / "regions" / "inner.db"
+    assert moved.region("outer").path == tmp_path / "outer.db"
+    moved.register_peer("west", "127.0.0.1", 7430)
+    assert Instance.open(tmp_path / "moved").region("inner").path == tmp_path / "moved" / "regions" / "inner.db"
+    # What the copy was made of has left that place: nothing says any more that two would write the same regions.
+    assert Instance.open(tmp_path / "copy").name == "alpha"

@@ -19,6 +19,7 @@ from replicate.errors import (
     JournalIOError,
     JournalMissingError,
     OutcomeUnknownError,
+    WrongInstanceError,
 )
 from replicate.instance import FILE_NAME, Instance
 from replicate.journal.record import decode, walk
@@ -280,6 +281,7 @@ def test_fault_44_a_copied_instance_begins_a_new_incarnation(tmp_path: Path) -> 
     instance = make_primary(tmp_path / "alpha")
     write(instance, 1, 3)
     assert os.system(f"cp -a {instance.path} {tmp_path}/copy") == 0
+    shutil.rmtree(instance.path)
     copy = Instance.open(tmp_path / "copy")
     with door_of(copy):
         pass
@@ -294,8 +296,13 @@ def test_fault_23_a_copy_does_not_use_the_pool_of_the_original_that_runs(tmp_pat
     with session_of(instance) as session:
         insert(session, 1)
         assert os.system(f"cp -a {instance.path} {tmp_path}/copy") == 0
+        with pytest.raises(WrongInstanceError, match="a copy of the instance in"):
+            Instance.open(tmp_path / "copy")
+        # Where the original's directory was renamed while a writer of it runs, the pool still tells.
+        instance.path.rename(tmp_path / "aside")
         with pytest.raises(ConfigurationError, match="another copy"), door_of(Instance.open(tmp_path / "copy")):
             pass
+        (tmp_path / "aside").rename(instance.path)
         insert(session, 2)
     check(instance)
 
