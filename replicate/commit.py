@@ -297,7 +297,7 @@ class RegionSession:
             raise RegionReplacedError(
                 f"region {self.entry.name} holds transactions up to {held}, it held {done} before: this is an old copy",
                 where=self.where,
-                do="Put the right file back, or seed this instance anew",
+                do=f"Put the right file back; or begin anew: {self.door.instance.way_out}",
             )
         if self.writable and not held and not adding and not self._unfinished():
             raise NotFoundError(
@@ -337,7 +337,8 @@ class RegionSession:
         return RegionReplacedError(
             f"the file of region {self.entry.name} {how}",
             where=self.where,
-            do="Stop every process of this instance, and put the right file, with its -wal, back; or seed anew",
+            do="Stop every process of this instance, and put the right file, with its -wal, back; or begin anew: "
+            + self.door.instance.way_out,
         )
 
     def _check_writer(self) -> None:

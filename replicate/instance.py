@@ -258,6 +258,16 @@ class Instance:
         )
 
     @property
+    def way_out(self) -> str:
+        """What to do when what was lost or damaged can not be restored, as the end of a sentence."""
+        if self.role == "secondary":
+            return "replicate seed --from PRIMARY --restart"
+        return (
+            "replicate region release NAME --force for each region (the databases stay as they are), then a new "
+            "instance of them, and its secondaries seeded anew"
+        )
+
+    @property
     def was_copied(self) -> bool:
         """True when the journal directory is not the one that was created here: a restored backup or a copy."""
         return self.content.journal_inode != _inode(self.journal_directory)
@@ -307,12 +317,20 @@ class Instance:
         with self._changing() as content:
             self._store(replace(content, regions=tuple(r for r in content.regions if r.name != name)))
 
-    def register_peer(self, name: str, host: str, port: int) -> PeerEntry:
-        """Enter a consumer, or change the address of a known one."""
+    def register_peer(self, name: str, host: str, port: int, *, replace_address: bool = False) -> PeerEntry:
+        """Enter a consumer. A known one with the same address is no error; with another one it is AlreadyExistsError,
+        unless `replace_address`. A running Source Server keeps the address that it was started with."""
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path))
             entry = PeerEntry(name, host, port)
+            known = next((p for p in content.peers if p.name == name), entry)
+            if known != entry and not replace_address:
+                raise AlreadyExistsError(
+                    f"peer {name} is registered already, at {known.host}:{known.port}",
+                    where=str(self.path),
+                    do=f"If it has moved to {host}:{port}: add --replace, then restart its Source Server",
+                )
             others = tuple(p for p in content.peers if p.name != name)
             self._store(replace(content, peers=(*others, entry)))
         return entry

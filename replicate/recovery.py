@@ -142,7 +142,7 @@ def _recover(instance: Instance, chain: Chain) -> JournalPool:
     try:
         journal = _open_journal(instance, chain, regions)
         try:
-            complete_from_rings(journal, regions)
+            complete_from_rings(instance, journal, regions)
             take_back_beyond(instance, journal, regions)
             _rewrite(journal)
             _note_durable(instance, journal)
@@ -194,7 +194,8 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         raise JournalDamagedError(
             f"transaction {verdict.seqno} can not be read: {verdict.reason}",
             where=f"{last.path}, offset {verdict.offset}",
-            do="Nothing was changed. Run: replicate journal verify; then restore the file, or seed from the peer",
+            do="Nothing was changed. Run: replicate journal verify; then restore the file, or begin anew: "
+            + instance.way_out,
             seqno=verdict.seqno,
         )
     segment = chain.open(last.first_seqno, writable=not last.header.adopted)

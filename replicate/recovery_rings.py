@@ -175,7 +175,7 @@ def region_witness(regions: list[Region], last_seqno: int) -> int:
     return max(telling, default=0)
 
 
-def complete_from_rings(journal: Journal, regions: list[Region]) -> None:
+def complete_from_rings(instance: Instance, journal: Journal, regions: list[Region]) -> None:
     """Append what regions hold and the journal lost, as far as there is no hole. Not yet synced."""
     records = _records(regions)
     added = 0
@@ -186,13 +186,13 @@ def complete_from_rings(journal: Journal, regions: list[Region]) -> None:
             raise JournalDamagedError(
                 f"transaction {seqno} is in a region and was synced before that, but the journal does not hold it",
                 where=journal.segment.path,
-                do="Restore the journal, or promote or seed from the peer",
+                do=f"Restore the journal; or begin anew: {instance.way_out}",
             )
         if journal.segment.header.adopted or not _follows(frame, seqno, journal.chains):
             raise JournalDamagedError(
                 f"the record of transaction {seqno} in a region's ring does not follow the journal's end",
                 where=journal.segment.path,
-                do="Restore the journal, or promote or seed from the peer",
+                do=f"Restore the journal; or begin anew: {instance.way_out}",
             )
         head = check_frame(frame)
         if changes_catalogue(head, frame):
@@ -222,7 +222,7 @@ def take_back_beyond(instance: Instance, journal: Journal, regions: list[Region]
                 f"region {region.entry.name} holds transactions up to {region.seqno}, the journal ends with "
                 f"{last_seqno}",
                 where=journal.segment.path,
-                do="Restore the journal, or seed this instance anew",
+                do=f"Restore the journal; or begin anew: {instance.way_out}",
             )
     if not beyond:
         return
@@ -232,7 +232,7 @@ def take_back_beyond(instance: Instance, journal: Journal, regions: list[Region]
             raise JournalDamagedError(
                 f"transaction {seqno} is in a region and was synced before that, but the journal does not hold it",
                 where=journal.segment.path,
-                do="Restore the journal, or promote or seed from the peer",
+                do=f"Restore the journal; or begin anew: {instance.way_out}",
             )
     journal.fork(instance, f"{len(beyond)} transactions behind a hole after {last_seqno} were rolled back")
     _keep(instance, journal, {seqno: record for seqno, record in beyond.items() if record is not None})

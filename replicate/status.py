@@ -26,6 +26,7 @@ from replicate.daemon_files import DaemonFiles, DaemonStatus
 from replicate.database.bookkeeping import check_region_identity, region_seqno
 from replicate.database.sqlite import open_region
 from replicate.errors import NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
+from replicate.findings import Finding
 from replicate.instance import Instance
 from replicate.instance_file import PeerEntry, RegionEntry
 from replicate.limits import REGIONS_MAX
@@ -35,7 +36,6 @@ from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.status_journal import problem_of_closed_journal
 from replicate.status_report import (
     DaemonReport,
-    Finding,
     JournalReport,
     PeerReport,
     ReceivingReport,
@@ -43,6 +43,7 @@ from replicate.status_report import (
     Status,
     bottleneck,
     findings,
+    worst_first,
 )
 
 SEGMENT_ENDING: Final = ".journal"
@@ -74,15 +75,15 @@ def collect(instance: Instance) -> Status:
     regions = tuple(_region(instance, entry, words) for entry in instance.regions)
     if is_being_seeded(instance):
         text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
-        problems.append(Finding("error", text, "replicate seed --from PRIMARY"))
+        problems.append(Finding("SEED_INCOMPLETE", text, "replicate seed --from PRIMARY"))
     elif words is None:
         text, do = problem_of_closed_journal(instance, max((r.last_seqno or 0 for r in regions), default=0))
         if text and _read_words(instance, problems) is None:  # else somebody was just opening it
-            problems.append(Finding("error", f"the journal can not be opened: {text}", do))
+            problems.append(Finding("JOURNAL_UNREADABLE", f"the journal can not be opened: {text}", do))
     elif words.barrier_seqno and words.barrier_left_s > 0 and is_held(instance):
         text = f"a compare or digest holds the Update Process at transaction {words.barrier_seqno}"
         do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
-        problems.append(Finding("note", text, do))
+        problems.append(Finding("BARRIER_HELD", text, do))
     journal = _journal(instance, words, regions)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
@@ -100,7 +101,9 @@ def collect(instance: Instance) -> Status:
         peers=peers,
         receiving=receiving,
         bottleneck=bottleneck(journal, peers, receiving),
-        findings=(*problems, *findings(instance.role, journal, regions, peers, receiving)),
+        findings=tuple(
+            sorted((*problems, *findings(instance.role, journal, regions, peers, receiving)), key=worst_first)
+        ),
     )
 
 
@@ -110,7 +113,8 @@ def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
     except (NotFoundError, TryAgainError, PoolReplacedError):
         return None  # nobody has opened the instance since the machine started, or somebody is just doing so
     except ReplicateError as error:
-        problems.append(Finding("error", str(error)))
+        do = error.do or "stop every process that uses the instance, then start them again"
+        problems.append(Finding("POOL_UNUSABLE", str(error), do))
         return None
     try:
         words = memory.words
@@ -177,7 +181,7 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
     if words is not None and last_seqno < words.region_done[entry.region_id]:
         problem = (
             f"REGION_REPLACED: it holds transactions up to {last_seqno}, it held {words.region_done[entry.region_id]} "
-            f"before: this is an old copy [{entry.path}]. Put the right file back, or seed this instance anew"
+            f"before: this is an old copy [{entry.path}]. Put the right file back; or begin anew: {instance.way_out}"
         )
     return RegionReport(entry.name, str(entry.path), last_seqno, problem, disk_percent)
 
@@ -226,7 +230,8 @@ def _peer(
         if consumer is not None:
             durable, needs_seed = consumer.acknowledged_seqno, consumer.needs_seed
     except ReplicateError as error:
-        problems.append(Finding("error", str(error)))
+        do = error.do or "mend that; then replicate status"
+        problems.append(Finding("CONSUMER_UNREADABLE", str(error), do, entry.name))
     state = str(facts.get("state", ""))
     sent, received, applied = (_seqno(facts, f"last_{what}_seqno") for what in ("sent", "received", "applied"))
     durable = max(durable, _seqno(facts, "last_acknowledged_seqno") or 0)

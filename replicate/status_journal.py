@@ -14,7 +14,7 @@ from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.scan import scan
 from replicate.journal.tail import Damaged, classify_tail
 
-VERIFY = "replicate journal verify; then restore the file, or release the regions and begin anew"
+VERIFY = "replicate journal verify; then restore the file, or begin anew: "
 
 
 def problem_of_closed_journal(instance: Instance, region_seqno: int) -> tuple[str, str]:
@@ -26,7 +26,7 @@ def problem_of_closed_journal(instance: Instance, region_seqno: int) -> tuple[st
             if region_seqno == 0:
                 return "", ""
             text = f"the journal is gone, but a region holds transactions up to {region_seqno} [{chain.directory}]"
-            return text, "restore the journal directory, or release the regions and begin anew"
+            return text, f"restore the journal directory, or begin anew: {instance.way_out}"
         with chain.open(segments[-1].header.first_seqno) as newest:
             if newest.header.adopted:
                 newest.scan_adopted()
@@ -36,9 +36,12 @@ def problem_of_closed_journal(instance: Instance, region_seqno: int) -> tuple[st
             # As after a power loss: only what is proved to be missing is called so.
             verdict = classify_tail(found, last_durable_seqno=_durable(chain), power_lost=True)
         if isinstance(verdict, Damaged):
-            return f"transaction {verdict.seqno} can not be read: {verdict.reason} [{newest.path}]", VERIFY
+            return (
+                f"transaction {verdict.seqno} can not be read: {verdict.reason} [{newest.path}]",
+                VERIFY + instance.way_out,
+            )
     except ReplicateError as error:
-        return str(error), VERIFY
+        return str(error), VERIFY + instance.way_out
     return "", ""
 
 

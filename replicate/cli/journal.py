@@ -31,9 +31,16 @@ def show(first_seqno: int | None, last_seqno: int | None) -> None:
 @to_option
 def verify(first_seqno: int | None, last_seqno: int | None) -> int:
     """Check every frame, number, hash and link; exit code 65 if something is damaged."""
+    from replicate.journal.show import check_order, not_held
     from replicate.journal.verify import verify_journal
 
-    found = verify_journal(open_instance(), first_seqno, last_seqno)
+    check_order(first_seqno, last_seqno)
+    opened = open_instance()
+    found = verify_journal(opened, first_seqno, last_seqno)
+    outside = (first_seqno or 0) > found.last_seqno or (last_seqno or 1) > found.last_seqno or not found.segment_count
+    if outside and not found.findings and (first_seqno or last_seqno):
+        whole = verify_journal(opened)
+        raise not_held(whole.first_seqno, whole.last_seqno, str(opened.journal_directory))
     emit(found, found.lines())
     return 65 if found.findings else 0
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from replicate.cli.common import Noun, columns, emit, open_instance
 from replicate.config import parse_address, require_loopback
 from replicate.daemon_files import DaemonFiles
 from replicate.errors import AlreadyRunningError
+
+if TYPE_CHECKING:
+    from replicate.instance import Instance
+    from replicate.instance_file import PeerEntry
 
 
 @click.group(cls=Noun)
@@ -18,13 +24,30 @@ def peer() -> None:
 @peer.command()
 @click.argument("name")
 @click.argument("address", metavar="HOST:PORT")
-def add(name: str, address: str) -> None:
+@click.option("--replace", is_flag=True, help="Change the address of a registered peer.")
+def add(name: str, address: str, replace: bool) -> None:
     """Register NAME, whose Receiver Server listens at HOST:PORT. The journal is kept for it from now on."""
     opened = open_instance()
     where = parse_address(address, where="HOST:PORT")
     require_loopback(where, where="HOST:PORT")
-    entry = opened.register_peer(name, where.host, where.port)
-    emit(entry, [f"peer {name} at {where} registered", f"next: replicate source start --peer {name} -i {opened.path}"])
+    known = next((entry for entry in opened.peers if entry.name == name), None)
+    entry = opened.register_peer(name, where.host, where.port, replace_address=replace)
+    emit(entry, _added(opened, known, entry))
+
+
+def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[str]:
+    """What was done, and the next step."""
+    start = f"replicate source start --peer {entry.name} -i {opened.path}"
+    at = f"peer {entry.name} at {entry.host}:{entry.port}"
+    is_running = DaemonFiles(opened.path, f"source-{entry.name}").probe() is not None
+    if known == entry:
+        return [f"{at} was registered already"] + ([] if is_running else [f"next: {start}"])
+    if known is None or not is_running:
+        return [f"{at} registered" + (f", before at {known.host}:{known.port}" if known else ""), f"next: {start}"]
+    return [
+        f"{at} registered; its Source Server still sends to {known.host}:{known.port}, until it is started again",
+        f"next: replicate source stop --peer {entry.name} -i {opened.path}, then {start}",
+    ]
 
 
 @peer.command(name="list")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from replicate.errors import UsageError
 from replicate.journal.catalogue import with_frame
 from replicate.journal.chain import Chain, ChainReader, LargeTransaction
 from replicate.journal.record import decode, walk
@@ -79,18 +80,37 @@ def show_journal(
     return show_chain(chain, first_seqno, last_seqno)
 
 
+def check_order(first_seqno: int | None, last_seqno: int | None) -> None:
+    """UsageError when a range ends before it begins."""
+    if first_seqno is not None and last_seqno is not None and first_seqno > last_seqno:
+        raise UsageError(f"--from {first_seqno} is behind --to {last_seqno}", do="Give the smaller number as --from")
+
+
+def not_held(oldest_seqno: int, last_seqno: int, where: str) -> UsageError:
+    """The error for a range that goes beyond what the journal holds."""
+    held = f"transactions {oldest_seqno} to {last_seqno}" if oldest_seqno <= last_seqno else "no transaction yet"
+    return UsageError(
+        f"the journal holds {held}", where=where, do="Give --from and --to within that, or leave them out"
+    )
+
+
 def show_chain(
     chain: Chain, first_seqno: int | None = None, last_seqno: int | None = None
 ) -> Iterator[ShownTransaction]:
     """The transactions from `first_seqno` (None: the oldest there is) to `last_seqno` (None: the newest), in order.
 
-    JournalMissingError when the first was pruned; JournalDamagedError and its kin at the first that does not verify.
+    JournalMissingError when the first was pruned; UsageError when one is not there yet, or they are the wrong way
+    round; JournalDamagedError and its kin at the first that does not verify.
     """
-    first = chain.oldest_seqno() if first_seqno is None else first_seqno
+    check_order(first_seqno, last_seqno)
+    oldest = chain.oldest_seqno()
+    first = oldest if first_seqno is None else first_seqno
     end = chain.scan_last()[1].last_seqno
-    last = end if last_seqno is None else min(last_seqno, end)
+    last = end if last_seqno is None else last_seqno
+    if (first_seqno or 0) > end or (last_seqno is not None and not oldest <= last_seqno <= end):
+        raise not_held(oldest, end, chain.directory)
     if first > last:
-        return
+        return  # an empty journal
     reader = ChainReader(chain, first)
     try:
         catalogue = reader.catalogue_at(first)

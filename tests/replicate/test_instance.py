@@ -88,7 +88,11 @@ def test_regions_and_peers(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="two, three"):
         instance.region("one")
     instance.register_peer("beta", "127.0.0.1", 7430)
-    instance.register_peer("beta", "127.0.0.1", 7431)
+    instance.register_peer("beta", "127.0.0.1", 7430)
+    with pytest.raises(AlreadyExistsError, match=r"already, at 127\.0\.0\.1:7430.*--replace"):
+        instance.register_peer("beta", "127.0.0.1", 7431)
+    assert [peer.port for peer in Instance.open(instance.path).peers] == [7430]
+    instance.register_peer("beta", "127.0.0.1", 7431, replace_address=True)
     assert instance.peers == (PeerEntry("beta", "127.0.0.1", 7431),)
     with pytest.raises(ConfigurationError):
         instance.register_peer("alpha", "127.0.0.1", 7430)

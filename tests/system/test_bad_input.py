@@ -145,10 +145,13 @@ def test_a_damaged_journal(quiet: Street, damage: Callable[[Path], object], code
         assert status.returncode == 1
         assert "the journal can not be opened" in status.stdout
         assert "level" not in status.stdout or "error:" in status.stdout
+        assert "replicate region release NAME --force" in status.stdout
+        assert "seed from" not in status.stdout
         failed, text = attempt(quiet)
         assert failed
         assert code in text
         assert str(quiet.primary / "journal") in text
+        assert "seed from" not in text
     finally:
         path.write_bytes(whole)
         path.chmod(0o600)
@@ -314,7 +317,7 @@ def test_peers_that_are_not_the_secondary(running: Street) -> None:
         (instance / "replicate.toml").write_text("[receiver]\npool_bytes = 4194304\n")
         running.on(instance, "receiver", "start", "--listen", "127.0.0.1:0")
         there = running.daemon(instance, "receiver")["facts"]["listen"]
-        running.on(running.primary, "peer", "add", "secondary", there)
+        running.on(running.primary, "peer", "add", "--replace", "secondary", there)
         running.start_source()
         assert "secondary" in last_error(running, code)
         status = running.on(running.primary, "status", check=False)
@@ -326,7 +329,7 @@ def test_peers_that_are_not_the_secondary(running: Street) -> None:
             assert refused(running, instance, "seed", "--from", running.primary)[0] == 76
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(20)
-        running.on(running.primary, "peer", "add", "secondary", f"127.0.0.1:{server.getsockname()[1]}")
+        running.on(running.primary, "peer", "add", "--replace", "secondary", f"127.0.0.1:{server.getsockname()[1]}")
         running.start_source()
         accepted, _ = server.accept()
         with accepted:
@@ -334,7 +337,7 @@ def test_peers_that_are_not_the_secondary(running: Street) -> None:
             last_error(running, "PROTOCOL")
     last_error(running, "UNREACHABLE")
     running.on(running.primary, "source", "stop")
-    running.on(running.primary, "peer", "add", "secondary", f"127.0.0.1:{port}")
+    running.on(running.primary, "peer", "add", "--replace", "secondary", f"127.0.0.1:{port}")
     running.start_source()
     running.prove_equal()
 

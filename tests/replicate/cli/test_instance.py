@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from replicate.cli.root import root
+from replicate.daemon_files import DaemonFiles
 from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, ReplicateError, UsageError
 from replicate.instance import Instance
 
@@ -59,6 +61,20 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed == [{"name": "west", "host": "127.0.0.1", "port": 7555, "acknowledged_seqno": 0, "needs_seed": False}]
     assert "127.0.0.1:7555" in invoke("peer", "list").stdout
     assert "127.0.0.1:7555" in invoke("instance", "show").stdout
+    assert "was registered already" in invoke("peer", "add", "west", "127.0.0.1:7555").stdout
+    with pytest.raises(AlreadyExistsError, match=r"registered already, at 127\.0\.0\.1:7555"):
+        invoke("peer", "add", "west", "127.0.0.1:7556")
+    assert (
+        "7556 registered, before at 127.0.0.1:7555"
+        in invoke("peer", "add", "west", "127.0.0.1:7556", "--replace").stdout
+    )
+    lock = DaemonFiles(Instance.open("east").path, "source-west").acquire()
+    try:
+        moved = invoke("peer", "add", "west", "127.0.0.1:7557", "--replace").stdout
+    finally:
+        os.close(lock)
+    assert "its Source Server still sends to 127.0.0.1:7556" in moved
+    assert "source stop --peer west" in moved
     with pytest.raises(ConfigurationError, match="loopback"):
         invoke("peer", "add", "far", "192.0.2.1:1")
     with pytest.raises(UsageError):

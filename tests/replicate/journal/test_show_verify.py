@@ -9,7 +9,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from replicate.errors import FrameDamaged, JournalMissingError
+from replicate.errors import FrameDamaged, JournalMissingError, UsageError
 from replicate.journal.record import pack_elements, walk
 from replicate.journal.show import show_chain
 from replicate.journal.verify import Verification, verify_chain
@@ -67,7 +67,23 @@ def test_show(full: ToyJournal) -> None:
         assert expected in text
     assert "…" in lines[-1]
     assert [one.seqno for one in show_chain(full.chain, 4, 6)] == [4, 5, 6]
-    assert list(show_chain(full.chain, 10)) == []
+
+
+def test_a_range_that_is_not_there_is_refused(full: ToyJournal) -> None:
+    for first, last in ((10, None), (10, 12), (8, 10), (None, 10)):
+        with pytest.raises(UsageError, match="the journal holds transactions 1 to 9"):
+            list(show_chain(full.chain, first, last))
+    with pytest.raises(UsageError, match="--from 2 is behind --to 1"):
+        list(show_chain(full.chain, 2, 1))
+    full.chain.prune(6)
+    with pytest.raises(UsageError, match="the journal holds transactions 6 to 9"):
+        list(show_chain(full.chain, None, 5))
+
+
+def test_an_empty_journal_shows_nothing(journal: ToyJournal) -> None:
+    assert list(show_chain(journal.chain)) == []
+    with pytest.raises(UsageError, match="the journal holds no transaction yet"):
+        list(show_chain(journal.chain, 1))
 
 
 def test_show_stops_at_the_last_whole_frame(full: ToyJournal) -> None:
