@@ -11,19 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from replicate.findings import SEVERITIES, Finding
+
 FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
 """A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
 
-Severity = Literal["note", "warning", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something to know or to mend. A note is no fault."""
-
-    severity: Severity
-    text: str
-    do: str = ""
+Level = Literal["FULL", "FILLING"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +106,22 @@ class ReceivingReport:
 @dataclass(frozen=True, slots=True)
 class RegionReport:
     """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when all is well with it;
-    `disk_percent` how full its file system is, 0.0 where that is the journal's."""
+    `disk_percent` how full its file system is, 0.0 where that is the journal's.
+
+    `wal_bytes` is the size of its WAL file, `wal_pending_bytes` how much of it is not checkpointed; `pinned_by` names
+    who keeps it so, and is empty where nobody does.
+    """
 
     name: str
     path: str
     last_seqno: int | None
     problem: str = ""
     disk_percent: float = 0.0
+    is_busy: bool = False
+    wal_bytes: int = 0
+    wal_pending_bytes: int = 0
+    pinned_by: str = ""
+    pinned_do: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Status:
     @property
     def is_wrong(self) -> bool:
         """Whether an operator should act."""
-        return any(finding.severity != "note" for finding in self.findings)
+        return any(finding.is_wrong for finding in self.findings)
 
 
 def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving: ReceivingReport | None) -> str:
@@ -204,16 +206,20 @@ def findings(
         *(_receiving_findings(receiving) if receiving is not None else ()),
     ]
     if role == "primary" and not peers:
-        found.append(Finding("note", "no peer is registered", "replicate peer add NAME HOST:PORT"))
-    order = ("error", "warning", "note")
-    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+        found.append(Finding("NO_PEER", "no peer is registered", "replicate peer add NAME HOST:PORT"))
+    return tuple(sorted(found, key=worst_first))
 
 
-def fill_severity(percent: float) -> Severity | None:
+def worst_first(finding: Finding) -> int:
+    """A key to sort findings by."""
+    return SEVERITIES.index(finding.severity)
+
+
+def fill_level(percent: float) -> Level | None:
     """How bad it is that something is so full: None below the first mark."""
     if percent < FILL_MARKS_PERCENT[0]:
         return None
-    return "error" if percent >= FILL_MARKS_PERCENT[-1] else "warning"
+    return "FULL" if percent >= FILL_MARKS_PERCENT[-1] else "FILLING"
 
 
 def _mark(percent: float) -> str:
@@ -223,77 +229,86 @@ def _mark(percent: float) -> str:
 def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
     if journal.fatal_errno:
         yield Finding(
-            "error",
+            "JOURNAL_FATAL",
             f"a journal write or sync failed (errno {journal.fatal_errno}); nothing is committed any more",
             "mend the disk, stop every process that uses the instance, and start them again",
         )
-    severity = fill_severity(journal.cap_percent)
-    if severity is not None:
+    level = fill_level(journal.cap_percent)
+    if level is not None:
         yield Finding(
-            severity,
+            f"JOURNAL_{level}",
             f"the journal is at {journal.cap_percent:.0f} % of its cap (above {_mark(journal.cap_percent)})",
-            "let the slowest peer catch up, remove one that is gone (peer remove), or raise journal.cap_bytes",
+            "let the slowest peer catch up, remove one that is gone (replicate peer remove), or raise "
+            "journal.cap_bytes",
         )
-    severity = fill_severity(journal.disk_percent)
-    if severity is not None:
+    level = fill_level(journal.disk_percent)
+    if level is not None:
         yield Finding(
-            severity,
+            f"DISK_{level}",
             f"the disk of the journal is {journal.disk_percent:.0f} % full (above {_mark(journal.disk_percent)})",
             "make room there",
+            "journal",
         )
 
 
 def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[Finding]:
     for region in regions:
+        name = region.name
         if region.problem:
-            yield Finding("error", f"region {region.name}: {region.problem}")
-        severity = fill_severity(region.disk_percent)
-        if severity is not None:
+            code = "REGION_REPLACED" if region.problem.startswith("REGION_REPLACED") else "REGION_UNREADABLE"
+            # The problem says itself what to do first.
+            yield Finding(code, f"region {name}: {region.problem}", "mend that; then replicate status", name)
+        elif region.is_busy:
+            text = f"region {name} is locked by somebody at this moment; its position was not read"
+            yield Finding("REGION_BUSY", text, "replicate status, once more", name)
+        level = fill_level(region.disk_percent)
+        if level is not None:
             percent = f"{region.disk_percent:.0f} % full (above {_mark(region.disk_percent)})"
-            yield Finding(severity, f"the disk of region {region.name} is {percent}", "make room there")
+            yield Finding(f"DISK_{level}", f"the disk of region {name} is {percent}", "make room there", name)
+        if region.pinned_by:
+            size = f"{region.wal_pending_bytes / 2**20:.0f} MiB"
+            text = f"region {name}: {size} of its WAL can not be checkpointed, because {region.pinned_by}"
+            yield Finding("WAL_PINNED", text, region.pinned_do, name)
     if not regions:
         do = "replicate region add PATH" if role == "primary" else "replicate seed --from PRIMARY"
-        yield Finding("note", "there is no region yet", do)
+        yield Finding("NO_REGION", "there is no region yet", do)
 
 
 def _daemon_finding(daemon: DaemonReport, verb: str) -> Iterator[Finding]:
+    name = daemon.name
     if daemon.is_running:
         if daemon.is_frozen:
-            text = f"{daemon.name} is frozen: a signal (SIGSTOP) or a debugger has stopped process {daemon.pid}"
-            yield Finding("error", text, f"kill -CONT {daemon.pid}")
+            text = f"{name} is frozen: a signal (SIGSTOP) or a debugger has stopped process {daemon.pid}"
+            yield Finding("DAEMON_FROZEN", text, f"kill -CONT {daemon.pid}", name)
         return
     if daemon.error:
         # The error says itself what to do first.
-        yield Finding("error", f"{daemon.name} {daemon.state}: {daemon.error}", f"mend that; then {verb}")
+        yield Finding("DAEMON_FAILED", f"{name} {daemon.state}: {daemon.error}", f"mend that; then {verb}", name)
     elif daemon.state in ("failed", "dead"):
-        yield Finding("error", f"{daemon.name} {daemon.state}: {daemon.text}", verb)
+        code = "DAEMON_DEAD" if daemon.state == "dead" else "DAEMON_FAILED"
+        yield Finding(code, f"{name} {daemon.state}: {daemon.text}", verb, name)
     else:
-        yield Finding("warning", f"{daemon.name} does not run ({daemon.state})", verb)
+        yield Finding("DAEMON_STOPPED", f"{name} does not run ({daemon.state})", verb, name)
 
 
 def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
+    name = peer.name
     if peer.needs_seed:
-        yield Finding(
-            "error", f"peer {peer.name} was dropped at the journal's cap", "seed it anew, there: replicate seed"
-        )
-    yield from _daemon_finding(peer.source, f"replicate source start --peer {peer.name}")
+        text = f"peer {name} was dropped at the journal's cap"
+        yield Finding("PEER_DROPPED", text, "seed it anew, there: replicate seed", name)
+    yield from _daemon_finding(peer.source, f"replicate source start --peer {name}")
     if peer.source.is_running and not peer.is_connected:
         error = f": {peer.last_error}" if peer.last_error else f" ({peer.source.text})"
-        yield Finding(
-            "warning",
-            f"no connection to {peer.name}{error}",
-            f"there: replicate receiver status; address {peer.address}",
-        )
+        do = f"there: replicate receiver status; address {peer.address}"
+        yield Finding("PEER_NOT_CONNECTED", f"no connection to {name}{error}", do, name)
     if peer.is_paused:
-        yield Finding(
-            "warning", f"{peer.name} has asked for a pause (XOFF): its receive pool is full", "there: replicate status"
-        )
+        text = f"{name} has asked for a pause (XOFF): its receive pool is full"
+        yield Finding("PEER_PAUSED", text, "there: replicate status", name)
 
 
 def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
     yield from _daemon_finding(receiving.receiver, "replicate receiver start")
     yield from _daemon_finding(receiving.update, "replicate update start")
     if receiving.receiver.is_running and not receiving.is_connected:
-        yield Finding(
-            "warning", f"no source is connected ({receiving.receiver.text})", "on the primary: replicate source status"
-        )
+        text = f"no source is connected ({receiving.receiver.text})"
+        yield Finding("NO_SOURCE", text, "on the primary: replicate source status")

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.errors", "P"),
     ("replicate.limits", "P"),
     ("replicate.settings", "P"),
+    ("replicate.findings", "P"),
     ("replicate.config", "P"),  # but for `load`, which reads the one file
     ("replicate.statistics", "P"),
     ("replicate.repetition", "P"),

@@ -123,7 +123,7 @@ def test_findings_name_the_command_and_errors_come_first() -> None:
         assert part in text
     waiting = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, is_connected=False))
     assert [f.severity for f in waiting] == ["warning"]
-    assert [f.severity for f in findings("primary", JOURNAL, (), (), None)] == ["note", "note"]
+    assert [f.severity for f in findings("primary", JOURNAL, (), (), None)] == ["info", "info"]
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "unknown"), (0.04, "0.0 s"), (600, "10 min"), (9000, "2.5 h")])

@@ -169,7 +169,7 @@ sys.stdin.read()
             pair.deliver(pool)
             assert work_all(applier).waiting is Waiting.BARRIER
             (found,) = [finding for finding in collect(pair.secondary).findings if "holds the Update" in finding.text]
-            assert found.severity == "note"
+            assert (found.code, found.severity) == ("BARRIER_HELD", "info")
             holder.kill()
         assert all("holds the Update" not in finding.text for finding in collect(pair.secondary).findings)
         assert work_all(applier).transactions == 5
