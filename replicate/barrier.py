@@ -1,8 +1,9 @@
-"""A barrier: the Update Process applies nothing beyond a sequence number, until it is lifted or has expired.
+"""A barrier: nothing is applied (on a primary: committed) beyond a sequence number, until it is lifted or has expired.
 
 Guarantees: one barrier at a time; it falls at once when its holder dies, because the kernel gives up the holder's lock
 then, and it expires (by the machine's monotonic clock) when its holder stands still; nothing that was not yet received
-when it was set is applied beyond it. The Receiver Server goes on receiving.
+when it was set is applied beyond it. The Receiver Server goes on receiving. A writer on a primary stands at a barrier
+for WRITER_WAIT_S_MAX at most, then it goes on: whoever has set it finds the number passed.
 Refuses to know: why anybody wants the instance to stand still.
 
 The words BARRIER_SEQNO and BARRIER_EXPIRES_NS are written by whoever holds the barrier's lock, and by nobody else; a
@@ -26,6 +27,9 @@ from replicate.pool import control as word
 LOCK_NAME: Final = "barrier.lock"
 LOCK_TIMEOUT_S: Final = 0.1
 """Others hold the lock for microseconds, to look whether it is held."""
+WRITER_WAIT_S_MAX: Final = 1.0
+"""Opening a snapshot takes milliseconds; only a holder that was stopped takes longer."""
+WRITER_PAUSE_S: Final = 0.001
 _NS: Final = 1_000_000_000
 
 
@@ -129,6 +133,23 @@ class BarrierWatch:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def stand_at_barrier(door: Door) -> None:
+    """For a writer that holds the commit lock, and holds it again on return: wait while a barrier stands at the last
+    transaction. Raises what `Door.enter` raises; the lock is not held then."""
+    words = door.words
+    if words[word.LAST_SEQNO] < words[word.BARRIER_SEQNO]:
+        return
+    deadline = time.monotonic() + WRITER_WAIT_S_MAX
+    watch = BarrierWatch(door)
+    try:
+        while 0 < watch.seqno() <= words[word.LAST_SEQNO] and time.monotonic() < deadline:
+            door.leave()
+            time.sleep(WRITER_PAUSE_S)
+            door.enter()
+    finally:
+        watch.close()
 
 
 def is_held(instance: Instance) -> bool:

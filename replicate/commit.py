@@ -17,7 +17,9 @@ from typing import Final
 
 import apsw
 
+from replicate.barrier import stand_at_barrier
 from replicate.database.bookkeeping import (
+    OWN_STATEMENT,
     check_region_identity,
     region_seqno,
     schema_version,
@@ -135,7 +137,7 @@ class RegionSession:
                 raise self._stale()
             try:
                 # An UPDATE that hits no row takes SQLite's write lock, or says that our snapshot is too old.
-                self.connection.execute("UPDATE main._replicate_state SET value = value WHERE 0")
+                self._run("UPDATE main._replicate_state SET value = value WHERE 0", prepare_flags=OWN_STATEMENT)
             except apsw.BusyError as error:
                 raise self._stale() from error
             except apsw.Error as error:
@@ -169,6 +171,8 @@ class RegionSession:
             if captured.spool is not None:
                 captured.spool.finish()  # the bulk of its syncing, before anybody waits for us
             door.enter()
+            if door.words[word.BARRIER_SEQNO]:
+                stand_at_barrier(door)
             try:
                 seqno = self._commit_framed(captured) if captured.spool is None else self._commit_spooled(captured)
             finally:

@@ -2,7 +2,8 @@
 
 Guarantees: what is compared is the state after exactly the transactions up to one number on both sides. The primary is
 never held up for longer than it takes to open read transactions; the secondary applies up to that number and stands
-still there for the same moment (a barrier), receiving all the while.
+still there for the same moment (a barrier), receiving all the while. Where a number is asked for, the primary's writers
+stand still at it for that moment too.
 Refuses to know: how a digest is made (database/digest.py), and how a result is printed.
 """
 
@@ -23,6 +24,7 @@ from replicate.pool import control as word
 from replicate.snapshot import Snapshot, door_of, take_snapshot
 from replicate.wait import poll_until
 
+AT_PAUSE_S = 0.002
 TRIES_MAX = 5
 """A barrier can be outrun by the batch that was being applied when it was set: then a later number is taken."""
 
@@ -70,9 +72,9 @@ def digest(
 ) -> InstanceDigest:
     """The digests of an instance at the transaction `at`, or at the last one that it has.
 
-    A secondary is held at `at` when it gets there, for the moment of opening the snapshot. A primary is not held: there
-    `at` must be the last one when it is looked at. Raises TryAgainError when `at` is passed already, or not reached
-    within `timeout_s` seconds; UsageError for a negative number; BusyError while another barrier stands.
+    The instance is held at `at` when it gets there, for the moment of opening the snapshot. Raises TryAgainError when
+    `at` is passed already, or not reached within `timeout_s` seconds; UsageError for a negative number; BusyError while
+    another barrier stands.
     """
     with door_of(instance) as door, snapshot_at(door, at, timeout_s=timeout_s) as snapshot:
         return InstanceDigest(
@@ -93,29 +95,52 @@ def snapshot_at(door: Door, at: int | None, *, timeout_s: float) -> Iterator[Sna
             assert snapshot is not None
             yield snapshot
         return
+    with _held_at(door, at, timeout_s) as barrier, _taken_at(door, barrier, at, timeout_s) as snapshot:
+        yield snapshot
+
+
+@contextmanager
+def _held_at(door: Door, at: int, timeout_s: float) -> Iterator[Barrier]:
+    """A barrier at `at`, unless that is passed."""
     if at < 0:
         raise UsageError(f"{at} is no sequence number", do="Give --at N, with N at least 0")
+    with Barrier(door, timeout_s=timeout_s + 5) as barrier:
+        if door.words[word.LAST_SEQNO] > at:
+            raise _passed(door, at)
+        barrier.raise_to(at)
+        yield barrier
+
+
+def _passed(door: Door, at: int) -> TryAgainError:
+    last = int(door.words[word.LAST_SEQNO])
+    return TryAgainError(
+        f"transaction {at} is passed: {door.instance.name} stands at {last}, and numbers only rise",
+        where=str(door.instance.path),
+        do="Name a greater number, with --timeout long enough to get there; or use: replicate compare --with INSTANCE",
+        wanted=at,
+        last=last,
+    )
+
+
+@contextmanager
+def _taken_at(door: Door, barrier: Barrier, at: int, timeout_s: float) -> Iterator[Snapshot]:
+    """The snapshot at the barrier, which is lifted as soon as it is open."""
     words = door.words
     deadline = time.monotonic() + timeout_s
-    with Barrier(door, timeout_s=timeout_s + 5) as barrier:
-        if door.instance.role == "secondary" and words[word.LAST_SEQNO] <= at:
-            barrier.raise_to(at)
-        if not poll_until(_reached(door, at), timeout_s):
+    with ExitStack() as stack:
+        # Writers may stand at the barrier as soon as the number is reached.
+        if not poll_until(_reached(door, at), timeout_s, pause_s_max=AT_PAUSE_S):
             raise TryAgainError(
                 f"transaction {at} was not there within {timeout_s:g} s; the last one is {words[word.LAST_SEQNO]}",
                 where=str(door.instance.path),
                 do="replicate status names the bottleneck",
             )
         left_s = max(0.1, deadline - time.monotonic())
-        with take_snapshot(door, timeout_s=left_s, only_at=at) as snapshot:
-            if snapshot is None:
-                raise TryAgainError(
-                    f"transaction {at} is passed already; the last one is {words[word.LAST_SEQNO]}",
-                    where=str(door.instance.path),
-                    do="Name a later number",
-                )
-            barrier.lift()
-            yield snapshot
+        snapshot = stack.enter_context(take_snapshot(door, timeout_s=left_s, only_at=at))
+        if snapshot is None:
+            raise _passed(door, at)
+        barrier.lift()
+        yield snapshot
 
 
 def compare(
@@ -140,7 +165,11 @@ def compare(
     with ExitStack() as stack:
         doors = [stack.enter_context(door_of(instance)) for instance in (first, second)]
         if at is not None:
-            held = [stack.enter_context(snapshot_at(door, at, timeout_s=timeout_s)) for door in doors]
+            barriers = [stack.enter_context(_held_at(door, at, timeout_s)) for door in doors]
+            held = [
+                stack.enter_context(_taken_at(door, barrier, at, timeout_s))
+                for door, barrier in zip(doors, barriers, strict=True)
+            ]
         elif second.role == "primary" and first.role == "secondary":
             held = list(reversed(_both(stack, doors[1], doors[0], timeout_s)))
         else:

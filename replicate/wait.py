@@ -21,7 +21,7 @@ PAUSE_S_MAX: Final = 0.05
 """A transaction is usually there within milliseconds; later we look twenty times a second."""
 
 
-def poll_until(reached: Callable[[], bool], timeout_s: float) -> bool:
+def poll_until(reached: Callable[[], bool], timeout_s: float, *, pause_s_max: float = PAUSE_S_MAX) -> bool:
     """Look again and again, at growing intervals, until `reached` or for `timeout_s` seconds; the last answer."""
     deadline = time.monotonic() + timeout_s
     pause_s = PAUSE_S_MIN
@@ -30,7 +30,7 @@ def poll_until(reached: Callable[[], bool], timeout_s: float) -> bool:
         if left_s <= 0:
             return False
         time.sleep(min(pause_s, left_s))
-        pause_s = min(PAUSE_S_MAX, pause_s * 1.5)
+        pause_s = min(pause_s_max, pause_s * 1.5)
     return True
 
 

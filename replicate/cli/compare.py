@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from replicate.database.digest import Comparison
 
 at_option = click.option(
-    "--at", type=click.IntRange(0), metavar="N", help="At transaction N; the last one if not given."
+    "--at",
+    type=click.IntRange(0),
+    metavar="N",
+    help="At transaction N, as soon as it is there; at the last one if not given.",
 )
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=30.0, show_default=True, metavar="SECONDS"

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from replicate.barrier import Barrier
+from replicate.barrier import WRITER_WAIT_S_MAX, Barrier
 from replicate.compare import compare, digest
 from replicate.daemon_files import DaemonFiles
 from replicate.errors import AlreadyRunningError, BusyError, NotFoundError, TryAgainError, UsageError, WrongNetworkError
@@ -152,13 +152,44 @@ def test_digest_at_a_number(pair: Pair) -> None:
         assert applier.applied_seqno == pair.last_seqno()
     assert found[0].seqno == wanted
     assert dict(found[0].regions)["main"].tables[0].rows == 4
-    with pytest.raises(TryAgainError, match="passed"):
+    with pytest.raises(TryAgainError, match=f"passed: west stands at {pair.last_seqno()}.*--timeout.*compare"):
         digest(pair.secondary, at=wanted, timeout_s=1)
     with pytest.raises(TryAgainError, match="not there"):
         digest(pair.primary, at=10**6, timeout_s=0.05)
     with pytest.raises(UsageError):
         digest(pair.primary, at=-1, timeout_s=1)
     assert compare(pair.primary, pair.secondary, at=pair.last_seqno(), timeout_s=5).equal
+
+
+def test_a_busy_primary_is_taken_exactly_at_a_number(pair: Pair) -> None:
+    """Several times, so that luck does not do it; and both sides at one number while all goes on."""
+    with replicating(pair):
+        for _ in range(5):
+            wanted = pair.last_seqno() + 20
+            assert digest(pair.primary, at=wanted, timeout_s=10).seqno == wanted
+        with pytest.raises(TryAgainError, match=r"passed: east stands at .* numbers only rise"):
+            digest(pair.primary, at=pair.last_seqno() - 1, timeout_s=10)
+        found = compare(pair.primary, pair.secondary, at=pair.last_seqno() + 100, timeout_s=10)
+        assert found.equal, found
+
+
+def test_a_writer_does_not_wait_long_at_a_barrier(pair: Pair) -> None:
+    """Its holder stands still: the writer goes on after a second. Its holder is dead: at once."""
+    write(pair, 1)
+    with door_of(pair.primary) as door:
+        with Barrier(door, timeout_s=60) as barrier:
+            barrier.raise_to(pair.last_seqno() + 1)
+            started_s = time.monotonic()
+            write(pair, 1, first=2)
+            assert time.monotonic() - started_s < WRITER_WAIT_S_MAX
+            write(pair, 1, first=3)
+            assert WRITER_WAIT_S_MAX <= time.monotonic() - started_s < 10 * WRITER_WAIT_S_MAX
+        door.words[word.BARRIER_EXPIRES_NS] = time.monotonic_ns() + 60 * 10**9
+        door.words[word.BARRIER_SEQNO] = pair.last_seqno()
+        started_s = time.monotonic()
+        write(pair, 1, first=4)
+        assert time.monotonic() - started_s < WRITER_WAIT_S_MAX
+        assert door.words[word.BARRIER_SEQNO] == 0
 
 
 def test_a_secondary_that_does_not_come(pair: Pair) -> None:
