@@ -23,9 +23,8 @@ from typing import Any, Final
 from replicate.barrier import is_held
 from replicate.consumers import read_consumer
 from replicate.daemon_files import DaemonFiles, DaemonStatus
-from replicate.database.bookkeeping import check_region_identity, region_seqno
-from replicate.database.sqlite import open_region
-from replicate.errors import NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
+from replicate.database.look import look_at
+from replicate.errors import BusyError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
 from replicate.findings import Finding
 from replicate.instance import Instance
 from replicate.instance_file import PeerEntry, RegionEntry
@@ -164,26 +163,33 @@ def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionRepo
 
 
 def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> RegionReport:
+    name, path = entry.name, str(entry.path)
     try:
         disk_percent = _disk_percent(instance, entry)
-        connection = open_region(entry.path, readonly=True, busy_timeout_ms=0)
-        try:
-            check_region_identity(
-                connection, region=entry.uuid, network=instance.content.network, where=str(entry.path)
-            )
-            last_seqno = region_seqno(connection)
-        finally:
-            connection.close()
+        found = look_at(path, region=entry.uuid, network=instance.content.network)
+    except BusyError:  # somebody restarts the WAL, or recovers it: a moment
+        return RegionReport(name, path, None, is_busy=True)
     except ReplicateError as error:
-        return RegionReport(entry.name, str(entry.path), None, str(error))
-    problem = ""
+        return RegionReport(name, path, None, str(error))
+    last_seqno, problem = found.last_seqno, ""
     # The words were read before, and a region never goes back.
     if words is not None and last_seqno < words.region_done[entry.region_id]:
         problem = (
             f"REGION_REPLACED: it holds transactions up to {last_seqno}, it held {words.region_done[entry.region_id]} "
             f"before: this is an old copy [{entry.path}]. Put the right file back; or begin anew: {instance.way_out}"
         )
-    return RegionReport(entry.name, str(entry.path), last_seqno, problem, disk_percent)
+    pids = " ".join(str(reader.pid) for reader in found.hindrances if reader.pid > 0)
+    return RegionReport(
+        name,
+        path,
+        last_seqno,
+        problem,
+        disk_percent,
+        wal_bytes=found.wal_bytes,
+        wal_pending_bytes=found.pending_bytes,
+        pinned_by=", ".join(f"{reader.text} still reads an older state" for reader in found.hindrances),
+        pinned_do=f"end its transaction, or the process: {f'kill {pids}' if pids else f'fuser {path}-shm names it'}",
+    )
 
 
 def _disk_percent(instance: Instance, entry: RegionEntry) -> float:

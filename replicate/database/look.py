@@ -1,0 +1,55 @@
+"""One look at a region for a status: how far it is, and what its WAL waits for.
+
+Guarantees: read-only, waits for no lock, takes none that a writer waits for (a reader's in the WAL, for an instant);
+whatever is wrong with the file is one named error.
+Refuses to know: what a status makes of it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+import apsw
+
+from replicate.database.bookkeeping import check_region_identity, region_seqno
+from replicate.database.sqlite import open_region, translate
+from replicate.database.wal_index import Reader, find_hindrances
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`wal_bytes` is the size of the WAL file, `pending_bytes` what of it is not checkpointed, `hindrances` who keeps
+    it so."""
+
+    last_seqno: int
+    wal_bytes: int
+    pending_bytes: int
+    hindrances: tuple[Reader, ...]
+
+
+def look_at(path: str | os.PathLike[str], *, region: bytes, network: bytes) -> Look:
+    """The region of that UUID and network at `path`.
+
+    Raises BusyError (locked as a whole at this moment), and what opening a region raises, and RegionDamagedError.
+    """
+    where = os.fspath(path)
+    connection = open_region(where, readonly=True, busy_timeout_ms=0)
+    try:
+        check_region_identity(connection, region=region, network=network, where=where)
+        last_seqno = region_seqno(connection)
+        wal, hindrances = find_hindrances(where)
+    except apsw.Error as error:
+        raise translate(error, where=where) from error
+    finally:
+        connection.close()
+    pending_bytes = wal.pending_bytes if wal is not None else 0
+    return Look(last_seqno, _file_bytes(f"{where}-wal"), pending_bytes, hindrances)
+
+
+def _file_bytes(path: str) -> int:
+    """Looked at, not opened: to close it would drop the locks of this process's connections."""
+    with suppress(OSError):
+        return os.stat(path, follow_symlinks=False).st_size
+    return 0
