@@ -1,14 +1,23 @@
 """`replicate status` as text for a terminal.
 
-Guarantees: one screen; what is unknown reads as "unknown", never as 0; ASCII only.
+Guarantees: one screen: all regions and peers in one table, then the daemons, the bottleneck, and the findings, worst
+first; what is unknown reads as "unknown", never as 0; ASCII only.
 Refuses to know: how the report was made. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from replicate.status_report import DaemonReport, PeerReport, ReceivingReport, Status
+from replicate.findings import CODES, Kind
+from replicate.status_report import DaemonReport, PeerReport, ReceivingReport, RegionReport, Status
+
+_HEADINGS: Final = (
+    "", "name", "state", "written", "sent", "received", "applied", "durable", "backlog", "lag", "where",
+)  # fmt: skip
+_NONE: Final = "-"
+"""What a row has not; what it has and we do not know is "unknown"."""
 
 
 def lines(status: Status) -> Iterator[str]:
@@ -20,46 +29,63 @@ def lines(status: Status) -> Iterator[str]:
     kept = "nothing" if journal.first_kept_seqno is None else f"from {journal.first_kept_seqno}"
     fill = f"{journal.cap_percent:.0f} % of the cap, keeps {kept}; disk {journal.disk_percent:.0f} % full"
     yield f"            {journal.segments} files, {size(journal.bytes)} = {fill}"
-    for region in status.regions:
-        state = region.problem or f"last changed by {_number(region.last_seqno)}, {region.path}"
-        yield f"  region    {region.name}: {state}"
-    for peer in status.peers:
-        yield from _peer(peer)
+    rows = [_region(region) for region in status.regions]
+    rows += [_peer(peer, journal.last_written_seqno) for peer in status.peers]
     if status.receiving is not None:
-        yield from _receiving(status.receiving)
+        rows.append(_source(status.receiving))
+    if rows:
+        yield from (f"  {line}" for line in columns([_HEADINGS, *rows]))
+    for peer in status.peers:
+        yield f"  {peer.source.name}: {daemon(peer.source)}"
+        read = peer.transactions_from_pool + peer.transactions_from_files
+        if read:
+            pool, files = peer.transactions_from_pool, peer.transactions_from_files
+            yield f"    read {pool} from the pool, {files} from files"
+    if status.receiving is not None:
+        receiving = status.receiving
+        fill = "unknown" if receiving.pool_percent is None else f"{receiving.pool_percent:.0f} %"
+        yield f"  receiver: {daemon(receiving.receiver)}"
+        yield f"  update: {daemon(receiving.update)}"
+        yield f"    receiver backlog {_number(receiving.receiver_backlog)}, receive pool {fill} full"
     yield f"  bottleneck: {status.bottleneck or 'none, everything is level'}"
     for finding in status.findings:
-        yield f"  {finding.severity}: {finding.text}" + (f". Next: {finding.do}" if finding.do else "")
+        yield f"  {finding.code} {finding.severity}: {finding.text}. Next: {finding.do}"
 
 
-def _peer(peer: PeerReport) -> Iterator[str]:
-    yield f"  peer      {peer.name} at {peer.address}: {daemon(peer.source)}"
-    yield (
-        f"            sent {_number(peer.last_sent_seqno)}, received {_number(peer.last_received_seqno)},"
-        f" applied {_number(peer.last_applied_seqno)}, durable {peer.last_durable_seqno}"
-    )
-    yield (
-        f"            source backlog {_number(peer.source_backlog)}, receiver backlog {_number(peer.receiver_backlog)},"
-        f" in all {_number(peer.backlog)} transactions, lag {seconds(peer.lag_s)}"
-    )
-    read = peer.transactions_from_pool + peer.transactions_from_files
-    if read:
-        yield f"            read {peer.transactions_from_pool} from the pool, {peer.transactions_from_files} from files"
+def _region(region: RegionReport) -> tuple[str, ...]:
+    state = "see below" if region.problem else "busy" if region.is_busy else "well"
+    if region.pinned_by:
+        state = f"WAL {size(region.wal_bytes)}"
+    applied = _number(region.last_seqno)
+    return ("region", region.name, state, _NONE, _NONE, _NONE, applied, _NONE, _NONE, _NONE, region.path)
 
 
-def _receiving(receiving: ReceivingReport) -> Iterator[str]:
-    yield f"  receiver  {daemon(receiving.receiver)}" + (f", from {receiving.source}" if receiving.source else "")
-    yield f"  update    {daemon(receiving.update)}"
-    yield (
-        f"            the source has {_number(receiving.source_last_seqno)}; received"
-        f" {_number(receiving.last_received_seqno)}, applied {receiving.last_applied_seqno},"
-        f" durable {_number(receiving.last_durable_seqno)}"
-    )
-    fill = "unknown" if receiving.pool_percent is None else f"{receiving.pool_percent:.0f} %"
-    yield (
-        f"            receiver backlog {_number(receiving.receiver_backlog)}, in all {_number(receiving.backlog)}"
-        f" transactions, lag {seconds(receiving.lag_s)}, receive pool {fill} full"
-    )
+def _peer(peer: PeerReport, written: int) -> tuple[str, ...]:
+    state = "paused" if peer.is_paused else "connected" if peer.is_connected else "not connected"
+    sent, received, applied = peer.last_sent_seqno, peer.last_received_seqno, peer.last_applied_seqno
+    positions = [_number(seqno) for seqno in (written, sent, received, applied, peer.last_durable_seqno)]
+    return ("peer", peer.name, state, *positions, _number(peer.backlog), seconds(peer.lag_s), peer.address)
+
+
+def _source(receiving: ReceivingReport) -> tuple[str, ...]:
+    state = "connected" if receiving.is_connected else "not connected"
+    written, received = _number(receiving.source_last_seqno), _number(receiving.last_received_seqno)
+    positions = (written, _NONE, received, str(receiving.last_applied_seqno), _number(receiving.last_durable_seqno))
+    backlog, lag = _number(receiving.backlog), seconds(receiving.lag_s)
+    return ("source", receiving.source or "unknown", state, *positions, backlog, lag, _NONE)
+
+
+def explanation(kinds: Iterable[Kind] = CODES.values()) -> Iterator[str]:
+    """The table of finding codes, or some rows of it, as text."""
+    yield from columns((kind.code, kind.severity, kind.meaning) for kind in kinds)
+
+
+def columns(rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Rows as aligned lines, two spaces between columns."""
+    table = [tuple(row) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    for row in table:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def daemon(report: DaemonReport) -> str:

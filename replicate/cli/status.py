@@ -8,8 +8,16 @@ from replicate.cli.common import Verb, emit, open_instance
 
 
 @click.command(cls=Verb)
-def status() -> int:
+@click.option("--explain", metavar="CODE", help="Say what a finding's code means (all: the whole table), and end.")
+def status(explain: str | None) -> int:
     """Show role, states, positions, backlog, lag, the bottleneck, and what to do; exit code 1 if something is wrong."""
+    if explain is not None:
+        from replicate.findings import CODES, explained
+        from replicate.status_text import explanation
+
+        kinds = tuple(CODES.values()) if explain == "all" else (explained(explain),)
+        emit(kinds, explanation(kinds))
+        return 0
     from replicate.status import collect
     from replicate.status_text import lines
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from replicate.cli.main import run
 from replicate.consumers import Consumer, write_consumer
 from replicate.daemon_files import DaemonFiles, DaemonStatus
+from replicate.findings import CODES, SEVERITIES, Kind
 from replicate.instance import Instance
 from replicate.limits import MIB
 from replicate.pool import control as word
@@ -214,7 +218,9 @@ def test_primary(instance: Instance, words: memoryview) -> None:
     assert status.bottleneck == "the Source Server for north: it does not run"
     assert status.is_wrong
     text = "\n".join(lines(status))
-    assert "in all 50 transactions, lag 3." in text
+    west_row, north_row = re.findall("^  peer +(.*)", text, flags=re.MULTILINE)
+    assert re.fullmatch(r"west +connected +500 +480 +470 +450 +400 +50 +3\.\d s +127\.0\.0\.1:7555", west_row)
+    assert re.fullmatch(r"north +not connected +500( +unknown){3} +0( +unknown){2} +127\.0\.0\.1:7556", north_row)
     assert "read 99 from the pool, 1 from files" in text
     assert "source start --peer north" in text
 
@@ -275,7 +281,9 @@ def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (status.receiving.receiver_backlog, status.receiving.backlog, status.receiving.lag_s) == (5, 15, 4.0)
     assert (status.receiving.source, status.receiving.pool_percent) == ("east", 12.5)
     assert status.bottleneck == "the Update Process"
-    assert "receiver backlog 5, in all 15 transactions, lag 4.0 s, receive pool 12 % full" in "\n".join(lines(status))
+    text = "\n".join(lines(status))
+    assert re.search(r"^  source +east +connected +30 +- +20 +15 +[0-9]+ +15 +4\.0 s +-$", text, flags=re.MULTILINE)
+    assert "receiver backlog 5, receive pool 12 % full" in text
 
 
 def test_what_is_broken_becomes_a_finding(instance: Instance, words: memoryview, tmp_path: Path) -> None:
@@ -289,3 +297,63 @@ def test_what_is_broken_becomes_a_finding(instance: Instance, words: memoryview,
     assert "consumer west is not readable" in text
     assert "format 99" in text
     assert status.regions[0].last_seqno is None
+
+
+def test_all_regions_and_peers_stand_in_one_table(instance: Instance, tmp_path: Path) -> None:
+    for name in ("main", "stock"):
+        instance.register_region(name, name.encode().ljust(16, b"-"), tmp_path / f"{name}.db")
+    for name in ("west", "north"):
+        instance.register_peer(name, "127.0.0.1", 7555)
+    text = list(lines(collect(instance)))
+    (head,) = [number for number, line in enumerate(text) if line.split()[:2] == ["name", "state"]]
+    rows = [line.split()[:2] for line in text[head + 1 : head + 5]]
+    assert rows == [["region", "main"], ["region", "stock"], ["peer", "west"], ["peer", "north"]]
+    at = text[head].index("where")
+    assert all(line[at - 1] == " " and line[at] != " " for line in text[head + 1 : head + 5])
+
+
+def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
+    root = Path(__file__).resolve().parents[2]
+    source = "".join(
+        (root / "replicate" / name).read_text() for name in ("status.py", "status_report.py", "status_journal.py")
+    )
+    used = set(re.findall(r'"([A-Z]+_[A-Z_]+)"', source))
+    for filled in set(re.findall(r'f"([A-Z]+)_\{level\}"', source)):
+        used |= {f"{filled}_FULL", f"{filled}_FILLING"}
+    assert used == set(CODES)
+    for code, kind in CODES.items():
+        assert re.fullmatch(r"[A-Z]+(_[A-Z]+)+", code)
+        assert re.fullmatch(r"[A-Z][^|\n]*\.", kind.meaning)
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\w+) \| (.*) \|$", (root / "README.md").read_text(), flags=re.MULTILINE)
+    assert [Kind(*row) for row in rows if row[1] in SEVERITIES] == list(CODES.values())
+
+
+def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--explain", "wal-pinned"]) == 0
+    assert capsys.readouterr().out == f"WAL_PINNED  warning  {CODES['WAL_PINNED'].meaning}\n"
+    assert run(["status", "--explain", "all", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["code"] for row in told] == list(CODES)
+    assert run(["status", "--explain", "WALL_PINNED"]) == 2
+    assert "Did you mean WAL_PINNED?" in capsys.readouterr().err
+    assert run(["status", "--explain", "42"]) == 2
+    assert "--explain all" in capsys.readouterr().err
+
+
+def test_json_has_what_the_text_has_and_the_exit_code_tells(
+    instance: Instance, words: memoryview, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An instance without peers and regions is new, not broken; a failed journal is."""
+    assert run(["-i", str(instance.path), "status", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(found["code"], found["severity"]) for found in told["findings"]] == [
+        ("NO_REGION", "info"),
+        ("NO_PEER", "info"),
+    ]
+    words[word.FATAL] = 5
+    assert run(["-i", str(instance.path), "status", "--json"]) == 1
+    (fatal, *_) = json.loads(capsys.readouterr().out)["findings"]
+    assert set(fatal) == {"code", "severity", "text", "do", "subject"}
+    assert (fatal["code"], fatal["severity"]) == ("JOURNAL_FATAL", "error")
+    assert run(["-i", str(instance.path), "status"]) == 1
+    assert f"JOURNAL_FATAL error: {fatal['text']}. Next: {fatal['do']}" in capsys.readouterr().out
