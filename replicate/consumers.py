@@ -1,5 +1,8 @@
 """What each registered consumer of our journal has durably applied: one small file each, below INSTANCE/consumers.
 
+A seed that is on its way to a consumer is a *hold*: a file of its own beside the position, because the Source Server
+goes on to move the position of a consumer that still lives.
+
 Guarantees: pruning asks `least_acknowledged` and never goes beyond it; a registered consumer that has applied nothing
 counts as zero; a file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more
 journal. Refuses to know: who sends to the consumer, and what a journal is.
@@ -63,15 +66,45 @@ def read_consumer(directory: Path, name: str) -> Consumer | None:
 def remove_consumer(directory: Path, name: str) -> None:
     """Forget a consumer: nothing is kept for it any more."""
     _path(directory, name).unlink(missing_ok=True)
+    _hold_path(directory, name).unlink(missing_ok=True)
+
+
+def _hold_path(directory: Path, name: str) -> Path:
+    return directory / f"{check_name(name, 'peer')}.hold"
+
+
+def write_hold(directory: Path, name: str, seqno: int | None) -> None:
+    """A seed of the consumer stands at `seqno`: keep all that comes after it. None: there is no such seed any more."""
+    if seqno is None:
+        _hold_path(directory, name).unlink(missing_ok=True)
+    else:
+        replace_file(_hold_path(directory, name), f"{seqno}\n".encode())
+
+
+def read_hold(directory: Path, name: str) -> int | None:
+    """Where the seed stands that is on its way to the consumer; None when there is none. DamagedError."""
+    path = _hold_path(directory, name)
+    try:
+        return max(0, int(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DamagedError(
+            f"the place of the seed for consumer {name} is not readable",
+            where=str(path),
+            do="Remove the file, and seed the consumer again if it waits for that seed",
+        ) from error
+
+
+def needed_seqno(directory: Path, consumer: Consumer) -> int | None:
+    """Nothing above this may be pruned for the consumer's sake; None when nothing is kept for it."""
+    held = read_hold(directory, consumer.name)
+    if consumer.needs_seed:
+        return held
+    return consumer.acknowledged_seqno if held is None else min(held, consumer.acknowledged_seqno)
 
 
 def least_acknowledged(directory: Path, names: list[str]) -> int | None:
-    """The least acknowledged seqno over the registered names; None when nobody is registered."""
-    if not names:
-        return None
-    positions = [
-        0 if consumer is None else consumer.acknowledged_seqno
-        for consumer in (read_consumer(directory, name) for name in names)
-        if consumer is None or not consumer.needs_seed
-    ]
-    return min(positions, default=None)
+    """The least acknowledged (or held) seqno over the registered names; None when nobody is registered."""
+    needed = [needed_seqno(directory, read_consumer(directory, name) or Consumer(name)) for name in names]
+    return min((seqno for seqno in needed if seqno is not None), default=None)

@@ -1,9 +1,9 @@
 """Removing journal segments that nobody needs any more.
 
-Guarantees: a segment goes only when every registered consumer has durably applied all of it and every region holds it
-on the disk, so that neither a secondary nor our own recovery can want it; the newest two always stay. At the cap the
-policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumer, one after another as far as it takes,
-each marked as to be seeded.
+Guarantees: a segment goes only when every registered consumer has durably applied all of it (and so has the seed that
+is on its way to one), and every region holds it on the disk, so that neither a secondary nor our own recovery can want
+it; the newest two always stay. At the cap the policy `keep` removes nothing more; `drop-consumer` gives up the slowest
+consumer, one after another as far as it takes, each marked as to be seeded.
 Refuses to know: who asks and how often, what a consumer does about it.
 """
 
@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from replicate.consumers import Consumer, read_consumer, write_consumer
+from replicate.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.door import Door
 from replicate.instance import FILE_NAME
 from replicate.instance_file import InstanceFile, RegionEntry, io_error, read_file
@@ -68,26 +69,32 @@ class _Pruning:
         if self._settings.cap_policy != "drop-consumer":
             return removed
         while self._chain.size_bytes() > self._settings.cap_bytes:
-            kept = [consumer for consumer in self._consumers if not consumer.needs_seed]
-            slowest = min(kept, key=lambda consumer: consumer.acknowledged_seqno, default=None)
-            if slowest is None:
+            kept = [
+                (needed, consumer) for consumer in self._consumers if (needed := self._needed(consumer)) is not None
+            ]
+            if not kept:
                 break
+            slowest = min(kept, key=itemgetter(0))[1]
             without = [consumer for consumer in self._consumers if consumer is not slowest]
             if self._below(without) is None:
                 break  # nothing would become free
             dropped = replace(slowest, needs_seed=True)
             write_consumer(self._directory, dropped)
+            write_hold(self._directory, dropped.name, None)
             on_drop(dropped)
             self._consumers = [*without, dropped]
             removed += self._prune()
         return removed
+
+    def _needed(self, consumer: Consumer) -> int | None:
+        return needed_seqno(self._directory, consumer)
 
     def _below(self, consumers: list[Consumer]) -> int | None:
         """All segments that hold only seqnos below this one may go; None when there is none."""
         numbers = self._chain.first_seqnos()
         if len(numbers) <= KEPT_SEGMENTS_MIN:
             return None
-        needed = [consumer.acknowledged_seqno for consumer in consumers if not consumer.needs_seed]
+        needed = [seqno for consumer in consumers if (seqno := self._needed(consumer)) is not None]
         below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])
         if below < numbers[1]:
             return None

@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.database.names", "P"),
     ("replicate.database.statements", "P"),
     ("replicate.database.pragmas", "P"),
+    ("replicate.seed_format", "P"),
     ("replicate.status_text", "P"),
     ("replicate.status_report", "P"),
     ("replicate.journal", "P"),

@@ -1,29 +1,123 @@
-"""`replicate seed`: bring this secondary up from a live primary."""
+"""`replicate seed`: bring this secondary up from a live primary, over the connection or by a file."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from replicate.cli.common import Verb, emit, open_instance
 
+if TYPE_CHECKING:
+    from replicate.instance import Instance
+    from replicate.seed_install import Seeded
+
+Told = Callable[[str, int, int], None]
+LINE_PERIOD_S = 0.1
+
 
 @click.command(cls=Verb)
-@click.option("--from", "primary", required=True, metavar="INSTANCE", help="The primary's directory or name.")
-@click.option("--restart", is_flag=True, help="Throw away what this secondary holds, and begin anew.")
-def seed(primary: str, restart: bool) -> None:
+@click.option("--from", "primary", metavar="INSTANCE", help="A primary on this host: its directory or name.")
+@click.option("--from-file", metavar="FILE", help="A seed file that the primary has made for this secondary.")
+@click.option("--to-file", metavar="FILE", help="On the primary: make such a file.")
+@click.option("--for", "consumer", metavar="SECONDARY", help="With --to-file: the registered peer that it is for.")
+@click.option("--restart", is_flag=True, help="Replace what this secondary holds, or FILE, and begin anew.")
+def seed(primary: str | None, from_file: str | None, to_file: str | None, consumer: str | None, restart: bool) -> None:
     """Copy the primary's regions at one sequence number, while its writers go on."""
+    from replicate.errors import UsageError
+
+    given = [name for name, value in (("--from", primary), ("--from-file", from_file), ("--to-file", to_file)) if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} together make no sense", do="Give one of them")
+    if bool(to_file) != bool(consumer):
+        raise UsageError("--to-file and --for belong together", do="replicate seed --to-file FILE --for SECONDARY")
+    opened = open_instance()
+    if to_file and consumer:
+        _to_file(opened, Path(to_file).absolute(), consumer, restart)
+    elif from_file:
+        _from_file(opened, Path(from_file).absolute(), restart)
+    elif primary:
+        _from_instance(opened, primary, restart)
+    else:
+        raise UsageError("from what?", do="Give --from INSTANCE or --from-file FILE")
+
+
+def _from_instance(opened: Instance, primary: str, restart: bool) -> None:
     from replicate.instance import resolve_instance
     from replicate.seed import seed_from_instance
 
-    opened = open_instance()
-    progress = _show if sys.stderr.isatty() else None
-    seeded = seed_from_instance(opened, resolve_instance(primary), restart=restart, progress=progress)
+    with bar() as told:
+        seeded = seed_from_instance(opened, resolve_instance(primary), restart=restart, progress=told)
+    _say(opened, seeded)
+
+
+def _from_file(opened: Instance, path: Path, restart: bool) -> None:
+    from replicate.seed_install import install_file
+
+    with bar() as told:
+        seeded = install_file(opened, path, restart=restart, progress=told)
+    _say(opened, seeded)
+
+
+def _to_file(opened: Instance, path: Path, consumer: str, restart: bool) -> None:
+    from replicate.seed_make import make_seed
+
+    with bar() as told:
+        made = make_seed(opened, consumer, path, replace=restart, progress=told)
+    emit(
+        made,
+        [
+            f"seed of {', '.join(made.regions)} at seqno {made.seqno} ({made.pages} pages, {made.bytes} bytes): {path}",
+            f"the journal behind it is kept until {consumer} has begun there",
+            f"next, on {consumer}: replicate seed --from-file FILE",
+        ],
+    )
+
+
+def _say(opened: Instance, seeded: Seeded) -> None:
     what = f"seeded at seqno {seeded.seqno}: {', '.join(seeded.regions)} ({seeded.pages} pages)"
     emit(seeded, [what, f"next: replicate update start -i {opened.path}"])
 
 
-def _show(region: str, done: int, pages: int) -> None:
-    end = "\n" if done >= pages else ""
-    print(f"\r{region}: {done} of {pages} pages", end=end, file=sys.stderr, flush=True)
+@contextmanager
+def bar() -> Iterator[Told]:
+    """A progress bar on standard error, one for each label; nothing at all when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _label, _done, _length: None
+        return
+    shown = _Bar()
+    try:
+        yield shown.told
+    finally:
+        shown.close()
+
+
+class _Bar:
+    """One click progress bar after the other."""
+
+    def __init__(self) -> None:
+        self._label = ""
+        self._length = 0
+        self._bar: Any = None
+        self._next_s = 0.0
+
+    def told(self, label: str, done: int, length: int) -> None:
+        if (label, length) != (self._label, self._length):
+            self.close()
+            self._label, self._length = label, length
+            self._bar = click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True)
+            self._bar.__enter__()
+        now_s = time.monotonic()
+        if now_s >= self._next_s or done >= length:
+            self._next_s = now_s + LINE_PERIOD_S
+            self._bar.update(done - self._bar.pos)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+            self._bar = None

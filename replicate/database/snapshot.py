@@ -83,6 +83,14 @@ class OpenRegions:
         self.connections.clear()
 
 
+def size_of(source: apsw.Connection) -> tuple[int, int]:
+    """Bytes in a page and number of pages of the moment that `source` holds. Raises what SQLite says, translated."""
+    try:
+        return int(source.pragma("page_size")), int(source.pragma("page_count"))
+    except apsw.Error as error:
+        raise translate(error, where=source.filename) from error
+
+
 def copy_pages(source: apsw.Connection, destination: Path, progress: Progress | None = None) -> int:
     """Copy the moment that `source` holds into a new file at `destination`, synced; returns the number of pages.
 

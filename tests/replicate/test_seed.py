@@ -136,7 +136,7 @@ def test_an_interrupted_seed_is_done_again(pair: Pair, monkeypatch: pytest.Monke
         raise Killed
 
     write(pair)
-    target = "replicate.seed.begin_journal" if after == 1 else "replicate.instance.Instance.register_region"
+    target = "replicate.seed_install.begin_journal" if after == 1 else "replicate.instance.Instance.register_region"
     with monkeypatch.context() as patch:
         patch.setattr(target, die)
         with pytest.raises(Killed):
