@@ -144,7 +144,7 @@ async def servers() -> AsyncIterator[Servers]:
 def point(primary: Instance, peer: str, daemon_or_port: Daemon | int) -> None:
     """Make a receiver's (or relay's) port the address of a peer."""
     port = daemon_or_port if isinstance(daemon_or_port, int) else int(daemon_or_port.facts["listen"].rpartition(":")[2])
-    primary.register_peer(peer, "127.0.0.1", port)
+    primary.register_peer(peer, "127.0.0.1", port, replace_address=True)
 
 
 def commit(door: Door, size: int = 60, count: int = 1) -> int:
