@@ -1,6 +1,7 @@
-"""Dualsite Replicate: logical dual-site database replication. An application needs one name from here: `connect`.
+"""Dualsite Replicate: logical dual-site database replication. An application needs `connect`, and the names of PEP 249.
 
-Guarantees: importing it is cheap and opens nothing; `connect` is loaded on first use. `__dualsite__` tells our package
+Guarantees: importing it is cheap and opens nothing; `connect` and all names of PEP 249 (those of replicate.dbapi) are
+loaded on first use, for the daemons import this package too and need no SQL. `__dualsite__` tells our package
 from the unrelated PyPI distribution of the same import name.
 Refuses to know: everything else.
 """
@@ -12,11 +13,44 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import os
 
-    from replicate.dbapi import Connection
+    from replicate.dbapi import (
+        Connection,
+        DatabaseError,
+        DataError,
+        Error,
+        IntegrityError,
+        InterfaceError,
+        InternalError,
+        NotSupportedError,
+        OperationalError,
+        ProgrammingError,
+        Row,
+        Warning,
+        apilevel,
+        paramstyle,
+        threadsafety,
+    )
 
 __version__: Final = "0.1.0"
 __dualsite__: Final = True
-__all__ = ["__version__", "connect"]
+__all__ = [
+    "DataError",
+    "DatabaseError",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Row",
+    "Warning",
+    "__version__",
+    "apilevel",
+    "connect",
+    "paramstyle",
+    "threadsafety",
+]
 
 
 def connect(instance: str | os.PathLike[str], region: str = "main", **options: Any) -> Connection:
@@ -27,3 +61,17 @@ def connect(instance: str | os.PathLike[str], region: str = "main", **options: A
     from replicate import dbapi
 
     return dbapi.connect(instance, region, **options)
+
+
+def __getattr__(name: str) -> Any:
+    """The names of PEP 249, and Row: replicate.dbapi's, loaded on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from replicate import dbapi
+
+    value = globals()[name] = getattr(dbapi, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -120,6 +120,7 @@ class Connection(Callbacks):
         timeout_s = opened.busy_timeout_s if timeout is None else timeout
         self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout_s)
         self._transactions.begin_text = f"BEGIN {self._isolation_level}"
+        self._authorize_by(None)
         self._opened = opened
 
     # Transactions.

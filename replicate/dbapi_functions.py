@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from replicate.database.guards import refuse_own
 from replicate.dbapi_errors import DataError, OperationalError, ProgrammingError, coded, surface
 from replicate.dbapi_row import contiguous
 
@@ -213,13 +214,17 @@ class Callbacks:
     def set_authorizer(self, authorizer_callback: Callable[..., int] | None) -> None:
         """Ask `authorizer_callback` about every access that a statement is prepared for."""
         self._check()
-        if authorizer_callback is None:
-            self._apsw.authorizer = None
-            return
-        function, transactions = authorizer_callback, self._transactions
+        self._authorize_by(authorizer_callback)
+
+    def _authorize_by(self, function: Callable[..., int] | None) -> None:
+        """Have our bookkeeping kept from the application; what passes, `function` is asked about."""
+        transactions = self._transactions
 
         def authorize(action: int, one: str | None, two: str | None, database: str | None, trigger: str | None) -> int:
             if transactions.inside:
+                return apsw.SQLITE_OK
+            refuse_own(action, one, two, database, trigger)
+            if function is None:
                 return apsw.SQLITE_OK
             try:
                 result = function(action, one, two, database, trigger)

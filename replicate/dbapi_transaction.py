@@ -427,13 +427,13 @@ class Transactions(SchemaChanges):
             self.rollback()  # sqlite3 prepares before it begins: a text that is no SQL leaves no transaction open
 
     def _can_prepare(self, statement: Statement, error: BaseException) -> bool:
-        if not isinstance(error, apsw.SQLError | apsw.AuthError):
+        if not isinstance(error, apsw.SQLError | apsw.AuthError | NotSupportedError):
             return True
         try:
             self.connection.execute("EXPLAIN " + statement.text, can_cache=False).close(True)
         except apsw.BindingsError:
             return True
-        except apsw.Error:
+        except (apsw.Error, NotSupportedError):
             return False
         return True
 

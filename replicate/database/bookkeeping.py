@@ -42,6 +42,9 @@ _WRITE_SCR: Final = (
     "ON CONFLICT (origin, partition) DO UPDATE SET origin_seqno = excluded.origin_seqno, chain = excluded.chain, "
     "csn = excluded.csn, seqno = excluded.seqno WHERE excluded.seqno >= seqno AND excluded.origin_seqno >= origin_seqno"
 )
+OWN_STATEMENT: Final = apsw.SQLITE_PREPARE_PERSISTENT
+"""Keeps a statement of ours apart in the statement cache from an application's of the same text, for which SQLite must
+ask the authorizer (guards.refuse_own)."""
 _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
@@ -198,7 +201,7 @@ def write_slot(connection: apsw.Connection, seqno: int, record: bytes | None) ->
 
     RegionDamagedError when the slot's row is not there. The application's `changes()` counts this statement.
     """
-    connection.execute(_WRITE_SLOT, (seqno % RING_SLOTS, seqno, record))
+    connection.execute(_WRITE_SLOT, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
     if connection.changes() != 1:
         raise RegionDamagedError(
             f"slot {seqno % RING_SLOTS} of _replicate_ring is missing",
@@ -213,7 +216,7 @@ def slot_writer(connection: apsw.Connection) -> Callable[[int, bytes | None], No
     changes = connection.changes
 
     def write(seqno: int, record: bytes | None) -> None:
-        execute(_WRITE_SLOT, (seqno % RING_SLOTS, seqno, record))
+        execute(_WRITE_SLOT, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
         if changes() != 1:
             write_slot(connection, seqno, record)  # raises
 
@@ -305,7 +308,11 @@ def read_state(connection: apsw.Connection, key: str) -> int | float | str | byt
 
 def write_state(connection: apsw.Connection, key: str, value: int | float | str | bytes | None) -> None:
     """Set a value, inside the caller's transaction."""
-    connection.execute("INSERT OR REPLACE INTO main._replicate_state (key, value) VALUES (?, ?)", (key, value))
+    connection.execute(
+        "INSERT OR REPLACE INTO main._replicate_state (key, value) VALUES (?, ?)",
+        (key, value),
+        prepare_flags=OWN_STATEMENT,
+    )
 
 
 def schema_version(connection: apsw.Connection) -> int:

@@ -4,6 +4,7 @@ Guarantees: a guarded table refuses INSERT, UPDATE and DELETE of any connection 
 at once and by a text that explains itself (*no such function: replicate_connect_is_required*), whatever SQLite
 release that client uses: the guard is plain SQL that all of them parse. A connection with triggers switched off
 (our applier) does not even compile them.
+`refuse_own` keeps an application from changing our bookkeeping; SQLite asks it when a statement is prepared.
 Refuses to know: who may write, and the schema changes, VACUUM, incremental blob writes and writes to sqlite_sequence
 that no trigger can stop. The schema version kept with each commit catches the first two (bookkeeping.py).
 
@@ -17,12 +18,37 @@ from typing import Final
 
 import apsw
 
-from replicate.database.names import quote, quote_text
-from replicate.errors import SchemaChangedError
+from replicate.database.names import is_own, quote, quote_text
+from replicate.errors import NotSupportedError, SchemaChangedError
 
 GUARD_FUNCTION: Final = "replicate_connect_is_required"
 GUARD_PREFIX: Final = "_replicate_guard_"
 _OPERATIONS: Final = ("insert", "update", "delete")
+
+# Which of an authorizer's two names is the object that changes. A guard goes with its table: so not a trigger's name.
+_FIRST: Final = frozenset(
+    {
+        apsw.SQLITE_INSERT,
+        apsw.SQLITE_UPDATE,
+        apsw.SQLITE_DELETE,
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_CREATE_TEMP_TABLE,
+        apsw.SQLITE_CREATE_VIEW,
+        apsw.SQLITE_CREATE_TEMP_VIEW,
+        apsw.SQLITE_CREATE_VTABLE,
+        apsw.SQLITE_DROP_TABLE,
+    }
+)
+_SECOND: Final = frozenset(
+    {
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_CREATE_TEMP_TRIGGER,
+        apsw.SQLITE_DROP_TRIGGER,
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_ALTER_TABLE,
+    }
+)
 
 
 def _not_a_stranger(*_: object) -> bool:
@@ -36,6 +62,20 @@ def register_guard(connection: apsw.Connection) -> None:
     """
     connection.create_scalar_function(
         GUARD_FUNCTION, _not_a_stranger, 0, deterministic=True, flags=apsw.SQLITE_INNOCUOUS
+    )
+
+
+def refuse_own(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> None:
+    """For an authorizer, with its arguments: NotSupportedError for a statement of an application, or a trigger that it
+    fires, which would change our bookkeeping or make something of such a name."""
+    name = first if action in _FIRST else second if action in _SECOND else None
+    if name is None or not is_own(name) or database not in ("main", "temp"):
+        return
+    by = f" (trigger {trigger} would change it)" if trigger else ""
+    raise NotSupportedError(
+        f"{name} belongs to replication's bookkeeping, or bears a name that is kept for it{by}",
+        do="Use another name; to take the bookkeeping out run: replicate region release",
+        table=name,
     )
 
 

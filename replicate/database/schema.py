@@ -18,6 +18,7 @@ from typing import Any, Final
 import apsw
 import msgpack
 
+from replicate.database.bookkeeping import OWN_STATEMENT
 from replicate.database.names import is_internal, is_own, quote
 from replicate.errors import ConflictError, NotSupportedError, RegionDamagedError
 from replicate.limits import PARTITION_DEFAULT
@@ -186,7 +187,8 @@ def forget_dropped(connection: apsw.Connection) -> None:
     """Leave only the versions of tables that are no longer there."""
     connection.execute(
         "UPDATE main._replicate_table SET definition = x'' "
-        "WHERE definition <> x'' AND name NOT IN (SELECT name FROM main.sqlite_schema WHERE type = 'table')"
+        "WHERE definition <> x'' AND name NOT IN (SELECT name FROM main.sqlite_schema WHERE type = 'table')",
+        prepare_flags=OWN_STATEMENT,
     )
 
 
@@ -195,6 +197,7 @@ def record_definition(connection: apsw.Connection, definition: TableDefinition) 
     connection.execute(
         "INSERT OR REPLACE INTO main._replicate_table (name, version, partition, definition) VALUES (?, ?, ?, ?)",
         (definition.table, definition.version, definition.partition, _packed(definition)),
+        prepare_flags=OWN_STATEMENT,
     )
 
 
