@@ -223,7 +223,7 @@ class Connection:
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
             source_last_seqno=start.last_seqno,
         )  # fmt: skip
-        receiver.tell("receiving")
+        receiver.streams(self)
 
     def _put_catalogue(self, frame: bytes, seqno: int) -> bool:
         """What is in force at the start goes before the first batch. False when it does not verify."""

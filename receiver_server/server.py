@@ -13,7 +13,6 @@ import errno
 import os
 import time
 from contextlib import closing, suppress
-from enum import IntEnum
 from typing import Any, Final
 
 import trio
@@ -39,7 +38,7 @@ from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
 from replicate.repetition import Repetitions
 from replicate.statistics import Lag, Statistics
-from replicate.wire.message import Heartbeat
+from replicate.wire.message import Heartbeat, UpdateState
 
 LOOK_S: Final = 0.25
 """How often the Update Process's words are looked at; the link tells the source at most once a second."""
@@ -50,19 +49,6 @@ CONNECTIONS_MAX: Final = 32
 """More at once are closed unheard; each has `hello_timeout_s` to say who it is."""
 WAITING: Final = "waiting for a connection"
 _UNUSABLE: Final = (PoolReplacedError, TryAgainError, DamagedError, FormatUnknownError, WrongInstanceError)
-
-
-class UpdateState(IntEnum):
-    """What we see of the Update Process; the source is told the number."""
-
-    NOT_RUNNING = 0
-    RUNNING = 1
-    NOT_ANSWERING = 2
-
-    @property
-    def text(self) -> str:
-        """For status and log."""
-        return ("not running", "running", "not answering")[self]
 
 
 async def serve(context: DaemonContext) -> None:
@@ -233,8 +219,12 @@ class Receiver:
     def entered(self, connection: Connection) -> None:
         """The source of this connection is accepted."""
         self.active = connection
-        self.source_name = connection.peer_name
         self.tell("waiting for the start")
+
+    def streams(self, connection: Connection) -> None:
+        """Both sides agree on where it begins: from now on it is the source that we have, until another one is."""
+        self.source_name = connection.peer_name
+        self.tell("receiving")
 
     def left(self) -> None:
         """The accepted source's connection has ended."""

@@ -48,6 +48,7 @@ _KINDS: Final = (
     Kind("DAEMON_STOPPED", "warning", "A daemon that is needed does not run."),
     Kind("PEER_NOT_CONNECTED", "warning", "The Source Server runs, and has no connection to its peer."),
     Kind("PEER_PAUSED", "warning", "A peer has asked for a pause (XOFF), because its receive pool is full."),
+    Kind("PEER_NOT_APPLYING", "warning", "The Update Process of a peer does not run there, so nothing is applied."),
     Kind("NO_SOURCE", "warning", "The Receiver Server runs, and no source is connected."),
     Kind("BARRIER_HELD", "info", "A compare or a digest holds the Update Process for a moment."),
     Kind("NO_REGION", "info", "The instance has no region yet."),

@@ -319,7 +319,7 @@ class Instance:
 
     def register_peer(self, name: str, host: str, port: int, *, replace_address: bool = False) -> PeerEntry:
         """Enter a consumer. A known one with the same address is no error; with another one it is AlreadyExistsError,
-        unless `replace_address`. A running Source Server keeps the address that it was started with."""
+        unless `replace_address`. A running Source Server keeps the connection that it has; its next one goes there."""
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path))
@@ -329,7 +329,7 @@ class Instance:
                 raise AlreadyExistsError(
                     f"peer {name} is registered already, at {known.host}:{known.port}",
                     where=str(self.path),
-                    do=f"If it has moved to {host}:{port}: add --replace, then restart its Source Server",
+                    do=f"If it has moved to {host}:{port}: add --replace, and start its Source Server anew",
                 )
             others = tuple(p for p in content.peers if p.name != name)
             self._store(replace(content, peers=(*others, entry)))

@@ -14,6 +14,9 @@ from typing import Final, Literal
 from replicate.findings import SEVERITIES, Finding
 
 FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
+STATUS_ROOM_BYTES: Final = 64 * 1024
+"""With less than this free a daemon can not tell how it stands: its status file is written anew each time."""
+STALE: Final = "; the daemons can not write their status there, so their numbers and states may be old"
 """A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
 
 Level = Literal["FULL", "FILLING"]
@@ -84,6 +87,10 @@ class PeerReport:
     last_error: str
     needs_seed: bool
 
+    update_state: str = ""
+    """Of its Update Process, as the peer tells us; "" when it runs, or nobody tells."""
+    not_applying_since: str = ""
+    """When we first heard that; as a text, in UTC."""
 
 @dataclass(frozen=True, slots=True)
 class ReceivingReport:
@@ -173,6 +180,8 @@ def _peer_bottleneck(peer: PeerReport) -> str:
     if not peer.is_connected:
         return f"the connection to {peer.name} at {peer.address}"
     if peer.is_paused:
+    if peer.update_state:
+        return f"the Update Process at {peer.name}: it is {peer.update_state}"
         return f"the Update Process at {peer.name}: its receive pool is full"
     if (peer.receiver_backlog or 0) >= (peer.source_backlog or 0):
         return f"the Update Process at {peer.name}"
@@ -245,8 +254,9 @@ def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
     if level is not None:
         yield Finding(
             f"DISK_{level}",
-            f"the disk of the journal is {journal.disk_percent:.0f} % full (above {_mark(journal.disk_percent)})",
-            "make room there",
+            f"the disk of the journal is {journal.disk_percent:.0f} % full (above {_mark(journal.disk_percent)})"
+            + (STALE if journal.disk_free_bytes < STATUS_ROOM_BYTES else ""),
+            "make room there; then start the daemons that have stopped",
             "journal",
         )
 
@@ -307,6 +317,9 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
 
 
 def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
+    if peer.update_state:
+        text = f"{name} applies nothing since {peer.not_applying_since}: its Update Process is {peer.update_state}"
+        yield Finding("PEER_NOT_APPLYING", text, "there: replicate status names the reason", name)
     yield from _daemon_finding(receiving.receiver, "replicate receiver start")
     yield from _daemon_finding(receiving.update, "replicate update start")
     if receiving.receiver.is_running and not receiving.is_connected:

@@ -36,7 +36,7 @@ from replicate.pruning import prune_journal
 from replicate.repetition import Repetitions
 from replicate.statistics import Lag, Statistics
 from replicate.wire.event import Acknowledged, Closed, CloseReason
-from replicate.wire.message import RefuseCode
+from replicate.wire.message import RefuseCode, UpdateState
 from source_server.connection import Connection
 from source_server.reader import FILES
 from source_server.retry import Retry, Tries
@@ -96,6 +96,10 @@ class Source:
         self.last_sent_seqno = 0
         self.last_received_seqno = 0
         self.last_applied_seqno = 0
+        self.peer_update_state = ""
+        """What the peer says of its Update Process; "": nothing yet on this connection."""
+        self.not_applying_since_wall_ns = 0
+        """Since when its Update Process has not been running; 0: it runs, or we do not know."""
         self.round_trip_s: float | None = None
         self.place = FILES
         """Where transactions were read from last."""
@@ -184,6 +188,8 @@ class Source:
                 attempts=self.retry.attempts,
                 next_in_s=round(attempt.wait_s, 3),
             )
+        self.peer_update_state = ""  # nobody tells us now
+        self.not_applying_since_wall_ns = 0
         self.tell(WAITING, last_error=text or None)
         with trio.move_on_after(attempt.wait_s):
             await self.context.stop_requested.wait()
@@ -216,6 +222,8 @@ class Source:
             transactions_from_pool=self.from_pool,
             transactions_from_files=self.from_files,
             switches=self.switches,
+            peer_update_state=self.peer_update_state,
+            peer_not_applying_since_wall_ns=self.not_applying_since_wall_ns,
             lag_s=self.lag_s(),
             round_trip_s=None if self.round_trip_s is None else round(self.round_trip_s, 6),
             **facts,
@@ -232,6 +240,7 @@ class Source:
         reply = event.reply
         self.last_received_seqno = reply.last_received_seqno
         self.last_applied_seqno = reply.last_applied_seqno
+        self._note_update_process(reply.update_state)
         if event.round_trip_s is not None:
             self.round_trip_s = event.round_trip_s
         self.progressed.set()
@@ -240,6 +249,23 @@ class Source:
             self.consumer = replace(
                 self.consumer, acknowledged_seqno=reply.last_durable_seqno, acknowledged_wall_ns=time.time_ns()
             )
+
+    def _note_update_process(self, number: int) -> None:
+        """What the consumer sees of its Update Process, which alone applies what we send."""
+        known = {state.value: state for state in UpdateState}.get(number)
+        state = f"in a state {number} that this release does not know" if known is None else known.text
+        if state == self.peer_update_state:
+            return
+        self.peer_update_state = state
+        if known in (UpdateState.NOT_RUNNING, UpdateState.NOT_ANSWERING):
+            self.not_applying_since_wall_ns = self.not_applying_since_wall_ns or time.time_ns()
+            self.log.warning(
+                "the peer applies nothing", update_process=state, last_applied_seqno=self.last_applied_seqno
+            )
+        else:
+            if self.not_applying_since_wall_ns:
+                self.log.info("the peer applies again", update_process=state)
+            self.not_applying_since_wall_ns = 0
 
     def met(self, uuid: bytes) -> None:
         """Remember who the consumer is. WrongInstanceError when it was another one before."""

@@ -45,8 +45,8 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
     if known is None or not is_running:
         return [f"{at} registered" + (f", before at {known.host}:{known.port}" if known else ""), f"next: {start}"]
     return [
-        f"{at} registered; its Source Server still sends to {known.host}:{known.port}, until it is started again",
-        f"next: replicate source stop --peer {entry.name} -i {opened.path}, then {start}",
+        f"{at} registered; its Source Server stays connected to {known.host}:{known.port} as long as that answers",
+        f"next, to have it go there now: replicate source stop --peer {entry.name} -i {opened.path}, then {start}",
     ]
 
 

@@ -258,6 +258,19 @@ class Heartbeat:
     received_bytes: int
 
 
+class UpdateState(IntEnum):
+    """What a Receiver Server sees of its Update Process: `HeartbeatReply.update_state`. Unknown numbers may come."""
+
+    NOT_RUNNING = 0
+    RUNNING = 1
+    NOT_ANSWERING = 2
+
+    @property
+    def text(self) -> str:
+        """For status and log."""
+        return ("not running", "running", "not answering")[self]
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """The receiver's sign of life. `number`: of the last heartbeat received (0: none yet).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import trio
 from receiver_server import server as module
 from receiver_server.position import find_applied, find_reference
 from replicate.compare import compare
+from replicate.consumers import Consumer, write_consumer
 from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
 from replicate.instance import Instance
 from replicate.introduce import introduction
@@ -80,6 +82,33 @@ async def test_all_of_it_arrives_and_is_applied(pair: Pair) -> None:
     assert receiver.context.text == "stopped"
     equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=5))
     assert equal.equal
+
+
+async def test_a_source_that_refused_us_is_not_our_source(pair: Pair) -> None:
+    pair.seed()
+    write_consumer(pair.primary.consumers_directory, Consumer("west", uuid="ff" * 16))
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: "WRONG_INSTANCE" in str(source.facts.get("last_error")))
+        await wait_until_async(lambda: bool(levels(receiver, "source introduced")), what="it had been let in")
+        assert receiver.facts["source"] == ""
+
+
+async def test_the_source_knows_since_when_nothing_is_applied(pair: Pair) -> None:
+    pair.seed()
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("peer_update_state") == "not running")
+        assert 0 < source.facts["peer_not_applying_since_wall_ns"] <= time.time_ns()
+        assert levels(source, "the peer applies nothing") == ["warning"]
+        assert receiver.facts["source"] == "east"
+        running.start("update", pair.secondary, serve_update)
+        await wait_until_async(lambda: source.facts.get("peer_update_state") == "running")
+        assert source.facts["peer_not_applying_since_wall_ns"] == 0
 
 
 async def test_a_second_source_is_refused_by_name_and_the_first_goes_on(pair: Pair, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
         moved = invoke("peer", "add", "west", "127.0.0.1:7557", "--replace").stdout
     finally:
         os.close(lock)
-    assert "its Source Server still sends to 127.0.0.1:7556" in moved
+    assert "its Source Server stays connected to 127.0.0.1:7556" in moved
     assert "source stop --peer west" in moved
     with pytest.raises(ConfigurationError, match="loopback"):
         invoke("peer", "add", "far", "192.0.2.1:1")
