@@ -9,10 +9,13 @@ conflict (update_process/).
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import apsw
 
+from replicate.commit_outcome import DISK_ERRORS, errno_of, outcome_of
 from replicate.database.bookkeeping import (
     ScrRow,
     check_region_identity,
@@ -24,9 +27,14 @@ from replicate.database.bookkeeping import (
     write_scr,
 )
 from replicate.database.rows import RowApplier
-from replicate.database.sqlite import open_region, translate
+from replicate.database.sqlite import FileFacts, check_same_file, file_facts, open_region, translate
 from replicate.door import Door
-from replicate.errors import InternalError, NotFoundError, OutcomeUnknownError, PermissionRefusedError
+from replicate.errors import (
+    InternalError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PermissionRefusedError,
+)
 from replicate.failpoint import hit
 from replicate.instance import Instance
 from replicate.instance_file import RegionEntry
@@ -48,6 +56,7 @@ class _Open:
     entry: RegionEntry
     connection: apsw.Connection
     lock: FileLock
+    file: FileFacts
 
 
 class ApplySession:
@@ -86,11 +95,12 @@ class ApplySession:
         try:
             lock.acquire(self._lock_timeout_s, what=f"region {entry.name}")
             redo_region(self.door, entry)
+            file = file_facts(entry.path)
             connection = open_region(entry.path, applier=True)
         except BaseException:
             lock.close()
             raise
-        self._open.append(_Open(entry, connection, lock))
+        self._open.append(_Open(entry, connection, lock, file))
         lock.release()
         check_region_identity(
             connection, region=entry.uuid, network=content.network, instance=content.uuid, where=str(entry.path)
@@ -99,10 +109,13 @@ class ApplySession:
 
     def begin(self) -> None:
         """Lock every region and open a transaction in each. A batch whose commit failed behind its append is finished
-        first: look at `position`. Raises BusyError and what SQLite says; nothing is held then."""
+        first: look at `position`. Raises BusyError, RegionReplacedError and what SQLite says; nothing is held then."""
         try:
             for one in self._open:
                 one.lock.acquire(self._lock_timeout_s, what=f"region {one.entry.name}")
+                check_same_file(
+                    str(one.entry.path), one.file, region=one.entry.name, way_out=self.door.instance.way_out
+                )
             if self._unfinished():
                 self._finish()
             for one in self._open:
@@ -150,7 +163,7 @@ class ApplySession:
             self._write_scr(position, csn, defines)
             if last is None:
                 last = self._last_head(batch)
-            with door.locked():
+            with door.locked(), self._outcome(batch.first_seqno):
                 door.append(batch.data, batch.first_seqno, self._bits(), defines=defines)
                 door.durability.sync_appended(door.segment())
                 self._commit_regions(batch.last_seqno)
@@ -171,7 +184,7 @@ class ApplySession:
             if head.seqno != self.position.last_seqno + 1 or head.seqno != position.last_seqno:
                 raise InternalError(f"large transaction {head.seqno} does not follow {self.position.last_seqno}")
             self._write_scr(position, csn, defines)
-            with door.locked():
+            with door.locked(), self._outcome(head.seqno):
                 door.adopt_received(spool, head, frame, self._bits())
                 self._commit_regions(position.last_seqno)
                 hit("apply.after_commit")
@@ -249,12 +262,23 @@ class ApplySession:
             except apsw.Error as error:
                 raise translate(error, where=str(one.entry.path)) from error
 
+    @contextlib.contextmanager
+    def _outcome(self, seqno: int) -> Iterator[None]:
+        """Errors within are called what they mean for the batch that begins with `seqno`."""
+        try:
+            yield
+        except DISK_ERRORS as error:
+            raised = outcome_of(self.door.words, seqno, error)
+            if raised is error:
+                raise
+            raise raised from error
+
     def _commit_regions(self, seqno: int) -> None:
         for one in self._open:
             try:
                 one.connection.execute("COMMIT")
             except apsw.Error as error:
-                self.door.poison(error)
+                self.door.poison(errno_of(one.connection, error))
                 raise OutcomeUnknownError(
                     f"transaction {seqno} is in our journal, but COMMIT failed: {error}",
                     where=str(one.entry.path),

@@ -18,6 +18,7 @@ from typing import Final
 import apsw
 
 from replicate.barrier import stand_at_barrier
+from replicate.commit_outcome import DISK_ERRORS, errno_of, outcome_of
 from replicate.database.bookkeeping import (
     OWN_STATEMENT,
     check_region_identity,
@@ -27,10 +28,9 @@ from replicate.database.bookkeeping import (
     store_schema_version,
 )
 from replicate.database.capture import CapturedChanges
-from replicate.database.sqlite import file_facts, open_region, translate
+from replicate.database.sqlite import check_same_file, file_facts, open_region, translate
 from replicate.door import Allotted, Door
 from replicate.errors import (
-    DiskFullError,
     ForkedError,
     JournalIOError,
     NotFoundError,
@@ -80,6 +80,7 @@ class RegionSession:
         self.writable = door.instance.role == "primary"
         self.last_seqno = 0
         self._pool_is_gone = False
+        self._way_out = door.instance.way_out
         try:
             self.connection = open_region(self.entry.path, readonly=not self.writable)
             try:
@@ -218,7 +219,7 @@ class RegionSession:
             if synced:
                 door.durability.sync_appended(door.segment())
         except JournalIOError as error:
-            raise self._unknown(seqno, error) from error
+            raise outcome_of(words, seqno, error) from error
         try:
             self._run("COMMIT")
         except apsw.Error as error:
@@ -228,7 +229,10 @@ class RegionSession:
             words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
         door.finish_own(allotted, defines=captured.defines)
         if synced:
-            door.durability.note_durable(seqno)
+            try:
+                door.durability.note_durable(seqno)
+            except DISK_ERRORS as error:
+                raise outcome_of(words, seqno, error) from error
         return seqno
 
     def _commit_spooled(self, captured: CapturedChanges) -> int:
@@ -237,7 +241,7 @@ class RegionSession:
         try:
             allotted = door.adopt(captured.spool, captured.partitions, self._bit, self._write_no_record)
         except JournalIOError as error:
-            raise self._unknown(words[word.LAST_SEQNO] + 1, error) from error
+            raise outcome_of(words, words[word.LAST_SEQNO] + 1, error) from error
         try:
             self._run("COMMIT")
         except apsw.Error as error:
@@ -245,20 +249,11 @@ class RegionSession:
         hit("commit.after_commit")
         if captured.schema_changed:
             words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
-        door.finish_adopted(read_head(allotted.frame))
+        try:
+            door.finish_adopted(read_head(allotted.frame))
+        except DISK_ERRORS as error:
+            raise outcome_of(words, allotted.seqno, error) from error
         return allotted.seqno
-
-    def _unknown(self, seqno: int, error: JournalIOError) -> JournalIOError:
-        """What to tell of a failed write or sync: the frame may be in the journal whole, and recovery redoes it
-        then."""
-        if isinstance(error, DiskFullError | OutcomeUnknownError) or self.door.words[word.INTENT_SEQNO] != seqno:
-            return error
-        return OutcomeUnknownError(
-            f"transaction {seqno} was being written into the journal when it failed: {error.what}",
-            where=error.where,
-            do="Mend the disk, stop every process of this instance, start again: recovery decides",
-            **error.facts,
-        )
 
     def _write_no_record(self, seqno: int) -> None:
         self._write_slot(seqno, None)
@@ -272,7 +267,7 @@ class RegionSession:
                 connection.execute("ROLLBACK")
             has_it = region_seqno(connection) >= allotted.seqno
         except apsw.Error as second:
-            self.door.poison(error)
+            self.door.poison(errno_of(connection, error))
             raise OutcomeUnknownError(
                 f"COMMIT of transaction {allotted.seqno} failed ({error}), and the region can not be read ({second})",
                 where=self.where,
@@ -329,21 +324,7 @@ class RegionSession:
                 prune_journal(door)
 
     def _check_place(self) -> None:
-        """-wal and -shm are found by name, the database by our descriptor: another file under the name is its ruin."""
-        try:
-            found = os.stat(self.where)
-        except OSError as error:
-            raise self._replaced(f"is gone ({error.strerror})") from error
-        if found.st_ino != self._file.inode or found.st_dev != self._file.device:
-            raise self._replaced("was replaced while it was open")
-
-    def _replaced(self, how: str) -> RegionReplacedError:
-        return RegionReplacedError(
-            f"the file of region {self.entry.name} {how}",
-            where=self.where,
-            do="Stop every process of this instance, and put the right file, with its -wal, back; or begin anew: "
-            + self.door.instance.way_out,
-        )
+        check_same_file(self.where, self._file, region=self.entry.name, way_out=self._way_out)
 
     def _check_writer(self) -> None:
         if os.getpid() != self._pid:

@@ -33,8 +33,9 @@ from replicate.errors import DiskFullError, InternalError, JournalIOError, Outco
 from replicate.failpoint import hit
 from replicate.instance import Instance
 from replicate.journal.chain import Chain
+from replicate.journal.header import SegmentHeader
 from replicate.journal.record import FrameBatch, Head, pack_frame
-from replicate.journal.segment import SegmentFile, create_segment, segment_name, sync_directory
+from replicate.journal.segment import SegmentFile, create_segment, grow_bytes_of, segment_name, sync_directory
 from replicate.journal.spool import Spool, adopt
 from replicate.mending import adopted_head, read_tail, void_payload
 from replicate.newest import NewestSegment
@@ -89,6 +90,7 @@ class Door:
         self.lock_timeout_s = COMMIT_LOCK_TIMEOUT_S
         self._directory = os.fspath(instance.journal_directory)
         self._segment_bytes = instance.config.journal.segment_bytes
+        self._grow_bytes = grow_bytes_of(self._segment_bytes)
         self._lock = CommitLock(instance.locks_directory / "commit.lock")
         self._doorbells = Doorbells(instance.run_directory)
         self._newest = NewestSegment(instance, self.words, chain)
@@ -280,8 +282,7 @@ class Door:
             sync_directory(self._directory)
             return
         # It had taken the place of the empty segment that was appended to.
-        header, catalogue = self._newest.next_header(seqno), self._catalogue_at_end()
-        self._newest.use(create_segment(self._directory, header, catalogue, replace=True))
+        self._newest.use(self._create_segment(self._newest.next_header(seqno), self._catalogue_at_end()))
 
     def poison(self, error: BaseException | int) -> None:
         """No process of this instance appends any more until recovery has run."""
@@ -447,6 +448,9 @@ class Door:
         here = self.position()
         return self.catalogue().newest().at(here.vector, here.chains)
 
+    def _create_segment(self, header: SegmentHeader, catalogue: Catalogue) -> SegmentFile:
+        return create_segment(self._directory, header, catalogue, replace=True, grow_bytes=self._grow_bytes)
+
     def _switch(self, first_seqno: int) -> None:
         """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn
         tail."""
@@ -456,7 +460,7 @@ class Door:
         hit("switch.before_create")
         try:
             # One that a writer made and was killed before using it holds nothing: we are the first to number this.
-            segment = create_segment(self._directory, header, catalogue, replace=True)
+            segment = self._create_segment(header, catalogue)
         except DiskFullError:
             raise
         except JournalIOError as error:

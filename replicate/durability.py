@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from replicate.errors import JournalIOError, OutcomeUnknownError, ReplicateError
+from replicate.errors import DiskFullError, JournalIOError, OutcomeUnknownError, ReplicateError
 from replicate.failpoint import hit
 from replicate.instance import Instance
 from replicate.interval_sync import IntervalSync
 from replicate.journal.durable import DurableSidecar
-from replicate.journal.segment import SegmentFile
+from replicate.journal.segment import FULL, SegmentFile
 from replicate.locks import FileLock
 from replicate.pool import control as word
 
@@ -59,10 +59,12 @@ class Durability:
         """JournalIOError when a write or sync of this journal has failed, in whichever process."""
         number = self._words[word.FATAL]
         if number:
-            raise JournalIOError(
-                f"the journal failed earlier ({os.strerror(number)}) and takes nothing more",
+            full = number in FULL
+            raise (DiskFullError if full else JournalIOError)(
+                f"the journal failed earlier ({'disk full' if full else os.strerror(number)}) and takes nothing more",
                 where=str(self._instance.journal_directory),
-                do="Mend the disk, stop every process of this instance, then start again: recovery runs first",
+                do=f"{'Make space on the' if full else 'Mend the'} disk, stop every process of this instance, then "
+                "start again: recovery runs first",
                 errno=number,
             )
 

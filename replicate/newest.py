@@ -16,7 +16,7 @@ from replicate.instance import Instance
 from replicate.journal.catalogue import catalogue_before, catalogue_with
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
-from replicate.journal.segment import SegmentFile, open_segment, segment_name
+from replicate.journal.segment import SegmentFile, grow_bytes_of, open_segment, segment_name
 from replicate.limits import PARTITION_STREAM
 from replicate.pool import control as word
 from replicate.transaction import Catalogue
@@ -60,6 +60,7 @@ class NewestSegment:
             instance=content.uuid,
             writable=True,
             zeroed_offset=words[word.ZEROED_OFFSET],
+            grow_bytes=grow_bytes_of(self._instance.config.journal.segment_bytes),
         )
 
     def use(self, segment: SegmentFile) -> None:

@@ -20,7 +20,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import history_payload
-from replicate.journal.segment import sync_directory
+from replicate.journal.segment import grow_bytes_of, sync_directory
 from replicate.journal.spool import remove_orphans
 from replicate.locks import FileLock
 from replicate.pool import control as word
@@ -97,7 +97,12 @@ def close_door(door: Door) -> None:
 
 def make_chain(instance: Instance) -> Chain:
     """The chain of the instance's own segments."""
-    return Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
+    return Chain(
+        instance.journal_directory,
+        network=instance.content.network,
+        instance=instance.content.uuid,
+        grow_bytes=grow_bytes_of(instance.config.journal.segment_bytes),
+    )
 
 
 def is_being_seeded(instance: Instance) -> bool:

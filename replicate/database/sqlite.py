@@ -56,6 +56,7 @@ from replicate.errors import (
     NotSupportedError,
     PermissionRefusedError,
     RegionDamagedError,
+    RegionReplacedError,
     ReplicateError,
 )
 from replicate.limits import FORMAT_VERSION
@@ -69,6 +70,7 @@ __all__ = [
     "ScrRow",
     "adopt_copy",
     "check_region_identity",
+    "check_same_file",
     "check_schema_version",
     "check_undamaged",
     "clear_ring",
@@ -133,6 +135,27 @@ def file_facts(path: str | os.PathLike[str]) -> FileFacts:
     if not stat.S_ISREG(found.st_mode):
         raise PermissionRefusedError("the path is not a regular file", where=name)
     return FileFacts(found.st_dev, found.st_ino)
+
+
+def check_same_file(path: str, opened: FileFacts, *, region: str, way_out: str) -> None:
+    """RegionReplacedError unless the file at `path` is still the one that `opened` are the facts of. `way_out`: what to
+    do if the right one can not be put back (Instance.way_out).
+
+    -wal and -shm are found by name, the database by our descriptor: another file under the name is its ruin.
+    """
+    how = "was replaced while it was open"
+    try:
+        found = os.stat(path)
+        if found.st_ino == opened.inode and found.st_dev == opened.device:
+            return
+    except OSError as error:
+        how = f"is gone ({error.strerror})"
+    raise RegionReplacedError(
+        f"the file of region {region} {how}",
+        where=path,
+        do="Stop every process of this instance, and put the right file, with its -wal, back; or begin anew: "
+        + way_out,
+    )
 
 
 def translate(error: apsw.Error, *, where: str) -> ReplicateError:
@@ -320,7 +343,7 @@ def install(
             make_tables(connection)
             write_identity(connection, identity)
             definitions = schema.record_definitions(connection, region=name).definitions
-            install_guards(connection, schema.user_tables(connection))
+            install_guards(connection, schema.guarded_tables(connection))
             version = store_schema_version(connection)
     except BaseException:
         _restore_journal_mode(connection, before)
@@ -359,7 +382,7 @@ def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, 
         write_identity(connection, identity)
         clear_ring(connection)
         definitions = schema.record_definitions(connection, region=name).definitions
-        install_guards(connection, schema.user_tables(connection))
+        install_guards(connection, schema.guarded_tables(connection))
         version = store_schema_version(connection)
     return Installed(identity, definitions, version)
 

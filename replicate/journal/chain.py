@@ -31,6 +31,7 @@ from replicate.journal.segment import (
     sync_directory,
 )
 from replicate.journal.tail import ScanResult
+from replicate.limits import SEGMENT_GROW_BYTES
 from replicate.transaction import Catalogue
 
 __all__ = ["Chain", "ChainReader", "LargeTransaction", "Pruned", "Segment"]
@@ -62,13 +63,20 @@ class Pruned:
 class Chain:
     """The segments of one directory. Holds no descriptor; safe beside writers and pruners in other processes.
 
-    `network`, `instance`: UUID bytes that every header must name; None = do not ask.
+    `network`, `instance`: UUID bytes that every header must name; None = do not ask. `grow_bytes`: the step in which
+    segments that are opened or made here grow.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, network: bytes | None = None, instance: bytes | None = None
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        network: bytes | None = None,
+        instance: bytes | None = None,
+        grow_bytes: int = SEGMENT_GROW_BYTES,
     ) -> None:
         self.directory = os.fspath(directory)
+        self._grow_bytes = grow_bytes
         self._network = network
         self._instance = instance
         self._headers: dict[int, tuple[tuple[int, int], SegmentHeader]] = {}
@@ -117,6 +125,7 @@ class Chain:
             instance=self._instance,
             writable=writable,
             zeroed_offset=zeroed_offset,
+            grow_bytes=self._grow_bytes,
         )
 
     def segments(self) -> tuple[Segment, ...]:
@@ -209,7 +218,7 @@ class Chain:
 
     def create_first(self, header: SegmentHeader, catalogue: Catalogue) -> SegmentFile:
         """The first segment of a new journal (or one seeded in the middle). What `create_segment` raises."""
-        return create_segment(self.directory, header, catalogue)
+        return create_segment(self.directory, header, catalogue, grow_bytes=self._grow_bytes)
 
     def open_for_append(self, *, zeroed_offset: int = 0) -> SegmentFile:
         """The newest segment, writable. When it is adopted it takes no frames: `switch` first."""
@@ -282,7 +291,7 @@ class Chain:
             incarnation=incarnation,
             created_wall_ns=created_wall_ns,
         )
-        return create_segment(self.directory, header, catalogue)
+        return create_segment(self.directory, header, catalogue, grow_bytes=self._grow_bytes)
 
     # Pruning.
 

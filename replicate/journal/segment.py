@@ -3,7 +3,7 @@
     header (SEGMENT_HEADER_BYTES) · CATALOGUE frame · frames … · zeros written ahead      an ordinary segment
     header · PART frames … · LARGE frame · CATALOGUE frame                               an adopted one (spool.py)
 
-The file only grows, by zeros, fsynced, in steps of SEGMENT_GROW_BYTES before they are used; it is never cut by
+The file only grows, by zeros, fsynced, in steps of `grow_bytes` before they are used; it is never cut by
 truncation: sealing leaves the zeros, and the next header records where this one ended.
 
 Guarantees: a segment appears under its name whole and durable, or not at all. After a failed append the bytes are taken
@@ -37,6 +37,7 @@ from replicate.transaction import Catalogue, Kind, Transaction
 
 __all__ = [
     "FLAG_ADOPTED",
+    "FULL",
     "MAGIC",
     "Damage",
     "FrameBehind",
@@ -45,6 +46,7 @@ __all__ = [
     "SegmentHeader",
     "catalogue_frame",
     "create_segment",
+    "grow_bytes_of",
     "open_segment",
     "read_exactly",
     "refuse_os_error",
@@ -55,7 +57,9 @@ __all__ = [
 ]
 
 _SUFFIX: Final = ".journal"
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""No space, quota or size limit: what an operator mends by making room."""
+
 _ZEROS: Final = bytes(1024 * 1024)
 
 
@@ -72,7 +76,7 @@ def first_seqno_of_name(name: str) -> int | None:
 
 def refuse_os_error(error: OSError, doing: str, path: str) -> NoReturn:
     """Raise DiskFullError (no space, quota, size limit) or JournalIOError for `error`, naming the file."""
-    if error.errno in _FULL:
+    if error.errno in FULL:
         raise DiskFullError(
             f"{doing}: {error.strerror}", where=path, do="Make space on this file system", errno=error.errno
         ) from error
@@ -142,16 +146,25 @@ class SegmentFile:
     """An open segment. Writing methods: the caller holds the commit lock. Close it; it owns its descriptor.
 
     `zeroed_offset`: the file is known to be durably zero-written up to there (set it from the control block when
-    another process has grown the file).
+    another process has grown the file). `grow_bytes`: the file grows to multiples of it.
     """
 
-    __slots__ = ("_poison", "fd", "header", "path", "zeroed_offset")
+    __slots__ = ("_poison", "fd", "grow_bytes", "header", "path", "zeroed_offset")
 
-    def __init__(self, path: str, fd: int, header: SegmentHeader, zeroed_offset: int = 0) -> None:
+    def __init__(
+        self,
+        path: str,
+        fd: int,
+        header: SegmentHeader,
+        zeroed_offset: int = 0,
+        *,
+        grow_bytes: int = SEGMENT_GROW_BYTES,
+    ) -> None:
         self.path = path
         self.fd = fd
         self.header = header
         self.zeroed_offset = zeroed_offset
+        self.grow_bytes = grow_bytes
         self._poison: str | None = None
 
     def close(self) -> None:
@@ -202,7 +215,7 @@ class SegmentFile:
         except OSError as second:
             self._poison = f"a write failed ({error.strerror}) and could not be taken back ({second.strerror})"
             raise JournalIOError(self._poison, where=self.path, errno=error.errno) from error
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             self._poison = f"a write failed ({error.strerror})"
         refuse_os_error(error, "appending to the journal failed", self.path)
 
@@ -219,10 +232,10 @@ class SegmentFile:
             return self.zeroed_offset
         try:
             size = os.fstat(self.fd).st_size
-            grown = max(size, -(-upto // SEGMENT_GROW_BYTES) * SEGMENT_GROW_BYTES) if upto > size else size
+            grown = max(size, -(-upto // self.grow_bytes) * self.grow_bytes) if upto > size else size
             write_zeros(self.fd, size, grown)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in FULL:
                 self._poison = f"growing the segment failed ({error.strerror})"
             refuse_os_error(error, "growing the journal segment failed", self.path)
         # Also when the file is long enough: whoever grew it may have been killed before its fsync.
@@ -320,8 +333,18 @@ class SegmentFile:
         return ScanResult(end_offset, commit.seqno, 1, chains, commit.mark, commit.csn)
 
 
+def grow_bytes_of(segment_bytes: int) -> int:
+    """The step in which segments grow that are to be of `segment_bytes`: not more than that."""
+    return min(SEGMENT_GROW_BYTES, segment_bytes)
+
+
 def create_segment(
-    directory: str | os.PathLike[str], header: SegmentHeader, catalogue: Catalogue, *, replace: bool = False
+    directory: str | os.PathLike[str],
+    header: SegmentHeader,
+    catalogue: Catalogue,
+    *,
+    replace: bool = False,
+    grow_bytes: int = SEGMENT_GROW_BYTES,
 ) -> SegmentFile:
     """Make an ordinary segment: written under another name, fsynced, renamed, directory fsynced. Open for append.
 
@@ -338,7 +361,7 @@ def create_segment(
     fd = -1
     try:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        grown = -(-(len(image) + 1) // SEGMENT_GROW_BYTES) * SEGMENT_GROW_BYTES
+        grown = -(-(len(image) + 1) // grow_bytes) * grow_bytes
         write_all(fd, image, 0)
         write_zeros(fd, len(image), grown)
         os.fsync(fd)
@@ -356,7 +379,7 @@ def create_segment(
     except JournalIOError:
         os.close(fd)
         raise
-    return SegmentFile(path, fd, header, grown)
+    return SegmentFile(path, fd, header, grown, grow_bytes=grow_bytes)
 
 
 def open_segment(
@@ -366,6 +389,7 @@ def open_segment(
     instance: bytes | None = None,
     writable: bool = False,
     zeroed_offset: int = 0,
+    grow_bytes: int = SEGMENT_GROW_BYTES,
 ) -> SegmentFile:
     """Open a segment and verify its header (its name too). JournalMissingError, JournalDamagedError,
     FormatUnknownError, WrongNetworkError or WrongInstanceError; nothing is open then.
@@ -387,4 +411,4 @@ def open_segment(
     except BaseException:
         os.close(fd)
         raise
-    return SegmentFile(path, fd, header, zeroed_offset)
+    return SegmentFile(path, fd, header, zeroed_offset, grow_bytes=grow_bytes)

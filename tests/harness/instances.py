@@ -266,10 +266,10 @@ def restore_region(path: Path, aside: Path) -> None:
             shutil.copy(aside / f"{path.name}{suffix}", f"{path}{suffix}")
 
 
-def make_secondary(directory: Path, primary: Instance) -> Instance:
+def make_secondary(directory: Path, primary: Instance, **journal: object) -> Instance:
     """A secondary seeded from the primary's present state, page by page."""
     Instance.create(directory, role="secondary", name="beta", network=primary.content.network)
-    configure(directory, pool_bytes=1024 * 1024)
+    configure(directory, **{"pool_bytes": 1024 * 1024, **journal})
     instance = Instance.open(directory)
     with door_of(primary) as door, door.locked():
         position = door.position()

@@ -134,7 +134,7 @@ def test_a_kill_between_rename_and_sync_of_the_directory_is_synced_by_the_next_h
 
 
 def test_a_primary_without_consumers_prunes_by_itself_when_it_begins_a_segment(tmp_path: Path) -> None:
-    instance = make_primary(tmp_path / "p", durability="off", segment_bytes=1024 * 1024, cap_bytes=16 * 1024 * 1024)
+    instance = make_primary(tmp_path / "p", durability="off", segment_bytes=1024 * 1024, cap_bytes=4 * 1024 * 1024)
     with session_of(instance) as session:
         for row_id in range(60):
             insert(session, row_id, "x" * 90_000)

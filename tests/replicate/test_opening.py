@@ -40,6 +40,7 @@ from tests.harness.instances import (
     lose_pool,
     make_primary,
     make_secondary,
+    newest_segment,
     session_of,
 )
 from tests.harness.regions import make_database
@@ -200,3 +201,21 @@ os.kill(os.getpid(), signal.SIGKILL)
         session.close()
         session.door.close()
         alive.abort()
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 8 << 20])
+def test_segments_grow_in_steps_no_larger_than_they_are_to_be(tmp_path: Path, segment_bytes: int) -> None:
+    step = min(segment_bytes, 4 << 20)
+    primary = make_primary(tmp_path / "alpha", segment_bytes=segment_bytes, durability="off")
+    with session_of(primary) as session:
+        assert newest_segment(primary).stat().st_size == step
+        for row_id in range(1, 8):
+            insert(session, row_id, "x" * 300_000)
+    sizes = {path.stat().st_size for path in primary.journal_directory.glob("*.journal")}
+    assert sizes == {step}
+    assert len(list(primary.journal_directory.glob("*.journal"))) == (3 if segment_bytes == 1 << 20 else 1)
+    lose_pool(primary)
+    with session_of(primary) as session:
+        insert(session, 8)
+    secondary = make_secondary(tmp_path / "beta", primary, segment_bytes=segment_bytes)
+    assert newest_segment(secondary).stat().st_size == step
