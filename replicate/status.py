@@ -233,8 +233,6 @@ def _peer(
     durable, needs_seed = 0, False
     try:
         consumer = read_consumer(instance.consumers_directory, entry.name)
-    since_ns = _seqno(facts, "peer_not_applying_since_wall_ns") if is_connected else None
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(since_ns / 1e9)) if since_ns else ""
         if consumer is not None:
             durable, needs_seed = consumer.acknowledged_seqno, consumer.needs_seed
     except ReplicateError as error:
@@ -251,10 +249,10 @@ def _peer(
     sent = _at_least(sent, received or 0, is_connected)
     written = journal.last_written_seqno
     backlog = max(0, written - applied) if applied is not None else (0 if written == 0 else None)
+    since_ns = _seqno(facts, "peer_not_applying_since_wall_ns") if is_connected else None
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(since_ns / 1e9)) if since_ns else ""
     return PeerReport(
         name=entry.name,
-        update_state=str(facts.get("peer_update_state") or "") if since else "",
-        not_applying_since=since,
         address=f"{entry.host}:{entry.port}",
         source=daemon,
         is_connected=is_connected,
@@ -271,6 +269,8 @@ def _peer(
         transactions_from_files=_seqno(facts, "transactions_from_files") or 0,
         last_error=str(facts.get("last_error") or ""),
         needs_seed=needs_seed,
+        update_state=str(facts.get("peer_update_state") or "") if since else "",
+        not_applying_since=since,
     )
 
 

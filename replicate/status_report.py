@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from replicate.findings import SEVERITIES, Finding
 
-FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
 STATUS_ROOM_BYTES: Final = 64 * 1024
 """With less than this free a daemon can not tell how it stands: its status file is written anew each time."""
 STALE: Final = "; the daemons can not write their status there, so their numbers and states may be old"
+FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
 """A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
 
 Level = Literal["FULL", "FILLING"]
@@ -86,11 +86,11 @@ class PeerReport:
     transactions_from_files: int
     last_error: str
     needs_seed: bool
-
     update_state: str = ""
     """Of its Update Process, as the peer tells us; "" when it runs, or nobody tells."""
     not_applying_since: str = ""
     """When we first heard that; as a text, in UTC."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReceivingReport:
@@ -179,9 +179,9 @@ def _peer_bottleneck(peer: PeerReport) -> str:
         return f"the Source Server for {peer.name}: it is frozen"
     if not peer.is_connected:
         return f"the connection to {peer.name} at {peer.address}"
-    if peer.is_paused:
     if peer.update_state:
         return f"the Update Process at {peer.name}: it is {peer.update_state}"
+    if peer.is_paused:
         return f"the Update Process at {peer.name}: its receive pool is full"
     if (peer.receiver_backlog or 0) >= (peer.source_backlog or 0):
         return f"the Update Process at {peer.name}"
@@ -314,12 +314,12 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
     if peer.is_paused:
         text = f"{name} has asked for a pause (XOFF): its receive pool is full"
         yield Finding("PEER_PAUSED", text, "there: replicate status", name)
-
-
-def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
     if peer.update_state:
         text = f"{name} applies nothing since {peer.not_applying_since}: its Update Process is {peer.update_state}"
         yield Finding("PEER_NOT_APPLYING", text, "there: replicate status names the reason", name)
+
+
+def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
     yield from _daemon_finding(receiving.receiver, "replicate receiver start")
     yield from _daemon_finding(receiving.update, "replicate update start")
     if receiving.receiver.is_running and not receiving.is_connected:
