@@ -109,7 +109,7 @@ def parse(text: str, *, where: str = FILE_NAME) -> Config:
     """A checked Config from TOML text; what is not set there has its default. Raises ConfigurationError."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is one; also numbers and nesting without an end
         raise ConfigurationError(f"not valid TOML: {error}", where=where, do="Mend that line") from error
     values: dict[str, object] = {}
     for section, content in document.items():

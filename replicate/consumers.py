@@ -55,7 +55,7 @@ def read_consumer(directory: Path, name: str) -> Consumer | None:
             acknowledged_wall_ns=int(facts["acknowledged_wall_ns"]),
             needs_seed=bool(facts["needs_seed"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DamagedError(
             f"the position of consumer {name} is not readable",
             where=str(path),

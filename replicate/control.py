@@ -115,13 +115,14 @@ def start(
             do="Look into its log, or raise daemon.start_timeout_s",
         )
     if line:
-        said = json.loads(line)
-        if "error" in said:
-            process.wait()
-            raise DaemonFailedError(str(said["error"]), int(said["exit_code"]))
+        try:
+            started = ready_word(line, files.name)
+        except DaemonFailedError:
+            _wait_or_end(process)
+            raise
         # Deliberately not waited for: it outlives us. Tell subprocess so, or it would warn.
         process.returncode = 0
-        return Started(int(said["pid"]), str(said["text"]))
+        return started
     exit_code = process.wait()
     raise DaemonFailedError(_last_line(files, offset, exit_code), exit_code if exit_code in EXIT_CODES else 70)
 
@@ -222,6 +223,28 @@ def _read_line(fd: int, deadline: float) -> bytes | None:
             return b""
         data += piece
     return data
+
+
+def ready_word(line: bytes, name: str) -> Started:
+    """What the line says by which the daemon `name` tells that it serves. DaemonFailedError when it says that it has
+    failed, or makes no sense (a daemon of another release)."""
+    try:
+        said = json.loads(line)
+        if "error" in said:
+            exit_code = int(said["exit_code"])
+            text = str(said["error"]) or f"{name} has failed, and does not say why"
+            raise DaemonFailedError(text, exit_code if exit_code in EXIT_CODES else 70)
+        return Started(int(said["pid"]), str(said["text"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise DaemonFailedError(f"{name}: what it said at its start makes no sense: {line[:80]!r}", 70) from error
+
+
+def _wait_or_end(process: subprocess.Popen[bytes]) -> None:
+    """For a daemon that has failed: it has a moment to end by itself."""
+    try:
+        process.wait(CUT_SHORT_GRACE_S)
+    except subprocess.TimeoutExpired:
+        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

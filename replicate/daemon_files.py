@@ -198,7 +198,7 @@ class DaemonFiles:
             )
         except PermissionError as error:
             raise _translated(error, self.status) from error
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             status = None
         if running is not None:
             if status is not None and status.is_running and running.pid in (0, status.pid):

@@ -164,7 +164,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
                 PeerEntry(check_name(p["name"], "peer"), str(p["host"]), int(p["port"])) for p in facts["peers"]
             ),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(f"the instance file makes no sense: {error}", where=where) from error
     if content.incarnation < 1 or len(content.regions) > REGIONS_MAX:
         raise DamagedError("the instance file makes no sense: incarnation or regions out of range", where=where)

@@ -70,7 +70,7 @@ def read_conflict(directory: Path, seqno: int) -> dict[str, Any]:
         facts = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise NotFoundError(f"no conflict is recorded for transaction {seqno}", where=str(path)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError("the conflict file is not readable", where=str(path)) from error
     if not isinstance(facts, dict):
         raise DamagedError("the conflict file is not readable", where=str(path))

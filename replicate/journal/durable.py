@@ -28,6 +28,8 @@ _MAGIC: Final = b"DSDU"
 _SLOT: Final = struct.Struct(">4sQQQI")
 _SLOT_OFFSETS: Final = (0, 512)
 _FILE_BYTES: Final = 1024
+_COUNTER_MAX: Final = 2**63
+"""Nobody has counted that far: a slot that says so was not written by us."""
 _BOOT: Final = boot_word()
 
 assert _SLOT.size == 32
@@ -44,7 +46,8 @@ def _unpack(data: bytes, offset: int) -> tuple[int, int, int] | None:
     if len(slot) < _SLOT.size:
         return None
     magic, seqno, counter, boot, check = _SLOT.unpack(slot)
-    return (counter, seqno, boot) if magic == _MAGIC and crc32c(slot[:-4]) == check else None
+    well = magic == _MAGIC and crc32c(slot[:-4]) == check and counter < _COUNTER_MAX
+    return (counter, seqno, boot) if well else None
 
 
 class DurableSidecar:

@@ -35,6 +35,8 @@ _KNOWN_FLAGS: Final = FLAG_ADOPTED
 # end offset, check; own origin's seqno and chain; offsets of the LARGE frame and the CATALOGUE frame
 _LAYOUT: Final = struct.Struct(">8sII16s16sIQQQQQIQQQQ")
 _CHECK: Final = struct.Struct(">I")
+_FILE_BYTES_MAX: Final = 2**62
+"""Far above any file: what the system's calls still take as an offset."""
 _CHECK_OFFSET: Final = SEGMENT_HEADER_BYTES - _CHECK.size
 
 assert _LAYOUT.size <= _CHECK_OFFSET
@@ -126,6 +128,9 @@ class SegmentHeader:
             raise JournalDamagedError("the segment's header does not verify", where=where)
         if flags & ~_KNOWN_FLAGS:
             raise FormatUnknownError(f"the segment has flags {flags:#x} of a later release", where=where)
+        offsets = (previous_end_offset, commit_offset, catalogue_offset)
+        if max(offsets) > _FILE_BYTES_MAX or catalogue_offset < SEGMENT_HEADER_BYTES:
+            raise JournalDamagedError(f"the segment's header names offsets that no file has: {offsets}", where=where)
         return cls(
             network, instance, incarnation, first_seqno, created_wall_ns, previous_first_seqno, previous_last_seqno,
             previous_end_offset, previous_check, origin_seqno, chain, flags, commit_offset, catalogue_offset,

@@ -25,7 +25,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from replicate.errors import InternalError
+from replicate.errors import DamagedError, InternalError
 from replicate.failpoint import hit
 from replicate.journal.record import FrameBatch, walk
 from replicate.limits import BATCH_BYTES_MAX, POOL_BYTES_MIN
@@ -169,12 +169,18 @@ class JournalPool:
     def repair(self) -> int:
         """Finish or void what a killed publisher left. Returns LAST_PUBLISHED_SEQNO, which is right from then on.
 
-        Safe to be killed in, and to repeat.
+        Safe to be killed in, and to repeat. DamagedError when no publisher can have left it so; nothing changed then.
         """
         words = self.words
         written, early = words[WRITTEN], words[EARLY]
         if early == written:
             return words[LAST_PUBLISHED_SEQNO]
+        if written % 8 or early % 8 or not 0 < early - written <= 2 * self.capacity:
+            raise DamagedError(
+                f"the journal pool's words contradict each other: written up to {written}, announced up to {early}",
+                where=str(self.memory.path),
+                do="Stop every process of this instance, then start again: the pool is made anew from the journal",
+            )
         ring = self._ring
         room = self.capacity - written % self.capacity
         start = written
@@ -309,6 +315,9 @@ class PoolReader:
                 continue
             available = min(written - address, room)
             chunk = bytes(self._ring[offset : offset + min(available, max_bytes + HEAD_BYTES)])
+            if len(chunk) < HEAD_BYTES:  # no publisher leaves its words so
+                self.damaged_records += 1
+                return self._lapped()
             length = whole_bytes(chunk)
             if len(chunk) < length <= available:
                 chunk = bytes(self._ring[offset : offset + length])
@@ -391,4 +400,4 @@ def _from_seqno(data: bytes, seqno: int) -> bytes:
     for offset, head in walk(data):
         if head.seqno >= seqno:
             return data[offset:]
-    raise InternalError(f"a record that should hold transaction {seqno} does not")
+    raise DamagedError(f"a record of the journal pool that should hold transaction {seqno} does not")

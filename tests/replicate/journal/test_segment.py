@@ -49,13 +49,25 @@ def _scan(journal: ToyJournal) -> ScanResult:
 # Headers.
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 1))
-def test_header_round_trip(number: int, small: int, flags: int) -> None:
+@given(
+    st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 1), st.integers(SEGMENT_HEADER_BYTES, 2**62)
+)
+def test_header_round_trip(number: int, small: int, flags: int, offset: int) -> None:
     header = SegmentHeader(
-        NETWORK, INSTANCE, small, number, number, number, number, number, small, number, number, flags, number, number
+        NETWORK, INSTANCE, small, number, number, number, number, offset, small, number, number, flags, offset, offset
     )
     assert SegmentHeader.unpack(header.pack()) == header
     assert len(header.pack()) == SEGMENT_HEADER_BYTES
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"catalogue_offset": 2**63}, {"commit_offset": 2**64 - 1}, {"previous_end_offset": 2**63}]
+)
+def test_a_header_that_verifies_but_names_an_impossible_offset_is_damaged(wrong: dict[str, int]) -> None:
+    with pytest.raises(JournalDamagedError, match="offsets that no file has"):
+        SegmentHeader.unpack(replace(HEADER, **wrong).pack())
+    with pytest.raises(JournalDamagedError, match="offsets that no file has"):
+        SegmentHeader.unpack(replace(HEADER, catalogue_offset=SEGMENT_HEADER_BYTES - 1).pack())
 
 
 def test_every_flipped_byte_of_a_header_is_noticed() -> None:

@@ -1,0 +1,73 @@
+"""What a decoder may do with bytes that came from elsewhere: give a value, or raise one of our errors. Nothing else.
+
+Guarantees: `judge` raises Finding, naming the target, for another exception (InternalError too: bad bytes are never
+our bug), for more than a second of processor time, and for more than MEMORY_BYTES_MAX of memory; a target that never
+ends is interrupted. Which of two measures of memory is used is the caller's choice: `traced` counts every allocation
+and is slow; otherwise it is by how much the process has grown.
+Refuses to know: what the targets do, and where the bytes come from.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+import tracemalloc
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+from replicate.errors import InternalError, ReplicateError
+from replicate.limits import MIB
+
+MEMORY_BYTES_MAX: Final = 64 * MIB
+TIME_S_MAX: Final = 1.0
+ENDLESS_S: Final = 10.0
+"""Of processor time: a target that has not come back by then never will."""
+
+Target = Callable[[bytes], None]
+
+
+class Finding(Exception):
+    """A decoder did what it must not do. Not one of our errors, or the oracle would take it for a good answer."""
+
+
+class Endless(BaseException):
+    """Interrupts a target. No decoder's `except Exception` may swallow it."""
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise Endless
+
+
+def judge(name: str, target: Target, data: bytes, *, traced: bool = False) -> None:
+    """Run `target` on `data`; Finding when it breaks one of the three rules."""
+    signal.signal(signal.SIGVTALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, ENDLESS_S)
+    if traced:
+        tracemalloc.start()
+    before_s, before_bytes = time.thread_time(), _peak_bytes(traced)
+    try:
+        target(data)
+    except InternalError as error:
+        raise Finding(f"{name}: bad bytes were called our own bug: {error!r}") from error
+    except ReplicateError as error:
+        if not str(error):
+            raise Finding(f"{name}: {type(error).__name__} says nothing") from error
+    except Endless:
+        raise Finding(f"{name}: did not end within {ENDLESS_S:g} s") from None
+    except Exception as error:
+        raise Finding(f"{name}: {type(error).__name__} is not one of our errors: {error}") from error
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        used_s, used_bytes = time.thread_time() - before_s, _peak_bytes(traced) - before_bytes
+        if traced:
+            tracemalloc.stop()
+    if used_s > TIME_S_MAX:
+        raise Finding(f"{name}: {used_s:.1f} s of processor time for {len(data)} bytes")
+    if used_bytes > MEMORY_BYTES_MAX:
+        raise Finding(f"{name}: {used_bytes // MIB} MiB of memory for {len(data)} bytes")
+
+
+def _peak_bytes(traced: bool) -> int:
+    return tracemalloc.get_traced_memory()[1] if traced else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

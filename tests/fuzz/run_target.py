@@ -1,0 +1,37 @@
+"""Runs one fuzzing target under atheris: python tests/fuzz/run_target.py TARGET [libFuzzer's ARGUMENTS and DIRECTORIES]
+
+For example, five minutes, new inputs into a directory of one's own, from the corpus that is kept:
+
+    python tests/fuzz/run_target.py wire_message -max_total_time=300 /tmp/found tests/fuzz/corpus/wire_message
+
+Guarantees: ends with a code other than 0, and leaves the input (-artifact_prefix=), when the oracle finds something.
+Refuses to know: which inputs are worth keeping.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+with atheris.instrument_imports(include=["replicate", "receiver_server", "source_server", "update_process"]):
+    from tests.fuzz.targets import TARGETS
+
+from tests.fuzz.oracle import judge
+
+
+def main() -> None:
+    """Hands the arguments behind the target's name to libFuzzer."""
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
+        sys.exit(f"usage: run_target.py TARGET [ARGUMENT...]; targets: {' '.join(TARGETS)}")
+    name = sys.argv[1]
+    target = TARGETS[name]
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], lambda data: judge(name, target, data))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Fuzzing targets of the small files: instance, settings, consumers, what daemons say, conflicts.
+
+Guarantees: a target is a function of its bytes alone. Where a file has a check over its content, the first byte says
+whether it is made right again.
+Refuses to know: who calls it; what may be raised (oracle.py).
+"""
+
+from __future__ import annotations
+
+import json
+
+from xxhash import xxh3_64_hexdigest
+
+from replicate.config import load, shown, toml_value
+from replicate.consumers import read_consumer
+from replicate.control import ready_word
+from replicate.daemon_files import DaemonFiles
+from replicate.instance_file import check_unique, decode, encode
+from tests.fuzz.targets_journal import directory
+from update_process.conflict import conflict_path, read_conflict
+
+
+def instance_file(data: bytes) -> None:
+    """What decodes can be encoded, and is the same then."""
+    if not data:
+        return
+    raw = data[1:]
+    if not data[0] & 1:
+        try:
+            facts = json.loads(raw)
+            facts.pop("check", None)
+            facts["check"] = xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
+            raw = json.dumps(facts).encode()
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            pass  # then it is decoded as it is
+    content = decode(raw, "here")
+    assert decode(encode(content), "there") == content
+    check_unique(content)
+
+
+def config(data: bytes) -> None:
+    """The settings file. Every value of what was taken can be shown."""
+    path = directory("config") / "replicate.toml"
+    path.write_bytes(data)
+    for setting, value in load(path).values():
+        assert shown(setting, value)
+        assert toml_value(value)
+
+
+def consumer(data: bytes) -> None:
+    """The stored position of a consumer."""
+    home = directory("consumers")
+    (home / "oslo.json").write_bytes(data)
+    found = read_consumer(home, "oslo")
+    assert found is not None
+    assert found.acknowledged_seqno >= 0
+
+
+def daemon_status(data: bytes) -> None:
+    """The status file of a daemon that does not run: damaged means nothing is known, and is no error."""
+    files = DaemonFiles(directory("daemon"), "update")
+    files.make_directories()
+    files.status.write_bytes(data)
+    files.read_status()
+
+
+def daemon_word(data: bytes) -> None:
+    """The line by which a daemon says that it serves, or has failed."""
+    ready_word(data, "update")
+
+
+def conflict(data: bytes) -> None:
+    """A conflict file."""
+    home = directory("conflicts")
+    conflict_path(home, 7).parent.mkdir(exist_ok=True)
+    conflict_path(home, 7).write_bytes(data)
+    assert isinstance(read_conflict(home, 7), dict)
