@@ -130,6 +130,11 @@ class Connection:
             case _:
                 pass
 
+    @property
+    def is_stopped(self) -> bool:
+        """The source was told to pause (XOFF)."""
+        return self._is_stopped
+
     def say(self, event: str, *reason: object, is_warning: bool = False, **fields: object) -> None:
         """A line about this connection: at once for every new reason, then once a period, with a count."""
         write = self.log.warning if is_warning else self.log.info
@@ -137,6 +142,8 @@ class Connection:
 
     def _closed(self, closed: Closed) -> None:
         error, reason, name = closed.error, closed.reason.value, self.peer_name
+        if error is not None and closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
+            self.receiver.refused[str(error.facts.get("reason") or error.code)] += 1
         if self.is_streaming and closed.reason not in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
             self.receiver.repetitions.forget()  # the loss of a stream is always worth its lines
         if error is None:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import Counter
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any, Final
 
 import trio
 
 from receiver_server.connection import Connection
+from receiver_server.figures import figures, why_not_ready
 from receiver_server.position import Parts, Reference, find_applied, find_reference
 from replicate.config import Address, parse_address, require_loopback
 from replicate.daemon import DaemonContext
@@ -34,6 +37,7 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.instance import Instance
+from replicate.metrics import no_figures
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
 from replicate.repetition import Repetitions
@@ -140,6 +144,10 @@ class Receiver:
         """What is in the pool, or taken from it, of the large transaction that is arriving; None: nothing known."""
         self.update_state = UpdateState.NOT_RUNNING
         self.source_last_seqno: int | None = None
+        self.last_contact_s: float | None = None
+        """On trio's clock: when the source was last heard of."""
+        self.refused: Counter[str] = Counter()
+        """Connections that either side has refused, by reason."""
         self.source_name = ""
         self._listen = ""
         self._state = WAITING
@@ -160,6 +168,7 @@ class Receiver:
         self._listen = str(address)
         self._look_at_update_process()
         self.tell(WAITING)
+        self.context.figures, self.context.why_not_ready = partial(figures, self), partial(why_not_ready, self)
         self.context.ready(f"{WAITING} on {address}")
         try:
             async with trio.open_nursery() as nursery:
@@ -172,6 +181,7 @@ class Receiver:
                     accepting.cancel()
                 nursery.cancel_scope.cancel()
         finally:
+            self.context.figures = no_figures
             with suppress(ValueError):  # the pool was to be made anew, and could not
                 self.pool.note_receiver(0, 0, connected=False)
         self.tell("stopped")
@@ -190,6 +200,7 @@ class Receiver:
             await trio.aclose_forcefully(stream)
             return
         if self._connections >= CONNECTIONS_MAX:
+            self.refused["TOO_MANY"] += 1
             self.repetitions.line(
                 self.log.warning, trio.current_time(), "connection closed unheard", host, where=f"{host}:{port}",
                 connections=self._connections,
@@ -207,6 +218,11 @@ class Receiver:
     # What a connection asks and tells.
 
     @property
+    def is_update_running(self) -> bool:
+        """Whether the Update Process was seen alive lately."""
+        return self.update_state is UpdateState.RUNNING
+
+    @property
     def applied_seqno(self) -> int:
         """The last transaction that is known to be applied."""
         return max(self._applied_seqno, self.pool.applied_seqno)
@@ -219,6 +235,7 @@ class Receiver:
     def entered(self, connection: Connection) -> None:
         """The source of this connection is accepted."""
         self.active = connection
+        self.last_contact_s = trio.current_time()
         self.tell("waiting for the start")
 
     def streams(self, connection: Connection) -> None:
@@ -234,10 +251,12 @@ class Receiver:
     def heard(self, heartbeat: Heartbeat) -> None:
         """What the source says of itself."""
         self.source_last_seqno = heartbeat.last_seqno
+        self.last_contact_s = trio.current_time()
         self.pool.note_source(heartbeat.last_seqno, heartbeat.last_commit_wall_ns)
 
     def received(self, last_seqno: int, transactions: int, size: int, parts: Parts | None) -> None:
         """A record is in the pool."""
+        self.last_contact_s = trio.current_time()
         self.statistics.batch(transactions, size)
         self.parts = parts
         if transactions and (self.source_last_seqno is None or last_seqno > self.source_last_seqno):

@@ -36,6 +36,8 @@ from replicate.config import FILE_NAME, Config, load
 from replicate.daemon_files import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonFiles, DaemonStatus
 from replicate.errors import InternalError, JournalIOError, ReplicateError
 from replicate.log import LogFile, make_logger, terminal
+from replicate.metrics import Figures, no_figures
+from replicate.metrics_port import MetricsServer, Watched, listen
 
 STATUS_PERIOD_S: Final = 1.0
 """Least time between two writes of the status file."""
@@ -57,6 +59,10 @@ class DaemonContext:
     state: str = STARTING
     text: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    figures: Figures = no_figures
+    """What /metrics gives of this daemon, read when somebody asks; `serve` sets it."""
+    why_not_ready: Callable[[], str] = lambda: ""
+    """Why /readyz says no though the daemon serves ("": it says yes); `serve` may set it."""
     on_ready: Callable[[str], None] = lambda _text: None
     _told: str = ""
     _changed: trio.Event = field(default_factory=trio.Event)
@@ -82,6 +88,15 @@ class DaemonContext:
             self._told = self.state
             self.facts.update(facts)
             self._changed.set()
+
+    def missing(self) -> str:
+        """Why the daemon is not ready; "" when it is."""
+        return self.why_not_ready() if self.state == SERVING else f"{self.state}: {self.text}"
+
+    @property
+    def kind(self) -> str:
+        """`source`, `receiver` or `update`: the section of its settings."""
+        return self.name.partition("-")[0]
 
     async def _wait_changed(self) -> None:
         await self._changed.wait()
@@ -229,6 +244,7 @@ class _Frame:
                     helpers.start_soon(self._obey, signals, drain)
                     helpers.start_soon(self._keep_status)
                     helpers.start_soon(self._feed_watchdog)
+                    await self._serve_metrics(helpers)
                     await serve(context)
                 helpers.cancel_scope.cancel()
         if drain.cancelled_caught:
@@ -237,6 +253,25 @@ class _Frame:
         elif context.stop_requested.is_set():
             known = "" if context.text.startswith("stopp") else context.text
             context.status(f"stopped; {known}" if known else "stopped", drained=True)
+
+    async def _serve_metrics(self, helpers: trio.Nursery) -> None:
+        """Listen before the daemon serves, so that an address that is taken is told by `start`."""
+        context = self._context
+        wanted = getattr(getattr(context.config, context.kind, None), "metrics_listen", "")
+        if not wanted:
+            return
+        listeners, address = await listen(wanted, where=f"{context.kind}.metrics_listen")
+        watched = Watched(
+            figures=lambda: context.figures(),
+            why_not_ready=context.missing,
+            labels={"daemon": context.kind, "peer": context.name.partition("-")[2]},
+            journal_directory=context.instance_path / "journal",
+            cap_bytes=context.config.journal.cap_bytes,
+            log=context.log,
+        )
+        helpers.start_soon(MetricsServer(watched).run, listeners)
+        context.status(metrics_listen=str(address))
+        context.log.info("metrics served", listen=str(address))
 
     async def _obey(self, signals: Any, drain: trio.CancelScope) -> None:
         context = self._context

@@ -126,6 +126,11 @@ class SourceConfig:
         least=4 * KIB,
         most=BATCH_BYTES_MAX,
     )
+    metrics_listen: str = _setting(
+        "",
+        "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
+        "Loopback only.",
+    )
     statistics_period_s: float = _setting(
         300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
     )
@@ -161,6 +166,11 @@ class ReceiverConfig:
     hello_timeout_s: float = _setting(
         5.0, "A connection that has not said who it is by then is closed.", unit="s", least=0.05, most=3600
     )
+    metrics_listen: str = _setting(
+        "",
+        "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
+        "Loopback only.",
+    )
     statistics_period_s: float = _setting(
         300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
     )
@@ -176,6 +186,11 @@ class UpdateConfig:
     )
     lock_timeout_s: float = _setting(
         5.0, "Longest time to wait for a region's lock before it is reported.", unit="s", least=0.05, most=3600
+    )
+    metrics_listen: str = _setting(
+        "",
+        "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
+        "Loopback only.",
     )
     statistics_period_s: float = _setting(
         300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400

@@ -32,6 +32,7 @@ from replicate.limits import REGIONS_MAX
 from replicate.opening import is_being_seeded
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.space import fill_percent, journal_space
 from replicate.status_journal import problem_of_closed_journal
 from replicate.status_report import (
     DaemonReport,
@@ -131,18 +132,7 @@ def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
 
 
 def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionReport, ...]) -> JournalReport:
-    first_seqnos = []
-    used_bytes = 0
-    with os.scandir(instance.journal_directory) as entries:
-        for entry in entries:
-            try:
-                used_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
-            except FileNotFoundError:  # pruned meanwhile
-                continue
-            number = entry.name.removesuffix(SEGMENT_ENDING)
-            if number != entry.name and number.isdigit():
-                first_seqnos.append(int(number))
-    disk = os.statvfs(instance.journal_directory)
+    space = journal_space(instance.journal_directory)
     cap_bytes = instance.config.journal.cap_bytes
     return JournalReport(
         is_open=words is not None,
@@ -150,13 +140,13 @@ def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionRepo
         last_written_seqno=words.last_seqno if words else max((r.last_seqno or 0 for r in regions), default=0),
         last_durable_seqno=words.last_durable_seqno if words else None,
         last_commit_wall_ns=words.last_commit_wall_ns if words else 0,
-        first_kept_seqno=min(first_seqnos, default=None),
-        segments=len(first_seqnos),
-        bytes=used_bytes,
+        first_kept_seqno=space.first_kept_seqno,
+        segments=space.segments,
+        bytes=space.bytes,
         cap_bytes=cap_bytes,
-        cap_percent=round(100 * used_bytes / cap_bytes, 2),
-        disk_percent=_fill_percent(disk),
-        disk_free_bytes=disk.f_bavail * disk.f_frsize,
+        cap_percent=round(100 * space.bytes / cap_bytes, 2),
+        disk_percent=space.disk_percent,
+        disk_free_bytes=space.disk_free_bytes,
         durability=instance.config.journal.durability,
         fatal_errno=words.fatal_errno if words else 0,
     )
@@ -196,13 +186,8 @@ def _disk_percent(instance: Instance, entry: RegionEntry) -> float:
     """How full the region's file system is; 0.0 where it is the journal's, which is reported already."""
     with suppress(OSError):
         if os.stat(entry.path.parent).st_dev != os.stat(instance.journal_directory).st_dev:
-            return _fill_percent(os.statvfs(entry.path.parent))
+            return fill_percent(os.statvfs(entry.path.parent))
     return 0.0
-
-
-def _fill_percent(disk: os.statvfs_result) -> float:
-    total = disk.f_blocks - disk.f_bfree + disk.f_bavail
-    return round(100 * (1 - disk.f_bavail / total), 2) if total else 100.0
 
 
 def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, Any]]:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -29,6 +31,7 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.instance import Instance
+from replicate.metrics import no_figures
 from replicate.opening import close_door, make_chain, open_door
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
@@ -38,6 +41,7 @@ from replicate.statistics import Lag, Statistics
 from replicate.wire.event import Acknowledged, Closed, CloseReason
 from replicate.wire.message import RefuseCode, UpdateState
 from source_server.connection import Connection
+from source_server.figures import figures, why_not_ready
 from source_server.reader import FILES
 from source_server.retry import Retry, Tries
 
@@ -101,6 +105,10 @@ class Source:
         self.not_applying_since_wall_ns = 0
         """Since when its Update Process has not been running; 0: it runs, or we do not know."""
         self.round_trip_s: float | None = None
+        self.last_contact_s: float | None = None
+        """On trio's clock: when the peer was last heard of."""
+        self.refused: Counter[str] = Counter()
+        """Connections that either side has refused, by reason."""
         self.place = FILES
         """Where transactions were read from last."""
         self.from_pool = self.from_files = self.switches = 0
@@ -111,6 +119,7 @@ class Source:
         """Connect, stream, connect again, until the stop. The consumer's position is stored last."""
         self._load_consumer()
         self.tell(WAITING, last_error=None)
+        self.context.figures, self.context.why_not_ready = partial(figures, self), partial(why_not_ready, self)
         self.context.ready(WAITING)
         try:
             async with trio.open_nursery() as nursery:
@@ -119,6 +128,7 @@ class Source:
                 await self._connect_again_and_again()
                 nursery.cancel_scope.cancel()
         finally:
+            self.context.figures = no_figures
             with trio.CancelScope(shield=True):
                 await self.store_consumer()
         self.tell("stopped")
@@ -171,6 +181,7 @@ class Source:
             key = (reason, error.code, error.facts.get("reason"))
             self.say("connection closed", *key, is_warning=True, reason=reason, error=str(error), code=error.code)
         if is_refused:
+            self.refused[str(error.facts.get("reason") or error.code) if error is not None else reason] += 1
             self.retry.refused()
 
     async def _wait(self, failure: ReplicateError | None) -> None:
@@ -199,6 +210,11 @@ class Source:
         self._connecting.cancel()
 
     # What others ask and tell.
+
+    @property
+    def state(self) -> str:
+        """The status line."""
+        return self._state
 
     def say(self, event: str, *reason: object, is_warning: bool = False, **fields: object) -> None:
         """A line about a connection: at once for every new reason, then once a period, with a count."""
@@ -238,6 +254,7 @@ class Source:
     def acknowledged(self, event: Acknowledged) -> None:
         """The consumer has told how far it is."""
         reply = event.reply
+        self.last_contact_s = trio.current_time()
         self.last_received_seqno = reply.last_received_seqno
         self.last_applied_seqno = reply.last_applied_seqno
         self._note_update_process(reply.update_state)
@@ -269,6 +286,7 @@ class Source:
 
     def met(self, uuid: bytes) -> None:
         """Remember who the consumer is. WrongInstanceError when it was another one before."""
+        self.last_contact_s = trio.current_time()
         known = self.consumer.uuid
         if known and known != uuid.hex():
             raise WrongInstanceError(

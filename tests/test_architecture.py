@@ -25,6 +25,9 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.limits", "P"),
     ("replicate.settings", "P"),
     ("replicate.findings", "P"),
+    ("replicate.metrics", "P"),
+    ("replicate.metrics_http", "P"),
+    ("replicate.metrics_port", "N"),
     ("replicate.config", "P"),  # but for `load`, which reads the one file
     ("replicate.statistics", "P"),
     ("replicate.repetition", "P"),
@@ -82,8 +85,22 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "sqlite3": ("replicate.dbapi*",),  # for its exception classes only: two SQLite libraries on one file lose locks
     "pyspark": ("update_process.replay.*",),
     "click": ("replicate.cli.*",),
-    "structlog": ("replicate.log", "replicate.daemon", "*_server.server*", "update_process.process*"),
-    "trio": ("replicate.daemon", "replicate.drive", "replicate.pool.doorbell", "*_server.*", "update_process.*"),
+    "structlog": (
+        "replicate.log",
+        "replicate.daemon",
+        "replicate.metrics_*",
+        "*_server.server*",
+        "update_process.process*",
+    ),
+    "trio": (
+        "replicate.daemon",
+        "replicate.drive",
+        "replicate.metrics_*",
+        "replicate.pool.doorbell",
+        "*_server.*",
+        "update_process.*",
+    ),
+    "prometheus_client": ("replicate.metrics",),
     "multiprocessing": (),  # its shared memory unlinks what others still use; our pools are files of our own
     "logging": (),  # logs are structlog's
     "asyncio": (),

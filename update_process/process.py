@@ -12,7 +12,7 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Final
 
@@ -22,12 +22,14 @@ from replicate.apply_session import ApplySession, open_apply_session
 from replicate.daemon import DaemonContext
 from replicate.errors import JournalIOError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
 from replicate.instance import Instance
+from replicate.metrics import Sample, no_figures
 from replicate.opening import close_door
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from replicate.pruning import prune_journal
 from replicate.statistics import Lag, Statistics
 from update_process.applier import Applier, Done, Waiting
+from update_process.figures import figures, why_not_ready
 
 SLICE_S: Final = 0.25
 """How long the applying thread works before it reports."""
@@ -54,6 +56,7 @@ async def serve(context: DaemonContext) -> None:
     try:
         await _Driver(context, instance, session).run()
     finally:
+        context.figures = no_figures
         session.close()
         close_door(session.door)
 
@@ -81,6 +84,7 @@ class _Driver:
     async def run(self) -> None:
         context = self._context
         context.status("waiting for the Receiver Server", last_applied_seqno=self._session.position.last_seqno)
+        context.figures, context.why_not_ready = self._figures, lambda: why_not_ready(self._pool, self._last_waiting)
         context.ready("waiting for the Receiver Server")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report_statistics)
@@ -93,6 +97,9 @@ class _Driver:
                     await self._apply_from(pool)
             nursery.cancel_scope.cancel()
         context.status("stopped")
+
+    def _figures(self) -> Iterable[Sample]:
+        return figures(self._session, self._pool, self._statistics, self._lag)
 
     async def _attach(self) -> ReceivePool | None:
         """The receive pool, as soon as there is one; None when a stop was requested meanwhile."""
