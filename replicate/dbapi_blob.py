@@ -1,29 +1,40 @@
-"""Incremental reading of BLOBs, with the methods of sqlite3.Blob.
+"""Incremental reading and writing of BLOBs, with the methods of sqlite3.Blob.
 
-Guarantees: reads what the row holds; writing is refused by name (the preupdate hook does not report what is written).
-Refuses to know: transactions.
+Guarantees: reads what the row holds; what is written is captured as an UPDATE of the row (database/capture_blobs.py).
+Refuses to know: transactions; `end` is called when a BLOB is closed that began one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import apsw
 
 from replicate.dbapi_errors import ProgrammingError, surface
-from replicate.errors import NotSupportedError
+from replicate.dbapi_row import contiguous
+from replicate.errors import ReplicateError
 
 if TYPE_CHECKING:
     from replicate.dbapi_connection import Connection
 
 
 class Blob:
-    """A BLOB opened for reading, from `Connection.blobopen`."""
+    """A BLOB opened for reading or writing, from `Connection.blobopen`."""
 
-    def __init__(self, connection: Connection, blob: apsw.Blob) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        blob: apsw.Blob,
+        check: Callable[[], None] | None = None,
+        end: Callable[[], None] | None = None,
+    ) -> None:
+        """`check`: raises unless it may be written to now (None: it is for reading)."""
         self._connection = connection
+        self._check, self._end = check, end
         self._blob: apsw.Blob | None = blob
         self._at = 0
 
@@ -55,9 +66,22 @@ class Blob:
         return data
 
     def write(self, data: Any, /) -> None:
-        """Refused."""
-        self._opened()
-        raise surface(NotSupportedError("incremental BLOB writing can not be captured", do="Use UPDATE"))
+        """Write bytes at the present offset; the BLOB's length stays. ValueError if they do not fit."""
+        written = contiguous(data)
+        if len(written) > len(self) - self._at:
+            raise ValueError("data longer than blob length")
+        self._write(self._at, written)
+        self._at += len(written)
+
+    def _write(self, at: int, data: bytes) -> None:
+        blob = self._opened()
+        try:
+            if self._check is not None:
+                self._check()
+            blob.seek(at)
+            blob.write(data)
+        except (apsw.Error, ReplicateError) as error:
+            raise surface(error) from error
 
     def seek(self, offset: int, origin: int = os.SEEK_SET, /) -> None:
         """Set the offset of the next read."""
@@ -92,15 +116,44 @@ class Blob:
             raise IndexError("Blob index out of range")
         return self._read(at, 1)[0]
 
-    def __setitem__(self, key: object, value: object) -> None:
-        self.write(value)
+    def __setitem__(self, key: int | slice, value: Any) -> None:
+        length = len(self)
+        if isinstance(key, slice):
+            places = range(length)[key]
+            data = contiguous(value)
+            if len(data) != len(places):
+                raise IndexError("Blob slice assignment is wrong size")
+            if places:
+                low, high = min(places), max(places)
+                whole = bytearray(self._read(low, high - low + 1))
+                for place, byte in zip(places, data, strict=True):
+                    whole[place - low] = byte
+                self._write(low, bytes(whole))
+            return
+        if not isinstance(key, int):
+            raise TypeError("Blob indices must be integers")
+        at = key + length if key < 0 else key
+        if not 0 <= at < length:
+            raise IndexError("Blob index out of range")
+        if not isinstance(value, int):
+            raise TypeError(f"{type(value).__name__!r} object cannot be interpreted as an integer")
+        if not 0 <= value < 256:
+            raise ValueError("byte must be in range(0, 256)")
+        self._write(at, bytes((value,)))
 
     def close(self) -> None:
         """Close it. May be called twice."""
         self._connection._check()
         if self._blob is not None:
-            self._blob.close(True)
-            self._blob = None
+            blob, self._blob = self._blob, None
+            blob.close(True)
+            if self._end is not None:
+                self._connection._run(self._end)
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_blob") is not None:
+            with contextlib.suppress(Exception):
+                self.close()
 
     def __enter__(self) -> Blob:
         self._opened()

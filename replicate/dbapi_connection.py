@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import apsw
 
 from replicate import dbapi_errors as pep249
+from replicate.database.names import is_own
 from replicate.database.statements import classify
 from replicate.dbapi_cursor import Cursor
 from replicate.dbapi_dump import dump
@@ -321,20 +322,20 @@ class Connection(Callbacks):
         raise surface(NotReplicable("deserialize() would replace the region behind the commit door", where=name))
 
     def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Any:
-        """Incremental reading of a BLOB; writing is refused."""
+        """A BLOB to be read and written in place. Outside of a transaction it begins one, which its `close` commits."""
         self._check()
-        if not readonly:
-            raise surface(
-                NotReplicable(
-                    f"incremental writing to {table}.{column} can not be captured",
-                    do="Open with readonly=True, or write the whole value with UPDATE",
-                )
-            )
         from replicate.dbapi_blob import Blob
 
+        check = end = None
         try:
-            return Blob(self, self._apsw.blob_open(name, table, column, row, False))
-        except apsw.Error as error:
+            if not readonly and name == "main":
+                if is_own(table):
+                    raise NotReplicable(f"{table} belongs to replication's bookkeeping", do="Leave it alone")
+                check, end = self._transactions.write_blob()
+            return Blob(self, self._apsw.blob_open(name, table, column, row, not readonly), check, end)
+        except BaseException as error:
+            if end is not None:
+                end()  # nothing was written: this ends the transaction if it began with us
             raise surface(error) from error
 
     # Limits and extensions.

@@ -20,12 +20,13 @@ from replicate.database.names import OWN_PREFIX, quote
 from replicate.database.row_statements import LEGACY_ALTER
 from replicate.database.schema import (
     ROWID_NAMES,
+    guarded_tables,
     record_definitions,
     recorded_definitions,
     rowid_name,
-    user_tables,
 )
 from replicate.database.statements import Statement
+from replicate.database.virtual_tables import check_module
 from replicate.errors import NotSupportedError
 
 Rows = list[tuple[Any, ...]]
@@ -48,7 +49,10 @@ class SchemaChanges:
         connection, capture = self.connection, self.capture
         last_rowid, before = connection.last_insert_rowid(), connection.total_changes()
         self.inside = True
+        if capture.restless:
+            capture.settle()
         capture.close_sequences()
+        capture.deaf = statement.kind == "VIRTUAL TABLE"
         mark = capture.mark()
         connection.execute("SAVEPOINT _replicate_define")
         try:
@@ -70,7 +74,7 @@ class SchemaChanges:
                 capture.cut(mark)
             raise
         finally:
-            self.inside = False
+            self.inside = capture.deaf = False
         connection.execute("RELEASE _replicate_define")
         connection.set_last_insert_rowid(last_rowid)
         self.own_changes += connection.total_changes() - before
@@ -86,11 +90,7 @@ class SchemaChanges:
                 do="PRAGMA legacy_alter_table = OFF, or PRAGMA foreign_keys = OFF before the transaction",
             )
         if kind == "VIRTUAL TABLE":
-            raise NotSupportedError(
-                f"virtual table {statement.name} can not be replicated",
-                where=self.region,
-                do="Keep it in another database file",
-            )
+            check_module(statement.name, statement.argument or "", where=self.region)
         ours = next((word for word in sorted(words) if word.startswith(OWN_PREFIX)), None)
         if ours is not None:
             raise NotSupportedError(
@@ -124,11 +124,11 @@ class SchemaChanges:
             if one:
                 capture.statement(one)
         if statement.kind == "TABLE":
-            install_guards(connection, user_tables(connection))
+            install_guards(connection, guarded_tables(connection))
         recorded = record_definitions(connection, region=self.region)
         capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions))
         self._map = None
-        if statement.selects:
+        if statement.selects or statement.kind == "VIRTUAL TABLE":  # no hook told of these rows, or it was not heard
             for definition in recorded.changed:
                 hidden = rowid_name([column.name for column in definition.columns]) or ROWID_NAMES[0]
                 names = ([hidden] if definition.rowid else []) + [quote(c.name) for c in definition.columns]

@@ -83,6 +83,7 @@ class Transactions(SchemaChanges):
         self._execute = self.connection.cursor().execute  # a kept cursor, for short questions of ours
         self._savepoints: list[tuple[str, Mark | None]] = []
         self._map: tuple[int, TableMap] | None = None
+        self._journaled = self._begun = self._blobs_open = 0
         self.connection.set_commit_hook(self._forbid_commit, id=self)
 
     def close(self) -> None:
@@ -132,11 +133,15 @@ class Transactions(SchemaChanges):
         connection, capture = self.connection, self.capture
         if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
+        if capture.restless:
+            capture.settle()
         mark, running = capture.mark(), False
 
         def feed() -> Iterator[Any]:
             nonlocal mark, running, total
             for bindings in sets:
+                if capture.restless:
+                    capture.settle()
                 mark, running = capture.mark(), True
                 yield bindings
                 running = False
@@ -165,10 +170,15 @@ class Transactions(SchemaChanges):
             self.connection.execute("COMMIT")
             self._end()
             return
+        if self._blobs_open:  # SQLite would say so too, but behind the append
+            raise apsw.BusyError("cannot commit transaction - a BLOB is open for writing")
         before = self.connection.total_changes()
         self.inside = True
         try:
+            if capture.restless:
+                capture.settle()
             captured = capture.finish()
+            self._journaled = capture.changes
             self.last_seqno = self.session.commit(captured)
         except BaseException:
             if not self.connection.in_transaction:
@@ -194,6 +204,33 @@ class Transactions(SchemaChanges):
         finally:
             self.inside = False
             self._end()
+
+    def write_blob(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Take the region for a BLOB that is to be written in place. Gives what to call before each write, and when the
+        BLOB has been closed: that commits, if this began the transaction and it still stands."""
+        own = self.stage is _NONE
+        if self.stage is not _WRITER:
+            self._become_writer()
+        begun = self._begun
+        self._blobs_open += 1
+
+        def stands() -> bool:
+            return self.stage is _WRITER and self._begun == begun
+
+        def check() -> None:
+            if not stands():
+                raise NotSupportedError(
+                    "the transaction in which this BLOB was opened for writing has ended",
+                    where=self.region,
+                    do="Open it again",
+                )
+
+        def end() -> None:
+            self._blobs_open -= 1  # SQLite counts it until then, also in a later transaction
+            if own and stands():
+                self._commit_own()
+
+        return check, end
 
     def commit_told(self) -> None:
         """`commit`, told to the trace callback."""
@@ -237,6 +274,8 @@ class Transactions(SchemaChanges):
         capture = self.capture
         if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
+        if capture.restless:  # or rows of earlier statements would be told of in the midst of this one, which may fail
+            capture.settle()
         place = capture.place()
         try:
             cursor.execute(statement.text, bindings)
@@ -325,6 +364,8 @@ class Transactions(SchemaChanges):
         elif verb is Verb.ROLLBACK and stage is not _NONE:
             self.rollback_told()
         elif verb is Verb.SAVEPOINT:
+            if stage is _WRITER and self.capture.restless:
+                self.capture.settle()
             self._natively(cursor, statement, bindings)
             if stage is _NONE:
                 self.stage = _READER
@@ -379,6 +420,7 @@ class Transactions(SchemaChanges):
         finally:
             self.inside = False
         self.stage = _WRITER
+        self._begun += 1
         return fresh
 
     def _commit_own(self) -> None:
@@ -449,5 +491,8 @@ class Transactions(SchemaChanges):
         raise refused
 
     def _forbid_commit(self) -> bool:
-        """SQLite's commit hook: True turns the COMMIT into a rollback."""
-        return not self.inside and (self.capture.changes > 0 or self.capture.refusal is not None)
+        """SQLite's commit hook: True turns the COMMIT into a rollback. (Virtual tables have written by then: what they
+        keep back beyond `flush` must not pass the journal by.)"""
+        if self.inside:
+            return self.capture.changes not in (0, self._journaled)
+        return self.capture.changes > 0 or self.capture.refusal is not None

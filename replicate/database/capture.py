@@ -19,9 +19,11 @@ import apsw
 import msgpack
 
 from replicate.database.bookkeeping import OWN_TABLES
+from replicate.database.capture_blobs import BlobWrites, read_row
 from replicate.database.capture_tables import CapturedTable, TableMap
 from replicate.database.names import is_internal, is_own
 from replicate.database.schema import COUNTERS
+from replicate.database.virtual_tables import flush
 from replicate.errors import InternalError, NotSupportedError, ReplicateError
 from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PART_BYTES, PARTITION_DEFAULT
 from replicate.transaction import MASK_BITS_MAX, Op, TableDefinition
@@ -123,6 +125,11 @@ class Capture:
         self.foreign = False
         self.counted = False
         """Whether some table counts in sqlite_sequence."""
+        self.restless = False
+        """Whether there may be changes that no hook has told of yet: `settle` before what may fail, and at the end."""
+        self._blobs = BlobWrites()
+        self.deaf = False
+        """Whether changes of rows pass unheard: those that a CREATE VIRTUAL TABLE makes."""
         self.poisoned = False
         """Whether the transaction can only be rolled back."""
         self._start: Mark = self.mark()
@@ -151,6 +158,7 @@ class Capture:
         self._buffer.clear()
         self._spooled = self._changes = 0
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
+        self._blobs.clear()
         self._context = _FRESH
         self.active = self.poisoned = False
         self._last = None
@@ -199,6 +207,7 @@ class Capture:
             self._spool.cut(mark.offset)
             self._spooled = mark.offset
         self._changes = mark.changes
+        self._blobs.clear()  # those before the mark have been told
         self._last = None
         if self._context.tables is not mark.context.tables:
             self._use(mark.context.tables)
@@ -215,6 +224,21 @@ class Capture:
         if self._context.refusal is None:
             self._context = self._context._replace(refusal=why)
         self.poisoned = True
+
+    def settle(self) -> None:
+        """Have virtual tables write what they keep back, and tell of rows whose BLOBs were written in place."""
+        if self._context.tables.virtual:
+            flush(self._connection)
+        name = ""
+        try:
+            for table, rowid, before in self._blobs.take_all():
+                name = table.definition.table
+                after = read_row(self._connection, table, rowid)
+                self._note(table)
+                self._append(self._update_of(table, before, after))
+        except BaseException as error:
+            self._poison(error, name)
+        self.restless = self._context.tables.virtual
 
     def finish(self) -> CapturedChanges:
         """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
@@ -311,6 +335,7 @@ class Capture:
             self._tables_of = tables
             self._tables = {**tables.tables, **_OWN}
             self.counted = tables.autoincrement
+            self.restless = tables.virtual or bool(self._blobs)
         self._last = None
 
     # The hook. Every name that is looked up here costs a percent of all writes.
@@ -322,13 +347,15 @@ class Capture:
             name = update.table_name
             table = self._tables.get(name)
             if table is None:
-                if name not in self._tables or name == "sqlite_sequence":
+                if not self.deaf and (name not in self._tables or name == "sqlite_sequence"):
                     self._stranger(name)
                 return
             if table is not self._last:
                 self._note(table)
             opcode = update.opcode
             pack = self._pack
+            if self._blobs and opcode != _INSERT:
+                self._tell_blobs(table, update)
             if opcode == _UPDATE:
                 old: Any = update.old
                 new: Any = update.update  # both are there for an UPDATE
@@ -351,13 +378,32 @@ class Capture:
                 image = update.new
                 chunk = table.insert_prefix + pack(image if table.plain else table.image(update.rowid, image))
             elif update.blob_write >= 0:
-                raise NotSupportedError(f"an incremental blob write to table {name} can not be replicated")
+                self._blobs.note(table, update.rowid, table.image(update.rowid, update.old))
+                self.restless = True
+                return
             else:
                 image = update.old
                 chunk = table.delete_prefix + pack(image if table.plain else table.image(update.rowid, image))
             self._append(chunk)
         except BaseException as error:
-            self._poison(error, update)
+            self._poison(error, update.table_name)
+
+    def _tell_blobs(self, table: CapturedTable, update: apsw.PreUpdate) -> None:
+        """Before another change of a row: what was written to its BLOBs until now."""
+        if update.blob_write < 0:
+            before = self._blobs.take(table, update.rowid)
+            if before is not None:
+                self._append(self._update_of(table, before, table.image(update.rowid, update.old)))
+
+    def _update_of(self, table: CapturedTable, before: list[Any], after: list[Any]) -> bytes:
+        mask, values = 0, []
+        for at, (old, new) in enumerate(zip(before, after, strict=True)):
+            if type(old) is not type(new) or old != new:
+                mask |= 1 << at
+                values.append(new)
+        prefix = table.update_prefixes.get(mask) or self._update_prefix(table, mask)
+        images: bytes = self._pack([*values, *before])
+        return prefix + images
 
     def _append(self, chunk: bytes) -> None:
         buffer = self._buffer
@@ -412,11 +458,11 @@ class Capture:
             table.update_prefixes[mask] = prefix
         return prefix
 
-    def _poison(self, error: BaseException, update: apsw.PreUpdate) -> None:
+    def _poison(self, error: BaseException, name: str) -> None:
         if isinstance(error, UnicodeDecodeError):
             error = NotSupportedError(
-                f"table {update.table_name} holds TEXT that is not UTF-8; it can not be replicated",
+                f"table {name} holds TEXT that is not UTF-8; it can not be replicated",
                 do="Roll back; store such bytes as a BLOB",
-                table=update.table_name,
+                table=name,
             )
         self.refuse(error)

@@ -16,6 +16,7 @@ import msgpack
 
 from replicate.database.guards import GUARD_PREFIX
 from replicate.database.schema import is_autoincrement
+from replicate.database.virtual_tables import virtual_tables
 from replicate.errors import NotSupportedError
 from replicate.transaction import Op, TableDefinition
 
@@ -70,11 +71,13 @@ class CapturedTable:
 @dataclass(frozen=True, slots=True)
 class TableMap:
     """All replicated tables of a region at one schema version; `autoincrement`: some of them count in
-    sqlite_sequence. `triggers_count`: a trigger of the application may make them do so."""
+    sqlite_sequence. `triggers_count`: a trigger of the application may make them do so. `virtual`: it has virtual
+    tables."""
 
     tables: Mapping[str, CapturedTable]
     autoincrement: bool
     triggers_count: bool = False
+    virtual: bool = False
 
 
 def read_table_map(connection: apsw.Connection, definitions: Sequence[TableDefinition]) -> TableMap:
@@ -97,7 +100,8 @@ def read_table_map(connection: apsw.Connection, definitions: Sequence[TableDefin
         "(sql LIKE '%insert%' OR sql LIKE '%replace%' OR sql LIKE '%sqlite_sequence%')",
         (GUARD_PREFIX + "*",),
     ).get
-    return TableMap(tables, any(table.counts for table in tables.values()), bool(counting))
+    virtual = bool(virtual_tables(connection))
+    return TableMap(tables, any(table.counts for table in tables.values()), bool(counting), virtual)
 
 
 def _captured(definition: TableDefinition, generated: Mapping[int, int], counts: bool) -> CapturedTable:

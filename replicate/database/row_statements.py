@@ -8,27 +8,36 @@ Refuses to know: when a statement runs, and what a conflict means.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import apsw
 
 from replicate.database.names import is_internal, quote
 from replicate.database.schema import rowid_name
+from replicate.database.virtual_tables import (
+    MODULES,
+    VIEWS,
+    allow_shadow_rows,
+    forget_first_rows,
+    shadow_tables,
+    virtual_tables,
+)
 from replicate.errors import ConflictError, NotSupportedError
 from replicate.transaction import TableDefinition
 
 _FORBIDDEN: Final = {
     apsw.SQLITE_ATTACH: "ATTACH",
     apsw.SQLITE_DETACH: "DETACH",
-    apsw.SQLITE_CREATE_VTABLE: "CREATE VIRTUAL TABLE",
-    apsw.SQLITE_DROP_VTABLE: "DROP of a virtual table",
     apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT or ROLLBACK",
     apsw.SQLITE_SAVEPOINT: "SAVEPOINT",
 }
-_PRAGMAS: Final = ("quick_check", "user_version", "application_id")
-"""The first is what ALTER TABLE runs itself; the others are an application's, and travel."""
+_PRAGMAS: Final = ("quick_check", "page_size", "user_version", "application_id")
+"""The first is what ALTER TABLE runs itself, the second what virtual tables ask; the others are an application's, and
+travel."""
 _HARMLESS: Final = (apsw.SQLITE_READ, apsw.SQLITE_ANALYZE, apsw.SQLITE_REINDEX)
 _WRITES: Final = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+_DROPS: Final = (apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_VIEW, apsw.SQLITE_DROP_VTABLE)
 
 LEGACY_ALTER: Final = {"PRAGMA legacy_alter_table = ON": 1, "PRAGMA legacy_alter_table = OFF": 0}
 """How an ALTER under the old rules travels: between these two texts, in one transaction (ORMs' migrations do that)."""
@@ -171,6 +180,49 @@ def set_sequence(connection: apsw.Connection, table: str, value: int | None) -> 
         connection.execute("INSERT INTO main.sqlite_sequence (name, seq) VALUES (?, ?)", (table, value))
 
 
+class _Judge:
+    """An authorizer for a schema change from the stream; `refused` says what it did not let through.
+
+    `virtual`: what the shadow tables' names of virtual tables begin with, whose modules write rows by themselves.
+    """
+
+    def __init__(self, virtual: Iterable[str]) -> None:
+        self.refused: list[str] = []
+        self._dropped: set[str] = set()
+        self._virtual = {*virtual}
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, schema: str | None, trigger: str | None
+    ) -> int:
+        if action in _DROPS and first is not None:
+            self._dropped.add(first)
+        elif action == apsw.SQLITE_CREATE_VTABLE:
+            self._virtual.add(f"{first}_")
+        what = self._objection(action, first, second)
+        if schema == "temp" and action not in (*_HARMLESS, *_WRITES):
+            what = "a temporary object"
+        if what is None:
+            return apsw.SQLITE_OK
+        self.refused.append(what)
+        return apsw.SQLITE_DENY
+
+    def _objection(self, action: int, first: str | None, second: str | None) -> str | None:
+        if action in _FORBIDDEN:
+            return _FORBIDDEN[action]
+        if action == apsw.SQLITE_CREATE_VTABLE and str(second).lower() not in MODULES | VIEWS:
+            return f"a virtual table of module {second}"
+        if action == apsw.SQLITE_PRAGMA and first not in _PRAGMAS:
+            return f"PRAGMA {first}"
+        if action in _WRITES:
+            own = ("sqlite_", *self._virtual)
+            return None if first in self._dropped or str(first).startswith(own) else f"a write to rows of {first}"
+        if action == apsw.SQLITE_FUNCTION and second == "load_extension":
+            return "load_extension"
+        if action in _HARMLESS:
+            return None
+        return next((f"our own {name}" for name in (first, second) if name is not None and is_own_object(name)), None)
+
+
 def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int) -> None:
     """Run the text of a schema change from the stream; nothing but a schema change of the main schema gets through.
 
@@ -182,42 +234,18 @@ def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int
     if legacy is not None:
         connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, legacy)
         return
-    refused: list[str] = []
-    dropped: set[str] = set()
-
-    def authorize(action: int, first: str | None, second: str | None, schema: str | None, trigger: str | None) -> int:
-        what = None
-        if action in (apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_VIEW) and first is not None:
-            dropped.add(first)
-        if action in _FORBIDDEN:
-            what = _FORBIDDEN[action]
-        elif action == apsw.SQLITE_PRAGMA and first not in _PRAGMAS:
-            what = f"PRAGMA {first}"
-        elif action in _WRITES and first not in dropped and not str(first).lower().startswith("sqlite_"):
-            what = f"a write to rows of {first}"
-        elif action == apsw.SQLITE_FUNCTION and second == "load_extension":
-            what = "load_extension"
-        elif action not in _HARMLESS:
-            what = next(
-                (f"our own {name}" for name in (first, second) if name is not None and is_own_object(name)), None
-            )
-        if schema == "temp" and action not in (*_HARMLESS, *_WRITES):
-            what = "a temporary object"
-        if what is None:
-            return apsw.SQLITE_OK
-        refused.append(what)
-        return apsw.SQLITE_DENY
-
+    shadows = shadow_tables(connection)
+    judge = _Judge(f"{name}_" for name in virtual_tables(connection))
     previous = connection.authorizer
-    connection.authorizer = authorize
+    connection.authorizer = judge
     try:
         for _ in connection.execute(statement, can_cache=False):
             pass
     except apsw.Error as error:
-        if refused:
+        if judge.refused:
             raise NotSupportedError(
-                f"a schema change from the stream (seqno {seqno}) holds {refused[0]}; only changes of tables, indexes, "
-                "views and triggers are applied",
+                f"a schema change from the stream (seqno {seqno}) holds {judge.refused[0]}; only changes of tables, "
+                "indexes, views and triggers are applied",
                 where=connection.filename,
                 seqno=seqno,
             ) from error
@@ -230,6 +258,10 @@ def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int
         ) from error
     finally:
         connection.authorizer = previous
+    made = shadow_tables(connection) - shadows
+    if made and statement.lstrip()[:6].upper() == "CREATE":
+        allow_shadow_rows(connection)
+        forget_first_rows(connection, made)
 
 
 def is_own_object(name: str) -> bool:

@@ -26,12 +26,13 @@ from replicate.database.guards import install_guards
 from replicate.database.schema import (
     check_definition,
     forget_dropped,
+    guarded_tables,
     is_autoincrement,
     record_definition,
     sequence_value,
-    user_tables,
 )
 from replicate.database.sqlite import translate
+from replicate.database.virtual_tables import allow_shadow_rows
 from replicate.errors import (
     ConflictError,
     FormatUnknownError,
@@ -100,6 +101,7 @@ class RowApplier:
         self._counted: dict[tuple[int, int, Any], str] = {}
         self._sequences: dict[str, int | None] = {}
         self._schema_changed = False
+        allow_shadow_rows(connection)
 
     @property
     def definitions(self) -> Mapping[int, TableDefinition]:
@@ -248,7 +250,8 @@ class RowApplier:
         self._schema_changed = True
         row_statements.run_schema_change(self._connection, values[0], seqno=self.seqno)
         forget_dropped(self._connection)
-        install_guards(self._connection, user_tables(self._connection))
+        install_guards(self._connection, guarded_tables(self._connection))
+        allow_shadow_rows(self._connection)
         store_schema_version(self._connection)
 
     def _take_definition(self, table_id: Any, values: Any) -> None:

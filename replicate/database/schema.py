@@ -20,6 +20,7 @@ import msgpack
 
 from replicate.database.bookkeeping import OWN_STATEMENT
 from replicate.database.names import is_internal, is_own, quote
+from replicate.database.virtual_tables import check_module, virtual_tables
 from replicate.errors import ConflictError, NotSupportedError, RegionDamagedError
 from replicate.limits import PARTITION_DEFAULT
 from replicate.transaction import Column, TableDefinition
@@ -32,6 +33,7 @@ COUNTERS: Final = "SELECT name, seq FROM main.sqlite_sequence WHERE seq IS NOT 0
 """The counters of AUTOINCREMENT that count. One that stands at 0 and none at all are the same: SQLite makes such a row
 when an INSERT has found no rows to insert, and tells no hook of it (measured)."""
 
+_WITH_ROWS: Final = ("table", "shadow")
 _GENERATED: Final = (2, 3)
 """`hidden` of PRAGMA table_xinfo: VIRTUAL and STORED generated columns."""
 
@@ -46,7 +48,12 @@ class Recorded:
 
 
 def user_tables(connection: apsw.Connection) -> list[str]:
-    """The ordinary tables that are neither SQLite's nor ours, by name (virtual and shadow tables are not ordinary)."""
+    """The tables whose rows are replicated, by name: neither SQLite's nor ours, no virtual ones, but their shadows."""
+    return [name for name, kind, *_ in _table_list(connection) if kind in _WITH_ROWS and not is_internal(name)]
+
+
+def guarded_tables(connection: apsw.Connection) -> list[str]:
+    """Those of `user_tables` that bear guards: not the shadows (see virtual_tables.py)."""
     return [name for name, kind, *_ in _table_list(connection) if kind == "table" and not is_internal(name)]
 
 
@@ -78,7 +85,7 @@ def read_definition(
     """
     found = connection.execute(
         "SELECT name, wr, strict FROM pragma_table_list "
-        "WHERE schema = 'main' AND type = 'table' AND name = ?1 COLLATE NOCASE",
+        "WHERE schema = 'main' AND type IN ('table', 'shadow') AND name = ?1 COLLATE NOCASE",
         (table,),
     ).fetchall()
     if not found or is_internal(table):
@@ -150,7 +157,7 @@ def read_definitions(connection: apsw.Connection, *, region: str) -> tuple[Table
     }
     result = []
     for name, kind, without_rowid, strict in _table_list(connection):
-        if kind == "table" and not is_internal(name):
+        if kind in _WITH_ROWS and not is_internal(name):
             version, partition = recorded.get(name, (1, PARTITION_DEFAULT))
             result.append(_definition(connection, name, bool(without_rowid), bool(strict), region, partition, version))
     return tuple(result)
@@ -269,20 +276,16 @@ def check_definition(connection: apsw.Connection, definition: TableDefinition, *
 def check_supported(connection: apsw.Connection, *, where: str) -> None:
     """NotSupportedError naming the first table that can not be replicated exactly.
 
-    Virtual tables; our names taken; a hidden rowid out of reach; indexes, generated columns or collations that need a
-    function or collation which only the application has (the other site could not write the table).
+    Virtual tables of unknown modules; our names taken; a hidden rowid out of reach; indexes, generated columns or
+    collations that need a function or collation which only the application has (the other site could not write the
+    table).
     """
-    for name, kind, *_ in _table_list(connection):
+    for name, module in virtual_tables(connection).items():
+        check_module(name, module, where=where)
+    for name, *_ in _table_list(connection):
         if is_own(name):
             raise NotSupportedError(
                 f"the table {name} bears a name of our own bookkeeping", where=where, do="Rename it", table=name
-            )
-        if kind == "virtual":
-            raise NotSupportedError(
-                f"{name} is a virtual table; its content can not be replicated",
-                where=where,
-                do="Keep it in another database file, or drop it and rebuild it on each site",
-                table=name,
             )
     triggers = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, -1)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)

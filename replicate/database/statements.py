@@ -63,8 +63,9 @@ class Statement:
     rows. `name`: the savepoint, the pragma, or the object of a schema change. `schema`: the qualifier before that
     name, in lower case ("" if none). `kind`: of a schema change, TABLE, INDEX, … or "VIRTUAL TABLE"; of a BEGIN, its
     mode. `temporary`: the schema change is of the connection's own temp schema. `argument`: of a pragma, None if it
-    has none; of ATTACH and VACUUM INTO, the file as written. `several`: text goes on behind this statement with
-    another one. `words`: all names in a schema change, in lower case. `counts`: it may move a counter of AUTOINCREMENT.
+    has none; of ATTACH and VACUUM INTO, the file as written; of CREATE VIRTUAL TABLE, the module in lower case.
+    `several`: text goes on behind this statement with another one. `words`: all names in a schema change, in lower
+    case. `counts`: it may move a counter of AUTOINCREMENT.
     """
 
     text: str
@@ -294,6 +295,7 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
     name = unquote(found[at].text) if at < len(found) else ""
     after = upper[at + 1 : at + 2]
     selects = keyword == "CREATE" and kind == "TABLE" and after == ["AS"]
+    module = kind == "VIRTUAL TABLE" and after == ["USING"] and at + 2 < len(found)
     return Statement(
         sql,
         Verb.DEFINE,
@@ -303,6 +305,7 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
         kind=kind,
         temporary=temporary or schema == "temp",
         selects=selects,
+        argument=unquote(found[at + 2].text).lower() if module else None,
         several=several,
         words=words,
     )

@@ -144,9 +144,10 @@ class Street:
 
     def prove(self, *, plain: bool = True, record_bytes: int = 64 * 1024, batch_transactions: int = 1000) -> None:
         """Compare all sides, the secondary after it has applied everything. Divergence names the first difference."""
-        primary = read(self.pair.primary.region("main").path)
+        path = self.pair.primary.region("main").path
         if plain:
-            same(self._plain.ask("content"), primary, "plain", "primary")
+            same(self._plain.ask("content"), read(path, shadows=False), "plain", "primary")
+        primary = read(path)
         pair = self.pair
         settings = UpdateConfig(batch_transactions=batch_transactions)
         with pair.receive_pool() as pool, pair.applier(pool, settings) as applier:
@@ -208,10 +209,10 @@ def run(
     return made
 
 
-def read(path: Path) -> Content:
+def read(path: Path, *, shadows: bool = True) -> Content:
     """A region's content."""
     with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-        return content(connection.execute)
+        return content(connection.execute, shadows=shadows)
 
 
 def same(one: Content, other: Content, first: str, second: str) -> None:

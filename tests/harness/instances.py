@@ -107,11 +107,11 @@ def begin_large(session: RegionSession, row_id: int, rows: int) -> CapturedChang
 def change_schema(session: RegionSession, sql: str, table: str) -> int:
     """One transaction that makes or alters `table`."""
     from replicate.database.guards import install_guards
-    from replicate.database.schema import record_definitions, user_tables
+    from replicate.database.schema import guarded_tables, record_definitions
 
     session.begin(timeout_s=5.0)
     session.connection.execute(sql)
-    install_guards(session.connection, user_tables(session.connection))
+    install_guards(session.connection, guarded_tables(session.connection))
     record_definitions(session.connection, region=session.entry.name)
     definition = next(d for d in recorded_definitions(session.connection) if d.table == table)
     store_schema_version(session.connection)

@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 
+from replicate.database.names import quote
 from tests.harness.sql_programs import Step
 
 CONNECTIONS = 3
@@ -99,8 +100,9 @@ def typed(rows: Iterable[tuple[Any, ...]]) -> list[str]:
     return sorted(repr(tuple(row)) for row in rows)
 
 
-def content(query: Callable[[str], Iterable[tuple[Any, ...]]]) -> Content:
-    """Everything of the application's in a database, with the rowids."""
+def content(query: Callable[[str], Iterable[tuple[Any, ...]]], *, shadows: bool = False) -> Content:
+    """Everything of the application's in a database, with the rowids. `shadows`: what virtual tables are made of too
+    (how much of it is in one piece, is a matter of when it was written)."""
     found: Content = {
         "(schema)": typed(
             query(
@@ -111,14 +113,18 @@ def content(query: Callable[[str], Iterable[tuple[Any, ...]]]) -> Content:
         ),
         "(user_version)": typed(query("PRAGMA user_version")),
     }
+    kinds = "'table', 'virtual', 'shadow'" if shadows else "'table', 'virtual'"
     tables = list(
         query(
-            "SELECT name, wr FROM pragma_table_list WHERE schema = 'main' AND type = 'table' "
+            f"SELECT name, wr FROM pragma_table_list WHERE schema = 'main' AND type IN ({kinds}) "
             "AND name NOT GLOB '_replicate_*' AND name NOT GLOB 'sqlite_*'"
         )
     )
     for name, without_rowid in tables:
-        found[name] = typed(query(f'SELECT {"" if without_rowid else "rowid, "}* FROM "{name}"'))
+        try:
+            found[name] = typed(query(f"SELECT {'' if without_rowid else 'rowid, '}* FROM {quote(name)}"))
+        except apsw.SQLError as error:
+            found[name] = [str(error)]  # a virtual table without a content of its own
     if list(query("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence'")):
         found["sqlite_sequence"] = typed(query("SELECT name, seq FROM sqlite_sequence WHERE seq IS NOT 0"))
     return found

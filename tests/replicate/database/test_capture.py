@@ -229,7 +229,7 @@ def test_a_failing_schema_change_leaves_the_transaction_usable(door: FakeDoor, r
     with pytest.raises(sqlite3.OperationalError):
         connection.execute("CREATE TABLE t(a)")
     with pytest.raises(sqlite3.NotSupportedError, match="virtual"):
-        connection.execute("CREATE VIRTUAL TABLE f USING fts5(a)")
+        connection.execute("CREATE VIRTUAL TABLE f USING dbstat")
     with pytest.raises(sqlite3.NotSupportedError, match="rowid"):
         connection.execute("CREATE TABLE bad(rowid, _rowid_, oid)")
     connection.commit()

@@ -188,7 +188,7 @@ def test_a_second_install_is_refused(region: apsw.Connection) -> None:
     ("script", "message"),
     [
         ("PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (a)", "UTF-16le"),
-        ("CREATE VIRTUAL TABLE notes USING fts5 (body)", "notes is a virtual table"),
+        ("CREATE VIRTUAL TABLE pages USING dbstat", "virtual table pages of module dbstat"),
         ("CREATE TABLE _Replicate_x (a)", "_Replicate_x"),
         ("CREATE TABLE t (rowid, _rowid_, oid)", "named rowid, _rowid_ and oid"),
     ],
