@@ -46,7 +46,6 @@ from replicate.status_report import (
     worst_first,
 )
 
-SEGMENT_ENDING: Final = ".journal"
 CONNECTED_STATES: Final = ("sending", "waiting for XON", "waiting for restart", "searching for restart")
 """States of a Source Server that has a connection; see also GT.M's in facts.md §1."""
 PAUSED_STATE: Final = "waiting for XON"
