@@ -90,6 +90,7 @@ def _attach(instance: Instance) -> JournalPool | None:
         if (pool.words[word.JOURNAL_DEVICE], pool.words[word.JOURNAL_INODE]) != _journal_inode(instance):
             refuse_if_used(instance, pool)
         elif not pool.words[word.FATAL]:
+            pool.memory.note_home(instance.path)  # it may have been moved
             return pool
     except BaseException:
         pool.close()
@@ -313,6 +314,7 @@ def _make_pool(instance: Instance, journal: Journal, regions: list[Region]) -> J
         replace=True,
     )
     mark_used(pool)
+    pool.memory.note_home(instance.path)
     words = pool.words
     origin = instance.content.origin.key
     words[word.SEGMENT_FIRST_SEQNO] = journal.segment.header.first_seqno

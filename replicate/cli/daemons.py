@@ -74,7 +74,9 @@ class Verbs:
     def run(self, settings: dict[str, object], ready_fd: int | None, serve: Serve) -> None:
         from replicate.daemon import run_daemon
         from replicate.instance import Instance
+        from replicate.stale_pools import remove_stale_pools
 
+        remove_stale_pools()
         run_daemon(self.name, Instance.open(instance_path()).path, serve, overrides=settings, ready_fd=ready_fd)
 
     def _files(self, path: Path) -> DaemonFiles:

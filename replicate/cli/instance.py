@@ -1,4 +1,4 @@
-"""`replicate instance create|show`."""
+"""`replicate instance create|show|remove`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Noun)
 def instance() -> None:
-    """Make an instance, or show who it is."""
+    """Make an instance, show who it is, or remove it."""
 
 
 @instance.command()
@@ -28,8 +28,10 @@ def instance() -> None:
 def create(directory: str | None, role: str, name: str | None, network: str | None) -> None:
     """Make a new instance in DIRECTORY (or the one named with -i)."""
     from replicate.instance import Instance, resolve_instance
+    from replicate.stale_pools import remove_stale_pools
 
     path = resolve_instance(directory) if directory else instance_path()
+    remove_stale_pools()
     made = Instance.create(
         path, role=cast(Literal["primary", "secondary"], role), name=name, network=_uuid(network) if network else None
     )
@@ -51,6 +53,19 @@ def show() -> None:
     rows += [("region", f"{r.name}  {r.path}") for r in opened.regions]
     rows += [("peer", f"{p.name}  {p.host}:{p.port}") for p in opened.peers]
     emit(facts, columns(rows))
+
+
+@instance.command()
+@click.argument("directory", required=False)
+def remove(directory: str | None) -> None:
+    """Remove the instance in DIRECTORY (or the one named with -i), when its regions have been released."""
+    from replicate.instance import Instance, resolve_instance
+    from replicate.removal import remove_instance
+    from replicate.stale_pools import remove_stale_pools
+
+    removed = remove_instance(Instance.open(resolve_instance(directory) if directory else instance_path()))
+    remove_stale_pools()
+    emit({"removed": removed}, [f"instance removed: {removed}"])
 
 
 def _facts(made: Instance) -> dict[str, str | int | Path | list[dict[str, str | int]]]:

@@ -5,6 +5,7 @@
     words  64 -   71   ring words: EARLY, WRITTEN, LAST_PUBLISHED_SEQNO (journal_pool.py, under the commit lock)
     words  72 -   73   16 sleeper bytes, one for each reader that sleeps on a doorbell
     words 128 -  383   arrays of 64 words: one for each region, and one for the definitions of the segment
+    words 512 - 1023   the path of the instance's directory, NUL behind it (shared_memory.py, once)
     rest               zeros, for later
 
 Every word is a native, aligned u64 reached through `memoryview.cast("Q")` (named `words`): such loads and stores were
@@ -115,6 +116,10 @@ REGION_SCHEMA: Final = 320
 """REGION_SCHEMA + region: SQLite's schema version after our last commit there."""
 ARRAYS_END: Final = 384
 
+HOME_OFFSET: Final = 4096
+"""Bytes: where the path of the instance's directory stands, in both pools, up to a NUL; empty: not known."""
+HOME_BYTES_MAX: Final = CONTROL_BYTES - HOME_OFFSET - 1
+
 assert READERS_MAX % 8 == 0
 assert JOURNAL_INODE < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
@@ -122,4 +127,4 @@ assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED
 assert REGION_APPENDED + REGIONS_MAX <= REGION_DONE
 assert REGION_DONE + REGIONS_MAX <= REGION_SCHEMA
-assert REGION_SCHEMA + REGIONS_MAX <= ARRAYS_END <= CONTROL_WORDS
+assert REGION_SCHEMA + REGIONS_MAX <= ARRAYS_END <= HOME_OFFSET // 8 < CONTROL_WORDS

@@ -19,6 +19,7 @@ Refuses to know: frames (except the number of the first part in a record of part
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -112,6 +113,7 @@ class ReceivePool:
             minimum_bytes=RECEIVE_POOL_BYTES_MIN,
             replace=replace,
         )
+        fcntl.flock(memory.fd, fcntl.LOCK_SH)  # the kernel knows that a process uses it, until that ends
         pool = cls(memory)
         for index in (LAST_RECEIVED_SEQNO, APPLIED_SEQNO, DURABLE_SEQNO):
             pool.words[index] = last_seqno
@@ -122,7 +124,9 @@ class ReceivePool:
     @classmethod
     def attach(cls, instance: bytes, *, owner_uid: int | None = None) -> ReceivePool:
         """The pool that is there, as its consumer or as an onlooker. Errors: see SharedMemory.attach."""
-        return cls(SharedMemory.attach(PoolKind.RECEIVE, instance, owner_uid=owner_uid))
+        memory = SharedMemory.attach(PoolKind.RECEIVE, instance, owner_uid=owner_uid)
+        fcntl.flock(memory.fd, fcntl.LOCK_SH)
+        return cls(memory)
 
     @classmethod
     def open_producer(cls, instance: bytes) -> ReceivePool:

@@ -41,6 +41,8 @@ from replicate.errors import (
 from replicate.limits import FORMAT_VERSION
 from replicate.pool.control import (
     CONTROL_BYTES,
+    HOME_BYTES_MAX,
+    HOME_OFFSET,
     POOL_BOOT,
     POOL_BYTES,
     POOL_EPOCH,
@@ -198,6 +200,17 @@ class SharedMemory:
     def mark_ready(self) -> None:
         """From now on others may attach. The builder calls it last."""
         self.words[POOL_STATE] = STATE_READY
+
+    @property
+    def home(self) -> str:
+        """The instance's directory as last noted; "" when nobody has."""
+        return os.fsdecode(bytes(self.view[HOME_OFFSET:CONTROL_BYTES]).partition(b"\0")[0])
+
+    def note_home(self, directory: Path) -> None:
+        """Keep the instance's directory with the pool, so that a pool without instance can be told (stale_pools.py)."""
+        path = os.fsencode(directory)
+        if len(path) <= HOME_BYTES_MAX and path != os.fsencode(self.home):
+            self.view[HOME_OFFSET:CONTROL_BYTES] = path.ljust(CONTROL_BYTES - HOME_OFFSET, b"\0")
 
     def is_current(self) -> bool:
         """Whether this mapping still is the pool that others attach to: not closed, not unlinked, not replaced.

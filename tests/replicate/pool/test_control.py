@@ -15,6 +15,8 @@ SIZES = {
 }
 NO_WORDS = {
     "CONTROL_BYTES",
+    "HOME_OFFSET",  # in bytes
+    "HOME_BYTES_MAX",
     "CONTROL_WORDS",
     "CONTROL_STATE",  # the door's name for POOL_STATE
     "STATE_BUILDING",
