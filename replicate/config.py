@@ -315,3 +315,19 @@ def _check_combinations(config: Config, where: str) -> None:
     require_loopback(
         parse_address(config.receiver.listen, where=f"{where}: receiver.listen"), where=f"{where}: receiver.listen"
     )
+    for section in ("source", "receiver", "update"):
+        _check_metrics_listen(getattr(config, section).metrics_listen, f"{where}: {section}.metrics_listen")
+
+
+def _check_metrics_listen(text: str, where: str) -> None:
+    if not text:
+        return
+    address = parse_address(text, where=where)
+    if re.search(r":\d+\Z", text) is None:
+        raise ConfigurationError(f"{text!r} names no port", where=where, do="Write it like 127.0.0.1:9743")
+    if not address.is_loopback:
+        raise ConfigurationError(
+            f"{address} is not a loopback address, and metrics are given to everybody who asks",
+            where=where,
+            do="Use 127.0.0.1, [::1] or localhost (with a proxy of your own that knows who may ask)",
+        )
