@@ -7,6 +7,8 @@ How to drive it: see replicate/wire/connection.py. What it adds:
                                     link.send_restart(…) as soon as it is known from where
     Started(start, catalogue, …)    take over the catalogue; forget the parts if `discards_parts`
     BatchReceived, PartsReceived, LargeReceived             into the receive pool, in this order
+    (link.request_seed(…)           in the place of the restart, which then follows; and SeedBeingMade, SeedAnnounced,
+    SeedReceived, SeedComplete      link.acknowledge_seed(…) when it is written, link.seed_taken() when it is synced)
     HeartbeatReceived(heartbeat)    note the source's numbers; it is answered already
     link.report(progress, now)      at least once a second, and after each event that filled the pool
 
@@ -24,7 +26,7 @@ from typing import Final
 from crc32c import crc32c
 
 from receiver_server.flow import Flow
-from replicate.errors import GapError, InternalError
+from replicate.errors import GapError, InternalError, ReplicateError
 from replicate.journal.record import FrameBatch
 from replicate.limits import CATALOGUE_BYTES_MAX
 from replicate.vector import Chains, SynchronizationVector
@@ -36,12 +38,17 @@ from replicate.wire.event import (
     HeartbeatReceived,
     LargeReceived,
     PartsReceived,
+    SeedAnnounced,
+    SeedBeingMade,
+    SeedComplete,
+    SeedReceived,
     SourceIntroduced,
     Started,
 )
-from replicate.wire.introduction import check_hello, refusal
+from replicate.wire.introduction import check_hello, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
+    FEATURE_SEED,
     CatalogueChunk,
     CatalogueEnd,
     Data,
@@ -55,6 +62,13 @@ from replicate.wire.message import (
     Parts,
     RefuseCode,
     Restart,
+    SeedAck,
+    SeedChunk,
+    SeedDone,
+    SeedEnd,
+    SeedPreparing,
+    SeedRequest,
+    SeedStart,
     Start,
     Xoff,
     Xon,
@@ -104,6 +118,10 @@ class ReceiverLink(Link):
         self._decompressor = Decompressor()
         self._progress: ReceiverProgress | None = None
         self._restart: Restart | None = None
+        self.next_seed_offset = 0
+        """The only byte of the seed that may come next."""
+        self._seed_request: SeedRequest | None = None
+        self._seed: SeedStart | None = None
         self._unreported_bytes = 0
         self._told: tuple[int, int, int, int] | None = None
         self._told_bulk_bytes = 0
@@ -140,6 +158,29 @@ class ReceiverLink(Link):
         self.next_expected_seqno = next_seqno
         self.next_expected_part = next_part
         self._token = token
+
+    @property
+    def can_request_seed(self) -> bool:
+        """The source knows how to send one."""
+        return self.peer is not None and FEATURE_SEED in self.peer.features
+
+    def request_seed(self, request: SeedRequest) -> None:
+        """Ask for a seed (fields: see message.SeedRequest). InternalError out of turn, or of a source that can not."""
+        if not self.can_request_seed or self._restart is not None:
+            raise InternalError(f"a seed can not be asked for while {self.state.value}")
+        self._control += self._say(request)
+        self._seed_request, self._seed = request, None
+
+    def acknowledge_seed(self, offset: int) -> None:
+        """Everything before `offset` is written. InternalError above what has come."""
+        if offset > self.next_seed_offset:
+            raise InternalError(f"byte {offset} of the seed is acknowledged; {self.next_seed_offset} have come")
+        self._control += self._say(SeedAck(offset))
+
+    def seed_taken(self) -> None:
+        """The seed is whole and on the disk. InternalError before SeedComplete."""
+        assert self._seed is not None
+        self._control += self._say(SeedDone(self._seed.seed))
 
     def report(self, progress: ReceiverProgress, now: float) -> None:
         """Where the Update Process and the receive pool stand: decides XOFF and XON, and is what replies tell.
@@ -221,6 +262,7 @@ class ReceiverLink(Link):
         match message:
             case Hello():
                 check_hello(message, self.me, self.settings.known)
+                check_proven(message.introduction, self.settings.proven)
                 self._hello = message
                 events.append(SourceIntroduced(message.introduction))
             case Heartbeat():
@@ -240,6 +282,8 @@ class ReceiverLink(Link):
                 self._parts(message, events)
             case Large():
                 self._large(message, events)
+            case SeedPreparing() | SeedStart() | SeedChunk() | SeedEnd():
+                self._seed_heard(message, events)
             case _:
                 super()._heard(message, now, events)
 
@@ -273,6 +317,34 @@ class ReceiverLink(Link):
             self.next_expected_part = 0
             self._token = 0
         return Started(self._start, catalogue, discards)
+
+    def _seed_heard(self, message: SeedPreparing | SeedStart | SeedChunk | SeedEnd, events: list[Event]) -> None:
+        seed, wanted = self._seed, self._seed_request
+        if isinstance(message, SeedPreparing):
+            events.append(SeedBeingMade(message.done, message.pages))
+        elif isinstance(message, SeedStart):
+            goes_on = wanted is not None and (message.seed, message.offset) == (wanted.seed, wanted.offset)
+            if seed is not None or message.offset > message.file_bytes or not (goes_on or message.offset == 0):
+                raise refusal(RefuseCode.PROTOCOL, f"a seed from byte {message.offset} of {message.file_bytes}")
+            self._seed, self.next_seed_offset = message, message.offset
+            events.append(SeedAnnounced(message))
+        elif isinstance(message, SeedChunk):
+            offset, data = message.offset, message.data
+            if seed is None or offset > self.next_seed_offset or offset + len(data) > seed.file_bytes:
+                raise self._seed_gap(f"bytes {offset} to {offset + len(data)}")
+            if offset + len(data) <= self.next_seed_offset:
+                return  # came twice
+            data = data[self.next_seed_offset - offset :]
+            events.append(SeedReceived(self.next_seed_offset, data))
+            self.next_seed_offset += len(data)
+        else:
+            if seed is None or not self.next_seed_offset == seed.file_bytes == message.file_bytes:
+                raise self._seed_gap(f"the end after {message.file_bytes} bytes")
+            events.append(SeedComplete(message.file_bytes))
+
+    def _seed_gap(self, what: str) -> ReplicateError:
+        size = self._seed.file_bytes if self._seed is not None else 0
+        return refusal(RefuseCode.GAP, f"{what} of the seed came; next is byte {self.next_seed_offset} of {size}")
 
     def _data(self, message: Data, events: list[Event]) -> None:
         frames = self._unpacked(message)

@@ -8,6 +8,8 @@ How to drive it: see replicate/wire/connection.py. What it adds:
     link.can_send_bulk                  link.send_batch(…), send_parts(…), send_large(…): at most one, then write it out
     Acknowledged(reply, round_trip_s)   note the consumer's position
     SendingStopped, SendingResumed      for the log; can_send_bulk already knows
+    SeedRequested(request)              link.prepare_seed(…) while it is made, then link.start_seed(…); and
+    link.can_send_seed                  link.send_seed(…), until all is sent; SeedTaken: it is safe over there
     link.report(…)                      whenever our own position moved; heartbeats carry it
 
 Guarantees: what leaves is one gap-free sequence from the point agreed on; a batch out of order is refused before a byte
@@ -29,11 +31,22 @@ from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX
 from replicate.wire.compression import Compressor
 from replicate.wire.connection import Link, LinkSettings
-from replicate.wire.event import Acknowledged, Connected, Event, RestartRequested, SendingResumed, SendingStopped
-from replicate.wire.introduction import check_hello_reply, refusal
+from replicate.wire.event import (
+    Acknowledged,
+    Connected,
+    Event,
+    RestartRequested,
+    SeedAcknowledged,
+    SeedRequested,
+    SeedTaken,
+    SendingResumed,
+    SendingStopped,
+)
+from replicate.wire.introduction import check_hello_reply, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
+    SEED_WINDOW_BYTES,
     VERSION_MAX,
     VERSION_MIN,
     CatalogueChunk,
@@ -49,6 +62,13 @@ from replicate.wire.message import (
     Parts,
     RefuseCode,
     Restart,
+    SeedAck,
+    SeedChunk,
+    SeedDone,
+    SeedEnd,
+    SeedPreparing,
+    SeedRequest,
+    SeedStart,
     Start,
     Xoff,
     Xon,
@@ -85,6 +105,10 @@ class SourceLink(Link):
         self.acknowledged_bulk_bytes = 0
         self.last_reply: HeartbeatReply | None = None
         self.round_trip_s: float | None = None
+        self.next_seed_offset = 0
+        """The first byte of the seed file that has not been given to this link yet."""
+        self.acknowledged_seed_offset = 0
+        self._seed: SeedStart | None = None
         self._progress = SourceProgress()
         self._token = 0
         self._window_bytes = 0
@@ -182,6 +206,49 @@ class SourceLink(Link):
         self.sent_transactions += 1
         self.sent_bulk_bytes += len(frame) + BULK_OVERHEAD_BYTES
 
+    # The seed.
+
+    def prepare_seed(self, done: int, pages: int) -> None:
+        """Say how far the making is. InternalError when no seed was asked for, or it has been started."""
+        if self._seed is not None:
+            raise InternalError("a seed that is being sent is not being made")
+        self._control += self._say(SeedPreparing(done, pages))
+
+    def start_seed(self, start: SeedStart) -> None:
+        """Answer the request: the file's bytes follow from `start.offset` on. InternalError out of turn."""
+        if self._seed is not None or not 0 <= start.offset <= start.file_bytes:
+            raise InternalError(f"a seed was started twice, or at byte {start.offset} of {start.file_bytes}")
+        self._control += self._say(start)
+        self._seed = start
+        self.next_seed_offset = self.acknowledged_seed_offset = start.offset
+        self._end_seed()
+
+    @property
+    def can_send_seed(self) -> bool:
+        """True when one more chunk may be given: the last one has left, and the window is open."""
+        return (
+            self._seed is not None
+            and self.state is State.SEEDING
+            and not self._bulk
+            and self.next_seed_offset - self.acknowledged_seed_offset < SEED_WINDOW_BYTES
+        )
+
+    def send_seed(self, offset: int, data: bytes) -> None:
+        """Queue the bytes at `offset`, at most CHUNK_BYTES. InternalError when they are not next, or out of turn."""
+        seed = self._seed
+        end = offset + len(data)
+        if seed is None or not self.can_send_seed or offset != self.next_seed_offset or end > seed.file_bytes:
+            raise InternalError(f"seed bytes {offset} to {end}; next is {self.next_seed_offset}, {self.state.value}")
+        if not 0 < len(data) <= CHUNK_BYTES:
+            raise InternalError(f"a chunk of {len(data)} bytes; at most {CHUNK_BYTES} are allowed")
+        self._bulk.append(self._say(SeedChunk(offset, data)))
+        self.next_seed_offset = end
+        self._end_seed()
+
+    def _end_seed(self) -> None:
+        if self._seed is not None and self.next_seed_offset == self._seed.file_bytes:
+            self._bulk.append(self._say(SeedEnd(self._seed.file_bytes)))
+
     def _check_turn(self, size: int) -> None:
         if not self.can_send_bulk or not 0 < size <= BATCH_BYTES_MAX:
             raise InternalError(f"{size} bytes of bulk while {self.state.value}, {len(self._bulk)} messages waiting")
@@ -196,6 +263,7 @@ class SourceLink(Link):
         match message:
             case HelloReply():
                 version = check_hello_reply(message, self.me, self.settings.expected_peer, self.settings.known)
+                check_proven(message.introduction, self.settings.proven)
                 self._introduced(message.introduction, version, now)
                 self._beat_wanted = True
                 events.append(Connected(message.introduction))
@@ -207,12 +275,30 @@ class SourceLink(Link):
                 # Before START only the restart says what the receiver has, and nobody has checked that yet.
                 if self.next_send_seqno:
                     events.append(acknowledged)
+            case SeedRequest():
+                self._seed = None
+                events.append(SeedRequested(message))
+            case SeedAck(offset):
+                self._seed_acknowledged(offset, events)
+            case SeedDone(seed):
+                if self._seed is None or seed != self._seed.seed:
+                    raise refusal(RefuseCode.PROTOCOL, f"{self._peer_name()} has a seed that was not sent")
+                events.append(SeedTaken(seed))
             case Xoff(reason, free_bytes):
                 events.append(SendingStopped(reason, free_bytes))
             case Xon(free_bytes):
                 events.append(SendingResumed(free_bytes))
             case _:
                 super()._heard(message, now, events)
+
+    def _seed_acknowledged(self, offset: int, events: list[Event]) -> None:
+        if self._seed is None or offset > self.next_seed_offset:
+            raise refusal(
+                RefuseCode.PROTOCOL,
+                f"{self._peer_name()} acknowledges byte {offset} of the seed; {self.next_seed_offset} were sent",
+            )
+        self.acknowledged_seed_offset = max(self.acknowledged_seed_offset, offset)
+        events.append(SeedAcknowledged(offset))
 
     def _acknowledged(self, reply: HeartbeatReply, now: float) -> Acknowledged:
         self._confirmed(reply.received_bytes, now)

@@ -1,6 +1,6 @@
 """Messages to bytes and back. The bodies are msgpack throughout, so that any tool can read a recorded stream.
 
-Small messages are one flat array of their fields. The four that carry bulk have a head of fixed layout (still valid
+Small messages are one flat array of their fields. The five that carry bulk have a head of fixed layout (still valid
 msgpack: fixed-width integers, then one bin 32), so that decoding them allocates nothing that the peer could inflate.
 
 Guarantees: `decode` gives a message whose every field has its type and range, or raises ProtocolViolationError; what it
@@ -43,6 +43,13 @@ from replicate.wire.message import (
     Parts,
     Refuse,
     Restart,
+    SeedAck,
+    SeedChunk,
+    SeedDone,
+    SeedEnd,
+    SeedPreparing,
+    SeedRequest,
+    SeedStart,
     Start,
     Xoff,
     Xon,
@@ -124,6 +131,12 @@ _CHECKS: Final[dict[int, tuple[Callable[..., Message], tuple[Callable[[Any], Any
     MessageType.XON: (Xon, (_u64,)),
     MessageType.REFUSE: (Refuse, (_text, _text, _facts)),
     MessageType.BYE: (Bye, (_text,)),
+    MessageType.SEED_REQUEST: (SeedRequest, (_uuid, _uuid, _u64)),
+    MessageType.SEED_PREPARING: (SeedPreparing, (_u64, _u64)),
+    MessageType.SEED_START: (SeedStart, (_uuid, _u64, _u64, _u64)),
+    MessageType.SEED_END: (SeedEnd, (_u64,)),
+    MessageType.SEED_ACK: (SeedAck, (_u64,)),
+    MessageType.SEED_DONE: (SeedDone, (_uuid,)),
 }
 
 # The bulk heads: array header, u64 as cf, u32 as ce, a flag as c2/c3, and the head of a bin 32.
@@ -132,10 +145,11 @@ _DATA: Final = struct.Struct(">B BQ BQ BI BI B BI")
 _PARTS: Final = struct.Struct(">B BQ BQ BI BI BI B BI")
 _LARGE: Final = struct.Struct(">B BQ BQ BI BI")
 _CHUNK: Final = struct.Struct(">B BI BI")
+_SEED: Final = struct.Struct(">B BQ BI")
 _FLAGS: Final = {0xC2: False, 0xC3: True}
 
 
-def _bulk_head(message: Data | Parts | Large | CatalogueChunk) -> bytes:
+def _bulk_head(message: Data | Parts | Large | CatalogueChunk | SeedChunk) -> bytes:
     size = len(message.data)
     match message:
         case Data(first, last, count, raw, packed):
@@ -148,6 +162,8 @@ def _bulk_head(message: Data | Parts | Large | CatalogueChunk) -> bytes:
             return _LARGE.pack(0x94, 0xCF, seqno, 0xCF, token, 0xCE, parts, 0xC6, size)
         case CatalogueChunk(offset):
             return _CHUNK.pack(0x92, 0xCE, offset, 0xC6, size)
+        case SeedChunk(offset):
+            return _SEED.pack(0x92, 0xCF, offset, 0xC6, size)
 
 
 def _decode_data(body: bytes) -> Data:
@@ -186,11 +202,21 @@ def _decode_chunk(body: bytes) -> CatalogueChunk:
     return CatalogueChunk(offset, body[_CHUNK.size :])
 
 
+def _decode_seed(body: bytes) -> SeedChunk:
+    a, b, offset, c, size = _SEED.unpack_from(body)
+    if (a, b, c) != (0x92, 0xCF, 0xC6) or size != len(body) - _SEED.size:
+        _bad("the head of SEED_CHUNK")
+    if not size or offset + size > U64_MAX:
+        _bad("a chunk of a seed")
+    return SeedChunk(offset, body[_SEED.size :])
+
+
 _BULK: Final[dict[int, Callable[[bytes], Message]]] = {
     MessageType.DATA: _decode_data,
     MessageType.PARTS: _decode_parts,
     MessageType.LARGE: _decode_large,
     MessageType.CATALOGUE_CHUNK: _decode_chunk,
+    MessageType.SEED_CHUNK: _decode_seed,
 }
 
 
@@ -324,6 +350,16 @@ def _fields(message: Message) -> list[object]:
             return [_cut(code), _cut(text), _packed_facts(facts)]
         case Bye(reason):
             return [_cut(reason)]
+        case SeedRequest(request, seed, offset):
+            return [request, seed, offset]
+        case SeedPreparing(done, pages):
+            return [done, pages]
+        case SeedStart(seed, offset, size, seqno):
+            return [seed, offset, size, seqno]
+        case SeedEnd(number) | SeedAck(number):
+            return [number]
+        case SeedDone(seed):
+            return [seed]
         case _:
             raise InternalError(f"{type(message).__name__} is no small message")
 
@@ -332,7 +368,7 @@ def encode(message: Message) -> list[bytes]:
     """The wire frame of a message, in pieces (bulk is not copied). InternalError when a field can not be packed."""
     message_type = MESSAGE_TYPES[type(message)]
     try:
-        if isinstance(message, Data | Parts | Large | CatalogueChunk):
+        if isinstance(message, Data | Parts | Large | CatalogueChunk | SeedChunk):
             return pack_wire_frame(message_type, _bulk_head(message), message.data)
         return pack_wire_frame(message_type, msgpack.packb(_fields(message), use_bin_type=True))
     except (struct.error, ValueError, TypeError, OverflowError) as e:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from replicate.errors import ReplicateError
 from replicate.journal.record import FrameBatch
-from replicate.wire.message import Heartbeat, HeartbeatReply, Introduction, Restart, Start
+from replicate.wire.message import Heartbeat, HeartbeatReply, Introduction, Restart, SeedRequest, SeedStart, Start
 
 
 class CloseReason(Enum):
@@ -81,6 +81,28 @@ class Acknowledged:
     round_trip_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class SeedRequested:
+    """The receiver wants a seed first. Next: `SourceLink.prepare_seed` while it is made, then `start_seed`, or
+    `refuse`."""
+
+    request: SeedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SeedAcknowledged:
+    """The receiver has written the seed up to `offset`: `can_send_seed` may have become true."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTaken:
+    """The receiver has the whole seed on its disk. Next: forget the file, wait for RestartRequested."""
+
+    seed: bytes
+
+
 # At the receiver.
 
 
@@ -141,6 +163,36 @@ class HeartbeatReceived:
     heartbeat: Heartbeat
 
 
+@dataclass(frozen=True, slots=True)
+class SeedBeingMade:
+    """The source makes the seed that was asked for: `done` of its `pages`."""
+
+    done: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedAnnounced:
+    """The seed follows from `start.offset` on: what was asked for, or 0 (what is here of another one is void)."""
+
+    start: SeedStart
+
+
+@dataclass(frozen=True, slots=True)
+class SeedReceived:
+    """The next bytes of the seed. Next: write them, then `ReceiverLink.acknowledge_seed`."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SeedComplete:
+    """All of it has come. Next: sync it, then `ReceiverLink.seed_taken`."""
+
+    file_bytes: int
+
+
 Event: TypeAlias = (
     Closed
     | Connected
@@ -148,10 +200,17 @@ Event: TypeAlias = (
     | SendingStopped
     | SendingResumed
     | Acknowledged
+    | SeedRequested
+    | SeedAcknowledged
+    | SeedTaken
     | SourceIntroduced
     | Started
     | BatchReceived
     | PartsReceived
     | LargeReceived
     | HeartbeatReceived
+    | SeedBeingMade
+    | SeedAnnounced
+    | SeedReceived
+    | SeedComplete
 )

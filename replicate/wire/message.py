@@ -11,6 +11,14 @@
              <------------------------------ XOFF, XON
       BYE, REFUSE  <----------------------->             the last word of either side
 
+A receiver that is to be seeded asks for that first, before its restart (and only a source that can, by FEATURE_SEED):
+
+             <------------------------------ SEED_REQUEST   a seed; of this one I have so much already
+      SEED_PREPARING…, SEED_START --------->             it is being made; it is made, and begins here
+      SEED_CHUNK…, SEED_END --------------->             the bytes of the seed file
+             <------------------------------ SEED_ACK…   so much is written
+             <------------------------------ SEED_DONE   all of it is on the disk; from here on as if nothing had been
+
 Guarantees: no dictionary crosses a border; every type has a limit that is applied before its body is read.
 Refuses to know: bytes (codec.py, frame.py), who may say what when (state.py). Pure.
 """
@@ -36,11 +44,17 @@ VERSION_MAX: Final = 1
 """The versions of this protocol that this release speaks."""
 
 FEATURE_ZSTD: Final = "zstd"
-FEATURES: Final = (FEATURE_ZSTD,)
+FEATURE_SEED: Final = "seed-1"
+"""A source that can send a seed file of format 1 over the connection."""
+FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED)
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
 
 CHUNK_BYTES: Final = 256 * KIB
-"""Most bytes of catalogue in one CATALOGUE_CHUNK, so that a heartbeat never waits longer than that."""
+"""Most bytes of catalogue in one CATALOGUE_CHUNK (or of a seed in one SEED_CHUNK), so that a heartbeat never waits
+longer than that."""
+
+SEED_WINDOW_BYTES: Final = 16 * CHUNK_BYTES
+"""Most bytes of a seed on the way and not acknowledged: what the receiver may have to hold while its disk is slow."""
 
 BULK_OVERHEAD_BYTES: Final = 64
 """Counted for each bulk message besides its frames: what its record costs in a pool, so that small ones fit."""
@@ -70,6 +84,13 @@ class MessageType(IntEnum):
     XON = 13
     REFUSE = 14
     BYE = 15
+    SEED_REQUEST = 16
+    SEED_PREPARING = 17
+    SEED_START = 18
+    SEED_CHUNK = 19
+    SEED_END = 20
+    SEED_ACK = 21
+    SEED_DONE = 22
 
 
 _SMALL: Final = 4 * KIB
@@ -98,6 +119,13 @@ LIMITS: Final = OPENING_LIMITS | {
     int(MessageType.HEARTBEAT_REPLY): _SMALL,
     int(MessageType.XOFF): _SMALL,
     int(MessageType.XON): _SMALL,
+    int(MessageType.SEED_REQUEST): _SMALL,
+    int(MessageType.SEED_PREPARING): _SMALL,
+    int(MessageType.SEED_START): _SMALL,
+    int(MessageType.SEED_CHUNK): CHUNK_BYTES + _SMALL,
+    int(MessageType.SEED_END): _SMALL,
+    int(MessageType.SEED_ACK): _SMALL,
+    int(MessageType.SEED_DONE): _SMALL,
 }
 """The same, afterwards."""
 
@@ -115,6 +143,7 @@ class RefuseCode(StrEnum):
     WRONG_INSTANCE = "WRONG_INSTANCE"
     WRONG_ROLE = "WRONG_ROLE"
     NOT_AUTHORISED = "NOT_AUTHORISED"
+    NAME_NOT_PROVEN = "NAME_NOT_PROVEN"
     SECOND_SOURCE = "SECOND_SOURCE"
     SECONDARY_AHEAD = "SECONDARY_AHEAD"
     ROLLBACK_FIRST = "ROLLBACK_FIRST"
@@ -122,6 +151,7 @@ class RefuseCode(StrEnum):
     DIVERGED = "DIVERGED"
     GAP = "GAP"
     DAMAGED = "DAMAGED"
+    SEED_FAILED = "SEED_FAILED"
     INTERNAL = "INTERNAL"
 
 
@@ -322,6 +352,65 @@ class Bye:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class SeedRequest:
+    """The receiver asks for a seed. `request`: its own name for this wish (16 bytes), the same until it has been met.
+
+    `seed`: the snapshot of which it has the first `offset` bytes already; zeros and 0 when it has nothing.
+    """
+
+    request: bytes
+    seed: bytes
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedPreparing:
+    """The seed is being made: so many of its pages are."""
+
+    done: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedStart:
+    """The file `seed` of `file_bytes` stands at transaction `seqno`; its bytes from `offset` on follow."""
+
+    seed: bytes
+    offset: int
+    file_bytes: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedChunk:
+    """The bytes of the seed file at `offset`."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SeedEnd:
+    """All `file_bytes` have been sent."""
+
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedAck:
+    """The receiver has written everything before `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedDone:
+    """The receiver has all of `seed` on its disk; the source need not keep the file."""
+
+    seed: bytes
+
+
 Message: TypeAlias = (
     Hello
     | HelloReply
@@ -338,6 +427,13 @@ Message: TypeAlias = (
     | Xon
     | Refuse
     | Bye
+    | SeedRequest
+    | SeedPreparing
+    | SeedStart
+    | SeedChunk
+    | SeedEnd
+    | SeedAck
+    | SeedDone
 )
 
 MESSAGE_TYPES: Final[dict[type, MessageType]] = {
@@ -356,6 +452,13 @@ MESSAGE_TYPES: Final[dict[type, MessageType]] = {
     Xon: MessageType.XON,
     Refuse: MessageType.REFUSE,
     Bye: MessageType.BYE,
+    SeedRequest: MessageType.SEED_REQUEST,
+    SeedPreparing: MessageType.SEED_PREPARING,
+    SeedStart: MessageType.SEED_START,
+    SeedChunk: MessageType.SEED_CHUNK,
+    SeedEnd: MessageType.SEED_END,
+    SeedAck: MessageType.SEED_ACK,
+    SeedDone: MessageType.SEED_DONE,
 }
 
 assert set(MESSAGE_TYPES.values()) == set(MessageType)

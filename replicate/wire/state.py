@@ -43,6 +43,10 @@ class State(Enum):
     """Both know each other; the receiver has not said yet from where."""
     SEARCHING_FOR_RESTART = "searching for restart"
     """The receiver has said from where; the source looks whether it can."""
+    SEEDING = "sending the seed"
+    """The receiver has asked for a seed instead; it is made, then sent."""
+    SEEDED = "waiting until the seed is safe"
+    """The seed was sent whole; the receiver brings it to its disk."""
     STARTING = "sending catalogue"
     STREAMING = "streaming"
     STOPPED = "waiting for XON"
@@ -59,6 +63,7 @@ Move = tuple[Direction, MessageType]
 _LAST_WORDS: Final[dict[Move, State]] = {
     (direction, last): State.CLOSED for direction in Direction for last in (_M.BYE, _M.REFUSE)
 }
+_SEED: Final = (_M.SEED_PREPARING, _M.SEED_START, _M.SEED_CHUNK)
 _SOURCE_BEATS: Final = ((_SAY, _M.HEARTBEAT), (_HEAR, _M.HEARTBEAT_REPLY))
 _RECEIVER_BEATS: Final = ((_HEAR, _M.HEARTBEAT), (_SAY, _M.HEARTBEAT_REPLY))
 
@@ -73,7 +78,13 @@ TRANSITIONS: Final[dict[Role, dict[State, dict[Move, State]]]] = {
         State.GREETING: _LAST_WORDS | {(_HEAR, _M.HELLO_REPLY): State.WAITING_FOR_RESTART},
         State.WAITING_FOR_RESTART: _LAST_WORDS
         | _stay(State.WAITING_FOR_RESTART, *_SOURCE_BEATS)
-        | {(_HEAR, _M.RESTART): State.SEARCHING_FOR_RESTART},
+        | {(_HEAR, _M.RESTART): State.SEARCHING_FOR_RESTART, (_HEAR, _M.SEED_REQUEST): State.SEEDING},
+        State.SEEDING: _LAST_WORDS
+        | _stay(State.SEEDING, *_SOURCE_BEATS, (_HEAR, _M.SEED_ACK), *((_SAY, seed) for seed in _SEED))
+        | {(_SAY, _M.SEED_END): State.SEEDED},
+        State.SEEDED: _LAST_WORDS
+        | _stay(State.SEEDED, *_SOURCE_BEATS, (_HEAR, _M.SEED_ACK))
+        | {(_HEAR, _M.SEED_DONE): State.WAITING_FOR_RESTART},
         State.SEARCHING_FOR_RESTART: _LAST_WORDS
         | _stay(State.SEARCHING_FOR_RESTART, *_SOURCE_BEATS)
         | {(_SAY, _M.START): State.STARTING},
@@ -91,7 +102,13 @@ TRANSITIONS: Final[dict[Role, dict[State, dict[Move, State]]]] = {
         State.GREETING: _LAST_WORDS | {(_SAY, _M.HELLO_REPLY): State.WAITING_FOR_RESTART},
         State.WAITING_FOR_RESTART: _LAST_WORDS
         | _stay(State.WAITING_FOR_RESTART, *_RECEIVER_BEATS)
-        | {(_SAY, _M.RESTART): State.SEARCHING_FOR_RESTART},
+        | {(_SAY, _M.RESTART): State.SEARCHING_FOR_RESTART, (_SAY, _M.SEED_REQUEST): State.SEEDING},
+        State.SEEDING: _LAST_WORDS
+        | _stay(State.SEEDING, *_RECEIVER_BEATS, (_SAY, _M.SEED_ACK), *((_HEAR, seed) for seed in _SEED))
+        | {(_HEAR, _M.SEED_END): State.SEEDED},
+        State.SEEDED: _LAST_WORDS
+        | _stay(State.SEEDED, *_RECEIVER_BEATS, (_SAY, _M.SEED_ACK))
+        | {(_SAY, _M.SEED_DONE): State.WAITING_FOR_RESTART},
         State.SEARCHING_FOR_RESTART: _LAST_WORDS
         | _stay(State.SEARCHING_FOR_RESTART, *_RECEIVER_BEATS)
         | {(_HEAR, _M.START): State.STARTING},

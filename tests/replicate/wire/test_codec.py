@@ -33,6 +33,13 @@ from replicate.wire.message import (
     Parts,
     Refuse,
     Restart,
+    SeedAck,
+    SeedChunk,
+    SeedDone,
+    SeedEnd,
+    SeedPreparing,
+    SeedRequest,
+    SeedStart,
     Start,
     Xoff,
     Xon,
@@ -71,6 +78,13 @@ MESSAGES = st.one_of(
     st.builds(Xon, U64),
     st.builds(Refuse, TEXT, TEXT, FACTS.map(tuple)),
     st.builds(Bye, TEXT),
+    st.builds(SeedRequest, UUID, UUID, U64),
+    st.builds(SeedPreparing, U64, U64),
+    st.builds(SeedStart, UUID, U64, U64, U64),
+    st.builds(SeedChunk, st.integers(0, 2**63), BULK),
+    st.builds(SeedEnd, U64),
+    st.builds(SeedAck, U64),
+    st.builds(SeedDone, UUID),
 )  # fmt: skip
 
 WHO_ONE = Introduction(b"n" * 16, b"i" * 16, "oslo", "secondary", 1, "0.1")
@@ -90,6 +104,13 @@ EXAMPLES: list[Message] = [
     Xon(6),
     Refuse("GAP", "text", (("expected", 5), ("name", "x"))),
     Bye("stop"),
+    SeedRequest(b"r" * 16, b"s" * 16, 7),
+    SeedPreparing(3, 9),
+    SeedStart(b"s" * 16, 7, 2**40, 99),
+    SeedChunk(2**33, b"pages"),
+    SeedEnd(2**40),
+    SeedAck(2**33),
+    SeedDone(b"s" * 16),
 ]
 
 
