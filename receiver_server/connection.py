@@ -18,6 +18,7 @@ import trio
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from receiver_server.position import Parts, Reference
+from replicate.authenticate import Authenticated
 from replicate.drive import Drive
 from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
 from replicate.introduce import introduction
@@ -66,15 +67,17 @@ class _Waiting:
 class Connection:
     """One connection. `run` it once."""
 
-    def __init__(self, receiver: Receiver, stream: trio.SocketStream, where: str) -> None:
-        """Takes over `stream`; `where` is the peer's address."""
+    def __init__(self, receiver: Receiver, peer: Authenticated, where: str, hello_by: float) -> None:
+        """Takes over the peer's stream; `where` is its address, `hello_by` (trio's clock) the end of its time to say
+        who it is."""
         self.receiver = receiver
         self.log = receiver.log.bind(where=where)
         config = receiver.settings
         settings = LinkSettings(
             heartbeat_period_s=config.heartbeat_period_s,
             dead_after_s=config.dead_after_s,
-            hello_timeout_s=config.hello_timeout_s,
+            hello_timeout_s=max(0.001, hello_by - trio.current_time()),
+            proven=peer.names,
             frame_progress_s=min(FRAME_PROGRESS_S_MAX, config.dead_after_s),
             pool_bytes=receiver.pool.memory.bytes,
             xoff_percent=config.xoff_percent,
@@ -82,7 +85,9 @@ class Connection:
         )
         me = introduction(receiver.instance, config.heartbeat_period_s)
         self.link = ReceiverLink(settings, me, trio.current_time(), time.time_ns())
-        self.drive = Drive(self.link, stream, self._event, before_tick=self.report, before_read=self._wait_for_room)
+        self.drive = Drive(
+            self.link, peer.stream, self._event, before_tick=self.report, before_read=self._wait_for_room
+        )
         self.gone = trio.Event()
         """The connection is closed, and writes into the pool no more."""
         self.is_streaming = False

@@ -21,8 +21,10 @@ import trio
 
 from receiver_server.connection import Connection
 from receiver_server.figures import figures, why_not_ready
+from receiver_server.gate import Gate
 from receiver_server.position import Parts, Reference, find_applied, find_reference
-from replicate.config import Address, parse_address, require_loopback
+from replicate.authenticate import Authenticated, Authenticator
+from replicate.config import Address, parse_address
 from replicate.daemon import DaemonContext
 from replicate.errors import (
     AlreadyExistsError,
@@ -49,8 +51,7 @@ LOOK_S: Final = 0.25
 POOL_LOOK_S: Final = 5.0
 ALARM_PERIOD_S: Final = 10.0
 UPDATE_DEAD_AFTER_S: Final = 5.0
-CONNECTIONS_MAX: Final = 32
-"""More at once are closed unheard; each has `hello_timeout_s` to say who it is."""
+EXPIRY_LOOK_S: Final = 86_400.0
 WAITING: Final = "waiting for a connection"
 _UNUSABLE: Final = (PoolReplacedError, TryAgainError, DamagedError, FormatUnknownError, WrongInstanceError)
 
@@ -64,10 +65,15 @@ async def serve(context: DaemonContext) -> None:
             where=str(instance.path),
             do="Run the Receiver Server on the secondary",
         )
+    wanted = parse_address(context.config.receiver.listen, where="receiver.listen")
+    authenticator = Authenticator(instance, context.config, lambda error: certificate_trouble(context, error))
+    authenticator.check(wanted, where="receiver.listen", is_receiver=True)
     listeners, address = await listen(context.config.receiver.listen)
     try:
-        with closing(Receiver(context, instance, await _open_pool(context, instance))) as receiver:
-            await receiver.run(listeners, address)
+        with closing(authenticator):
+            pool = await _open_pool(context, instance)
+            with closing(Receiver(context, instance, pool, authenticator, authenticator.needs_tls(wanted))) as receiver:
+                await receiver.run(listeners, address)
     finally:
         for listener in listeners:
             await trio.aclose_forcefully(listener)
@@ -76,7 +82,6 @@ async def serve(context: DaemonContext) -> None:
 async def listen(text: str) -> tuple[list[trio.SocketListener], Address]:
     """Listeners at HOST:PORT, and the address as it was bound. AlreadyExistsError when somebody listens there."""
     wanted = parse_address(text, where="receiver.listen")
-    require_loopback(wanted, where="receiver.listen")
     # One address only: port 0 would give localhost's two families a port each.
     host = "127.0.0.1" if wanted.host == "localhost" else wanted.host
     try:
@@ -122,8 +127,10 @@ async def _open_pool(context: DaemonContext, instance: Instance) -> ReceivePool:
 class Receiver:
     """The daemon between connections."""
 
-    def __init__(self, context: DaemonContext, instance: Instance, pool: ReceivePool) -> None:
-        """Takes over `pool`."""
+    def __init__(
+        self, context: DaemonContext, instance: Instance, pool: ReceivePool, authenticator: Authenticator, is_tls: bool
+    ) -> None:
+        """Takes over `pool`. `is_tls`: whether connections speak TLS."""
         self.context = context
         self.instance = instance
         self.pool = pool
@@ -151,9 +158,13 @@ class Receiver:
         self.source_name = ""
         self._listen = ""
         self._state = WAITING
-        self._connections = 0
+        self._gate = Gate(self.settings.connections_max, self.settings.connections_per_address_max)
+        self._authenticator = authenticator
+        self._is_tls = is_tls
+        self._unheard: set[trio.CancelScope] = set()
         self._applied_seqno = pool.applied_seqno
         self._started_s = trio.current_time()
+        self._next_expiry_look_s = self._started_s
         self._next_alarm_s = self._started_s + UPDATE_DEAD_AFTER_S
         self._next_pool_look_s = self._started_s
         self._pool_lock = trio.Lock()
@@ -179,6 +190,8 @@ class Receiver:
                     connections.start_soon(self._accept, listeners, connections, accepting)
                     await self.context.stop_requested.wait()
                     accepting.cancel()
+                    for scope in self._unheard:
+                        scope.cancel()
                 nursery.cancel_scope.cancel()
         finally:
             self.context.figures = no_figures
@@ -199,21 +212,44 @@ class Receiver:
         except OSError:
             await trio.aclose_forcefully(stream)
             return
-        if self._connections >= CONNECTIONS_MAX:
-            self.refused["TOO_MANY"] += 1
+        where = f"{host}:{port}"
+        refusal = self._gate.enter(host)
+        if refusal:
+            self.refused[refusal] += 1
             self.repetitions.line(
-                self.log.warning, trio.current_time(), "connection closed unheard", host, where=f"{host}:{port}",
-                connections=self._connections,
+                self.log.warning, trio.current_time(), "connection closed unheard", host, refusal, where=where,
+                reason=refusal, connections=self._gate.connections,
             )  # fmt: skip
             await trio.aclose_forcefully(stream)
             return
-        self._connections += 1
         try:
-            connection = Connection(self, stream, f"{host}:{port}")
-            connection.say("connection made", host)
-            await connection.run()
+            hello_by = trio.current_time() + self.settings.hello_timeout_s
+            peer = await self._authenticate(stream, host, where, hello_by)
+            if peer is not None:
+                connection = Connection(self, peer, where, hello_by)
+                connection.say("connection made", host)
+                await connection.run()
         finally:
-            self._connections -= 1
+            self._gate.leave(host)
+
+    async def _authenticate(
+        self, stream: trio.SocketStream, host: str, where: str, hello_by: float
+    ) -> Authenticated | None:
+        """None when the peer was not let in, or the stop came meanwhile; the connection is closed then."""
+        with trio.CancelScope() as scope:
+            self._unheard.add(scope)
+            try:
+                return await self._authenticator.source(stream, is_tls=self._is_tls, deadline=hello_by)
+            except ReplicateError as error:
+                reason = str(error.facts.get("reason", error.code))
+                self.refused[reason] += 1
+                self.repetitions.line(
+                    self.log.warning, trio.current_time(), "connection refused", host, reason, where=where,
+                    reason=reason, error=str(error), code=error.code,
+                )  # fmt: skip
+            finally:
+                self._unheard.discard(scope)
+        return None
 
     # What a connection asks and tells.
 
@@ -327,6 +363,10 @@ class Receiver:
                 self._next_pool_look_s = now_s + POOL_LOOK_S
                 if not self.pool.is_current():
                     await self._pool_is_gone()
+            if now_s >= self._next_expiry_look_s:
+                self._next_expiry_look_s = now_s + EXPIRY_LOOK_S
+                for text in self._authenticator.expiry(time.time()):
+                    self.log.warning("certificate expires", what=text)
             self.pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=self.active is not None)
             if self.must_begin_anew:
                 await self._begin_anew()

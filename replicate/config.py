@@ -20,16 +20,19 @@ from typing import Any, Final, cast
 
 from replicate.errors import ConfigurationError, PermissionRefusedError
 from replicate.limits import DEFAULT_PORT, KIB, MIB
+from replicate.peer_authority import parse_allow
 from replicate.settings import (
     GIB,
     ApplicationConfig,
     DaemonConfig,
     JournalConfig,
     LogConfig,
+    LoopbackConfig,
     ReceiverConfig,
     Scalar,
     Setting,
     SourceConfig,
+    TlsConfig,
     UpdateConfig,
 )
 
@@ -64,6 +67,8 @@ class Config:
     source: SourceConfig = field(default_factory=SourceConfig)
     receiver: ReceiverConfig = field(default_factory=ReceiverConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    loopback: LoopbackConfig = field(default_factory=LoopbackConfig)
     daemon: DaemonConfig = field(default_factory=DaemonConfig)
     log: LogConfig = field(default_factory=LogConfig)
     application: ApplicationConfig = field(default_factory=ApplicationConfig)
@@ -186,16 +191,6 @@ def parse_address(text: str, *, where: str) -> Address:
     return Address(match[1] or match[2], port)
 
 
-def require_loopback(address: Address, *, where: str) -> None:
-    """Plain TCP never leaves the machine: anybody on the way could read and change it."""
-    if not address.is_loopback:
-        raise ConfigurationError(
-            f"{address} is not a loopback address, and the stream is not encrypted",
-            where=where,
-            do="Use 127.0.0.1, [::1] or localhost (with a tunnel of your own to reach another host)",
-        )
-
-
 def _unknown(key: str, where: str) -> ConfigurationError:
     section, _, name = key.partition(".")
     if name and section in SECTIONS:
@@ -312,9 +307,8 @@ def _check_combinations(config: Config, where: str) -> None:
             where=where,
             do="Raise cap_bytes or lower segment_bytes",
         )
-    require_loopback(
-        parse_address(config.receiver.listen, where=f"{where}: receiver.listen"), where=f"{where}: receiver.listen"
-    )
+    parse_address(config.receiver.listen, where=f"{where}: receiver.listen")
+    parse_allow(config.receiver.allow, where=f"{where}: receiver.allow")
     for section in ("source", "receiver", "update"):
         _check_metrics_listen(getattr(config, section).metrics_listen, f"{where}: {section}.metrics_listen")
 

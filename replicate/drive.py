@@ -43,7 +43,7 @@ class Drive:
     def __init__(
         self,
         link: Link,
-        stream: trio.SocketStream,
+        stream: trio.abc.HalfCloseableStream,
         on_event: Callable[[Event], None],
         *,
         before_write: Callable[[], None] = _nothing,

@@ -269,6 +269,13 @@ class ProtocolViolationError(PeerError):
     code = "PROTOCOL"
 
 
+class NotAuthenticatedError(PeerError):
+    """The peer has not proven who it is, or is nobody whom we let in; `facts['reason']` says why (peer_authority.py).
+    Nothing that it sent was taken as a message."""
+
+    code = "NOT_AUTHENTICATED"
+
+
 class WrongNetworkError(PeerError):
     """The peer belongs to another network."""
 

@@ -50,6 +50,8 @@ _KINDS: Final = (
     Kind("PEER_PAUSED", "warning", "A peer has asked for a pause (XOFF), because its receive pool is full."),
     Kind("PEER_NOT_APPLYING", "warning", "The Update Process of a peer does not run there, so nothing is applied."),
     Kind("NO_SOURCE", "warning", "The Receiver Server runs, and no source is connected."),
+    Kind("CERTIFICATE_EXPIRED", "error", "A certificate has expired, and no peer accepts it."),
+    Kind("CERTIFICATE_EXPIRES", "warning", "A certificate expires soon (tls.warn_days)."),
     Kind("BARRIER_HELD", "info", "A compare or a digest holds the Update Process for a moment."),
     Kind("NO_REGION", "info", "The instance has no region yet."),
     Kind("NO_PEER", "info", "The primary has no peer yet, so it sends to nobody."),

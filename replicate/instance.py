@@ -317,13 +317,15 @@ class Instance:
         with self._changing() as content:
             self._store(replace(content, regions=tuple(r for r in content.regions if r.name != name)))
 
-    def register_peer(self, name: str, host: str, port: int, *, replace_address: bool = False) -> PeerEntry:
+    def register_peer(
+        self, name: str, host: str, port: int, *, certificate: str = "", replace_address: bool = False
+    ) -> PeerEntry:
         """Enter a consumer. A known one with the same address is no error; with another one it is AlreadyExistsError,
         unless `replace_address`. A running Source Server keeps the connection that it has; its next one goes there."""
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path))
-            entry = PeerEntry(name, host, port)
+            entry = PeerEntry(name, host, port, certificate)
             known = next((p for p in content.peers if p.name == name), entry)
             if known != entry and not replace_address:
                 raise AlreadyExistsError(

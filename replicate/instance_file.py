@@ -57,11 +57,18 @@ class RegionEntry:
 
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
-    """A registered consumer of this instance's journal, and where its Receiver Server listens."""
+    """A registered consumer of this instance's journal, and where its Receiver Server listens. `certificate`: the name
+    in its certificate, "" when that is its own."""
 
     name: str
     host: str
     port: int
+    certificate: str = ""
+
+    @property
+    def certificate_name(self) -> str:
+        """The name that its certificate must bear, where TLS is spoken."""
+        return self.certificate or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,10 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
             {"id": r.region_id, "name": r.name, "uuid": str(uuid.UUID(bytes=r.uuid)), "path": str(r.path)}
             for r in content.regions
         ],
-        "peers": [{"name": p.name, "host": p.host, "port": p.port} for p in content.peers],
+        "peers": [
+            {"name": p.name, "host": p.host, "port": p.port} | ({"certificate": p.certificate} if p.certificate else {})
+            for p in content.peers
+        ],
     }
 
 
@@ -161,7 +171,8 @@ def decode(raw: bytes, where: str) -> InstanceFile:
                 for r in facts["regions"]
             ),
             peers=tuple(
-                PeerEntry(check_name(p["name"], "peer"), str(p["host"]), int(p["port"])) for p in facts["peers"]
+                PeerEntry(check_name(p["name"], "peer"), str(p["host"]), int(p["port"]), str(p.get("certificate", "")))
+                for p in facts["peers"]
             ),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:

@@ -142,7 +142,16 @@ class ReceiverConfig:
 
     listen: str = _setting(
         f"127.0.0.1:{DEFAULT_PORT}",
-        "HOST:PORT to wait on for the source; port 0 takes a free one and reports it. Loopback only.",
+        "HOST:PORT to wait on for the source; port 0 takes a free one and reports it. Not on loopback: TLS only.",
+    )
+    allow: str = _setting(
+        "",
+        "The instances that may send to this one, separated by commas; NAME=CERTIFICATE-NAME where the certificate "
+        "bears another name. Needed for TLS; '' on loopback: any that holds the key.",
+    )
+    connections_max: int = _setting(32, "Most connections at once; more are closed unheard.", least=1, most=10_000)
+    connections_per_address_max: int = _setting(
+        16, "Most connections at once from one address; more are closed unheard.", least=1, most=10_000
     )
     pool_bytes: int = _setting(
         POOL_BYTES_DEFAULT,
@@ -194,6 +203,32 @@ class UpdateConfig:
     )
     statistics_period_s: float = _setting(
         300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """[tls]"""
+
+    ca: str = _setting(
+        "tls/ca.pem", "The CA's certificate, which those of all peers must bear; relative to the instance's directory."
+    )
+    certificate: str = _setting("tls/certificate.pem", "This instance's certificate.")
+    key: str = _setting("tls/key.pem", "Its private key: mode 0600, ours or root's, no symbolic link.")
+    warn_days: int = _setting(
+        30, "status and log warn when a certificate ends within this time.", unit="days", least=0, most=3650
+    )
+    loopback: bool = _setting(False, "Whether connections on loopback speak TLS too (set it on both sides).")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopbackConfig:
+    """[loopback]"""
+
+    key_file: str = _setting(
+        "",
+        "Key that both sides of a plain loopback connection prove, mode 0600; '' for one that instances of one user "
+        "share by themselves.",
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from replicate.authenticate import Authenticated
 from replicate.drive import Drive
 from replicate.errors import DamagedError, JournalIOError, JournalMissingError, PoolReplacedError, ReplicateError
 from replicate.introduce import introduction
@@ -59,22 +60,23 @@ class Piece:
 class Connection:
     """One connection. `run` it once."""
 
-    def __init__(self, source: Source, stream: trio.SocketStream) -> None:
-        """Takes over `stream`."""
+    def __init__(self, source: Source, peer: Authenticated, hello_by: float) -> None:
+        """Takes over the peer's stream. `hello_by` (trio's clock): when the peer's hello must be here."""
         self.source = source
         config = source.settings
         settings = LinkSettings(
             heartbeat_period_s=config.heartbeat_period_s,
             dead_after_s=config.dead_after_s,
-            hello_timeout_s=config.connect_timeout_s,
+            hello_timeout_s=max(0.001, hello_by - trio.current_time()),
             frame_progress_s=min(FRAME_PROGRESS_S_MAX, config.dead_after_s),
             expected_peer=source.peer_name,
+            proven=peer.names,
             compression=config.compression,
         )
         me = introduction(source.instance, config.heartbeat_period_s)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
-            self.link, stream, self._event, before_write=self._send_next, before_tick=self._report_progress
+            self.link, peer.stream, self._event, before_write=self._send_next, before_tick=self._report_progress
         )
         self._streaming = trio.Event()
         self._agreed: Agreed | None = None

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import trio
 
+from replicate.authenticate import Authenticated, Authenticator
+from replicate.config import Address
 from replicate.consumers import Consumer, read_consumer, write_consumer
 from replicate.daemon import DaemonContext
 from replicate.door import Door
@@ -48,18 +50,23 @@ from source_server.retry import Retry, Tries
 PRUNE_PERIOD_S: Final = 10.0
 CONSUMER_PERIOD_S: Final = 1.0
 """A consumer's position is stored at most this often: an older one only keeps more journal."""
+EXPIRY_LOOK_S: Final = 86_400.0
 WAITING: Final = "waiting for a connection"
+BRIEF_REASONS: Final = ("CUT", "HELLO_TIMEOUT", "KEY_MISSING")
+"""Why an opening fails while the peer is only being stopped or started."""
 
 
 async def serve(context: DaemonContext, peer: str) -> None:
     """Run until the stop is requested. Raises what opening the instance raises, and damage in our own journal."""
     instance = Instance.open(context.instance_path)
-    instance.peer(peer)
+    entry = instance.peer(peer)
+    authenticator = Authenticator(instance, context.config, lambda error: certificate_trouble(context, error))
+    authenticator.check(Address(entry.host, entry.port), where=f"peer {peer}", is_receiver=False)
     while True:
         door = await trio.to_thread.run_sync(open_door, instance)
         try:
             with closing(Doorbell.claim(door.pool, instance.run_directory)) as doorbell:
-                await Source(context, instance, door, doorbell, peer).run()
+                await Source(context, instance, door, doorbell, peer, authenticator).run()
             return
         except* PoolReplacedError:
             # Somebody has recovered the instance: what we had mapped is nobody's any more.
@@ -68,17 +75,29 @@ async def serve(context: DaemonContext, peer: str) -> None:
             close_door(door)
 
 
+def certificate_trouble(context: DaemonContext, error: ReplicateError) -> None:
+    """Changed certificates can not be used; the old ones stay in force."""
+    context.log.error("certificate not reloaded", error=str(error), code=error.code)
+
+
 class Source:
     """The daemon between connections: what it knows of its consumer, and when it tries again."""
 
     def __init__(
-        self, context: DaemonContext, instance: Instance, door: Door, doorbell: Doorbell, peer_name: str
+        self,
+        context: DaemonContext,
+        instance: Instance,
+        door: Door,
+        doorbell: Doorbell,
+        peer_name: str,
+        authenticator: Authenticator,
     ) -> None:
         self.context = context
         self.instance = instance
         self.door = door
         self.doorbell = doorbell
         self.peer_name = peer_name
+        self.authenticator = authenticator
         self.settings = context.config.source
         self.log = context.log.bind(peer=peer_name)
         self.words = door.words
@@ -149,25 +168,41 @@ class Source:
         entry = self.instance.peer(self.peer_name)
         where = f"[{entry.host}]:{entry.port}" if ":" in entry.host else f"{entry.host}:{entry.port}"
         self._load_consumer()
-        stream: trio.SocketStream | None = None
+        peer: Authenticated | None = None
+        hello_by = trio.current_time() + self.settings.connect_timeout_s
         with trio.CancelScope() as self._connecting:
             if self.context.stop_requested.is_set():
                 return None
             try:
-                with trio.fail_after(self.settings.connect_timeout_s):
+                with trio.fail_at(hello_by):
                     stream = await trio.open_tcp_stream(entry.host, entry.port)
             except (OSError, trio.TooSlowError) as error:
                 text = str(error) or f"not within {self.settings.connect_timeout_s:g} s"
                 return PeerUnreachableError(
                     f"nobody answers: {text}", where=where, do="There: replicate receiver start"
                 )
-        if stream is None:
+            try:
+                peer = await self.authenticator.receiver(stream, entry, deadline=hello_by)
+            except ReplicateError as error:
+                return self._not_let_in(error, where)
+        if peer is None:
             return None
         self.say("connection made", where, where=where)
-        connection = Connection(self, stream)
+        connection = Connection(self, peer, hello_by)
         closed = await connection.run()
+        if closed.reason is CloseReason.CONNECTION_LOST and (alert := peer.alert) is not None:
+            return self._not_let_in(alert, where)
         self._closed(closed, connection.has_streamed)
         return closed.error
+
+    def _not_let_in(self, error: ReplicateError, where: str) -> ReplicateError:
+        """Either side does not let the other in: trying quickly again will not help, unless the peer was only away."""
+        reason = str(error.facts.get("reason", error.code))
+        self.say("connection refused", where, reason, is_warning=True, where=where, reason=reason, error=str(error),
+                 code=error.code)  # fmt: skip
+        if reason not in BRIEF_REASONS:
+            self.retry.refused()
+        return error
 
     def _closed(self, closed: Closed, has_streamed: bool) -> None:
         self.round_trip_s = None
@@ -347,7 +382,12 @@ class Source:
     # House-keeping.
 
     async def _keep_house(self) -> None:
+        next_expiry_look_s = trio.current_time()
         while True:
+            if trio.current_time() >= next_expiry_look_s:
+                next_expiry_look_s = trio.current_time() + EXPIRY_LOOK_S
+                for text in self.authenticator.expiry(time.time()):
+                    self.log.warning("certificate expires", what=text)
             await trio.sleep(CONSUMER_PERIOD_S)
             if self.consumer != (self._stored or Consumer(self.peer_name)):
                 await self.store_consumer()

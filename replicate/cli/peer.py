@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import Noun, columns, emit, open_instance
-from replicate.config import parse_address, require_loopback
+from replicate.config import parse_address
 from replicate.daemon_files import DaemonFiles
 from replicate.errors import AlreadyRunningError
 
@@ -24,14 +24,22 @@ def peer() -> None:
 @peer.command()
 @click.argument("name")
 @click.argument("address", metavar="HOST:PORT")
-@click.option("--replace", is_flag=True, help="Change the address of a registered peer.")
-def add(name: str, address: str, replace: bool) -> None:
-    """Register NAME, whose Receiver Server listens at HOST:PORT. The journal is kept for it from now on."""
+@click.option("--certificate", default="", metavar="NAME", help="The name in its certificate, if that is not NAME.")
+@click.option("--replace", is_flag=True, help="Change the address (or certificate name) of a registered peer.")
+def add(name: str, address: str, certificate: str, replace: bool) -> None:
+    """Register NAME, whose Receiver Server listens at HOST:PORT. The journal is kept for it from now on.
+
+    Another host is reached by TLS only, so this instance needs its certificate first.
+    """
     opened = open_instance()
     where = parse_address(address, where="HOST:PORT")
-    require_loopback(where, where="HOST:PORT")
+    if not where.is_loopback:
+        from replicate.tls import TlsFiles, require_identity
+
+        files = TlsFiles.of(opened.path, opened.config.tls)
+        require_identity(files, opened.name, where="HOST:PORT", wanted_for=str(where))
     known = next((entry for entry in opened.peers if entry.name == name), None)
-    entry = opened.register_peer(name, where.host, where.port, replace_address=replace)
+    entry = opened.register_peer(name, where.host, where.port, certificate=certificate, replace_address=replace)
     emit(entry, _added(opened, known, entry))
 
 

@@ -19,6 +19,11 @@ listen_option = click.option(
 )
 
 
+allow_option = click.option(
+    "--allow", metavar="NAME,…", help="The instances that may send to this one; sets receiver.allow."
+)
+
+
 @click.group(cls=Noun)
 def receiver() -> None:
     """The Receiver Server, which takes the stream of a source into the receive pool."""
@@ -26,18 +31,20 @@ def receiver() -> None:
 
 @receiver.command()
 @listen_option
+@allow_option
 @daemons.timeout_option("How long it may take until it serves.")
 @daemons.set_option
-def start(listen: str | None, timeout_s: float | None, assignments: tuple[str, ...]) -> None:
+def start(listen: str | None, allow: str | None, timeout_s: float | None, assignments: tuple[str, ...]) -> None:
     """Start it in the background; returns when it serves."""
-    VERBS.start(daemons.overrides(assignments, receiver__listen=listen), timeout_s)
+    VERBS.start(daemons.overrides(assignments, receiver__listen=listen, receiver__allow=allow), timeout_s)
 
 
 @receiver.command()
 @listen_option
+@allow_option
 @daemons.set_option
 @daemons.ready_fd_option
-def run(listen: str | None, assignments: tuple[str, ...], ready_fd: int | None) -> None:
+def run(listen: str | None, allow: str | None, assignments: tuple[str, ...], ready_fd: int | None) -> None:
     """Run it in the foreground (for systemd: Type=notify)."""
 
     async def serve(context: DaemonContext) -> None:
@@ -45,7 +52,7 @@ def run(listen: str | None, assignments: tuple[str, ...], ready_fd: int | None) 
 
         await serve_receiver(context)
 
-    VERBS.run(daemons.overrides(assignments, receiver__listen=listen), ready_fd, serve)
+    VERBS.run(daemons.overrides(assignments, receiver__listen=listen, receiver__allow=allow), ready_fd, serve)
 
 
 @receiver.command()

@@ -51,7 +51,8 @@ class LinkSettings:
     """What an operator may set. Seconds; `dead_after_s` is at least two heartbeat periods (of either side).
 
     `expected_peer`: the name that the peer must bear (source only). `known`: instances on record, whose names nobody
-    else may bear. `compression`: "none" or "zstd", used when the peer can (source only). `xoff_percent`, `xon_percent`,
+    else may bear. `proven`: the names that the peer has proven to bear, of which its hello must say one (None: nobody
+    has asked). `compression`: "none" or "zstd", used when the peer can (source only). `xoff_percent`, `xon_percent`,
     `pool_bytes`: of the receive pool (receiver only).
     """
 
@@ -61,6 +62,7 @@ class LinkSettings:
     frame_progress_s: float = 20.0
     expected_peer: str | None = None
     known: tuple[KnownInstance, ...] = ()
+    proven: frozenset[str] | None = None
     compression: str = "none"
     pool_bytes: int = 64 * 1024 * 1024
     xoff_percent: int = 90

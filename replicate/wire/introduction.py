@@ -51,6 +51,10 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.WRONG_INSTANCE: (WrongInstanceError, "Correct the peer's address or name (`replicate peer list`)"),
     RefuseCode.WRONG_ROLE: (PeerRefusedError, "Only a secondary takes a stream; see `replicate status` on both sides"),
     RefuseCode.NOT_AUTHORISED: (PeerRefusedError, "Register this instance as a peer on the other side"),
+    RefuseCode.NAME_NOT_PROVEN: (
+        PeerRefusedError,
+        "An instance bears the name in its certificate; map another one with receiver.allow or peer add --certificate",
+    ),
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
     RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, "Roll the secondary back before it can follow this source"),
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, "Roll the secondary back to the common point first"),
@@ -121,6 +125,15 @@ def _check_peer(me: Introduction, peer: Introduction, known: tuple[KnownInstance
                 RefuseCode.NAME_TAKEN,
                 f"{peer.name} is the name of {_shown(record.instance)}, and {_shown(peer.instance)} bears it too",
             )
+
+
+def check_proven(peer: Introduction, proven: frozenset[str] | None) -> None:
+    """The name in a hello is one that its sender has proven, by certificate or key. Raises the refusal."""
+    if proven is not None and peer.name not in proven:
+        raise refusal(
+            RefuseCode.NAME_NOT_PROVEN,
+            f"the hello is that of {peer.name}, and the peer has proven to be {', '.join(sorted(proven))}",
+        )
 
 
 def check_hello(hello: Hello, me: Introduction, known: tuple[KnownInstance, ...] = ()) -> int:

@@ -7,6 +7,7 @@ Refuses to know: what is committed on the primary.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,10 @@ from replicate.errors import ReplicateError
 from replicate.instance import Instance
 from replicate.journal.record import pack_elements
 from replicate.pool import control as word
+from replicate.shared_key import default_path, read_key
 from replicate.transaction import Op
+from replicate.wire.proof import Proof
+from replicate.wire.state import Role
 from source_server.server import serve as serve_source
 from tests.harness.waiting import wait_until_async
 
@@ -156,6 +160,15 @@ def commit(door: Door, size: int = 60, count: int = 1) -> int:
             door.append(allotted.frame, allotted.seqno, 0)
             door.finish_own(allotted)
     return int(door.words[word.LAST_SEQNO])
+
+
+async def prove_to(stream: trio.SocketStream, source: Instance) -> None:
+    """The opening of a plain connection, as the Source Server of `source` does it."""
+    key = read_key(default_path(source.content.network))
+    proof = Proof(Role.SOURCE, key, source.content.network, source.name, os.urandom(32))
+    while not proof.is_done:
+        await stream.send_all(proof.bytes_to_send())
+        proof.receive(await stream.receive_some(4096))
 
 
 class Relay:

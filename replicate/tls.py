@@ -1,0 +1,255 @@
+"""Mutual TLS 1.3 over a TCP connection: this instance's certificate, the handshake, and why one failed.
+
+Guarantees: nothing below TLS 1.3; both sides show a certificate of the CA, and no session is resumed, so that every
+connection is verified by what the files say now; files that were changed count from the next connection on, and files
+that do not fit together (a renewal half done) leave the old ones in force; keys and certificates pass guarded_file.py.
+Host names are not compared: the certificate's name is judged by peer_authority.py.
+Refuses to know: who may do what, and what is said on the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from replicate.certificate import Described, describe
+from replicate.errors import ConfigurationError, NotAuthenticatedError, NotFoundError, ReplicateError
+from replicate.findings import Finding
+from replicate.guarded_file import open_guarded, read_guarded, stamp
+from replicate.peer_authority import Reason, expiry_finding, refused, tls_refusal
+from replicate.settings import TlsConfig
+
+HANDSHAKE_BYTE: Final = b"\x16"
+"""The first byte of every TLS connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the CA's certificate, our certificate (and what leads from it to the CA), and our key are."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, instance_path: Path, settings: TlsConfig) -> TlsFiles:
+        """As the settings say; relative paths begin at the instance's directory."""
+        return cls(instance_path / settings.ca, instance_path / settings.certificate, instance_path / settings.key)
+
+    def stamps(self) -> tuple[tuple[int, ...], ...]:
+        """What changes with any of them."""
+        return stamp(self.ca), stamp(self.certificate), stamp(self.key)
+
+    def are_there(self) -> bool:
+        """Whether any of them is."""
+        return any(self.stamps())
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Our certificate, loaded for both ends of a connection."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    certificate: Described
+    ca: Described
+
+
+def load_identity(files: TlsFiles, instance: str) -> Identity:
+    """The files, checked: as guarded_file.py demands, fitting together, valid now, and for `instance` if they name one.
+
+    NotFoundError, PermissionRefusedError, ConfigurationError; each names the file.
+    """
+    ca_text = read_guarded(files.ca, is_secret=False, what="the CA's certificate")
+    ca = describe(ca_text, where=str(files.ca))
+    certificate = describe(
+        read_guarded(files.certificate, is_secret=False, what="the certificate"), where=str(files.certificate)
+    )
+    if certificate.instances and instance not in certificate.instances:
+        raise ConfigurationError(
+            f"the certificate is that of {', '.join(certificate.instances)}, and this instance is {instance}",
+            where=str(files.certificate),
+            do=f"Issue one for it: replicate certificate issue {instance}",
+        )
+    contexts = []
+    for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(side)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if side == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0
+        try:
+            context.load_verify_locations(cadata=ca_text.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(f"the CA's certificate can not be used: {error}", where=str(files.ca)) from error
+        _load_own(context, files)
+        contexts.append(context)
+    return Identity(contexts[0], contexts[1], certificate, ca)
+
+
+def _load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Through descriptors: what is loaded is what was checked, whatever stands at the path meanwhile."""
+
+    def no_password() -> bytes:
+        raise ConfigurationError(
+            "the private key is encrypted, and a daemon has nobody to ask for the password",
+            where=str(files.key),
+            do="Store it without a password, mode 0600",
+        )
+
+    certificate = open_guarded(files.certificate, is_secret=False, what="the certificate")
+    try:
+        key = open_guarded(files.key, is_secret=True, what="the private key")
+        try:
+            context.load_cert_chain(f"/proc/self/fd/{certificate}", f"/proc/self/fd/{key}", no_password)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigurationError(
+                f"certificate and key do not fit together: {error}",
+                where=f"{files.certificate}, {files.key}",
+                do="Put both files of one `replicate certificate issue` there",
+            ) from error
+        finally:
+            os.close(key)
+    finally:
+        os.close(certificate)
+
+
+class Credentials:
+    """The identity of a daemon's connections, always that of the files as they are now."""
+
+    def __init__(self, files: TlsFiles, instance: str, on_trouble: Callable[[ReplicateError], None]) -> None:
+        """Nothing is read yet. `on_trouble` is told what is wrong with changed files; the old ones stay in force."""
+        self.files = files
+        self._instance = instance
+        self._on_trouble = on_trouble
+        self._identity: Identity | None = None
+        self._stamps: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def loaded(self) -> Identity | None:
+        """What was loaded last; None before the first time."""
+        return self._identity
+
+    def identity(self) -> Identity:
+        """What the next connection shows. Errors as `load_identity`, but only as long as nothing was ever loaded."""
+        stamps = self.files.stamps()
+        if self._identity is not None and stamps == self._stamps:
+            return self._identity
+        try:
+            made = load_identity(self.files, self._instance)
+        except ReplicateError as error:
+            if self._identity is None:
+                raise
+            self._on_trouble(error)
+            return self._identity
+        self._identity, self._stamps = made, stamps
+        return made
+
+
+def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: str) -> Identity:
+    """The identity, for a use that can not do without. ConfigurationError when there are no files; else as
+    `load_identity`. `wanted_for`: the address; `where`: the setting or argument that names it."""
+    try:
+        return load_identity(files, instance)
+    except NotFoundError as error:
+        raise ConfigurationError(
+            f"{wanted_for} is not a loopback address, and plain TCP does not leave the machine: {error.what} "
+            f"({error.where})",
+            where=where,
+            do=f"Make certificates: replicate certificate init, then replicate certificate issue {instance} (README, "
+            "'Two hosts')",
+        ) from error
+
+
+def certificate_findings(files: TlsFiles, warn_days: int, now_s: float) -> list[Finding]:
+    """What `replicate status` and the logs say of certificates that end soon, or have ended. Nothing where there are
+    none; what can not be read is told elsewhere. `now_s`: the wall clock (Unix seconds)."""
+    found = []
+    for path, what in ((files.certificate, "the certificate"), (files.ca, "the CA's certificate")):
+        try:
+            facts = describe(read_guarded(path, is_secret=False, what=what), where=str(path))
+        except ReplicateError:
+            continue
+        finding = expiry_finding(now_s, facts.not_after_s, warn_days, what=what, where=str(path))
+        if finding is not None:
+            found.append(finding)
+    return found
+
+
+class TlsStream(trio.abc.HalfCloseableStream):
+    """A TLS connection whose sending direction can be ended, as that of plain TCP can."""
+
+    def __init__(self, transport: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream]) -> None:
+        self.transport = transport
+        self.tls = tls
+        self.alert: NotAuthenticatedError | None = None
+        """Why the peer refused our certificate: with TLS 1.3 a client learns that only after its handshake."""
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """As trio's."""
+        await self.tls.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As trio's."""
+        await self.tls.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """As trio's."""
+        try:
+            return await self.tls.receive_some(max_bytes)
+        except trio.BrokenResourceError as error:
+            cause = error.__cause__
+            if isinstance(cause, ssl.SSLError) and "_ALERT_" in (cause.reason or ""):
+                self.alert = tls_refusal(cause.reason, None, str(cause))
+            raise
+
+    async def send_eof(self) -> None:
+        """End the sending direction. The peer knows by our last word, not by TLS, that nothing is missing."""
+        await self.transport.send_eof()
+
+    async def aclose(self) -> None:
+        """Close the socket at once; the conversation has ended by a last word, or is lost."""
+        await trio.aclose_forcefully(self.transport)
+
+
+async def first_byte(stream: trio.SocketStream) -> bytes:
+    """The first byte that the peer sends, which stays there to be read; b"" when it ends without one."""
+    try:
+        return await stream.socket.recv(1, trio.socket.MSG_PEEK)
+    except OSError:
+        return b""
+
+
+async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server: bool) -> TlsStream:
+    """Both sides have shown and verified their certificates, as far as this side can know. The caller sets a deadline,
+    and closes `stream` after a failure. NotAuthenticatedError, with its reason."""
+    if is_server:
+        first = await first_byte(stream)
+        if not first:
+            raise refused(Reason.CUT, "the connection ended before it began")
+        if first != HANDSHAKE_BYTE:
+            raise refused(
+                Reason.PLAINTEXT,
+                "the peer speaks plain TCP, and this side TLS only",
+                do="There: a non-loopback address, or tls.loopback = true",
+            )
+    context = identity.server if is_server else identity.client
+    tls = trio.SSLStream(stream, context, server_side=is_server)
+    try:
+        await tls.do_handshake()
+    except trio.BrokenResourceError as error:
+        cause = error.__cause__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise tls_refusal(cause.reason, cause.verify_code, cause.verify_message) from error
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+            raise tls_refusal(cause.reason, None, cause.reason or str(cause)) from error
+        raise refused(Reason.CUT, "the connection was lost in the middle of the TLS handshake") from error
+    return TlsStream(stream, tls)
