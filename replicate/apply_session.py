@@ -96,7 +96,7 @@ class ApplySession:
             lock.acquire(self._lock_timeout_s, what=f"region {entry.name}")
             redo_region(self.door, entry)
             file = file_facts(entry.path)
-            connection = open_region(entry.path, applier=True)
+            connection = open_region(entry.path, applier=True, region=entry.uuid)
         except BaseException:
             lock.close()
             raise

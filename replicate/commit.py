@@ -82,7 +82,7 @@ class RegionSession:
         self._pool_is_gone = False
         self._way_out = door.instance.way_out
         try:
-            self.connection = open_region(self.entry.path, readonly=not self.writable)
+            self.connection = open_region(self.entry.path, readonly=not self.writable, region=self.entry.uuid)
             try:
                 self._check_file(adding=adding)
                 self._file = file_facts(self.where)

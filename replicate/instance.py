@@ -65,6 +65,15 @@ def resolve_instance(name_or_path: str | os.PathLike[str]) -> Path:
     return home() / check_name(text, "instance")
 
 
+def _missing(sub: str) -> str:
+    """What to do about a directory of an instance that is gone."""
+    if sub == "journal":
+        return "Put it back, or restore it from a backup; an empty one in its place does not do"
+    if sub == "regions":
+        return "Put it back with the databases in it; if there were none: mkdir -m 700 that directory"
+    return "Stop every process of this instance, mkdir -m 700 that directory, then start again"
+
+
 def _inode(path: Path) -> str:
     facts = os.stat(path)
     return f"{facts.st_dev}:{facts.st_ino}"
@@ -178,7 +187,9 @@ class Instance:
             )
         for sub in DIRECTORIES:
             if not (directory / sub).is_dir():
-                raise NotFoundError(f"the directory {sub!r} of the instance is missing", where=str(directory / sub))
+                raise NotFoundError(
+                    f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
+                )
         return cls(directory, content, load_config(directory / "replicate.toml"))
 
     # Facts.

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from replicate.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
+from replicate.database.sqlite import note_held
 from replicate.door import Door
+from replicate.errors import BusyError
 from replicate.instance import FILE_NAME
 from replicate.instance_file import InstanceFile, RegionEntry, io_error, read_file
 from replicate.journal.chain import Chain
@@ -35,7 +37,8 @@ def _nobody(_consumer: Consumer) -> None:
 def prune_journal(door: Door, on_drop: Callable[[Consumer], None] = _nobody) -> list[int]:
     """Remove what may go; the first seqnos of the segments removed, oldest first. Blocks on the disk.
 
-    `on_drop` is told each consumer that was given up. Returns at once, empty, while another process prunes. Raises
+    `on_drop` is told each consumer that was given up. Returns at once, empty, while another process prunes, or has a
+    region in hands in which nothing was written for long. Raises
     JournalIOError (a sync or an unlink failed: nothing, or only a part, was removed), DamagedError for a consumer's
     position that can not be read.
     """
@@ -76,8 +79,9 @@ class _Pruning:
                 break
             slowest = min(kept, key=itemgetter(0))[1]
             without = [consumer for consumer in self._consumers if consumer is not slowest]
-            if self._below(without) is None:
-                break  # nothing would become free
+            below = self._below(without)
+            if below is None or not self._note_idle(below):
+                break  # nothing would become free, or not now
             dropped = replace(slowest, needs_seed=True)
             write_consumer(self._directory, dropped)
             write_hold(self._directory, dropped.name, None)
@@ -108,8 +112,33 @@ class _Pruning:
         below = self._below(self._consumers)
         if below is None:
             return []
+        if not self._note_idle(below):
+            return []
         names = self._chain.prune(below).removed
         return [seqno for seqno in map(first_seqno_of_name, names) if seqno is not None]
+
+    def _note_idle(self, below: int) -> bool:
+        """Where nothing was written for so long that a primary's region stands before the journal's new beginning, have
+        it say itself that it lacks nothing there: so recovery tells it from an old copy. False: not now, the region is
+        in somebody's hands."""
+        if self._door.instance.role != "primary":
+            return True
+        oldest = max(seqno for seqno in self._chain.first_seqnos() if seqno <= below)
+        for entry in self._regions:
+            done = self._door.words[word.REGION_DONE + entry.region_id]
+            if not done or done + 1 >= oldest:
+                continue
+            lock = FileLock(self._door.instance.locks_directory / f"region-{entry.region_id}.lock")
+            try:
+                if not lock.try_acquire():
+                    return False
+                note_held(entry.path, region=entry.uuid, below=oldest)
+            except BusyError:
+                return False
+            finally:
+                lock.close()
+            _sync_wal(entry.path)
+        return True
 
 
 def durable_in_regions(words: memoryview, regions: tuple[RegionEntry, ...]) -> int:

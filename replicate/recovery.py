@@ -57,7 +57,7 @@ from replicate.recovery_rings import (
     repair_from_rings,
     take_back_beyond,
 )
-from replicate.redo import note_region, roll_forward
+from replicate.redo import check_reach, note_region, roll_forward
 from replicate.transaction import Catalogue
 
 LOCK_TIMEOUT_S: Final = 30.0
@@ -141,6 +141,9 @@ def _recover(instance: Instance, chain: Chain) -> JournalPool:
     remove_orphans(chain.directory)
     regions = open_regions(instance)
     try:
+        if chain.first_seqnos():
+            for region in regions:
+                check_reach(instance, chain, region.entry, region.connection)
         journal = _open_journal(instance, chain, regions)
         try:
             complete_from_rings(instance, journal, regions)

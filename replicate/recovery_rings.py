@@ -75,7 +75,7 @@ def open_regions(instance: Instance) -> list[Region]:
     opened: list[Region] = []
     try:
         for entry in instance.regions:
-            region = Region(entry, open_region(entry.path, applier=True))
+            region = Region(entry, open_region(entry.path, applier=True, region=entry.uuid))
             opened.append(region)
             check_region_identity(
                 region.connection,

@@ -14,6 +14,7 @@ import apsw
 
 from replicate.database.bookkeeping import (
     ScrRow,
+    held_below,
     region_seqno,
     stored_schema_version,
     write_scr,
@@ -46,7 +47,7 @@ def redo_region(door: Door, entry: RegionEntry) -> int:
     # The killed writer may not have come to its sync, and a secondary's region (or a slot without a frame, too large)
     # holds no record that could complete the journal.
     door.sync_to_end()
-    connection = open_region(entry.path, applier=True)
+    connection = open_region(entry.path, applier=True, region=entry.uuid)
     try:
         have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
         note_region(words, entry, connection, have)
@@ -64,6 +65,25 @@ def note_region(words: memoryview, entry: RegionEntry, connection: apsw.Connecti
     words[word.REGION_DONE + entry.region_id] = have
 
 
+def check_reach(instance: Instance, chain: Chain, entry: RegionEntry, connection: apsw.Connection) -> int:
+    """The first number in the journal. JournalMissingError when that is behind what the region lacks."""
+    have, oldest = region_seqno(connection), chain.oldest_seqno()
+    is_primary = instance.role == "primary"
+    if is_primary and not have:
+        return oldest  # it is being added: no transaction of before is its own
+    if (held_below(connection) if is_primary else have + 1) < oldest:
+        raise JournalMissingError(
+            f"region {entry.name} holds transactions up to {have}, the journal begins with {oldest}: what is between "
+            "was pruned",
+            where=str(entry.path),
+            do="This is an old copy of the region: put the right file, with its -wal, back; or begin anew: "
+            + instance.way_out,
+            last_seqno=have,
+            first_seqno=oldest,
+        )
+    return oldest
+
+
 def roll_forward(
     instance: Instance,
     chain: Chain,
@@ -77,13 +97,7 @@ def roll_forward(
     have = region_seqno(connection)
     if have >= target:
         return have
-    oldest = chain.oldest_seqno()
-    if instance.role != "primary" and have + 1 < oldest:
-        raise JournalMissingError(
-            f"region {entry.name} holds transactions up to {have}, the journal begins with {oldest}",
-            where=str(entry.path),
-            do="This is an old copy of the region: put the right file back, or seed this instance anew",
-        )
+    oldest = check_reach(instance, chain, entry, connection)
     # On a primary a region in which nothing was written may stand far behind.
     reader = ChainReader(chain, max(have + 1, oldest))
     try:

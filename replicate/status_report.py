@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from errno import EDQUOT, EFBIG, ENOSPC, errorcode
 from typing import Final, Literal
 
 from replicate.findings import SEVERITIES, Finding
@@ -237,10 +238,14 @@ def _mark(percent: float) -> str:
 
 def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
     if journal.fatal_errno:
+        full = journal.fatal_errno in (ENOSPC, EDQUOT, EFBIG)
         yield Finding(
             "JOURNAL_FATAL",
-            f"a journal write or sync failed (errno {journal.fatal_errno}); nothing is committed any more",
-            "mend the disk, stop every process that uses the instance, and start them again",
+            f"a journal write or sync failed ({'disk full: ' if full else ''}"
+            f"{errorcode.get(journal.fatal_errno, 'unknown')}, errno {journal.fatal_errno}); nothing is committed any "
+            "more",
+            f"{'make space on the' if full else 'mend the'} disk, stop every process that uses the instance, and start "
+            "them again",
         )
     level = fill_level(journal.cap_percent)
     if level is not None:

@@ -45,6 +45,13 @@ _WRITE_SCR: Final = (
 OWN_STATEMENT: Final = apsw.SQLITE_PREPARE_PERSISTENT
 """Keeps a statement of ours apart in the statement cache from an application's of the same text, for which SQLite must
 ask the authorizer (guards.refuse_own)."""
+PUT_BACK: Final = (
+    "Put the right file, with its -wal, back; or begin anew: on a secondary replicate seed --restart; on a primary "
+    "replicate region release --force, then add this database and seed the secondaries"
+)
+HELD_BELOW: Final = "held_below"
+"""Key in _replicate_state: a primary's region lacks nothing of the journal below this number, though its own last one
+may be much lower, because nothing was written in it (pruning.py)."""
 _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
@@ -117,13 +124,18 @@ def is_region(connection: apsw.Connection) -> bool:
     return bool(connection.table_exists("main", "_replicate_region"))
 
 
-def read_identity(connection: apsw.Connection, *, where: str) -> RegionIdentity:
-    """The identity row. RegionReplacedError if the file is no region, FormatUnknownError if a newer release made it."""
+def read_identity(connection: apsw.Connection, *, where: str, expected: bytes | None = None) -> RegionIdentity:
+    """The identity row; `expected` is the UUID of the region that should be here, for the text.
+
+    RegionReplacedError if the file is no region, FormatUnknownError if a newer release made it.
+    """
     if not is_region(connection):
         raise RegionReplacedError(
-            "the database carries no bookkeeping of ours: it is not the region that was registered at this path",
+            "the database carries no bookkeeping of ours: it is not the region "
+            + (f"{expected.hex()} " if expected is not None else "")
+            + "that was registered at this path",
             where=where,
-            do="Put the region's file back, or release the region and add this database as a new one",
+            do=PUT_BACK,
         )
     format_version = connection.execute("SELECT max(format) FROM main._replicate_region").get
     if format_version != FORMAT_VERSION:
@@ -176,7 +188,7 @@ def check_region_identity(
 
     Raises RegionReplacedError naming both UUIDs, FormatUnknownError, RegionDamagedError.
     """
-    identity = read_identity(connection, where=where)
+    identity = read_identity(connection, where=where, expected=region)
     for what, wanted, found in (
         ("region", region, identity.region),
         ("network", network, identity.network),
@@ -186,7 +198,7 @@ def check_region_identity(
             raise RegionReplacedError(
                 f"the file belongs to {what} {found.hex()}, registered here is {what} {wanted.hex()}",
                 where=where,
-                do="Put the right file back, or release the region, add this database and seed the secondaries",
+                do=PUT_BACK,
                 expected=wanted.hex(),
                 found=found.hex(),
             )
@@ -236,6 +248,7 @@ def read_ring(connection: apsw.Connection) -> list[RingSlot]:
 def clear_ring(connection: apsw.Connection) -> None:
     """Forget all slots (a copied region begins without a past of its own), inside the caller's transaction."""
     connection.execute("UPDATE main._replicate_ring SET seqno = 0, record = NULL")
+    connection.execute("DELETE FROM main._replicate_state WHERE key = ?", (HELD_BELOW,))
 
 
 def region_seqno(connection: apsw.Connection) -> int:
@@ -245,6 +258,12 @@ def region_seqno(connection: apsw.Connection) -> int:
         "coalesce((SELECT max(seqno) FROM main._replicate_scr), 0))"
     ).get
     return int(seqno)
+
+
+def held_below(connection: apsw.Connection) -> int:
+    """The region of a primary lacks nothing of the journal below this number; see HELD_BELOW."""
+    noted = read_state(connection, HELD_BELOW)
+    return max(region_seqno(connection) + 1, noted if isinstance(noted, int) else 0)
 
 
 # Synchronization checkpoint records.

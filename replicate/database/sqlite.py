@@ -22,6 +22,8 @@ import apsw
 
 from replicate.database import schema
 from replicate.database.bookkeeping import (
+    HELD_BELOW,
+    PUT_BACK,
     RegionIdentity,
     RingSlot,
     ScrRow,
@@ -44,6 +46,7 @@ from replicate.database.bookkeeping import (
     write_identity,
     write_scr,
     write_slot,
+    write_state,
 )
 from replicate.database.guards import install_guards, register_guard, remove_guards
 from replicate.errors import (
@@ -77,6 +80,7 @@ __all__ = [
     "file_facts",
     "install",
     "is_region",
+    "note_held",
     "open_region",
     "read_identity",
     "read_ring",
@@ -112,8 +116,10 @@ class FileFacts:
     inode: int
 
 
-def file_facts(path: str | os.PathLike[str]) -> FileFacts:
-    """Device and inode of the file at `path`, without opening it.
+def file_facts(
+    path: str | os.PathLike[str], *, do: str = "Name an existing SQLite database; none is created here"
+) -> FileFacts:
+    """Device and inode of the file at `path`, without opening it. `do`: what to do if it is not there.
 
     Raises NotFoundError (nothing there) and PermissionRefusedError (a symbolic link, no regular file, not to be seen).
     """
@@ -121,9 +127,7 @@ def file_facts(path: str | os.PathLike[str]) -> FileFacts:
     try:
         found = os.lstat(name)
     except FileNotFoundError:
-        raise NotFoundError(
-            "there is no such database file", where=name, do="Name an existing SQLite database; none is created here"
-        ) from None
+        raise NotFoundError("there is no such database file", where=name, do=do) from None
     except NotADirectoryError:
         raise NotFoundError("a part of the path is not a directory", where=name) from None
     except PermissionError as error:
@@ -200,19 +204,25 @@ def open_region(
     readonly: bool = False,
     applier: bool = False,
     plain: bool = False,
+    region: bytes | None = None,
     busy_timeout_ms: int = BUSY_TIMEOUT_MS,
 ) -> apsw.Connection:
     """A connection to the region's file, set up the one way that regions are.
 
     `readonly` connections never write. A writer may pass the guards and runs synchronous=NORMAL. `applier` is for rows
     that already happened elsewhere: triggers and foreign keys off, defensive mode on, a larger statement cache.
-    `plain` also takes a database that is not in WAL mode (for `install`, which converts it).
+    `plain` also takes a database that is not in WAL mode (for `install`, which converts it). `region`: the UUID of the
+    region that is registered at this path, for what an error says (`check_region_identity` checks it).
 
-    Raises NotFoundError, PermissionRefusedError, RegionDamagedError (no database, or not in WAL mode), BusyError.
+    Raises NotFoundError, PermissionRefusedError, RegionDamagedError (no database, or a region that is not in WAL mode),
+    RegionReplacedError (not in WAL mode, and another region or none), BusyError.
     No connection stays open after a failure.
     """
     name = os.fspath(path)
-    file_facts(name)
+    if plain:
+        file_facts(name)
+    else:
+        file_facts(name, do=PUT_BACK + ". None is created here")
     if readonly:
         if not os.access(name, os.R_OK):
             raise PermissionRefusedError("the file is not readable for this user", where=name)
@@ -226,7 +236,7 @@ def open_region(
             name, flags=flags, statementcachesize=STATEMENTS_CACHED_APPLIER if applier else STATEMENTS_CACHED
         )
         connection.set_busy_timeout(busy_timeout_ms)
-        _configure(connection, name, readonly=readonly, applier=applier, plain=plain)
+        _configure(connection, name, readonly=readonly, applier=applier, plain=plain, region=region)
     except BaseException as error:
         if connection is not None:
             connection.close(True)
@@ -241,16 +251,22 @@ def _without_links(name: str) -> bool:
     return os.path.realpath(name) == os.path.abspath(name)
 
 
-def _configure(connection: apsw.Connection, name: str, *, readonly: bool, applier: bool, plain: bool) -> None:
+def _configure(
+    connection: apsw.Connection, name: str, *, readonly: bool, applier: bool, plain: bool, region: bytes | None
+) -> None:
     mode = str(connection.pragma("journal_mode"))
     connection.pragma("schema_version")  # the first read: a non-database shows itself here
     if not readonly and connection.readonly("main"):
         raise PermissionRefusedError("the database opened read-only", where=name)
     if mode != "wal" and not plain:
+        if region is not None:
+            check_region_identity(connection, region=region, where=name)
+        else:
+            read_identity(connection, where=name)
         raise RegionDamagedError(
             f"the database is in journal mode {mode}; a region runs in WAL mode, so another client has changed it",
             where=name,
-            do="Close all clients and run: PRAGMA journal_mode=WAL; if it never was a region: replicate region add",
+            do="Close all clients and run: PRAGMA journal_mode=WAL",
         )
     register_guard(connection)  # for readers too: a write should say "read-only", not that connect() is required
     if readonly:
@@ -329,7 +345,7 @@ def install(
         raise AlreadyExistsError(
             f"the database is a region already: {identity.name} of instance {identity.instance.hex()}",
             where=where,
-            do="Run: replicate region release; or, if that instance is gone: replicate region release --force",
+            do="Release it there: replicate region release; or, if that instance is gone: replicate region plain PATH",
         )
     check_encoding(connection, where=where)
     schema.check_supported(connection, where=where)
@@ -385,6 +401,21 @@ def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, 
         install_guards(connection, schema.guarded_tables(connection))
         version = store_schema_version(connection)
     return Installed(identity, definitions, version)
+
+
+def note_held(path: str | os.PathLike[str], *, region: bytes, below: int) -> None:
+    """Have a region say itself that it lacks nothing of the journal below `below`. The caller holds its lock.
+
+    Raises BusyError and what opening a region raises; nothing has changed then.
+    """
+    name = os.fspath(path)
+    connection = open_region(name, region=region)
+    try:
+        check_region_identity(connection, region=region, where=name)
+        with _transaction(connection, name):
+            write_state(connection, HELD_BELOW, below)
+    finally:
+        connection.close(True)
 
 
 def check_undamaged(connection: apsw.Connection, *, where: str) -> None:

@@ -93,9 +93,18 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_database_in_rollback_journal_mode_is_no_region(path: Path) -> None:
-    with pytest.raises(RegionDamagedError, match="journal mode delete"):
+    with pytest.raises(RegionReplacedError, match=r"no bookkeeping of ours.*Put the right file"):
         sqlite.open_region(path)
     sqlite.open_region(path, plain=True).close()
+
+
+def test_a_region_that_another_client_took_out_of_wal_mode(region: apsw.Connection, path: Path) -> None:
+    region.close()
+    other = apsw.Connection(str(path))
+    assert other.pragma("journal_mode", "delete") == "delete"
+    other.close()
+    with pytest.raises(RegionDamagedError, match=r"journal mode delete.*run: PRAGMA journal_mode=WAL"):
+        sqlite.open_region(path)
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
