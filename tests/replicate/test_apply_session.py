@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,22 @@ def test_a_rollback_takes_everything_back(pair: tuple[Instance, Instance]) -> No
     check_equal(primary, secondary)
 
 
+@contextmanager
+def dying_at(step: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The block dies at a failpoint, or `between` the COMMITs of two regions."""
+
+    def first_only(self: ApplySession, seqno: int) -> None:
+        self._open[0].connection.execute("COMMIT")
+        raise FailpointError("between")
+
+    with monkeypatch.context() as patch:
+        if step == "between":
+            patch.setattr(ApplySession, "_commit_regions", first_only)
+        else:
+            failpoint.arm(f"{step}:raise")
+        yield
+
+
 KILLS = ("append.before_write:1", "append.after_write:1", "apply.after_commit:1", "finish.before_publish:1")
 
 
@@ -194,20 +211,8 @@ def test_faults_9_10_killed_in_the_commit_of_a_batch(
     primary, secondary = pair
     write(primary, 10, 5)
     session = open_apply_session(secondary)
-    if step == "between":
-        commit = ApplySession._commit_regions
-
-        def first_only(self: ApplySession, seqno: int) -> None:
-            self._open[0].connection.execute("COMMIT")
-            raise FailpointError("between")
-
-        monkeypatch.setattr(ApplySession, "_commit_regions", first_only)
-    else:
-        failpoint.arm(f"{step}:raise")
-    with pytest.raises(FailpointError):
+    with dying_at(step, monkeypatch), pytest.raises(FailpointError):
         apply_all(session, primary)
-    if step == "between":
-        monkeypatch.setattr(ApplySession, "_commit_regions", commit)
     session.close()
     session.door.close()
     if reboot:
@@ -237,9 +242,11 @@ def test_a_batch_that_failed_behind_its_append_is_finished_by_the_next_begin(pai
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-@pytest.mark.parametrize("step", ["", "adopt.before_rename:1", "adopt.after_rename:1", "apply.after_commit:1"])
+@pytest.mark.parametrize(
+    "step", ["", "adopt.before_rename:1", "adopt.after_rename:1", "between", "apply.after_commit:1"]
+)
 def test_a_large_transaction_as_the_first_of_an_empty_segment(
-    pair: tuple[Instance, Instance], step: str, reboot: bool
+    pair: tuple[Instance, Instance], step: str, reboot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     primary, secondary = pair
     with session_of(primary) as main:
@@ -247,8 +254,7 @@ def test_a_large_transaction_as_the_first_of_an_empty_segment(
     write(primary, 10, 2)
     session = open_apply_session(secondary)
     if step:
-        failpoint.arm(f"{step}:raise")
-        with pytest.raises(FailpointError):
+        with dying_at(step, monkeypatch), pytest.raises(FailpointError):
             apply_all(session, primary)
         session.close()
         session.door.close()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from replicate import failpoint
-from replicate.errors import JournalIOError, TryAgainError
+from replicate.durability import Durability
+from replicate.errors import JournalIOError, OutcomeUnknownError, TryAgainError
 from replicate.interval_sync import IntervalSync
 from replicate.journal.durable import DurableSidecar
 from replicate.pool import control as word
@@ -28,42 +29,109 @@ def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     failpoint.disarm()
 
 
+ROUNDS = 25
+REGIONS = ("main", "two", "three", "four")
+
+
 def test_committers_share_syncs_and_none_returns_before_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance = make_primary(tmp_path / "alpha", regions=("main", "two", "three", "four"))
-    count, late = 0, []
+    """In each round all commit at once. The first sync does not return before all of them have appended: it may have
+    set out before some of them did, and one more is enough for those."""
+    instance = make_primary(tmp_path / "alpha", regions=REGIONS)
+    late: list[int] = []
+    syncs = rounds = 0
     sync = os.fdatasync
 
-    def work(region: str, first: int) -> None:
-        with session_of(instance, region) as session:
-            for row_id in range(first, first + 25):
-                seqno = insert(session, row_id, timeout_s=60)
-                if session.door.words[word.LAST_DURABLE_SEQNO] < seqno:
-                    late.append(seqno)
+    with door_of(instance) as door:
+        words = door.words
+        begun_with = words[word.LAST_SEQNO]
 
-    with door_of(instance):
+        def next_round() -> None:
+            nonlocal rounds
+            rounds += 1
 
         def counted(fd: int) -> None:
-            """A disk so slow that others commit meanwhile."""
-            nonlocal count
-            count += 1
-            time.sleep(0.01)
+            nonlocal syncs
+            syncs += 1
+            wait_until(lambda: words[word.LAST_SEQNO] >= begun_with + len(REGIONS) * rounds, what="all have appended")
             sync(fd)
 
+        together = threading.Barrier(len(REGIONS), action=next_round)
+
+        def work(region: str) -> None:
+            with session_of(instance, region) as session:
+                for row_id in range(ROUNDS):
+                    together.wait(60)
+                    seqno = insert(session, row_id, timeout_s=60)
+                    if words[word.LAST_DURABLE_SEQNO] < seqno:
+                        late.append(seqno)
+
         monkeypatch.setattr(os, "fdatasync", counted)
-        threads = [
-            threading.Thread(target=work, args=(region, first))
-            for region in ("main", "two", "three", "four")
-            for first in (0, 1000)
-        ]
+        threads = [threading.Thread(target=work, args=(region,)) for region in REGIONS]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        assert words[word.LAST_SEQNO] == begun_with + len(REGIONS) * ROUNDS
     assert not late
-    assert count < 180  # of 200 commits: about 100, as the next to sync sets out while the others come back
+    assert ROUNDS <= syncs <= 2 * ROUNDS
     check(instance)
+
+
+def test_only_what_was_there_before_a_sync_is_durable_and_only_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"), durability="off")
+    sync, seen = os.fdatasync, []
+    with session_of(instance) as session, session_of(instance, "two") as other:
+        words = session.door.words
+        seqno = insert(session, 1)
+
+        def slow(fd: int) -> None:
+            seen.append(words[word.LAST_DURABLE_SEQNO])
+            assert insert(other, 1) == seqno + 1  # while the disk works
+            sync(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", slow)
+            assert session.door.sync_to_end() == seqno
+        assert len(seen) == 1
+        assert seen[0] < seqno
+        assert words[word.LAST_DURABLE_SEQNO] == seqno
+        assert session.door.sync_to_end() == seqno + 1
+
+
+def test_the_first_failed_sync_is_the_last_one_for_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed fsync the kernel has dropped the pages: the next one would "succeed", and prove nothing."""
+    instance = make_primary(tmp_path / "alpha")
+    calls: list[int] = []
+
+    def failing(fd: int) -> None:
+        calls.append(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with session_of(instance) as session, Writer(instance) as other:
+        last = other.ask("insert", "main", 1)
+        words = session.door.words
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", failing)
+            with pytest.raises(OutcomeUnknownError, match="is committed, but syncing the journal failed"):
+                insert(session, 2)
+        assert (len(calls), words[word.FATAL], words[word.LAST_DURABLE_SEQNO]) == (1, errno.EIO, last)
+        # Descriptors of their own, opened later: as another process would come to it, with a disk that is well again.
+        fresh = Durability(instance, words, session.door.open_segment)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", calls.append)
+            with pytest.raises(JournalIOError, match="failed earlier"):
+                fresh.sync_to_end()
+            with pytest.raises(OutcomeUnknownError):
+                fresh.wait(last + 1)
+        fresh.close()
+        assert len(calls) == 1
+        assert words[word.LAST_DURABLE_SEQNO] == last
 
 
 def test_processes_share_syncs(tmp_path: Path) -> None:

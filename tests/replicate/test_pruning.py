@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -125,6 +127,29 @@ def test_unfinished_work_of_a_region_is_kept(tmp_path: Path) -> None:
         door.words[word.REGION_DONE + region] += 1
     finally:
         close_door(door)
+
+
+def test_what_only_the_wal_holds_is_synced_before_its_journal_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is what completes a region after a power loss: it may go only once the region needs it no more."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pair = Pair.create(tmp_path)
+    synced: list[str] = []
+    real = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        real(fd)
+
+    with contextlib.closing(pair.connect()) as connection:
+        connection.execute("INSERT INTO account VALUES (1, 'a', 1, 1)")
+        connection.commit()
+        door = open_door(pair.primary)
+        monkeypatch.setattr(os, "fsync", noting)
+        assert durable_in_regions(door.words, pair.primary.regions) == door.words[word.LAST_SEQNO]
+        close_door(door)
+    assert synced[0] == f"{pair.primary.region('main').path.name}-wal"
 
 
 def test_syncing_a_wal_keeps_the_locks_of_sqlite(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from replicate.errors import (
     AlreadyExistsError,
     DiskFullError,
     FormatUnknownError,
+    FrameDamaged,
     InternalError,
     JournalDamagedError,
     JournalIOError,
@@ -44,6 +45,13 @@ def journal(tmp_path: Path) -> Iterator[ToyJournal]:
 
 def _scan(journal: ToyJournal) -> ScanResult:
     return journal.segment.scan()
+
+
+def test_a_flipped_byte_of_a_catalogue_is_named_with_file_and_offset(journal: ToyJournal) -> None:
+    flip(Path(journal.segment.path), SEGMENT_HEADER_BYTES + 30)
+    with pytest.raises(FrameDamaged, match=f"{journal.segment.path}, offset {SEGMENT_HEADER_BYTES}") as caught:
+        journal.segment.read_catalogue()
+    assert caught.value.facts["offset"] == SEGMENT_HEADER_BYTES
 
 
 # Headers.

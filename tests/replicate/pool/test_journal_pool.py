@@ -225,6 +225,27 @@ def test_overtaken_between_the_looks(pool: JournalPool) -> None:
     assert reader.next_seqno == 1
 
 
+def test_a_copy_that_was_overtaken_while_it_was_made_is_not_believed(pool: JournalPool) -> None:
+    """Announced while we copied: what we hold may be torn, and is not even looked at, whatever its check says."""
+    publish(pool, 1)
+    reader = PoolReader(pool, 1)
+    reader.resume(0, 1)
+
+    class Overtaken:
+        """The ring, and a publisher who announces the next round at the moment of the copy."""
+
+        def __getitem__(self, place: slice) -> memoryview:
+            copied = ring[place]
+            pool.words[EARLY] = pool.capacity + 8
+            return copied
+
+    ring = reader._ring
+    reader._ring = Overtaken()  # type: ignore[assignment]
+    assert reader.poll(1000) is LAPPED
+    assert (reader.laps, reader.damaged_records, reader.next_seqno) == (1, 0, 1)
+    reader._ring = ring
+
+
 def test_memory_that_does_not_verify_is_read_from_the_files(pool: JournalPool) -> None:
     publish(pool, 1)
     publish(pool, 2)
