@@ -116,7 +116,7 @@ def _passed(door: Door, at: int) -> TryAgainError:
     return TryAgainError(
         f"transaction {at} is passed: {door.instance.name} stands at {last}, and numbers only rise",
         where=str(door.instance.path),
-        do="Name a greater number, with --timeout long enough to get there; or use: replicate compare --with INSTANCE",
+        do="Name a greater number, and --timeout long enough to get there; compare without --at finds a number itself",
         wanted=at,
         last=last,
     )
@@ -133,7 +133,7 @@ def _taken_at(door: Door, barrier: Barrier, at: int, timeout_s: float) -> Iterat
             raise TryAgainError(
                 f"transaction {at} was not there within {timeout_s:g} s; the last one is {words[word.LAST_SEQNO]}",
                 where=str(door.instance.path),
-                do="replicate status names the bottleneck",
+                do="Give more --timeout; replicate status names the bottleneck",
             )
         left_s = max(0.1, deadline - time.monotonic())
         snapshot = stack.enter_context(take_snapshot(door, timeout_s=left_s, only_at=at))

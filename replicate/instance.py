@@ -253,7 +253,7 @@ class Instance:
         raise NotFoundError(
             f"no region {name!r}; there are: {known}",
             where=str(self.path),
-            do="Add it: replicate region add PATH --name",
+            do="Name one of them, or add it: replicate region add PATH --name",
         )
 
     def peer(self, name: str) -> PeerEntry:
@@ -265,7 +265,7 @@ class Instance:
         raise NotFoundError(
             f"no peer {name!r}; there are: {known}",
             where=str(self.path),
-            do="Add it: replicate peer add NAME HOST:PORT",
+            do="Name one of them, or add it: replicate peer add NAME HOST:PORT",
         )
 
     @property

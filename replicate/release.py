@@ -10,16 +10,18 @@ Refuses to know: what other regions the instance has, and what the secondaries m
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from replicate.daemon_files import DaemonFiles, daemon_names
-from replicate.database.bookkeeping import check_region_identity, is_region
+from replicate.database.bookkeeping import check_region_identity, is_region, read_identity
 from replicate.database.sqlite import open_region, remove
-from replicate.errors import AlreadyRunningError
+from replicate.errors import AlreadyExistsError, AlreadyRunningError
 from replicate.instance import Instance
 from replicate.instance_file import RegionEntry
 from replicate.locks import FileLock
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.snapshot import door_of, finish_regions
+from replicate.stale_pools import home_of
 
 
 def release_region(
@@ -51,6 +53,34 @@ def release_region(
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)
+
+
+def release_copy(file: Path) -> None:
+    """Make a copy of a region (a backup, or one whose instance is gone) plain SQLite.
+
+    Raises NotFoundError, RegionReplacedError (it is no region's copy), AlreadyExistsError (it is the region itself, of
+    an instance that was opened since the machine started), BusyError (somebody writes).
+    """
+    connection = open_region(file, plain=True)
+    try:
+        identity = read_identity(connection, where=str(file))
+        _refuse_the_region_itself(identity.instance, file)
+        remove(connection)
+    finally:
+        connection.close(True)
+
+
+def _refuse_the_region_itself(instance: bytes, file: Path) -> None:
+    home = home_of(instance)
+    if home is None:
+        return
+    for entry in Instance.open(home).regions:
+        if entry.path.exists() and entry.path.samefile(file):
+            raise AlreadyExistsError(
+                f"this is the region {entry.name} itself, no copy of it",
+                where=str(file),
+                do=f"To give it back: replicate region release {entry.name} -i {home}",
+            )
 
 
 def _release(instance: Instance, entry: RegionEntry, timeout_s: float) -> None:

@@ -51,6 +51,18 @@ def is_used(instance: bytes) -> bool:
     return False
 
 
+def home_of(instance: bytes) -> Path | None:
+    """The directory of an instance, by its UUID, when it has been opened since the machine started and is there."""
+    for kind in PoolKind:
+        with contextlib.suppress(ReplicateError):
+            memory = SharedMemory.attach(kind, instance, building=True)
+            home = memory.home
+            memory.close()
+            if home and not _is_gone(home, instance):
+                return Path(home)
+    return None
+
+
 def _pools() -> Iterator[tuple[PoolKind, bytes]]:
     try:
         names = os.listdir(shared_memory_directory())

@@ -1,4 +1,4 @@
-"""`replicate region add|list|release`."""
+"""`replicate region add|list|release|plain`."""
 
 from __future__ import annotations
 
@@ -62,3 +62,13 @@ def release(name: str, timeout_s: float, force: bool) -> None:
     finishing = finish if opened.role == "secondary" and not force else None
     release_region(opened, name, timeout_s=timeout_s, finish=finishing, force=force)
     emit({"released": name, "path": path}, [f"region {name} released: {path} is plain SQLite again"])
+
+
+@region.command()
+@click.argument("path", metavar="COPY", type=click.Path(path_type=Path))
+def plain(path: Path) -> None:
+    """Make a copy of a region (a backup of it) plain SQLite, so that anybody may write to it."""
+    from replicate.release import release_copy
+
+    release_copy(path.absolute())
+    emit({"plain": path.absolute()}, [f"{path} is plain SQLite"])

@@ -44,7 +44,7 @@ def seed(primary: str | None, from_file: str | None, to_file: str | None, consum
     elif primary:
         _from_instance(opened, primary, restart)
     else:
-        raise UsageError("from what?", do="Give --from INSTANCE or --from-file FILE")
+        raise UsageError("it is not said from where to seed", do="Give --from INSTANCE or --from-file FILE")
 
 
 def _from_instance(opened: Instance, primary: str, restart: bool) -> None:

@@ -26,8 +26,10 @@ def _verbs(peer: str | None) -> tuple[str, daemons.Verbs]:
     opened = open_instance()
     if peer is None:
         if len(opened.peers) != 1:
-            known = ", ".join(entry.name for entry in opened.peers) or "none yet"
-            raise UsageError(f"which peer? There are: {known}", where=str(opened.path), do="Use --peer NAME")
+            known = ", ".join(entry.name for entry in opened.peers)
+            text = f"there are several peers: {known}" if known else "no peer is registered"
+            do = "Name one with --peer" if known else "Add it: replicate peer add NAME HOST:PORT"
+            raise UsageError(text, where=str(opened.path), do=do)
         peer = opened.peers[0].name
     name = opened.peer(peer).name
     return name, daemons.Verbs(f"source-{name}", ("source", "run", "--peer", name))

@@ -152,7 +152,7 @@ def test_digest_at_a_number(pair: Pair) -> None:
         assert applier.applied_seqno == pair.last_seqno()
     assert found[0].seqno == wanted
     assert dict(found[0].regions)["main"].tables[0].rows == 4
-    with pytest.raises(TryAgainError, match=f"passed: west stands at {pair.last_seqno()}.*--timeout.*compare"):
+    with pytest.raises(TryAgainError, match=f"passed: west stands at {pair.last_seqno()}.*--timeout.*without --at"):
         digest(pair.secondary, at=wanted, timeout_s=1)
     with pytest.raises(TryAgainError, match="not there"):
         digest(pair.primary, at=10**6, timeout_s=0.05)

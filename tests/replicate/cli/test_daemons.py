@@ -71,7 +71,7 @@ def test_start_refuses_what_can_not_work_before_any_process(
     with pytest.raises(NotFoundError, match="there are: west"):
         invoke("source", "start", "--peer", "north")
     instance.register_peer("north", "127.0.0.1", 7556)
-    with pytest.raises(UsageError, match="which peer"):
+    with pytest.raises(UsageError, match="several peers"):
         invoke("source", "start")
     assert not started
 
