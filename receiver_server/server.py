@@ -51,7 +51,6 @@ LOOK_S: Final = 0.25
 POOL_LOOK_S: Final = 5.0
 ALARM_PERIOD_S: Final = 10.0
 UPDATE_DEAD_AFTER_S: Final = 5.0
-EXPIRY_LOOK_S: Final = 86_400.0
 WAITING: Final = "waiting for a connection"
 _UNUSABLE: Final = (PoolReplacedError, TryAgainError, DamagedError, FormatUnknownError, WrongInstanceError)
 
@@ -66,7 +65,7 @@ async def serve(context: DaemonContext) -> None:
             do="Run the Receiver Server on the secondary",
         )
     wanted = parse_address(context.config.receiver.listen, where="receiver.listen")
-    authenticator = Authenticator(instance, context.config, lambda error: certificate_trouble(context, error))
+    authenticator = Authenticator(instance, context.config, context.log)
     authenticator.check(wanted, where="receiver.listen", is_receiver=True)
     listeners, address = await listen(context.config.receiver.listen)
     try:
@@ -134,6 +133,7 @@ class Receiver:
         self.context = context
         self.instance = instance
         self.pool = pool
+        pool.memory.note_home(instance.path)
         self.log = context.log
         self.settings = context.config.receiver
         self.doorbells = Doorbells(instance.run_directory)
@@ -164,7 +164,6 @@ class Receiver:
         self._unheard: set[trio.CancelScope] = set()
         self._applied_seqno = pool.applied_seqno
         self._started_s = trio.current_time()
-        self._next_expiry_look_s = self._started_s
         self._next_alarm_s = self._started_s + UPDATE_DEAD_AFTER_S
         self._next_pool_look_s = self._started_s
         self._pool_lock = trio.Lock()
@@ -324,6 +323,7 @@ class Receiver:
                 last_seqno=self._applied_seqno,
                 replace=True,
             )
+            self.pool.memory.note_home(self.instance.path)
         self.log.warning("receive pool made anew", last_applied_seqno=self._applied_seqno)
 
     def tell(self, state: str | None = None) -> None:
@@ -363,10 +363,7 @@ class Receiver:
                 self._next_pool_look_s = now_s + POOL_LOOK_S
                 if not self.pool.is_current():
                     await self._pool_is_gone()
-            if now_s >= self._next_expiry_look_s:
-                self._next_expiry_look_s = now_s + EXPIRY_LOOK_S
-                for text in self._authenticator.expiry(time.time()):
-                    self.log.warning("certificate expires", what=text)
+            self._authenticator.warn_of_expiry(time.time())
             self.pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=self.active is not None)
             if self.must_begin_anew:
                 await self._begin_anew()

@@ -12,7 +12,7 @@ import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -39,13 +39,13 @@ from replicate.shared_key import SharedKey, default_path, read_key
 from replicate.tls import (
     HANDSHAKE_BYTE,
     Credentials,
-    TlsFiles,
+    Identity,
     TlsStream,
-    certificate_findings,
     first_byte,
     handshake,
     require_identity,
 )
+from replicate.tls_files import DAY_S, TlsFiles, certificate_findings
 from replicate.wire.codec import encode
 from replicate.wire.introduction import as_refuse
 from replicate.wire.proof import NONCE_BYTES, Proof
@@ -54,6 +54,14 @@ from replicate.wire.state import Role
 LAST_WORD_S: Final = 1.0
 """How long a peer that is refused may take to read why."""
 READ_BYTES: Final = 4096
+
+
+class Log(Protocol):
+    """What we need of a logger."""
+
+    def info(self, event: str, **fields: object) -> Any: ...
+    def warning(self, event: str, **fields: object) -> Any: ...
+    def error(self, event: str, **fields: object) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,15 @@ class Authenticated:
 class Authenticator:
     """What this instance shows, and whom it lets in, on all the connections of one daemon."""
 
-    def __init__(self, instance: Instance, config: Config, on_trouble: Callable[[ReplicateError], None]) -> None:
-        """Nothing is read yet. `on_trouble`: told of changed certificates that can not be used."""
+    def __init__(self, instance: Instance, config: Config, log: Log) -> None:
+        """Nothing is read yet. `log` is told when changed certificates are used, and when they can not be."""
         self.instance = instance
         self._config = config
-        self._credentials = Credentials(TlsFiles.of(instance.path, config.tls), instance.name, on_trouble)
+        self._log = log
+        self._next_warning_s = 0.0
+        self._credentials = Credentials(
+            TlsFiles.of(instance.path, config.tls), instance.name, self._reloaded, self._not_reloaded
+        )
         self._key = SharedKey(instance.content.network)
 
     def needs_tls(self, address: Address) -> bool:
@@ -103,12 +115,20 @@ class Authenticator:
         """Give the shared key back. May be called twice."""
         self._key.give_back()
 
-    def expiry(self, now_s: float) -> list[str]:
-        """What is to be warned of the certificates that are in use."""
-        if self._credentials.loaded is None:
-            return []
-        findings = certificate_findings(self._credentials.files, self._config.tls.warn_days, now_s)
-        return [finding.text for finding in findings]
+    def warn_of_expiry(self, now_s: float) -> None:
+        """Once a day: log what is to be warned of the certificates, if they are used. `now_s`: wall clock (Unix)."""
+        if self._credentials.is_loaded and now_s >= self._next_warning_s:
+            self._next_warning_s = now_s + DAY_S
+            for finding in certificate_findings(self.instance.path, self._config.tls, now_s):
+                self._log.warning("certificate expires", finding=finding.code, what=finding.text, do=finding.do)
+
+    def _reloaded(self, identity: Identity) -> None:
+        facts = identity.certificate
+        self._log.info("certificate reloaded", serial=facts.serial, fingerprint=facts.fingerprint)
+        self._next_warning_s = 0.0
+
+    def _not_reloaded(self, error: ReplicateError) -> None:
+        self._log.error("certificate not reloaded, the old one stays", error=str(error), code=error.code)
 
     # The receiver's side.
 

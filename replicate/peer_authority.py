@@ -17,11 +17,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from replicate.errors import ConfigurationError, NotAuthenticatedError
-from replicate.findings import Finding
 from replicate.limits import NAME_PATTERN
 
 INSTANCE_URI: Final = "urn:dualsite:instance:"
-DAY_S: Final = 86_400
 
 
 class Reason(StrEnum):
@@ -157,19 +155,3 @@ def judge_receiver(names: frozenset[str], expected: str, *, me: str, others: Ite
         f"the certificate of {expected} was expected there, it names {shown}",
         do="Correct the peer's address, or its certificate's name (`replicate peer add --certificate --replace`)",
     )
-
-
-# Expiry.
-
-
-def expiry_finding(now_s: float, not_after_s: float, warn_days: int, *, what: str, where: str) -> Finding | None:
-    """The finding when a certificate ends within `warn_days`, or has ended; None otherwise. Times: seconds of the wall
-    clock (Unix). `what`: whose certificate; `where`: its file."""
-    left_s = not_after_s - now_s
-    if left_s > warn_days * DAY_S:
-        return None
-    do = "replicate certificate issue NAME --ca DIR --out DIR --replace; it is used from the next connection on"
-    if left_s <= 0:
-        text = f"{what} expired {-left_s / DAY_S:.0f} days ago: no peer accepts it"
-        return Finding("CERTIFICATE_EXPIRED", f"{text} [{where}]", do)
-    return Finding("CERTIFICATE_EXPIRES", f"{what} expires in {left_s / DAY_S:.0f} days [{where}]", do)

@@ -45,6 +45,7 @@ from replicate.status_report import (
     findings,
     worst_first,
 )
+from replicate.tls_files import certificate_findings
 
 CONNECTED_STATES: Final = ("sending", "waiting for XON", "waiting for restart", "searching for restart")
 """States of a Source Server that has a connection; see also GT.M's in facts.md §1."""
@@ -83,6 +84,7 @@ def collect(instance: Instance) -> Status:
         text = f"a compare or digest holds the Update Process at transaction {words.barrier_seqno}"
         do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
         problems.append(Finding("BARRIER_HELD", text, do))
+    problems += certificate_findings(instance.path, instance.config.tls, now_wall_ns / 1e9)
     journal = _journal(instance, words, regions)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None

@@ -9,46 +9,23 @@ Refuses to know: who may do what, and what is said on the connection.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import trio
 
 from replicate.certificate import Described, describe
 from replicate.errors import ConfigurationError, NotAuthenticatedError, NotFoundError, ReplicateError
-from replicate.findings import Finding
-from replicate.guarded_file import open_guarded, read_guarded, stamp
-from replicate.peer_authority import Reason, expiry_finding, refused, tls_refusal
-from replicate.settings import TlsConfig
+from replicate.guarded_file import open_guarded, read_guarded
+from replicate.peer_authority import Reason, refused, tls_refusal
+from replicate.tls_files import TlsFiles
 
 HANDSHAKE_BYTE: Final = b"\x16"
 """The first byte of every TLS connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Where the CA's certificate, our certificate (and what leads from it to the CA), and our key are."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-    @classmethod
-    def of(cls, instance_path: Path, settings: TlsConfig) -> TlsFiles:
-        """As the settings say; relative paths begin at the instance's directory."""
-        return cls(instance_path / settings.ca, instance_path / settings.certificate, instance_path / settings.key)
-
-    def stamps(self) -> tuple[tuple[int, ...], ...]:
-        """What changes with any of them."""
-        return stamp(self.ca), stamp(self.certificate), stamp(self.key)
-
-    def are_there(self) -> bool:
-        """Whether any of them is."""
-        return any(self.stamps())
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +102,26 @@ def _load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
 class Credentials:
     """The identity of a daemon's connections, always that of the files as they are now."""
 
-    def __init__(self, files: TlsFiles, instance: str, on_trouble: Callable[[ReplicateError], None]) -> None:
-        """Nothing is read yet. `on_trouble` is told what is wrong with changed files; the old ones stay in force."""
+    def __init__(
+        self,
+        files: TlsFiles,
+        instance: str,
+        on_change: Callable[[Identity], None],
+        on_trouble: Callable[[ReplicateError], None],
+    ) -> None:
+        """Nothing is read yet. `on_change` is told of what was loaded behind the first; `on_trouble`, once for every
+        change, what is wrong with changed files, while the old ones stay in force."""
         self.files = files
         self._instance = instance
+        self._on_change = on_change
         self._on_trouble = on_trouble
         self._identity: Identity | None = None
         self._stamps: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def loaded(self) -> Identity | None:
-        """What was loaded last; None before the first time."""
-        return self._identity
+    def is_loaded(self) -> bool:
+        """Whether anything was loaded yet."""
+        return self._identity is not None
 
     def identity(self) -> Identity:
         """What the next connection shows. Errors as `load_identity`, but only as long as nothing was ever loaded."""
@@ -148,9 +133,13 @@ class Credentials:
         except ReplicateError as error:
             if self._identity is None:
                 raise
+            self._stamps = stamps  # the same files are not tried, and told of, again
             self._on_trouble(error)
             return self._identity
+        is_first = self._identity is None
         self._identity, self._stamps = made, stamps
+        if not is_first:
+            self._on_change(made)
         return made
 
 
@@ -167,21 +156,6 @@ def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: 
             do=f"Make certificates: replicate certificate init, then replicate certificate issue {instance} (README, "
             "'Two hosts')",
         ) from error
-
-
-def certificate_findings(files: TlsFiles, warn_days: int, now_s: float) -> list[Finding]:
-    """What `replicate status` and the logs say of certificates that end soon, or have ended. Nothing where there are
-    none; what can not be read is told elsewhere. `now_s`: the wall clock (Unix seconds)."""
-    found = []
-    for path, what in ((files.certificate, "the certificate"), (files.ca, "the CA's certificate")):
-        try:
-            facts = describe(read_guarded(path, is_secret=False, what=what), where=str(path))
-        except ReplicateError:
-            continue
-        finding = expiry_finding(now_s, facts.not_after_s, warn_days, what=what, where=str(path))
-        if finding is not None:
-            found.append(finding)
-    return found
 
 
 class TlsStream(trio.abc.HalfCloseableStream):
@@ -213,7 +187,8 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
     async def send_eof(self) -> None:
         """End the sending direction. The peer knows by our last word, not by TLS, that nothing is missing."""
-        await self.transport.send_eof()
+        with contextlib.suppress(trio.BusyResourceError):  # TLS itself is just answering: the peer ends then
+            await self.transport.send_eof()
 
     async def aclose(self) -> None:
         """Close the socket at once; the conversation has ended by a last word, or is lost."""

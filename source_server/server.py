@@ -50,7 +50,6 @@ from source_server.retry import Retry, Tries
 PRUNE_PERIOD_S: Final = 10.0
 CONSUMER_PERIOD_S: Final = 1.0
 """A consumer's position is stored at most this often: an older one only keeps more journal."""
-EXPIRY_LOOK_S: Final = 86_400.0
 WAITING: Final = "waiting for a connection"
 BRIEF_REASONS: Final = ("CUT", "HELLO_TIMEOUT", "KEY_MISSING")
 """Why an opening fails while the peer is only being stopped or started."""
@@ -60,7 +59,7 @@ async def serve(context: DaemonContext, peer: str) -> None:
     """Run until the stop is requested. Raises what opening the instance raises, and damage in our own journal."""
     instance = Instance.open(context.instance_path)
     entry = instance.peer(peer)
-    authenticator = Authenticator(instance, context.config, lambda error: certificate_trouble(context, error))
+    authenticator = Authenticator(instance, context.config, context.log)
     authenticator.check(Address(entry.host, entry.port), where=f"peer {peer}", is_receiver=False)
     while True:
         door = await trio.to_thread.run_sync(open_door, instance)
@@ -73,11 +72,6 @@ async def serve(context: DaemonContext, peer: str) -> None:
             context.log.warning("journal pool replaced", peer=peer)
         finally:
             close_door(door)
-
-
-def certificate_trouble(context: DaemonContext, error: ReplicateError) -> None:
-    """Changed certificates can not be used; the old ones stay in force."""
-    context.log.error("certificate not reloaded", error=str(error), code=error.code)
 
 
 class Source:
@@ -382,12 +376,8 @@ class Source:
     # House-keeping.
 
     async def _keep_house(self) -> None:
-        next_expiry_look_s = trio.current_time()
         while True:
-            if trio.current_time() >= next_expiry_look_s:
-                next_expiry_look_s = trio.current_time() + EXPIRY_LOOK_S
-                for text in self.authenticator.expiry(time.time()):
-                    self.log.warning("certificate expires", what=text)
+            self.authenticator.warn_of_expiry(time.time())
             await trio.sleep(CONSUMER_PERIOD_S)
             if self.consumer != (self._stored or Consumer(self.peer_name)):
                 await self.store_consumer()

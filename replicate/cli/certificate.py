@@ -11,7 +11,7 @@ import click
 
 from replicate.cli.common import Noun, columns, emit, has_instance, instance_path, open_instance
 from replicate.errors import UsageError
-from replicate.peer_authority import DAY_S
+from replicate.tls_files import DAY_S
 
 if TYPE_CHECKING:
     from replicate.certificate import Described
@@ -67,7 +67,7 @@ def show(file: Path | None) -> None:
     """Show the certificate in FILE, or that of the instance (-i) and its CA's."""
     from replicate.certificate import describe
     from replicate.guarded_file import read_guarded
-    from replicate.tls import TlsFiles
+    from replicate.tls_files import TlsFiles
 
     if file is not None:
         files = [file]

@@ -34,7 +34,8 @@ def add(name: str, address: str, certificate: str, replace: bool) -> None:
     opened = open_instance()
     where = parse_address(address, where="HOST:PORT")
     if not where.is_loopback:
-        from replicate.tls import TlsFiles, require_identity
+        from replicate.tls import require_identity
+        from replicate.tls_files import TlsFiles
 
         files = TlsFiles.of(opened.path, opened.config.tls)
         require_identity(files, opened.name, where="HOST:PORT", wanted_for=str(where))

@@ -315,7 +315,8 @@ def test_all_regions_and_peers_stand_in_one_table(instance: Instance, tmp_path: 
 def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
     root = Path(__file__).resolve().parents[2]
     source = "".join(
-        (root / "replicate" / name).read_text() for name in ("status.py", "status_report.py", "status_journal.py")
+        (root / "replicate" / name).read_text()
+        for name in ("status.py", "status_report.py", "status_journal.py", "tls_files.py")
     )
     used = set(re.findall(r'"([A-Z]+_[A-Z_]+)"', source))
     for filled in set(re.findall(r'f"([A-Z]+)_\{level\}"', source)):
