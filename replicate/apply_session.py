@@ -27,7 +27,7 @@ from replicate.database.bookkeeping import (
     write_scr,
 )
 from replicate.database.rows import RowApplier
-from replicate.database.sqlite import FileFacts, check_same_file, file_facts, open_region, translate
+from replicate.database.sqlite import FileFacts, check_same_file, open_region, region_facts, translate
 from replicate.door import Door
 from replicate.errors import (
     InternalError,
@@ -95,7 +95,7 @@ class ApplySession:
         try:
             lock.acquire(self._lock_timeout_s, what=f"region {entry.name}")
             redo_region(self.door, entry)
-            file = file_facts(entry.path)
+            file = region_facts(entry.path)
             connection = open_region(entry.path, applier=True, region=entry.uuid)
         except BaseException:
             lock.close()

@@ -28,7 +28,7 @@ from replicate.database.bookkeeping import (
     store_schema_version,
 )
 from replicate.database.capture import CapturedChanges
-from replicate.database.sqlite import check_same_file, file_facts, open_region, translate
+from replicate.database.sqlite import check_same_file, open_region, region_facts, translate
 from replicate.door import Allotted, Door
 from replicate.errors import (
     ForkedError,
@@ -82,10 +82,10 @@ class RegionSession:
         self._pool_is_gone = False
         self._way_out = door.instance.way_out
         try:
+            self._file = region_facts(self.where)
             self.connection = open_region(self.entry.path, readonly=not self.writable, region=self.entry.uuid)
             try:
                 self._check_file(adding=adding)
-                self._file = file_facts(self.where)
             except BaseException:
                 self.connection.close(True)
                 raise

@@ -85,6 +85,7 @@ __all__ = [
     "read_identity",
     "read_ring",
     "read_scr",
+    "region_facts",
     "region_seqno",
     "remove",
     "replace_scr",
@@ -139,6 +140,12 @@ def file_facts(
     if not stat.S_ISREG(found.st_mode):
         raise PermissionRefusedError("the path is not a regular file", where=name)
     return FileFacts(found.st_dev, found.st_ino)
+
+
+def region_facts(path: str | os.PathLike[str]) -> FileFacts:
+    """`file_facts` of a registered region's file. Taken before it is opened, they are never those of one that came
+    later."""
+    return file_facts(path, do=PUT_BACK + ". None is created here")
 
 
 def check_same_file(path: str, opened: FileFacts, *, region: str, way_out: str) -> None:
@@ -222,7 +229,7 @@ def open_region(
     if plain:
         file_facts(name)
     else:
-        file_facts(name, do=PUT_BACK + ". None is created here")
+        region_facts(name)
     if readonly:
         if not os.access(name, os.R_OK):
             raise PermissionRefusedError("the file is not readable for this user", where=name)
@@ -411,8 +418,8 @@ def note_held(path: str | os.PathLike[str], *, region: bytes, below: int) -> Non
     name = os.fspath(path)
     connection = open_region(name, region=region)
     try:
-        check_region_identity(connection, region=region, where=name)
         with _transaction(connection, name):
+            check_region_identity(connection, region=region, where=name)
             write_state(connection, HELD_BELOW, below)
     finally:
         connection.close(True)

@@ -87,7 +87,11 @@ class DurableSidecar:
             try:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                raise JournalMissingError("the journal's durable mark is not there", where=self.path) from None
+                raise JournalMissingError(
+                    "the journal's durable mark is not there",
+                    where=self.path,
+                    do="Restore the file with the journal; without it a torn tail can not be told from damage",
+                ) from None
             except OSError as error:
                 refuse_os_error(error, "opening the durable mark failed", self.path)
         return self._fd

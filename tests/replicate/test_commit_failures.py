@@ -11,12 +11,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
-from replicate import failpoint
+from replicate import commit, failpoint
 from replicate.commit import RegionSession
+from replicate.database.sqlite import open_region
 from replicate.errors import JournalIOError, OutcomeUnknownError, PoolReplacedError, RegionReplacedError
+from replicate.journal.durable import DurableSidecar
 from replicate.journal.segment import SegmentFile, segment_name
 from replicate.opening import open_door
 from replicate.pool import control as word
@@ -66,6 +70,47 @@ def test_a_region_file_swapped_under_an_open_connection_is_refused_before_anythi
         with pytest.raises(RegionReplacedError, match="is gone"):
             begin_insert(session, 2)
         assert session.door.words[word.LAST_SEQNO] == last
+
+
+def test_a_region_file_swapped_while_it_is_being_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "p")
+    path = instance.region("main").path
+    shutil.copy(path, path.with_suffix(".right"))
+
+    def opened_and_swapped(*arguments: Any, **options: Any) -> apsw.Connection:
+        connection = open_region(*arguments, **options)
+        swap(path)
+        return connection
+
+    monkeypatch.setattr(commit, "open_region", opened_and_swapped)
+    with session_of(instance) as session, pytest.raises(RegionReplacedError, match="was replaced while it was open"):
+        begin_insert(session, 1)
+
+
+def test_a_durable_mark_that_can_not_be_written_behind_the_commit_says_that_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that raises anything but OutcomeUnknownError has not happened; these have."""
+    instance = make_primary(tmp_path / "p")
+
+    def failing(mark: DurableSidecar, seqno: int) -> None:
+        raise JournalIOError("planted", where=mark.path, errno=5)
+
+    with session_of(instance) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(DurableSidecar, "write", failing)
+            with pytest.raises(OutcomeUnknownError, match="is committed, but what has to follow failed: planted"):
+                change_schema(session, "CREATE TABLE later (a)", "later")
+        insert(session, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(DurableSidecar, "write", failing)
+            with pytest.raises(OutcomeUnknownError, match="planted"):
+                session.commit(begin_large(session, 100, 300))
+    with session_of(instance) as session:
+        insert(session, 2)
+    assert {1, 2, 100, 399} <= check(instance).rows["main"].keys()
 
 
 @pytest.mark.parametrize("what", ["schema", "large row"])
