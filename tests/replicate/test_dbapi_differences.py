@@ -1,0 +1,73 @@
+"""The differences from plain SQLite that README lists under "What differs from sqlite3", each as it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+import replicate
+from replicate.instance import Instance
+from replicate.regions import add_region
+
+SCHEMA = """
+CREATE TABLE s (a INTEGER PRIMARY KEY, b INTEGER) STRICT;
+CREATE TABLE parent (a INTEGER, b);
+CREATE TABLE child (a INTEGER REFERENCES parent (a));
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[apsw.Connection]:
+    made = apsw.Connection(str(tmp_path / "plain.db"))
+    made.execute(SCHEMA)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[replicate.Connection]:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(shm))
+    database = apsw.Connection(str(tmp_path / "ours.db"))
+    database.execute(SCHEMA)
+    database.close()
+    instance = Instance.create(tmp_path / "east", role="primary")
+    add_region(instance, tmp_path / "ours.db")
+    made = replicate.connect(str(instance.path))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("policy", ["IGNORE", "FAIL"])
+def test_strict(plain: apsw.Connection, ours: replicate.Connection, policy: str) -> None:
+    statement = f"INSERT OR {policy} INTO s VALUES (1, 1), (2, 'x'), (3, 3)"
+    with pytest.raises(apsw.ConstraintError, match="cannot store TEXT"):
+        plain.execute(statement)
+    with pytest.raises(replicate.IntegrityError, match="cannot store TEXT"):
+        ours.execute(statement)
+    assert plain.execute("SELECT a FROM s").fetchall() == []
+    assert ours.execute("SELECT a FROM s").fetchall() == []
+
+
+def test_mismatch(plain: apsw.Connection, ours: replicate.Connection) -> None:
+    for connection in (plain, ours):
+        connection.execute("PRAGMA foreign_keys = ON")
+        for statement in ("INSERT INTO child VALUES (1)", "DELETE FROM parent"):
+            with pytest.raises((apsw.SQLError, replicate.OperationalError), match="foreign key mismatch"):
+                connection.execute(statement)
+    plain.execute("INSERT INTO parent VALUES (1, 1)")
+    with pytest.raises(replicate.OperationalError, match="foreign key mismatch"):
+        ours.execute("INSERT INTO parent VALUES (1, 1)")
+
+
+def test_changes_behind_a_commit(ours: replicate.Connection) -> None:
+    before = ours.total_changes
+    cursor = ours.execute("INSERT INTO s VALUES (1, 1), (2, 2)")
+    assert ours.execute("SELECT changes()").fetchone() == (2,)
+    ours.commit()
+    assert ours.execute("SELECT changes()").fetchone() == (1,)
+    assert (cursor.rowcount, ours.total_changes - before) == (2, 2)
