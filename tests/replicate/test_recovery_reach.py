@@ -151,3 +151,25 @@ def test_a_missing_directory_of_an_instance_says_what_to_do(instance: Instance, 
     with pytest.raises(ReplicateError, match=f"{name}.*is missing") as caught:
         Instance.open(instance.path)
     assert ("Put it back" if name in ("journal", "regions") else "mkdir -m 700") in caught.value.do
+
+
+def test_no_consumer_is_given_up_for_a_region_that_somebody_has_in_hands(tmp_path: Path) -> None:
+    made = make_primary(
+        tmp_path / "alpha",
+        regions=("main", "two"),
+        segment_bytes=1 << 20,
+        cap_bytes=3 << 20,
+        cap_policy="drop-consumer",
+        durability="off",
+    )
+    made.register_peer("west", "127.0.0.1", 7430)
+    dropped: list[str] = []
+    with door_of(made) as door:
+        with session_of(made, "two") as session:
+            session.begin(timeout_s=1)
+            write_much(made, 100, 80)  # writers prune, too
+            assert prune_journal(door, lambda consumer: dropped.append(consumer.name)) == []
+            session.rollback()
+        assert dropped == []
+        assert prune_journal(door, lambda consumer: dropped.append(consumer.name))
+    assert dropped == ["west"]
