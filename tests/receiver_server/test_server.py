@@ -23,6 +23,7 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.wire.connection import LinkSettings
 from replicate.wire.event import Closed, CloseReason, Event
 from source_server.link import SourceLink
+from tests.harness.counting import count_calls
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Relay, point, prove_to, servers
 from tests.harness.waiting import wait_until_async
@@ -245,13 +246,18 @@ async def test_localhost_and_ipv6_report_what_was_bound() -> None:
             await listener.aclose()
 
 
-async def test_not_seeded_yet_the_source_is_kept_and_served_later(pair: Pair) -> None:
+BEATS = 7
+"""So many heartbeats of the source take longer than a peer may be silent (tests/harness/servers.py)."""
+
+
+async def test_not_seeded_yet_the_source_is_kept_and_served_later(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = count_calls(monkeypatch, SourceLink, "_beat")
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
         await wait_until_async(lambda: receiver.facts.get("state") == "waiting for the seed")
-        await trio.sleep(1.2)  # longer than a peer may be silent
+        await wait_until_async(beats.since_now(BEATS))
         assert source.facts["state"] == "waiting for restart"
         assert len(source.log.events("connection made")) == 1
         await trio.to_thread.run_sync(pair.seed)
@@ -280,7 +286,8 @@ async def test_the_update_process_is_missed_aloud(pair: Pair, monkeypatch: pytes
         pool.close()
 
 
-async def test_a_full_pool_stops_the_source_and_it_goes_on(pair: Pair) -> None:
+async def test_a_full_pool_stops_the_source_and_it_goes_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = count_calls(monkeypatch, SourceLink, "_beat")
     pair.seed()
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)
@@ -289,7 +296,7 @@ async def test_a_full_pool_stops_the_source_and_it_goes_on(pair: Pair) -> None:
         last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=100_000))
         await wait_until_async(lambda: source.facts.get("state") == "waiting for XON")
         assert receiver.log.events("XOFF sent")
-        await trio.sleep(1.3)  # heartbeats go on
+        await wait_until_async(beats.since_now(BEATS))
         assert len(source.log.events("connection made")) == 1
         assert receiver.facts["last_received_seqno"] < last
         running.start("update", pair.secondary, serve_update)
@@ -430,9 +437,7 @@ async def test_what_the_pool_holds_counts_and_a_gap_in_it_does_not(pair: Pair) -
 async def test_too_many_silent_connections_are_closed(pair: Pair) -> None:
     pair.seed()
     async with servers() as running:
-        receiver = await running.receiver(
-            pair.secondary, receiver__hello_timeout_s=0.5, receiver__connections_max=2
-        )
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=0.5, receiver__connections_max=2)
         port = int(receiver.facts["listen"].rpartition(":")[2])
         streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
         await wait_until_async(lambda: receiver.log.events("closed unheard"))

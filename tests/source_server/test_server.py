@@ -18,6 +18,7 @@ from replicate.opening import close_door, make_chain, open_door
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from source_server import server as module
+from tests.harness.counting import count_calls
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, point, servers
 from tests.harness.waiting import wait_until_async
@@ -246,6 +247,7 @@ async def test_both_idle_use_next_to_no_time(pair: Pair) -> None:
 async def test_pruning_follows_the_consumer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PRUNE_PERIOD_S", 0.2)
     monkeypatch.setattr(module, "CONSUMER_PERIOD_S", 0.1)
+    prunings = count_calls(monkeypatch, module, "prune_journal")
     async with servers() as running:
         receiver = await running.receiver(pair.secondary, receiver__pool_bytes=16 << 20)
         point(pair.primary, "west", receiver)
@@ -253,7 +255,7 @@ async def test_pruning_follows_the_consumer(pair: Pair, monkeypatch: pytest.Monk
         await wait_until_async(lambda: source.facts.get("state") == "sending")
         last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=60_000))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
-        await trio.sleep(0.5)
+        await wait_until_async(prunings.since_now(2))
         assert source.log.events("journal pruned") == []  # received is not durable
         assert len(make_chain(pair.primary).first_seqnos()) == 4
         running.start("update", pair.secondary, serve_update)
