@@ -24,7 +24,9 @@ CREATE TRIGGER sash INSTEAD OF INSERT ON window BEGIN UPDATE _replicate_state SE
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Instance:
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     return make_primary(tmp_path / "alpha", script=SCRIPT)
 
 
