@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,8 @@ from replicate.settings import (
 )
 
 FILE_NAME: Final = "replicate.toml"
+BYTES_MAX: Final = MIB
+"""Of the file; the whole table, with its comments, is a hundredth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,11 @@ def parse(text: str, *, where: str = FILE_NAME) -> Config:
 def load(path: Path) -> Config:
     """The Config of the file at `path` (a file that is not there sets nothing). Raises ConfigurationError."""
     try:
-        data = path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            data = os.read(fd, BYTES_MAX)
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         return Config()
     except PermissionError as error:
@@ -138,6 +145,8 @@ def load(path: Path) -> Config:
         ) from error
     except OSError as error:
         raise ConfigurationError(f"can not be read: {error.strerror}", where=str(path)) from error
+    if len(data) == BYTES_MAX:
+        raise ConfigurationError(f"longer than {BYTES_MAX} bytes", where=str(path), do="Leave out what has its default")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from replicate.errors import DamagedError
 from replicate.instance_file import check_name, replace_file
+from replicate.private_files import read_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def read_consumer(directory: Path, name: str) -> Consumer | None:
     """The stored position, None when there is none. DamagedError when the file makes no sense."""
     path = _path(directory, name)
     try:
-        raw = path.read_bytes()
+        raw = read_private(path)
     except FileNotFoundError:
         return None
     try:
@@ -85,7 +86,7 @@ def read_hold(directory: Path, name: str) -> int | None:
     """Where the seed stands that is on its way to the consumer; None when there is none. DamagedError."""
     path = _hold_path(directory, name)
     try:
-        return max(0, int(path.read_bytes()))
+        return max(0, int(read_private(path)))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -38,6 +38,7 @@ from replicate.errors import InternalError, JournalIOError, ReplicateError
 from replicate.log import LogFile, make_logger, terminal
 from replicate.metrics import Figures, no_figures
 from replicate.metrics_port import MetricsServer, Watched, listen
+from replicate.private_files import check_contents, read_private
 
 STATUS_PERIOD_S: Final = 1.0
 """Least time between two writes of the status file."""
@@ -145,6 +146,7 @@ def run_daemon(
     if ready_fd is not None:
         os.set_inheritable(ready_fd, False)
     files = DaemonFiles(instance_path, name)
+    check_contents(instance_path)
     lock = files.acquire()
     try:
         _Frame(files, overrides or {}, ready_fd).run(serve)
@@ -300,10 +302,10 @@ class _Frame:
     def _asked_stop_timeout_s(self) -> float:
         """`replicate … stop --timeout` leaves its number in a file before it sends the signal."""
         try:
-            asked = float(self._files.stop_timeout.read_text(encoding="ascii"))
+            asked = float(read_private(self._files.stop_timeout))
             self._files.stop_timeout.unlink()
             return min(max(asked, 0.0), 3600.0)
-        except (OSError, ValueError):
+        except (OSError, ReplicateError, ValueError):
             return self._context.stop_deadline_s
 
     async def _keep_status(self) -> None:

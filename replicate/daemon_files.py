@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import AlreadyRunningError, JournalIOError, NotFoundError, PermissionRefusedError
+from replicate.private_files import read_private
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid. Open-file-description locks want pid 0.
 _FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -184,7 +185,7 @@ class DaemonFiles:
         """What the daemon last said; None if it never ran. A daemon that was killed reads as DEAD."""
         running = self.probe()
         try:
-            made = json.loads(self.status.read_text(encoding="utf-8"))
+            made = json.loads(read_private(self.status))
             status = DaemonStatus(
                 name=str(made["name"]),
                 pid=int(made["pid"]),
@@ -196,9 +197,7 @@ class DaemonFiles:
                 error=str(made["error"]),
                 exit_code=int(made["exit_code"]),
             )
-        except PermissionError as error:
-            raise _translated(error, self.status) from error
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (OSError, JournalIOError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             status = None
         if running is not None:
             if status is not None and status.is_running and running.pid in (0, status.pid):

@@ -40,9 +40,10 @@ from replicate.instance_file import (
     replace_file,
 )
 from replicate.limits import REGIONS_MAX
+from replicate.private_files import DIRECTORY_MODES, check_directories
 
 FILE_NAME = "instance.json"
-DIRECTORIES = ("journal", "locks", "run", "log", "regions", "consumers", "conflict")
+DIRECTORIES = tuple(DIRECTORY_MODES)
 
 
 def home() -> Path:
@@ -179,17 +180,12 @@ class Instance:
         if not stat.S_ISDIR(facts.st_mode):
             raise NotFoundError("this is no instance directory", where=str(directory))
         content = _read(directory)
-        if facts.st_mode & 0o022 or facts.st_uid not in (os.geteuid(), 0):
-            raise PermissionRefusedError(
-                "others may write to the instance directory, or it belongs to another user",
-                where=str(directory),
-                do="chmod 700 it, and run as its owner",
-            )
         for sub in DIRECTORIES:
             if not (directory / sub).is_dir():
                 raise NotFoundError(
                     f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
                 )
+        check_directories(directory)
         return cls(directory, content, load_config(directory / "replicate.toml"))
 
     # Facts.

@@ -32,6 +32,7 @@ from replicate.journal.segment import SegmentFile, scan
 from replicate.journal.tail import ScanResult
 from replicate.limits import RING_SLOTS
 from replicate.mending import changes_catalogue
+from replicate.private_files import read_private
 from replicate.transaction import Catalogue, Kind
 from replicate.unapply import inverse
 
@@ -247,7 +248,7 @@ def _keep(instance: Instance, journal: Journal, frames: dict[int, bytes]) -> Non
     """Keep the frames, durably. What a recovery that was killed has kept and taken back is in the file already."""
     path = instance.conflict_directory / f"rolled-back-after-{journal.last_seqno}.frames"
     if path.exists():
-        data = path.read_bytes()
+        data = read_private(path)
         kept = {head.seqno: data[offset : offset + head.frame_bytes] for offset, head in walk(data)}
         frames = {**kept, **frames}
     replace_file(path, b"".join(frames[seqno] for seqno in sorted(frames)))

@@ -160,7 +160,7 @@ IMPURE = frozenset(
     }
 )
 PURE_EXCEPTIONS: dict[str, frozenset[str]] = {
-    "replicate.config": frozenset({"pathlib"}),  # `load`
+    "replicate.config": frozenset({"pathlib", "os"}),  # `load`
 }
 
 # (importer, imported): directions that layers alone do not forbid.

@@ -14,6 +14,7 @@ from typing import Any
 from replicate.database.rows import Conflict
 from replicate.errors import DamagedError, NotFoundError
 from replicate.instance_file import replace_file
+from replicate.private_files import read_private
 from replicate.transaction import Op
 
 
@@ -67,7 +68,7 @@ def read_conflict(directory: Path, seqno: int) -> dict[str, Any]:
     """The content of a conflict file, for showing it. NotFoundError, DamagedError."""
     path = conflict_path(directory, seqno)
     try:
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(read_private(path))
     except FileNotFoundError:
         raise NotFoundError(f"no conflict is recorded for transaction {seqno}", where=str(path)) from None
     except (ValueError, RecursionError) as error:

@@ -20,7 +20,8 @@ OURS = ("replicate", "source_server", "receiver_server", "update_process")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script."""
+    """The console script. Whatever a command makes is closed to others, however the shell is set up."""
+    os.umask(0o077)
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 

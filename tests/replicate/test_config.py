@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -144,9 +145,9 @@ def test_load(tmp_path: Path) -> None:
 
 
 def test_unreadable_file_is_a_matter_of_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_path: Path) -> bytes:
+    def refuse(*_arguments: object) -> int:
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(PermissionRefusedError, match="instance's owner"):
         load(tmp_path / "x")
