@@ -36,6 +36,10 @@ from replicate.wire.event import (
     HeartbeatReceived,
     LargeReceived,
     PartsReceived,
+    SeedAnnounced,
+    SeedBeingMade,
+    SeedComplete,
+    SeedReceived,
     SourceIntroduced,
     Started,
 )
@@ -129,7 +133,10 @@ class Connection:
                 self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.LARGE))
             case HeartbeatReceived(heartbeat):
                 self.receiver.heard(heartbeat)
+            case SeedBeingMade() | SeedAnnounced() | SeedReceived() | SeedComplete():
+                self.receiver.seeds.heard(event)
             case Closed():
+                self.receiver.seeds.closed(self, event)
                 self._count_duplicates()
                 self._closed(event)
             case _:
@@ -186,6 +193,9 @@ class Connection:
             if receiver.must_begin_anew:
                 await trio.sleep(POUR_LOOK_S)
                 continue
+            if receiver.seeds.is_wanted:
+                await receiver.seeds.fetch(self)
+                continue
             pool = receiver.pool
             try:
                 found = await receiver.find_reference()
@@ -200,7 +210,8 @@ class Connection:
                 receiver.tell("waiting for the seed")
                 await trio.sleep(SEED_LOOK_S)
                 continue
-            if self.drive.closed is None and pool is receiver.pool and not receiver.must_begin_anew:
+            is_free = not receiver.must_begin_anew and not receiver.seeds.is_wanted
+            if self.drive.closed is None and pool is receiver.pool and is_free:
                 self._send_restart(found)
                 return
 

@@ -48,7 +48,9 @@ from replicate.wire.event import (
 from replicate.wire.introduction import check_hello, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
+    CHUNK_BYTES,
     FEATURE_SEED,
+    SEED_WINDOW_BYTES,
     CatalogueChunk,
     CatalogueEnd,
     Data,
@@ -122,6 +124,7 @@ class ReceiverLink(Link):
         """The only byte of the seed that may come next."""
         self._seed_request: SeedRequest | None = None
         self._seed: SeedStart | None = None
+        self._seed_acknowledged = 0
         self._unreported_bytes = 0
         self._told: tuple[int, int, int, int] | None = None
         self._told_bulk_bytes = 0
@@ -176,6 +179,7 @@ class ReceiverLink(Link):
         if offset > self.next_seed_offset:
             raise InternalError(f"byte {offset} of the seed is acknowledged; {self.next_seed_offset} have come")
         self._control += self._say(SeedAck(offset))
+        self._seed_acknowledged = offset
 
     def seed_taken(self) -> None:
         """The seed is whole and on the disk. InternalError before SeedComplete."""
@@ -327,6 +331,7 @@ class ReceiverLink(Link):
             if seed is not None or message.offset > message.file_bytes or not (goes_on or message.offset == 0):
                 raise refusal(RefuseCode.PROTOCOL, f"a seed from byte {message.offset} of {message.file_bytes}")
             self._seed, self.next_seed_offset = message, message.offset
+            self._seed_acknowledged = message.offset
             events.append(SeedAnnounced(message))
         elif isinstance(message, SeedChunk):
             offset, data = message.offset, message.data
@@ -334,6 +339,8 @@ class ReceiverLink(Link):
                 raise self._seed_gap(f"bytes {offset} to {offset + len(data)}")
             if offset + len(data) <= self.next_seed_offset:
                 return  # came twice
+            if offset + len(data) > self._seed_acknowledged + SEED_WINDOW_BYTES + CHUNK_BYTES:
+                raise refusal(RefuseCode.PROTOCOL, f"{self._peer_name()} sends a seed beyond its window")
             data = data[self.next_seed_offset - offset :]
             events.append(SeedReceived(self.next_seed_offset, data))
             self.next_seed_offset += len(data)

@@ -23,6 +23,7 @@ from receiver_server.connection import Connection
 from receiver_server.figures import figures, why_not_ready
 from receiver_server.gate import Gate
 from receiver_server.position import Parts, Reference, find_applied, find_reference
+from receiver_server.seed import Seeds
 from replicate.authenticate import Authenticated, Authenticator
 from replicate.config import Address, parse_address
 from replicate.daemon import DaemonContext
@@ -145,6 +146,7 @@ class Receiver:
         self.lag = Lag()
         self.repetitions = Repetitions()
         """Of the lines of connections: a source that is refused for days does not fill the disk."""
+        self.seeds = Seeds(self)
         self.active: Connection | None = None
         """The connection of the accepted source."""
         self.parts: Parts | None = None
@@ -184,6 +186,7 @@ class Receiver:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_house)
                 nursery.start_soon(self._report)
+                nursery.start_soon(self.seeds.serve)
                 async with trio.open_nursery() as connections:
                     accepting = trio.CancelScope()
                     connections.start_soon(self._accept, listeners, connections, accepting)
@@ -391,6 +394,10 @@ class Receiver:
                     self.pool.restart(self._applied_seqno)
         except ReplicateError as error:
             self.log.error("can not begin anew yet", error=str(error), code=error.code)
+
+    async def make_way(self, reason: str) -> None:
+        """End the stream, if there is one: the source comes again, and is asked for something else then."""
+        await self._disconnect(reason)
 
     async def _disconnect(self, reason: str) -> None:
         """End the connection of the accepted source, if it has asked for the stream already."""

@@ -43,6 +43,8 @@ from replicate.seed_format import (
 from replicate.seed_format import RecordType as Type
 from replicate.transaction import Catalogue
 
+SYNC_BYTES: Final = 32 * MIB
+"""Synced this often while it is written, so that the last sync, which can not be interrupted, is short."""
 SPARE_BYTES: Final = 1 * MIB
 """Left free on a disk that we fill knowingly."""
 PART_SUFFIX: Final = ".part"
@@ -82,6 +84,7 @@ class SeedWriter:
         self.aside = path.with_name(f".{path.name}{PART_SUFFIX}")
         """Where it is written. What a killed writer left there is replaced."""
         self.written_bytes = 0
+        self._synced_bytes = 0
         self._digest = xxh3_128()
         try:
             self.aside.unlink(missing_ok=True)
@@ -145,6 +148,9 @@ class SeedWriter:
                     view = view[os.write(self._fd, view) :]
                 self._digest.update(piece)
                 self.written_bytes += len(piece)
+            if self.written_bytes - self._synced_bytes >= SYNC_BYTES:
+                os.fdatasync(self._fd)
+                self._synced_bytes = self.written_bytes
         except OSError as error:
             raise io_error(error, "the seed file could not be written and was removed", str(self.path)) from error
 

@@ -30,6 +30,8 @@ from replicate.wire.event import (
     Connected,
     Event,
     RestartRequested,
+    SeedRequested,
+    SeedTaken,
     SendingResumed,
     SendingStopped,
 )
@@ -37,6 +39,7 @@ from replicate.wire.message import Introduction, Restart
 from source_server.link import SourceLink, SourceProgress
 from source_server.reader import POOL, JournalReader
 from source_server.restart import Agreed, agree
+from source_server.seed import SeedSending
 
 if TYPE_CHECKING:
     from source_server.server import Source
@@ -80,6 +83,7 @@ class Connection:
         )
         self._streaming = trio.Event()
         self._agreed: Agreed | None = None
+        self._seed: SeedSending | None = None
         self._counted = (0, 0, 0)
         # Rendezvous: one batch waits here while the one before it is on its way.
         self._give, self._take = trio.open_memory_channel[FrameBatch | Piece](1)
@@ -103,6 +107,11 @@ class Connection:
             case RestartRequested(restart):
                 source.tell("searching for restart")
                 self.drive.nursery.start_soon(self._agree, restart)
+            case SeedRequested(request):
+                self._seed = SeedSending(self, source.seeds, request)
+                self.drive.nursery.start_soon(self._seed.run)
+            case SeedTaken(seed):
+                self.drive.nursery.start_soon(source.seeds.drop, seed)
             case SendingStopped(reason, free_bytes):
                 source.log.info("XOFF received", reason=reason, free_bytes=free_bytes)
                 source.statistics.count("xoff")
@@ -168,6 +177,8 @@ class Connection:
 
     def _send_next(self) -> None:
         """The writer is free: give the link what was fetched, if it may go."""
+        if self._seed is not None:
+            self._seed.send_next()
         if not self.link.can_send_bulk:
             return
         try:

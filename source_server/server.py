@@ -22,7 +22,7 @@ import trio
 
 from replicate.authenticate import Authenticated, Authenticator
 from replicate.config import Address
-from replicate.consumers import Consumer, read_consumer, write_consumer
+from replicate.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.daemon import DaemonContext
 from replicate.door import Door
 from replicate.errors import (
@@ -46,6 +46,7 @@ from source_server.connection import Connection
 from source_server.figures import figures, why_not_ready
 from source_server.reader import FILES
 from source_server.retry import Retry, Tries
+from source_server.seed import SeedKeeper
 
 PRUNE_PERIOD_S: Final = 10.0
 CONSUMER_PERIOD_S: Final = 1.0
@@ -98,6 +99,7 @@ class Source:
         self.statistics = Statistics(
             self.settings.statistics_period_s, trio.current_time(), seqno=self.words[word.LAST_SEQNO]
         )
+        self.seeds = SeedKeeper(self)
         self.retry = Retry(self.settings.hard_tries, self.settings.hard_period_s, self.settings.soft_period_s)
         self.lag = Lag()
         self.repetitions = Repetitions()
@@ -136,7 +138,7 @@ class Source:
         self.context.ready(WAITING)
         try:
             async with trio.open_nursery() as nursery:
-                for task in (self._report, self._keep_house, self._prune, self._cut_connecting):
+                for task in (self._report, self._keep_house, self._prune, self._cut_connecting, self.seeds.run):
                     nursery.start_soon(task)
                 await self._connect_again_and_again()
                 nursery.cancel_scope.cancel()
@@ -333,9 +335,15 @@ class Source:
         if next_seqno - 1 < self.consumer.acknowledged_seqno:
             self.consumer = replace(self.consumer, acknowledged_seqno=next_seqno - 1)
         await self.store_consumer()
+        await trio.to_thread.run_sync(self._seed_arrived, next_seqno - 1)
         self.last_received_seqno = next_seqno - 1
         self.last_applied_seqno = min(self.last_applied_seqno, next_seqno - 1)
         self.retry.streaming()
+
+    def _seed_arrived(self, last_seqno: int) -> None:
+        """A consumer that stands exactly at its seed has taken it over: from now on its position says what it needs."""
+        if read_hold(self.instance.consumers_directory, self.peer_name) == last_seqno:
+            write_hold(self.instance.consumers_directory, self.peer_name, None)
 
     # The consumer's position, which others (a seed, a pruner at the cap) write too.
 

@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.database.statements", "P"),
     ("replicate.database.pragmas", "P"),
     ("replicate.seed_format", "P"),
+    ("replicate.seed_request", "N"),
     ("replicate.status_text", "P"),
     ("replicate.status_report", "P"),
     ("replicate.journal", "P"),

@@ -22,13 +22,19 @@ LINE_PERIOD_S = 0.1
 
 
 @click.command(cls=Verb)
-@click.option("--from", "primary", metavar="INSTANCE", help="A primary on this host: its directory or name.")
+@click.option(
+    "--from", "primary", metavar="INSTANCE", help="A primary on this host (directory or name); or a remote one's name."
+)
 @click.option("--from-file", metavar="FILE", help="A seed file that the primary has made for this secondary.")
 @click.option("--to-file", metavar="FILE", help="On the primary: make such a file.")
 @click.option("--for", "consumer", metavar="SECONDARY", help="With --to-file: the registered peer that it is for.")
 @click.option("--restart", is_flag=True, help="Replace what this secondary holds, or FILE, and begin anew.")
 def seed(primary: str | None, from_file: str | None, to_file: str | None, consumer: str | None, restart: bool) -> None:
-    """Copy the primary's regions at one sequence number, while its writers go on."""
+    """Copy the primary's regions at one sequence number, while its writers go on.
+
+    Without --from and --from-file the source that is connected sends them; when that is interrupted, the same command
+    goes on where it was.
+    """
     from replicate.errors import UsageError
 
     given = [name for name, value in (("--from", primary), ("--from-file", from_file), ("--to-file", to_file)) if value]
@@ -41,10 +47,26 @@ def seed(primary: str | None, from_file: str | None, to_file: str | None, consum
         _to_file(opened, Path(to_file).absolute(), consumer, restart)
     elif from_file:
         _from_file(opened, Path(from_file).absolute(), restart)
-    elif primary:
+    elif primary and _is_here(primary):
         _from_instance(opened, primary, restart)
     else:
-        raise UsageError("it is not said from where to seed", do="Give --from INSTANCE or --from-file FILE")
+        _over_connection(opened, primary, restart)
+
+
+def _is_here(primary: str) -> bool:
+    """A path is always an instance here; a name is one if it exists."""
+    from replicate.instance import FILE_NAME, resolve_instance
+
+    path = resolve_instance(primary)
+    return path.name != primary or (path / FILE_NAME).exists()
+
+
+def _over_connection(opened: Instance, source_name: str | None, restart: bool) -> None:
+    from replicate.seed_request import seed_over_connection
+
+    with bar() as told:
+        seeded = seed_over_connection(opened, source_name, restart=restart, told=told)
+    _say(opened, seeded)
 
 
 def _from_instance(opened: Instance, primary: str, restart: bool) -> None:
@@ -110,10 +132,13 @@ class _Bar:
         if (label, length) != (self._label, self._length):
             self.close()
             self._label, self._length = label, length
+            if not length:
+                click.echo(f"{label} ...", err=True)
+                return
             self._bar = click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True)
             self._bar.__enter__()
         now_s = time.monotonic()
-        if now_s >= self._next_s or done >= length:
+        if self._bar is not None and (now_s >= self._next_s or done >= length):
             self._next_s = now_s + LINE_PERIOD_S
             self._bar.update(done - self._bar.pos)
 

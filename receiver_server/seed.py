@@ -1,0 +1,265 @@
+"""The receiver's side of a seed: the command asks us, we ask the source, and what comes is written to our disk.
+
+The command talks over a socket in the instance's run directory, a JSON value a line:
+
+    command                     receiver
+      {"from": NAME or null} ->           from whom, if it matters
+      <- {"state": …, "done": …, "total": …, "unit": …}      several times a second while it moves, once a second anyway
+      <- {"received": true}     the whole file is there; nothing is asked of the source until the command has hung up
+      <- {"error": {…}}         it can not be
+
+Guarantees: the wish lives as long as the command's connection, not longer: a killed command leaves nothing that would
+keep the stream from going on. What has arrived survives the connection, this daemon and the command. At most
+SEED_WINDOW_BYTES wait for the disk. Only the instance's owner (or root) is heard.
+Refuses to know: what is in the file, and how it is installed (the command does that).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from replicate.errors import PeerRefusedError, ReplicateError, TryAgainError, UsageError, WrongInstanceError
+from replicate.seed_incoming import SOCKET_NAME, Incoming, IncomingFile, seed_directory
+from replicate.wire.event import (
+    Closed,
+    CloseReason,
+    Event,
+    SeedAnnounced,
+    SeedBeingMade,
+    SeedComplete,
+    SeedReceived,
+)
+
+if TYPE_CHECKING:
+    from receiver_server.connection import Connection
+    from receiver_server.server import Receiver
+
+TELL_S: Final = 0.2
+KEEP_ALIVE_S: Final = 1.0
+ASK_S: Final = 5.0
+LINE_BYTES_MAX: Final = 4096
+WAITING: Final = "waiting for the source"
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+class Wish:
+    """What one command wants, and what it is to be told."""
+
+    def __init__(self, source_name: str | None) -> None:
+        self.source_name = source_name
+        self.state: dict[str, Any] = {"state": WAITING}
+        self.is_received = False
+        self.error: ReplicateError | None = None
+        self.ended = trio.Event()
+        """The command has hung up."""
+
+    def say(self, state: str, done: int = 0, total: int = 0, unit: str = "") -> None:
+        """How it stands."""
+        self.state = {"state": state, "done": done, "total": total, "unit": unit}
+
+    def line(self) -> dict[str, Any]:
+        """What the command is told now."""
+        error = self.error
+        if error is not None:
+            facts = {"what": error.what, "where": error.where, "do": error.do}
+            return {"error": {"code": error.code, "exit_code": error.exit_code, **facts}}
+        return {"received": True} if self.is_received else self.state
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing more will be told."""
+        return self.is_received or self.error is not None
+
+
+class Seeds:
+    """The daemon's part in seeding. `serve` runs as long as it does."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self._wish: Wish | None = None
+        self._fetching: Connection | None = None
+        self._give, self._take = trio.open_memory_channel[Event](0)
+
+    # The command.
+
+    async def serve(self) -> None:
+        """Listen for commands. A socket that can not be had is logged: everything else goes on without it."""
+        directory = self.receiver.instance.run_directory
+        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # By the descriptor: the name of a socket may have 107 bytes, that of an instance's directory more.
+            (directory / SOCKET_NAME).unlink(missing_ok=True)
+            listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            await listening.bind(f"/proc/self/fd/{handle}/{SOCKET_NAME}")
+            os.chmod(directory / SOCKET_NAME, 0o600)
+            listening.listen(4)
+        except OSError as error:
+            self.receiver.log.error("no socket for the seed command", error=str(error), where=str(directory))
+            return
+        finally:
+            os.close(handle)
+        try:
+            await trio.serve_listeners(self._command, [trio.SocketListener(listening)])
+        finally:
+            with suppress(OSError):
+                (directory / SOCKET_NAME).unlink()
+
+    async def _command(self, stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async with stream:
+                raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                _, uid, _ = _CREDENTIALS.unpack(raw)
+                if uid not in (0, os.geteuid()):
+                    self.receiver.log.warning("a command of another user was not heard", uid=uid)
+                    return
+                await self._serve(stream)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        line = b""
+        with trio.move_on_after(ASK_S):
+            while b"\n" not in line and len(line) <= LINE_BYTES_MAX and (piece := await stream.receive_some(4096)):
+                line += piece
+        wish = Wish(None)
+        try:
+            wish.source_name = json.loads(line)["from"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            wish.error = UsageError("this is no request for a seed")
+        if wish.error is None and self._wish is not None:
+            wish.error = TryAgainError("another command asks for a seed already", do="Wait for it")
+        if wish.error is None:
+            self._wish = wish
+            self.receiver.log.info("a seed was asked for", source=wish.source_name)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell, stream, wish)
+                if self._wish is wish:
+                    nursery.start_soon(self.receiver.make_way, "a seed was asked for")
+                while await stream.receive_some(4096):
+                    pass
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._wish is wish:
+                self._wish = None
+                if self._fetching is not None:
+                    self._fetching.end("the seed command has ended")
+            wish.ended.set()
+
+    async def _tell(self, stream: trio.SocketStream, wish: Wish) -> None:
+        told: dict[str, Any] = {}
+        silent_s = KEEP_ALIVE_S
+        while True:
+            line = wish.line()
+            if line != told or silent_s >= KEEP_ALIVE_S:
+                await stream.send_all(json.dumps(line).encode() + b"\n")
+                told, silent_s = line, 0.0
+            if wish.is_settled:
+                return
+            await trio.sleep(TELL_S)
+            silent_s += TELL_S
+
+    # The connection to the source.
+
+    @property
+    def is_wanted(self) -> bool:
+        """A command waits: the stream is not to be asked for now."""
+        return self._wish is not None and self._wish.error is None
+
+    async def fetch(self, connection: Connection) -> None:
+        """Get the seed over this connection; returns when there is nothing more to do for this wish here."""
+        wish = self._wish
+        assert wish is not None
+        link, name = connection.link, connection.peer_name
+        if wish.is_received:
+            self.receiver.tell("waiting until the seed is installed")
+            await wish.ended.wait()
+            return
+        peer = link.peer
+        assert peer is not None
+        if wish.source_name is not None and wish.source_name != name:
+            wish.error = WrongInstanceError(
+                f"the source that is connected is {name}, not {wish.source_name}",
+                do=f"Run replicate seed --from {name}, or connect the other one",
+            )
+            return
+        if not link.can_request_seed:
+            wish.error = PeerRefusedError(
+                f"{name} (release {peer.release}) can not send a seed over the connection",
+                do=f"Make a file there: replicate seed --to-file FILE --for {self.receiver.instance.name}",
+            )
+            return
+        try:
+            await self._receive(connection, wish, peer.instance)
+        except ReplicateError as error:
+            self.receiver.log.error("the seed can not be taken", error=str(error), code=error.code)
+            wish.error = error
+            connection.end("the seed can not be taken")
+        finally:
+            self._fetching = None
+
+    async def _receive(self, connection: Connection, wish: Wish, source: bytes) -> None:
+        log, link = self.receiver.log, connection.link
+        wish.say("looking at what is here already")
+        path = self.receiver.instance.path
+        incoming = Incoming(await trio.to_thread.run_sync(seed_directory, path))
+        request = await trio.to_thread.run_sync(incoming.look, source)
+        if connection.drive.closed is not None or self._wish is not wish:
+            return
+        self._give, self._take = trio.open_memory_channel[Event](float("inf"))
+        self._fetching = connection
+        link.request_seed(request)
+        connection.drive.poke()
+        log.info("seed requested", source=connection.peer_name, offset=request.offset)
+        self.receiver.tell("receiving the seed")
+        wish.say("the source makes the seed")
+        file: IncomingFile | None = None
+        total = 0
+        try:
+            async for event in self._take:
+                match event:
+                    case SeedBeingMade(done, pages):
+                        wish.say("the source makes the seed", done, pages, "pages")
+                    case SeedAnnounced(start):
+                        file = await trio.to_thread.run_sync(IncomingFile, incoming, start)
+                        total = start.file_bytes
+                        wish.say("receiving", start.offset, total, "bytes")
+                        log.info("seed begins", seqno=start.seqno, offset=start.offset, file_bytes=total)
+                    case SeedReceived(offset, data):
+                        assert file is not None
+                        written = await trio.to_thread.run_sync(file.write, offset, data)
+                        wish.say("receiving", written, total, "bytes")
+                        if connection.drive.closed is None:
+                            link.acknowledge_seed(written)
+                            connection.drive.poke()
+                    case SeedComplete():
+                        assert file is not None
+                        await trio.to_thread.run_sync(file.finish)
+                        if connection.drive.closed is None:
+                            link.seed_taken()
+                            connection.drive.poke()
+                        wish.is_received = True
+                        log.info("seed received", file_bytes=total)
+                        return
+        finally:
+            if file is not None:
+                file.close()
+
+    def heard(self, event: Event) -> None:
+        """What the link told of the seed; memory is bounded by the link's window."""
+        self._give.send_nowait(event)
+
+    def closed(self, connection: Connection, closed: Closed) -> None:
+        """A connection has ended. A source that refused us will not do better the next time."""
+        wish = self._wish
+        if self._fetching is not connection or wish is None or wish.is_settled:
+            return
+        if closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED) and closed.error is not None:
+            wish.error = closed.error
+        else:
+            wish.say(WAITING)

@@ -1,0 +1,182 @@
+"""The source's side of a seed: makes the file that the receiver asks for, keeps it until it is safe there, sends it.
+
+Guarantees: the making goes on when a connection is lost, and one that asks again gets the same file; it runs in a
+thread and gives way to a stop; a file whose sequence number the journal has gone past is made anew. What is read ahead
+of the writer is one chunk.
+Refuses to know: how a seed is made (replicate/seed_make.py), the protocol (link.py).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from replicate.errors import DamagedError, JournalIOError, NotFoundError, PoolReplacedError, ReplicateError
+from replicate.failpoint import hit
+from replicate.instance_file import io_error
+from replicate.opening import make_chain
+from replicate.seed_file import read_header
+from replicate.seed_format import SeedHeader
+from replicate.seed_incoming import seed_directory
+from replicate.seed_make import MadeSeed, make_seed
+from replicate.wire.introduction import refusal
+from replicate.wire.message import CHUNK_BYTES, RefuseCode, SeedRequest, SeedStart
+
+if TYPE_CHECKING:
+    from source_server.connection import Connection
+    from source_server.server import Source
+
+TELL_S: Final = 1.0
+"""How often the receiver is told how far the making is."""
+
+
+class SeedKeeper:
+    """The one seed file of one peer: INSTANCE/seed/PEER.seed. Outlives connections."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.path = source.instance.path / "seed" / f"{source.peer_name}.seed"
+        self._request: bytes | None = None
+        self._asked = trio.Event()
+        self._moved = trio.Event()
+        self._progress = (0, 0)
+        self._failure: ReplicateError | None = None
+
+    async def run(self) -> None:
+        """Make what is asked for, one at a time. Raises PoolReplacedError."""
+        log = self.source.log
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            request = self._request
+            if request is None:
+                continue
+            self._failure = None
+            try:
+                log.info("seed is being made")
+                made = await trio.to_thread.run_sync(self._make, request)
+                log.info("seed made", seqno=made.seqno, file_bytes=made.bytes, pages=made.pages)
+            except PoolReplacedError:
+                raise
+            except ReplicateError as error:
+                log.error("seed could not be made", error=str(error), code=error.code)
+                self._failure = error
+            self._request = None
+            self._moved.set()
+            self._moved = trio.Event()
+
+    def _make(self, request: bytes) -> MadeSeed:
+        seed_directory(self.source.instance.path)
+        self._progress = (0, 0)
+        return make_seed(
+            self.source.instance, self.source.peer_name, self.path, request=request, replace=True, progress=self._told
+        )
+
+    def _told(self, _region: str, done: int, pages: int) -> None:
+        """In the thread: a stop of the daemon ends the making here."""
+        trio.from_thread.check_cancelled()
+        hit("seed.making")
+        self._progress = (done, pages)
+
+    async def get(self, request: bytes, connection: Connection) -> tuple[SeedHeader, int]:
+        """Header and length of the file made for `request`; made now, if it is not there. What `make_seed` raises."""
+        while True:
+            found = await trio.to_thread.run_sync(self._usable, request)
+            if found is not None:
+                return found
+            if self._request is None:
+                self._request = request
+                self._asked.set()
+            while self._request is not None:
+                connection.link.prepare_seed(*self._progress)
+                connection.drive.poke()
+                with trio.move_on_after(TELL_S):
+                    await self._moved.wait()
+            if self._failure is not None:
+                raise self._failure
+
+    def _usable(self, request: bytes) -> tuple[SeedHeader, int] | None:
+        """The file, if it was made for this request and the journal still goes on behind it."""
+        instance = self.source.instance
+        try:
+            header = read_header(self.path)
+            size = os.stat(self.path).st_size
+        except (NotFoundError, DamagedError, OSError):
+            return None
+        is_ours = (header.request, header.primary) == (request, instance.content.uuid)
+        return (header, size) if is_ours and header.seqno + 1 >= make_chain(instance).oldest_seqno() else None
+
+    async def drop(self, seed: bytes) -> None:
+        """The receiver has it: remove the file."""
+        await trio.to_thread.run_sync(self._drop, seed)
+        self.source.log.info("seed taken over by the peer")
+
+    def _drop(self, seed: bytes) -> None:
+        try:
+            if read_header(self.path).seed == seed:
+                self.path.unlink()
+        except (NotFoundError, DamagedError, FileNotFoundError):
+            pass
+
+
+class SeedSending:
+    """One answer to one request. `run` it once; `send_next` when the writer is free."""
+
+    def __init__(self, connection: Connection, keeper: SeedKeeper, request: SeedRequest) -> None:
+        self._connection = connection
+        self._keeper = keeper
+        self._request = request
+        self._give, self._take = trio.open_memory_channel[tuple[int, bytes]](1)
+
+    async def run(self) -> None:
+        """Until the last byte has been given to the link; a failure refuses the peer by name."""
+        source, connection = self._keeper.source, self._connection
+        source.tell("making the seed")
+        try:
+            header, size = await self._keeper.get(self._request.request, connection)
+            offset = self._request.offset if self._request.seed == header.seed and self._request.offset <= size else 0
+            if connection.drive.closed is not None:
+                return
+            connection.link.start_seed(SeedStart(header.seed, offset, size, header.seqno))
+            source.log.info("sending the seed", seqno=header.seqno, from_offset=offset, file_bytes=size)
+            source.tell("sending the seed")
+            connection.drive.poke()
+            await self._fetch(offset, size)
+        except PoolReplacedError:
+            raise
+        except ReplicateError as error:
+            if connection.drive.closed is None:
+                text = f"{error.what}{f' [{error.where}]' if error.where else ''}. {error.do}".rstrip(" .")
+                connection.drive.take(connection.link.refuse(refusal(RefuseCode.SEED_FAILED, text)))
+
+    async def _fetch(self, offset: int, size: int) -> None:
+        where = str(self._keeper.path)
+        try:
+            fd = os.open(self._keeper.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise io_error(error, "the seed file could not be opened", where) from error
+        try:
+            while offset < size:
+                data = await trio.to_thread.run_sync(os.pread, fd, CHUNK_BYTES, offset)
+                if not data:
+                    raise JournalIOError(f"the seed file ends at byte {offset} of {size}", where=where)
+                await self._give.send((offset, data))
+                self._connection.drive.poke()
+                offset += len(data)
+        except OSError as error:
+            raise io_error(error, "the seed file could not be read", where) from error
+        finally:
+            os.close(fd)
+
+    def send_next(self) -> None:
+        """Give the link what was read, if it may go."""
+        if not self._connection.link.can_send_seed:
+            return
+        try:
+            offset, data = self._take.receive_nowait()
+        except trio.WouldBlock:
+            return
+        hit("seed.sending")
+        self._connection.link.send_seed(offset, data)
