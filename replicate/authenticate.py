@@ -12,7 +12,7 @@ import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -38,22 +38,20 @@ from replicate.peer_authority import (
 from replicate.shared_key import SharedKey, default_path, read_key
 from replicate.tls import (
     HANDSHAKE_BYTE,
+    READ_BYTES,
     Credentials,
     Identity,
     TlsStream,
     first_byte,
     handshake,
     require_identity,
+    say_last,
 )
 from replicate.tls_files import DAY_S, TlsFiles, certificate_findings
 from replicate.wire.codec import encode
 from replicate.wire.introduction import as_refuse
 from replicate.wire.proof import NONCE_BYTES, Proof
 from replicate.wire.state import Role
-
-LAST_WORD_S: Final = 1.0
-"""How long a peer that is refused may take to read why."""
-READ_BYTES: Final = 4096
 
 
 class Log(Protocol):
@@ -239,7 +237,8 @@ class Authenticator:
                     raise refused(Reason.CUT, "the connection was lost while both sides proved their key")
                 proof.receive(data)
         except PeerError as error:
-            await _say(stream, proof.bytes_to_send())
+            if data := proof.bytes_to_send():
+                await say_last(stream, data)
             if isinstance(error, NotAuthenticatedError | PeerRefusedError) or "reason" in error.facts:
                 raise
             raise refused(Reason.PROTOCOL, error.what) from error
@@ -282,18 +281,4 @@ def _require_loopback(stream: trio.SocketStream, peer: PeerEntry) -> None:
 
 
 async def _tell(stream: trio.abc.HalfCloseableStream, error: ReplicateError) -> None:
-    await _say(stream, b"".join(encode(as_refuse(error))))
-
-
-async def _say(stream: trio.abc.HalfCloseableStream, data: bytes) -> None:
-    """The last word: leaves, and is read, as far as the peer takes it within LAST_WORD_S. What it sends is dropped."""
-    if not data:
-        return
-    with trio.move_on_after(LAST_WORD_S):
-        try:
-            await stream.send_all(data)
-            await stream.send_eof()
-            while await stream.receive_some(READ_BYTES):
-                pass
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
+    await say_last(stream, b"".join(encode(as_refuse(error))))

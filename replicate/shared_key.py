@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import ConfigurationError, NotFoundError
-from replicate.guarded_file import read_guarded
+from replicate.guarded_file import open_guarded, read_guarded
 from replicate.instance_file import io_error
 from replicate.pool.shared_memory import shared_memory_directory
 from replicate.wire.proof import KEY_BYTES_MIN
 
 KEY_BYTES: Final = 32
+_WHAT: Final = "the key of loopback connections"
 
 
 def default_path(network: bytes) -> Path:
@@ -35,7 +36,7 @@ def default_path(network: bytes) -> Path:
 def read_key(path: Path) -> bytes:
     """The key in the file, without blanks around it. NotFoundError, PermissionRefusedError; ConfigurationError when it
     is too short."""
-    key = read_guarded(path, is_secret=True, what="the key of loopback connections").strip()
+    key = read_guarded(path, is_secret=True, what=_WHAT).strip()
     if len(key) < KEY_BYTES_MIN:
         raise ConfigurationError(
             f"the key of loopback connections has {len(key)} bytes; at least {KEY_BYTES_MIN} are needed",
@@ -90,8 +91,8 @@ class SharedKey:
         try:
             if not self.path.exists():
                 _make(self.path)
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+            self._fd = open_guarded(self.path, is_secret=True, what=_WHAT)
+        except NotFoundError:
             return
         except OSError as error:
             raise io_error(error, "the key of loopback connections can not be made", str(self.path)) from error

@@ -24,6 +24,9 @@ from replicate.guarded_file import open_guarded, read_guarded
 from replicate.peer_authority import Reason, refused, tls_refusal
 from replicate.tls_files import TlsFiles
 
+LAST_WORD_S: Final = 1.0
+"""How long a peer that is refused may take to read why."""
+READ_BYTES: Final = 4096
 HANDSHAKE_BYTE: Final = b"\x16"
 """The first byte of every TLS connection."""
 
@@ -203,6 +206,27 @@ async def first_byte(stream: trio.SocketStream) -> bytes:
         return b""
 
 
+async def _send_alert(stream: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream]) -> None:
+    """Tell the peer why: trio leaves TLS's own last word unsent when a handshake fails. A courtesy, no more."""
+    outgoing = getattr(tls, "_outgoing", None)
+    data = outgoing.read() if isinstance(outgoing, ssl.MemoryBIO) else b""
+    if data:
+        await say_last(stream, data)
+
+
+async def say_last(stream: trio.abc.HalfCloseableStream, data: bytes) -> None:
+    """The last word: leaves, and is read, as far as the peer takes it within LAST_WORD_S. What it sends is dropped:
+    closing a socket with unread bytes would destroy the last word on its way."""
+    with trio.move_on_after(LAST_WORD_S):
+        try:
+            await stream.send_all(data)
+            await stream.send_eof()
+            while await stream.receive_some(READ_BYTES):
+                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+
 async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server: bool) -> TlsStream:
     """Both sides have shown and verified their certificates, as far as this side can know. The caller sets a deadline,
     and closes `stream` after a failure. NotAuthenticatedError, with its reason."""
@@ -221,6 +245,7 @@ async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server:
     try:
         await tls.do_handshake()
     except trio.BrokenResourceError as error:
+        await _send_alert(stream, tls)
         cause = error.__cause__
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise tls_refusal(cause.reason, cause.verify_code, cause.verify_message) from error

@@ -228,7 +228,7 @@ async def test_only_loopback_without_certificates_and_only_a_secondary(pair: Pai
         with pytest.raises(PermissionRefusedError, match="primary"):
             await running.receiver(pair.primary)
         for wrong in ("0.0.0.0:0", "example.org:7430", "[::]:0", "[::ffff:127.0.0.1]:0"):
-            with pytest.raises(ConfigurationError, match="loopback.*replicate certificate init") as caught:
+            with pytest.raises(ConfigurationError, match=r"loopback.*replicate certificate init") as caught:
                 await running.receiver(pair.secondary, receiver__listen=wrong)
             assert caught.value.exit_code == 78
 

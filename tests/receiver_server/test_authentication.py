@@ -1,0 +1,589 @@
+"""Who is let in, over real sockets: every kind of stranger is refused by name, and the right source never notices.
+
+Faults 61, 65, 66 and I10 (trust): nothing of a peer that has not proven who it is reaches a link.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from receiver_server import server as module
+from replicate.errors import ConfigurationError, PermissionRefusedError
+from replicate.instance import Instance
+from replicate.introduce import introduction
+from replicate.opening import close_door, open_door
+from replicate.shared_key import default_path, read_key
+from replicate.wire.codec import encode
+from replicate.wire.connection import LinkSettings
+from replicate.wire.frame import pack_wire_frame
+from replicate.wire.message import Hello
+from replicate.wire.proof import CHALLENGE_TYPE, Proof
+from replicate.wire.state import Role
+from source_server.link import SourceLink
+from tests.harness.certificates import Authority, client_context, foreign_context
+from tests.harness.pair import Pair
+from tests.harness.servers import Daemon, Servers, point, servers
+from tests.harness.waiting import wait_until_async
+
+pytestmark = pytest.mark.trio
+
+TLS: dict[str, object] = {"tls__loopback": True, "receiver__allow": "east"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = Pair.create(tmp_path)
+    made.seed()
+    door = open_door(made.primary)
+    yield made
+    close_door(door)
+
+
+@pytest.fixture
+def authority(tmp_path: Path, pair: Pair) -> Authority:
+    made = Authority(tmp_path)
+    made.install(pair.primary)
+    made.install(pair.secondary)
+    return made
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The address of every peer whose bytes could reach a link."""
+    made: list[str] = []
+
+    class Watched(module.Connection):
+        def __init__(self, receiver: module.Receiver, peer: object, where: str, hello_by: float) -> None:
+            made.append(where)
+            super().__init__(receiver, peer, where, hello_by)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "Connection", Watched)
+    return made
+
+
+def port_of(receiver: Daemon) -> int:
+    return int(receiver.facts["listen"].rpartition(":")[2])
+
+
+async def heard(stream: trio.abc.ReceiveStream) -> bytes:
+    """All that the other side says before it ends."""
+    data = b""
+    with trio.fail_after(10):
+        try:
+            while piece := await stream.receive_some(4096):
+                data += piece
+        except trio.BrokenResourceError:
+            pass
+    return data
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[trio.SocketStream]:
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    try:
+        yield stream
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def over_tls(port: int, context: ssl.SSLContext, first: bytes = b"") -> bytes:
+    """Shake hands, say `first`, and hear the answer out; b"" when it does not come so far."""
+    async with connected(port) as stream:
+        tls = trio.SSLStream(stream, context)
+        try:
+            with trio.fail_after(10):
+                await tls.do_handshake()
+                await tls.send_all(first)
+        except trio.BrokenResourceError:
+            return b""
+        return await heard(tls)
+
+
+async def refused(receiver: Daemon, count: int = 1) -> list[str]:
+    """The reasons of the events, once there are `count`."""
+    await wait_until_async(lambda: len(receiver.log.events("connection refused")) >= count)
+    return [str(event["reason"]) for event in receiver.log.events("connection refused")]
+
+
+async def still_serves(running: Servers, receiver: Daemon, pair: Pair, **settings: object) -> Daemon:
+    point(pair.primary, "west", receiver)
+    source = running.source(pair.primary, **settings)
+    await wait_until_async(lambda: source.facts.get("state") == "sending")
+    return source
+
+
+def hello_of(instance: Instance) -> bytes:
+    return b"".join(encode(Hello(1, 1, introduction(instance, 1.0))))
+
+
+@dataclass
+class Stranger:
+    """`act` connects to the port; the receiver refuses with `reason`."""
+
+    reason: str
+    act: Callable[[int, Authority, Pair], Awaitable[object]]
+
+
+async def wrong_ca(port: int, _authority: Authority, _pair: Pair) -> None:
+    await over_tls(port, foreign_context("east"))
+
+
+async def unknown_name(port: int, authority: Authority, _pair: Pair) -> None:
+    assert b"CERTIFICATE_UNKNOWN" in await over_tls(port, client_context(authority.files("stranger")))
+
+
+async def own_name(port: int, authority: Authority, _pair: Pair) -> None:
+    assert b"CERTIFICATE_WRONG_ROLE" in await over_tls(port, client_context(authority.files("west")))
+
+
+async def consumer_name(port: int, authority: Authority, pair: Pair) -> None:
+    """One that we send to is no source of ours. It says hello at once, which is never read."""
+    first = hello_of(pair.primary)
+    assert b"CERTIFICATE_WRONG_ROLE" in await over_tls(port, client_context(authority.files("third")), first)
+
+
+async def expired(port: int, authority: Authority, _pair: Pair) -> None:
+    await over_tls(port, client_context(authority.files("east", days=1, age_days=5)))
+
+
+async def not_yet_valid(port: int, authority: Authority, _pair: Pair) -> None:
+    await over_tls(port, client_context(authority.files("east", days=30, age_days=-5)))
+
+
+async def no_certificate(port: int, _authority: Authority, _pair: Pair) -> None:
+    await over_tls(port, client_context(None))
+
+
+async def tls_1_2(port: int, authority: Authority, _pair: Pair) -> None:
+    context = client_context(authority.files("east"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert await over_tls(port, context) == b""
+
+
+async def plaintext(port: int, _authority: Authority, pair: Pair) -> None:
+    async with connected(port) as stream:
+        await stream.send_all(hello_of(pair.primary))
+        await heard(stream)
+
+
+async def silent(port: int, _authority: Authority, _pair: Pair) -> None:
+    async with connected(port) as stream:
+        assert await heard(stream) == b""
+
+
+async def stops_half_way(port: int, _authority: Authority, _pair: Pair) -> None:
+    async with connected(port) as stream:
+        await stream.send_all(client_hello()[:100])
+        assert await heard(stream) == b""
+
+
+async def ends_half_way(port: int, _authority: Authority, _pair: Pair) -> None:
+    async with connected(port) as stream:
+        await stream.send_all(client_hello()[:100])
+        await stream.send_eof()
+        await heard(stream)
+
+
+async def ends_at_once(port: int, _authority: Authority, _pair: Pair) -> None:
+    async with connected(port) as stream:
+        await stream.send_eof()
+        await heard(stream)
+
+
+async def dribbles(port: int, _authority: Authority, _pair: Pair) -> None:
+    """A byte now and then is no sign of life: one deadline over TLS and hello."""
+    async with connected(port) as stream:
+        with trio.fail_after(10):
+            try:
+                for byte in client_hello():
+                    await stream.send_all(bytes((byte,)))
+                    await trio.sleep(0.05)
+            except trio.BrokenResourceError:
+                return
+    raise AssertionError("the receiver has waited for all of it")
+
+
+async def rubbish_after_the_first_byte(port: int, _authority: Authority, _pair: Pair) -> None:
+    async with connected(port) as stream:
+        await stream.send_all(b"\x16" + bytes(8192))
+        await heard(stream)
+
+
+def client_hello() -> bytes:
+    """The first flight of a TLS client."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context(None).wrap_bio(incoming, outgoing)
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+STRANGERS = {
+    "wrong CA": Stranger("CERTIFICATE_UNTRUSTED", wrong_ca),
+    "unknown name": Stranger("CERTIFICATE_UNKNOWN", unknown_name),
+    "own name": Stranger("CERTIFICATE_WRONG_ROLE", own_name),
+    "wrong role": Stranger("CERTIFICATE_WRONG_ROLE", consumer_name),
+    "expired": Stranger("CERTIFICATE_EXPIRED", expired),
+    "not yet valid": Stranger("CERTIFICATE_NOT_YET_VALID", not_yet_valid),
+    "no certificate": Stranger("CERTIFICATE_MISSING", no_certificate),
+    "TLS 1.2": Stranger("TLS_VERSION", tls_1_2),
+    "plaintext": Stranger("PLAINTEXT", plaintext),
+    "silent": Stranger("HELLO_TIMEOUT", silent),
+    "stops half way": Stranger("HELLO_TIMEOUT", stops_half_way),
+    "dribbles": Stranger("HELLO_TIMEOUT", dribbles),
+    "ends half way": Stranger("CUT", ends_half_way),
+    "ends at once": Stranger("CUT", ends_at_once),
+    "rubbish": Stranger("PLAINTEXT", rubbish_after_the_first_byte),
+}
+
+
+@pytest.mark.parametrize("kind", list(STRANGERS))
+async def test_a_stranger_is_refused_and_the_listener_unharmed(
+    kind: str, pair: Pair, authority: Authority, links: list[str]
+) -> None:
+    stranger = STRANGERS[kind]
+    pair.secondary.register_peer("third", "127.0.0.1", 1)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=0.5, **TLS)
+        await stranger.act(port_of(receiver), authority, pair)
+        assert await refused(receiver) == [stranger.reason]
+        assert links == []
+        assert receiver.log.events("connection made") == []
+        await still_serves(running, receiver, pair, **TLS)
+        assert len(links) == 1
+
+
+async def test_all_of_them_at_once_beside_a_stream(pair: Pair, authority: Authority, links: list[str]) -> None:
+    """The stream that runs does not notice; nobody is accepted."""
+    pair.secondary.register_peer("third", "127.0.0.1", 1)
+    async with servers() as running:
+        receiver = await running.receiver(
+            pair.secondary, receiver__hello_timeout_s=0.5, receiver__connections_per_address_max=32, **TLS
+        )
+        source = await still_serves(running, receiver, pair, **TLS)
+        async with trio.open_nursery() as nursery:
+            for stranger in STRANGERS.values():
+                nursery.start_soon(stranger.act, port_of(receiver), authority, pair)
+        wanted = {stranger.reason for stranger in STRANGERS.values()}
+        await wait_until_async(lambda: wanted <= {e["reason"] for e in receiver.log.events("connection refused")})
+        assert len(links) == 1
+        assert len(source.log.events("connection made")) == 1
+        assert (source.facts["state"], receiver.facts["is_connected"]) == ("sending", True)
+
+
+async def test_the_hello_must_bear_the_name_of_the_certificate(pair: Pair, authority: Authority) -> None:
+    """east's certificate, and the hello of another instance of the network."""
+    other = Instance.create(
+        pair.directory / "north", role="primary", name="north", network=pair.primary.content.network
+    )
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, **TLS)
+        answer = await over_tls(port_of(receiver), client_context(authority.files("east")), hello_of(other))
+        assert b"NAME_NOT_PROVEN" in answer
+        (closed,) = receiver.log.events("connection closed")
+        assert "the hello is that of north, and the peer has proven to be east" in closed["error"]
+        await still_serves(running, receiver, pair, **TLS)
+
+
+async def test_a_certificate_of_another_name_is_mapped(pair: Pair, authority: Authority) -> None:
+    """Both directions: receiver.allow on the one side, the peer's entry on the other."""
+    for name, of in ((pair.primary, "db1"), (pair.secondary, "db2")):
+        tls = authority.install(name)
+        context = foreign_files(authority, of)
+        for file in ("certificate.pem", "key.pem", "ca.pem"):
+            (tls / file).write_bytes((context / file).read_bytes())
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, tls__loopback=True, receiver__allow="east=db1.example.com")
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary, **TLS)
+        await wait_until_async(lambda: source.log.events("connection refused"))
+        assert source.log.events("connection refused")[0]["reason"] == "CERTIFICATE_UNKNOWN"
+        port = port_of(receiver)
+        pair.primary.register_peer("west", "127.0.0.1", port, certificate="db2.example.com", replace_address=True)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+
+
+def foreign_files(authority: Authority, name: str) -> Path:
+    """Files of a CA that knows nothing of us: no URI of ours, a DNS name only."""
+    import trustme
+
+    out = authority.directory / f"foreign-{name}"
+    out.mkdir()
+    ca = FOREIGN.setdefault(str(authority.directory), trustme.CA())
+    made = ca.issue_cert(f"{name}.example.com")
+    ca.cert_pem.write_to_path(out / "ca.pem")
+    made.private_key_pem.write_to_path(out / "key.pem")
+    for number, pem in enumerate(made.cert_chain_pems):
+        pem.write_to_path(out / "certificate.pem", append=number > 0)
+    return out
+
+
+FOREIGN: dict[str, object] = {}
+
+
+async def test_the_source_refuses_a_receiver_that_is_not_its_peer(pair: Pair, authority: Authority) -> None:
+    """The address leads to another instance, with a good certificate of the network: nothing is said to it."""
+    other = Instance.create(
+        pair.directory / "north", role="secondary", name="north", network=pair.primary.content.network
+    )
+    authority.install(other)
+    async with servers() as running:
+        receiver = await running.receiver(other, **TLS)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary, **TLS)
+        await wait_until_async(lambda: source.log.events("connection refused"))
+        assert source.log.events("connection refused")[0]["reason"] == "CERTIFICATE_UNKNOWN"
+        assert "west was expected there, it names north" in str(source.facts["last_error"])
+        assert receiver.facts["is_connected"] is False
+
+
+async def test_the_source_says_why_its_own_certificate_is_refused(pair: Pair, authority: Authority) -> None:
+    """With TLS 1.3 it learns that after its handshake: that is no connection."""
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, **TLS)
+        foreign = Authority(pair.directory / "other")
+        tls = foreign.install(pair.primary)
+        (tls / "ca.pem").write_bytes((authority.ca / "ca.pem").read_bytes())
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary, **TLS)
+        await wait_until_async(lambda: source.log.events("connection refused"))
+        event = source.log.events("connection refused")[0]
+        assert (event["reason"], event["code"]) == ("CERTIFICATE_REFUSED", "NOT_AUTHENTICATED")
+        assert "unknown ca" in event["error"]
+        assert source.facts["state"] == "waiting for a connection"
+        assert (await refused(receiver))[0] == "CERTIFICATE_UNTRUSTED"
+
+
+@pytest.mark.parametrize("is_source_tls", [True, False])
+async def test_one_side_speaks_tls_and_the_other_does_not(
+    is_source_tls: bool, pair: Pair, authority: Authority
+) -> None:
+    del authority
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, tls__loopback=not is_source_tls, receiver__allow="east")
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary, tls__loopback=is_source_tls)
+        await wait_until_async(lambda: source.log.events("connection refused"))
+        assert (await refused(receiver))[0] == ("TLS_NOT_EXPECTED" if is_source_tls else "PLAINTEXT")
+
+
+# What is refused at the start.
+
+
+async def test_nothing_listens_without_certificate_or_sources(pair: Pair, tmp_path: Path) -> None:
+    async with servers() as running:
+        Authority(tmp_path).install(pair.secondary)
+        with pytest.raises(ConfigurationError, match=r"receiver\.allow"):
+            await running.receiver(pair.secondary, receiver__listen="0.0.0.0:0")
+        (pair.secondary.path / "tls" / "key.pem").chmod(0o644)
+        with pytest.raises(PermissionRefusedError, match="chmod 600"):
+            await running.receiver(pair.secondary, receiver__listen="0.0.0.0:0", receiver__allow="east")
+        (pair.secondary.path / "tls" / "key.pem").chmod(0o600)
+        receiver = await running.receiver(pair.secondary, receiver__listen="0.0.0.0:0", receiver__allow="east")
+        async with connected(port_of(receiver)) as stream:  # plain TCP, though it comes over loopback
+            await stream.send_all(hello_of(pair.primary))
+            await heard(stream)
+        assert await refused(receiver) == ["PLAINTEXT"]
+
+
+async def test_a_source_without_certificate_does_not_start_towards_another_host(pair: Pair) -> None:
+    pair.primary.register_peer("west", "192.0.2.7", 7430, replace_address=True)
+    async with servers() as running:
+        source = running.source(pair.primary)
+        error = await source.failed()
+        assert isinstance(error, ConfigurationError)
+        assert "192.0.2.7:7430 is not a loopback address" in str(error)
+
+
+async def test_a_name_that_leads_off_loopback_is_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """localhost is what the machine says it is."""
+    pair.primary.register_peer("west", "localhost", 7430, replace_address=True)
+    real = trio.open_tcp_stream
+
+    class Elsewhere:
+        def __init__(self, socket: object) -> None:
+            self._socket = socket
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._socket, name)
+
+        def getpeername(self) -> tuple[str, int]:
+            return ("192.0.2.7", 7430)
+
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+
+        async def open_elsewhere(_host: str, _port: int) -> trio.SocketStream:
+            stream = await real("127.0.0.1", port_of(receiver))
+            stream.socket = Elsewhere(stream.socket)  # type: ignore[assignment]
+            return stream
+
+        monkeypatch.setattr(trio, "open_tcp_stream", open_elsewhere)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.log.events("connection refused"))
+        assert "leads to 192.0.2.7, which is not a loopback" in source.log.events("connection refused")[0]["error"]
+
+
+# Reload and expiry.
+
+
+async def test_new_certificates_count_from_the_next_connection_on(pair: Pair, authority: Authority) -> None:
+    async def shown(port: int) -> str:
+        async with connected(port) as stream:
+            context = client_context(authority.files("east"))
+            context.load_verify_locations(authority.ca / "ca.pem")
+            context.verify_mode = ssl.CERT_REQUIRED
+            tls = trio.SSLStream(stream, context)
+            await tls.do_handshake()
+            return str(tls.getpeercert()["serialNumber"])
+
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, **TLS)
+        source = await still_serves(running, receiver, pair, **TLS)
+        first = await shown(port_of(receiver))
+        authority.install(pair.secondary, days=40)
+        second = await shown(port_of(receiver))
+        assert first != second
+        assert len(receiver.log.events("certificate reloaded")) == 1
+        (pair.secondary.path / "tls" / "key.pem").write_bytes(b"half of a renewal")
+        assert await shown(port_of(receiver)) == second
+        assert await shown(port_of(receiver)) == second
+        (event,) = receiver.log.events("certificate not reloaded")
+        assert "do not fit together" in event["error"]
+        authority.install(pair.secondary, days=50)
+        assert await shown(port_of(receiver)) not in (first, second)
+        assert source.facts["state"] == "sending"
+        assert len(source.log.events("connection made")) == 1
+
+
+async def test_the_log_warns_before_a_certificate_ends(pair: Pair, authority: Authority) -> None:
+    authority.install(pair.secondary, days=10)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, **TLS)
+        await wait_until_async(lambda: receiver.log.events("certificate expires"))
+        (event,) = receiver.log.events("certificate expires")
+        assert event["finding"] == "CERTIFICATE_EXPIRES"
+        source = await still_serves(running, receiver, pair, tls__warn_days=31, **TLS)
+        await wait_until_async(lambda: source.log.events("certificate expires"))
+
+
+# Loopback: the shared key.
+
+
+async def test_who_does_not_hold_the_key_is_refused(pair: Pair, links: list[str]) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=0.5)
+        key = read_key(default_path(pair.primary.content.network))
+        network = pair.primary.content.network
+
+        async def with_key(key: bytes) -> None:
+            async with connected(port_of(receiver)) as stream:
+                proof = Proof(Role.SOURCE, key, network, "east", os.urandom(32))
+                await stream.send_all(proof.bytes_to_send())
+                proof.receive(await stream.receive_some(4096))
+                await stream.send_all(proof.bytes_to_send())
+                assert b"KEY_WRONG" in await heard(stream)
+
+        await with_key(b"x" * 32)
+        await with_key(key[::-1])
+        for first in (hello_of(pair.primary), b"GET / HTTP/1.1\r\n\r\n" * 100, b""):
+            async with connected(port_of(receiver)) as stream:
+                await stream.send_all(first)
+                assert len(await heard(stream)) < 4096
+        async with connected(port_of(receiver)) as stream:  # the first half of a challenge, and no more
+            await stream.send_all(b"".join(pack_wire_frame(CHALLENGE_TYPE, b"\x01" + network + bytes(40)))[:30])
+            await heard(stream)
+        assert set(await refused(receiver, 4)) == {"KEY_WRONG", "VERSION", "PROTOCOL", "HELLO_TIMEOUT"}
+        assert links == []
+        await still_serves(running, receiver, pair)
+
+
+async def test_the_hello_must_bear_the_proven_name(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        async with connected(port_of(receiver)) as stream:
+            key = read_key(default_path(pair.primary.content.network))
+            proof = Proof(Role.SOURCE, key, pair.primary.content.network, "north", os.urandom(32))
+            while not proof.is_done:
+                await stream.send_all(proof.bytes_to_send())
+                proof.receive(await stream.receive_some(4096))
+            link = SourceLink(LinkSettings(), introduction(pair.primary, 1.0), trio.current_time(), 0)
+            await stream.send_all(b"".join(link.bytes_to_send()))
+            assert b"NAME_NOT_PROVEN" in await heard(stream)
+
+
+async def test_two_users_share_a_key_on_purpose(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user has another shared memory file; copies of one key in files of their own bring them together."""
+    for instance, key in ((pair.primary, "one key that both have"), (pair.secondary, "one key that both have")):
+        (instance.path / "loopback.key").write_text(key)
+        (instance.path / "loopback.key").chmod(0o600)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        default_path(pair.primary.content.network).rename(tmp_path / "elsewhere")
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.log.events("connection refused"))
+        assert source.log.events("connection refused")[0]["reason"] in ("KEY_MISSING", "KEY_WRONG")
+        await source.stop()
+        await receiver.stop()
+        receiver = await running.receiver(pair.secondary, loopback__key_file="loopback.key")
+        await still_serves(running, receiver, pair, loopback__key_file="loopback.key")
+
+
+async def test_allow_counts_on_loopback_too(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__allow="north")
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: "receiver.allow names north" in str(source.facts.get("last_error")))
+        assert receiver.facts["is_connected"] is False
+
+
+async def test_the_key_goes_with_its_last_receiver(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        assert default_path(pair.primary.content.network).exists()
+        await receiver.stop()
+        assert not default_path(pair.primary.content.network).exists()
+
+
+# Limits.
+
+
+async def test_one_address_can_not_take_all_connections(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(
+            pair.secondary, receiver__listen="127.0.0.1:0", receiver__connections_per_address_max=3
+        )
+        streams = []
+        for number in range(5):
+            # Loopback has as many addresses as one likes: the last two come from another one.
+            host = "127.0.0.1" if number < 4 else "127.0.0.2"
+            streams.append(await trio.open_tcp_stream("127.0.0.1", port_of(receiver), local_address=host))
+        await wait_until_async(lambda: receiver.log.events("closed unheard"))
+        (event,) = receiver.log.events("closed unheard")
+        assert (event["reason"], event["connections"]) == ("CONNECTIONS_PER_ADDRESS_MAX", 3)
+        with trio.fail_after(2):
+            assert await streams[3].receive_some(10) == b""
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+        await still_serves(running, receiver, pair)
+
+
+async def test_a_stop_does_not_wait_for_those_who_are_silent(pair: Pair) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=60.0)
+        async with connected(port_of(receiver)):
+            await wait_until_async(lambda: True)
+            await trio.sleep(0.05)
+            with trio.fail_after(2):
+                await receiver.stop()
