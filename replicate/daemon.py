@@ -267,8 +267,9 @@ class _Frame:
             figures=lambda: context.figures(),
             why_not_ready=context.missing,
             labels={"daemon": context.kind, "peer": context.name.partition("-")[2]},
-            journal_directory=context.instance_path / "journal",
+            instance_path=context.instance_path,
             cap_bytes=context.config.journal.cap_bytes,
+            tls=context.config.tls,
             log=context.log,
         )
         helpers.start_soon(MetricsServer(watched).run, listeners)

@@ -9,6 +9,7 @@ Refuses to know: which daemon it is, and what its figures mean.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ from replicate.config import Address, parse_address
 from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
 from replicate.metrics import CONTENT_TYPE, Figures, Sample, page
 from replicate.metrics_http import REQUEST_BYTES_MAX, Answer, read_request, render
+from replicate.settings import TlsConfig
 from replicate.space import JournalSpace, journal_space
+from replicate.tls_files import certificate_ends
 
 CONNECTIONS_MAX: Final = 8
 DEADLINE_S: Final = 5.0
@@ -36,9 +39,18 @@ class Watched:
     figures: Figures
     why_not_ready: Callable[[], str]
     labels: Mapping[str, str]
-    journal_directory: Path
+    instance_path: Path
     cap_bytes: int
+    tls: TlsConfig
     log: FilteringBoundLogger
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    """What is to be read from disks: `space` is None where it could not be."""
+
+    space: JournalSpace | None
+    certificate_ends_s: Mapping[str, float]
 
 
 async def listen(text: str, *, where: str) -> tuple[list[trio.SocketListener], Address]:
@@ -113,8 +125,8 @@ class MetricsServer:
             if path == "/readyz":
                 why_not = self._watched.why_not_ready()
                 return Answer(503, f"{why_not}\n".encode()) if why_not else Answer(200, b"ready\n")
-            space = await self._space()
-            made = page(lambda: self._figures(space), self._watched.labels)
+            found = await self._look_at_disk()
+            made = page(lambda: self._figures(found), self._watched.labels)
         except Exception as error:
             if not self._is_failing:
                 self._watched.log.error("figures can not be read", path=path, exc_info=error)
@@ -123,18 +135,13 @@ class MetricsServer:
         self._is_failing = False
         return Answer(200, made, CONTENT_TYPE)
 
-    async def _space(self) -> JournalSpace | None:
+    async def _look_at_disk(self) -> _OnDisk:
         with trio.move_on_after(DISK_PATIENCE_S):
-            try:
-                return await trio.to_thread.run_sync(
-                    journal_space, self._watched.journal_directory, abandon_on_cancel=True, limiter=self._limiter
-                )
-            except OSError:
-                pass
-        return None
+            return await trio.to_thread.run_sync(_look, self._watched, abandon_on_cancel=True, limiter=self._limiter)
+        return _OnDisk(None, {})
 
-    def _figures(self, space: JournalSpace | None) -> Iterator[Sample]:
-        watched = self._watched
+    def _figures(self, found: _OnDisk) -> Iterator[Sample]:
+        watched, space = self._watched, found.space
         yield Sample("ready_state", not watched.why_not_ready())
         yield from watched.figures()
         yield Sample("journal_cap_bytes", watched.cap_bytes)
@@ -143,3 +150,15 @@ class MetricsServer:
             yield Sample("journal_segments", space.segments)
             yield Sample("disk_free_bytes", space.disk_free_bytes)
             yield Sample("disk_fill_ratio", space.disk_percent / 100)
+        for name, end_s in found.certificate_ends_s.items():
+            yield Sample("certificate_expires_seconds", end_s - time.time(), {"file": name})
+
+
+def _look(watched: Watched) -> _OnDisk:
+    """In a thread: a disk may be slow."""
+    try:
+        space = journal_space(watched.instance_path / "journal")
+    except OSError:
+        space = None
+    ends = certificate_ends(watched.instance_path, watched.tls)
+    return _OnDisk(space, {path.name: end_s for path, (_, end_s) in ends.items()})

@@ -6,6 +6,7 @@ Refuses to know: TLS (tls.py), and what a certificate is made of (certificate.py
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,20 +44,26 @@ class TlsFiles:
 def certificate_findings(instance_path: Path, settings: TlsConfig, now_s: float) -> list[Finding]:
     """What `replicate status` and the logs say of certificates that end soon, or have ended. Nothing where there are
     none; what can not be read is told elsewhere. `now_s`: the wall clock (Unix seconds)."""
-    files = TlsFiles.of(instance_path, settings)
-    if not files.are_there():
-        return []
-    from replicate.certificate import describe  # its library takes a tenth of a second to load
-
     found = []
-    for path, what in ((files.certificate, "the certificate"), (files.ca, "the CA's certificate")):
-        try:
-            facts = describe(read_guarded(path, is_secret=False, what=what), where=str(path))
-        except ReplicateError:
-            continue
-        finding = expiry_finding(now_s, facts.not_after_s, settings.warn_days, what=what, where=str(path))
+    for path, (what, not_after_s) in certificate_ends(instance_path, settings).items():
+        finding = expiry_finding(now_s, not_after_s, settings.warn_days, what=what, where=str(path))
         if finding is not None:
             found.append(finding)
+    return found
+
+
+def certificate_ends(instance_path: Path, settings: TlsConfig) -> dict[Path, tuple[str, float]]:
+    """What each certificate in use is, and when it ends (Unix seconds), by file; none where there are none, and without
+    those that can not be read."""
+    files = TlsFiles.of(instance_path, settings)
+    if not files.are_there():
+        return {}
+    from replicate.certificate import describe  # its library takes a tenth of a second to load
+
+    found = {}
+    for path, what in ((files.certificate, "the certificate"), (files.ca, "the CA's certificate")):
+        with suppress(ReplicateError):
+            found[path] = what, describe(read_guarded(path, is_secret=False, what=what), where=str(path)).not_after_s
     return found
 
 

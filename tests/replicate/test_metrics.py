@@ -20,6 +20,8 @@ from replicate.errors import AlreadyExistsError, ConfigurationError
 from replicate.metrics import METRICS, Sample, page
 from replicate.metrics_http import PATHS, REQUEST_BYTES_MAX, Answer, read_request, render
 from replicate.metrics_port import CONNECTIONS_MAX, DEADLINE_S, MetricsServer, Watched, listen
+from replicate.settings import TlsConfig
+from tests.harness.certificates import Authority
 from tests.harness.servers import ListLog
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -113,6 +115,7 @@ class Scraped:
                 {"daemon": "source", "peer": "west"},
                 directory,
                 1000,
+                TlsConfig(),
                 cast(Any, self.log),
             )
         )
@@ -152,7 +155,8 @@ async def scraped(directory: Path) -> AsyncIterator[Scraped]:
 
 @pytest.mark.trio
 async def test_the_three_pages(tmp_path: Path) -> None:
-    (tmp_path / f"{1:020d}.journal").write_bytes(b"x" * 8192)
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / f"{1:020d}.journal").write_bytes(b"x" * 8192)
     async with scraped(tmp_path) as daemon:
         status, text = await daemon.get("/metrics")
         assert status == 200
@@ -170,6 +174,24 @@ async def test_the_three_pages(tmp_path: Path) -> None:
         assert "dualsite_ready_state{" in (await daemon.get("/metrics"))[1]
         assert (await daemon.get("/else"))[0] == 404
         assert (await daemon.ask(b"DELETE /metrics HTTP/1.1\r\n\r\n"))[0] == 405
+
+
+@pytest.mark.trio
+async def test_when_certificates_end(tmp_path: Path) -> None:
+    Authority(tmp_path).files("east", days=30).rename(tmp_path / "tls")
+    async with scraped(tmp_path) as daemon:
+        found = {
+            sample.labels["file"]: sample.value / 86_400
+            for family in text_string_to_metric_families((await daemon.get("/metrics"))[1])
+            for sample in family.samples
+            if sample.name == "dualsite_certificate_expires_seconds"
+        }
+        assert found == {"certificate.pem": pytest.approx(30, abs=0.1), "ca.pem": pytest.approx(3550, abs=0.1)}
+        (tmp_path / "tls" / "certificate.pem").write_text("no certificate")
+        status, text = await daemon.get("/metrics")
+        assert status == 200
+        assert 'file="ca.pem"' in text
+        assert 'file="certificate.pem"' not in text
 
 
 @pytest.mark.trio
