@@ -6,7 +6,6 @@
 # To be sourced by a POSIX shell after environment.sh. The list is a file in the prefix; a line of it is
 #     CHECKSUM PATH      a file or a link: PATH without --root, CHECKSUM of its content or of where it points
 #     directory PATH     a directory that was made for one of them
-#     user NAME          a user that was made
 
 LIST="installed-files"
 STATE_DIRECTORY=/var/lib/replicate
@@ -51,9 +50,8 @@ listed() {
     [ ! -r "$root$prefix/$LIST" ] || awk -v path="$1" '$2 == path && $1 != "directory" { print $1 }' "$root$prefix/$LIST"
 }
 
-# The first word of each line is the kind, or a checksum: prints the second words of a kind.
-listed_as() {
-    [ ! -r "$root$prefix/$LIST" ] || awk -v kind="$1" '$1 == kind { print $2 }' "$root$prefix/$LIST"
+listed_directories() {
+    [ ! -r "$root$prefix/$LIST" ] || awk '$1 == "directory" { print $2 }' "$root$prefix/$LIST"
 }
 
 listed_files() {

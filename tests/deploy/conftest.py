@@ -1,7 +1,9 @@
-"""What tests of the installation share: packages to install from, and one real installation below a directory.
+"""What tests of the installation share: a checkout, packages to install from, and one real installation below a
+directory.
 
-Guarantees: made once a session, with the system's own Python; a machine without that Python, or without a package
-index, skips by name the tests that need it, and a failing installation fails them.
+Guarantees: made once a session, with the system's own Python, from a copy of this checkout that nobody edits; a machine
+without that Python, or without a package index, skips by name the tests that need it, and a failing installation fails
+them.
 Refuses to know: what is tested of it.
 """
 
@@ -17,22 +19,22 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SYSTEM_PYTHON = Path("/usr/bin/python3")
-SOURCES = ("pyproject.toml", "README.md", "replicate", "source_server", "receiver_server", "update_process")
+SOURCES = ("deploy", "pyproject.toml", "README.md", "replicate", "source_server", "receiver_server", "update_process")
 
 
 @dataclass(frozen=True)
 class Staged:
     """What `deploy/install --root` made."""
 
+    checkout: Path
     root: Path
     environment: dict[str, str]
     """With it, pip takes everything from a directory, not from the network."""
-    wheels: Path
 
     def run(self, script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """Run deploy/install or deploy/uninstall on it."""
         return subprocess.run(
-            [str(CHECKOUT / "deploy" / script), "--root", str(self.root), *map(str, words)],
+            [str(self.checkout / "deploy" / script), "--root", str(self.root), *map(str, words)],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -41,19 +43,27 @@ class Staged:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def frozen_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what an installation needs of this checkout."""
+    directory = tmp_path_factory.mktemp("checkout")
+    for name in SOURCES:
+        path = CHECKOUT / name
+        if path.is_dir():
+            shutil.copytree(path, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def wheels(frozen_checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of wheels: this package, what it needs, and what builds it."""
     probe = subprocess.run([SYSTEM_PYTHON, "-c", "import ensurepip, sys; sys.exit(sys.version_info < (3, 11))"])
     if probe.returncode:
         pytest.skip("the system's own Python 3.11 or newer with the module venv is not installed")
     directory = tmp_path_factory.mktemp("wheels")
     source = tmp_path_factory.mktemp("source")
-    for name in SOURCES:
-        path = CHECKOUT / name
-        if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, source)
+    shutil.copytree(frozen_checkout, source, dirs_exist_ok=True)  # building a package writes into its sources
     subprocess.run([SYSTEM_PYTHON, "-m", "venv", source / "venv"], check=True)
     pip = [str(source / "venv" / "bin" / "python"), "-m", "pip", "-q"]
     if subprocess.run([*pip, "download", "--no-deps", "-d", str(directory), "click"], capture_output=True).returncode:
@@ -68,7 +78,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def staged(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Staged:
+def staged(frozen_checkout: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Staged:
     """A tree made by deploy/install; tests only look at it."""
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "PYTHON"))},
@@ -76,7 +86,7 @@ def staged(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Staged:
         "PIP_FIND_LINKS": str(wheels),
         "PIP_CONFIG_FILE": os.devnull,
     }
-    made = Staged(tmp_path_factory.mktemp("stage") / "a root", environment, wheels)
+    made = Staged(frozen_checkout, tmp_path_factory.mktemp("stage") / "a root", environment)
     done = made.run("install")
     assert done.returncode == 0, done.stderr
     return made

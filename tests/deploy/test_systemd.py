@@ -1,0 +1,348 @@
+"""The units: well-formed, hardened, and at work: under a pretended service manager, and in a container that boots.
+
+The container is systemd-nspawn over this machine's /usr, with an empty /etc and /var and a network of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replicate.errors import EXIT_CODES
+from tests.deploy.conftest import CHECKOUT, Staged
+from tests.harness.waiting import wait_until
+
+UNITS = CHECKOUT / "deploy" / "systemd"
+COMMON = (UNITS / "dualsite-.service.d" / "10-common.conf").read_text()
+NAMES = ("source", "receiver", "update")
+EXPOSURE_MOST = 2.0
+
+
+def setting(text: str, name: str) -> str:
+    """The last value of a setting in a unit file."""
+    return re.findall(f"^{name}=(.*)$", text, flags=re.MULTILINE)[-1]
+
+
+def exec_start(name: str, instance: str) -> list[str]:
+    """What the service manager would run: the specifiers replaced, the words unquoted."""
+    command = setting((UNITS / f"dualsite-{name}@.service").read_text(), "ExecStart").removeprefix(":")
+    command = command.replace("%%", "\0").replace("%i", instance).replace("\0", "%")
+    program = Path(sys.executable).parent
+    return shlex.split(command.replace("/opt/dualsite/bin", str(program)))
+
+
+# The files.
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """A copy of the units, with a program that is there."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    directory = tmp_path / "units"
+    shutil.copytree(UNITS, directory)
+    program = tmp_path / "bin" / "replicate"
+    program.parent.mkdir()
+    shutil.copy("/bin/true", program)
+    for unit in directory.glob("*.service"):
+        unit.write_text(unit.read_text().replace("/opt/dualsite/bin", str(program.parent)))
+    return directory
+
+
+def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", "--no-pager", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_systemd_finds_nothing_wrong_with_the_unit(name: str, units: Path) -> None:
+    done = analyze("verify", units / f"dualsite-{name}@.service")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_unit_is_hardened(name: str, units: Path) -> None:
+    done = analyze("security", "--offline=true", units / f"dualsite-{name}@.service")
+    assert done.returncode == 0, done.stderr
+    (level,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert float(level) <= EXPOSURE_MOST, done.stdout
+
+
+def test_only_what_may_pass_by_itself_is_started_again() -> None:
+    prevented = {int(code) for code in setting(COMMON, "RestartPreventExitStatus").split()}
+    assert prevented <= set(EXIT_CODES)
+    assert set(EXIT_CODES) - prevented == {0, 1, 70, 74, 75}
+    policies = {name: setting((UNITS / f"dualsite-{name}@.service").read_text(), "Restart") for name in NAMES}
+    assert policies == {"source": "on-failure", "receiver": "on-failure", "update": "no"}
+    assert setting((UNITS / "examples" / "update-restart.conf").read_text(), "Restart") == "on-failure"
+
+
+def test_what_would_hide_the_pools_from_applications_is_off() -> None:
+    assert setting(COMMON, "PrivateIPC") == "no"
+    assert setting(COMMON, "RemoveIPC") == "no"
+    for name in ("ProtectProc", "ProcSubset", "ProtectKernelTunables", "ProtectControlGroups", "StateDirectory"):
+        assert f"\n{name}=" not in COMMON
+
+
+# Under a pretended service manager.
+
+
+class Site:
+    """A primary and a secondary, as instances below REPLICATE_HOME."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        (home / "shm").mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.port = int(server.getsockname()[1])
+        self.environment = {
+            **os.environ,
+            "REPLICATE_HOME": str(home),
+            "REPLICATE_SHM_DIR": str(home / "shm"),
+            "PYTHONPATH": str(CHECKOUT),
+        }
+        connection = sqlite3.connect(home / "shop.db")
+        connection.execute("CREATE TABLE t (a PRIMARY KEY, b)")
+        connection.commit()
+        connection.close()
+        self.replicate("instance", "create", "primary", "--role", "primary")
+        self.replicate("-i", "primary", "region", "add", str(home / "shop.db"), "--name", "main")
+        self.replicate("-i", "primary", "peer", "add", "secondary", f"127.0.0.1:{self.port}")
+        network = re.findall(r"network +(\S+)", self.replicate("-i", "primary", "instance", "show"))[0]
+        self.replicate("instance", "create", "secondary", "--role", "secondary", "--network", network)
+        (home / "secondary" / "replicate.toml").write_text(f'[receiver]\nlisten = "127.0.0.1:{self.port}"\n')
+
+    def replicate(self, *words: str) -> str:
+        command = [sys.executable, "-m", "replicate.cli.main", *words]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+class Service:
+    """A service as systemd starts it: its command, a socket to notify, a watchdog. Killed in the end."""
+
+    def __init__(self, site: Site, name: str, instance: str, **environment: str) -> None:
+        self.told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        address = site.home / f"notify-{name}"
+        address.unlink(missing_ok=True)
+        self.told.bind(str(address))
+        self.told.settimeout(20)
+        self.heard: list[str] = []
+        self.process = subprocess.Popen(
+            exec_start(name, instance),
+            env={**site.environment, "NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000", **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def hear(self, what: str) -> None:
+        while not any(what in line for line in self.heard):
+            self.heard.append(self.told.recv(4096).decode())
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.hear("STOPPING=1")
+        _, errors = self.process.communicate(timeout=20)
+        assert (self.process.returncode, errors) == (0, "")
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.told.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    shutil.rmtree(made.home / "shm")
+
+
+def test_every_command_of_a_unit_serves_tells_and_ends(site: Site) -> None:
+    with Service(site, "receiver", "secondary") as receiver:
+        receiver.hear("READY=1")
+        with Service(site, "source", "primary:secondary") as source:
+            source.hear("READY=1")
+            source.hear("STATUS=")
+            site.replicate("-i", "secondary", "seed", "--from", "primary")
+            with Service(site, "update", "secondary") as update:
+                update.hear("READY=1")
+                for service in (source, receiver, update):
+                    service.heard.clear()
+                    service.hear("WATCHDOG=1")
+                site.replicate("-i", "primary", "compare", "--with", "secondary")
+                update.stop()
+            source.stop()
+        receiver.stop()
+
+
+def test_an_instance_with_one_peer_needs_no_name_of_it(site: Site) -> None:
+    with Service(site, "source", "primary") as source:
+        source.hear("READY=1")
+        log = site.home / "primary" / "log" / "source-secondary.log"
+        aside = log.rename(log.with_suffix(".1"))
+        source.process.send_signal(signal.SIGHUP)  # systemctl reload
+        wait_until(lambda: log.exists() and "log reopened" in log.read_text(), what=f"a new log beside {aside}")
+        source.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "instance"), [("source", "nowhere"), ("receiver", "nowhere"), ("source", "primary:x")]
+)
+def test_what_can_not_work_ends_with_a_code_that_is_not_tried_again(name: str, instance: str, site: Site) -> None:
+    with Service(site, name, instance) as service:
+        _, errors = service.process.communicate(timeout=20)
+        assert str(service.process.returncode) in setting(COMMON, "RestartPreventExitStatus").split()
+        assert len(errors.splitlines()) == 1
+
+
+# The log.
+
+
+def test_logrotate_rotates_each_log_and_the_daemon_takes_a_new_one(site: Site) -> None:
+    logrotate = shutil.which("logrotate", path=f"{os.environ['PATH']}:/usr/sbin")
+    if logrotate is None or shutil.which("runuser", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+        pytest.skip("logrotate is not installed")
+    if os.geteuid() != 0:
+        pytest.skip("root is needed")
+    log = site.home / "secondary" / "log" / "receiver.log"
+    rule = (UNITS / "dualsite.logrotate").read_text()
+    rule = rule.replace("/var/lib/replicate/*", str(site.home / "*")).replace("su dualsite dualsite", "su root root")
+    rule = rule.replace("/opt/dualsite/bin", str(Path(sys.executable).parent))
+    (site.home / "rule").write_text(rule)
+    with Service(site, "receiver", "secondary") as receiver:
+        receiver.hear("READY=1")
+        ended = site.home / "secondary" / "log" / "update.log"
+        ended.write_text("a daemon that does not run\n")
+        done = subprocess.run(
+            [logrotate, "--force", "--state", str(site.home / "state"), str(site.home / "rule")],
+            env={**site.environment, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        wait_until(lambda: log.exists() and "log reopened" in log.read_text(), what="a new log")
+        assert "daemon started" in log.with_name("receiver.log.1").read_text()
+        assert ended.with_name("update.log.1").exists()
+        assert not ended.exists()
+        receiver.stop()
+
+
+# In a container that boots.
+
+STEPS = Path(__file__).with_name("container_steps.sh")
+
+
+class Container:
+    """Boots this machine's /usr with the steps as its only aim; they write what they find out into `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        if os.geteuid() != 0:
+            pytest.skip("root is needed")
+        if not all(shutil.which(tool) for tool in ("systemd-nspawn", "systemd-analyze")):
+            pytest.skip("systemd-nspawn is not installed")
+        directory.mkdir()
+        tried = self._nspawn("--as-pid2", "/bin/true")
+        if tried.returncode:
+            pytest.skip(f"systemd-nspawn can not run here: {tried.stdout.splitlines()[-1:]}")
+
+    def boot(self, part: str, *options: str) -> dict[str, str]:
+        """Boot, do a part of the steps; what they told, by name. AssertionError with all that was said."""
+        shutil.copy(STEPS, self.directory / "steps.sh")
+        (self.directory / "steps.service").write_text(
+            "[Unit]\nRequires=sysinit.target\nAfter=sysinit.target\n"
+            f"[Service]\nType=oneshot\nExecStart=/bin/sh /steps/steps.sh {part}\n"
+        )
+        # What would wait for a network that never comes; and what of /etc Debian's programs do not do without.
+        mask = "--bind-ro=/dev/null:/etc/systemd/system/systemd-networkd-wait-online.service"
+        needed = ("/etc/alternatives", "/etc/pam.d", "/etc/security")
+        binds = [f"--bind-ro={path}" for path in needed if Path(path).is_dir()]
+        done = self._nspawn(
+            f"--bind={self.directory}:/steps",
+            f"--bind-ro={self.directory / 'steps.service'}:/etc/systemd/system/steps.service",
+            mask,
+            *binds,
+            *options,
+            "--boot",
+            "systemd.unit=steps.service",
+            "systemd.firstboot=no",
+        )
+        told = self.directory / "told"
+        said = (self.directory / "said").read_text() if (self.directory / "said").exists() else done.stdout
+        assert told.exists(), said
+        found = dict(line.split(" ", 1) for line in told.read_text().splitlines())
+        assert found.get("end") == part, said
+        return found
+
+    @staticmethod
+    def _nspawn(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["systemd-nspawn", "--quiet", "--directory=/", "--volatile=yes", "--register=no", "--keep-unit"]
+        command += ["--private-network", "--console=pipe", "--machine=dualsite-test"]
+        return subprocess.run(
+            ["timeout", "--signal=TERM", "--kill-after=5", "60", *command, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.mark.slow
+def test_the_units_boot_replicate_and_come_back_in_a_container(tmp_path: Path, staged: Staged) -> None:
+    container = Container(tmp_path / "steps")
+    root = tmp_path / "staged"  # nspawn takes a colon and a space amiss
+    root.symlink_to(staged.root)
+    found = container.boot(
+        "replicate", f"--bind-ro={root}/opt/dualsite:/opt/dualsite", f"--overlay-ro=/usr:{root}/usr:/usr"
+    )
+    assert found["user"] == "dualsite"
+    assert found["compared"].endswith("equal")
+    assert found["pool-of-the-application"] == found["pool-of-the-source"]
+    assert found["watchdog"] == "yes"
+    assert found["status"] != ""
+    assert found["source-killed"] == "active"
+    assert found["receiver-frozen"] == "active"
+    assert found["compared-after-restarts"].endswith("equal")
+    assert found["update-killed"] == "failed"
+    assert found["update-configured"] == "active"
+    assert found["wrong-setting"] == "failed 78 0"
+    assert found["pools-left"] != "0"
+    assert found["stopped"] == "success 0"
+
+
+@pytest.mark.slow
+def test_a_machine_is_installed_and_left_as_it_was(tmp_path: Path, frozen_checkout: Path, wheels: Path) -> None:
+    container = Container(tmp_path / "steps")
+    upper = tmp_path / "upper"
+    upper.mkdir()
+    binds = (f"--bind-ro={wheels}:/wheels", f"--bind-ro={frozen_checkout}:/checkout")
+    found = container.boot("install", *binds, f"--overlay=/usr:{upper}:/usr")
+    assert found["installed"] == "0"
+    assert found["command"] == "0"
+    assert found["again"] == "0"
+    assert found["directory"] == "dualsite 755"
+    assert found["busy"] == "75"
+    assert found["stopped"] == "inactive"
+    assert found["uninstalled"] == "0"
+    assert found["left"] == "/var/lib/replicate/secondary"
+    assert found["purged"] == "0"
+    assert found["user-left"] == "no"
+    assert [path for path in upper.rglob("*") if not path.is_dir()] == []
