@@ -180,7 +180,7 @@ class Link:
         self._wake(now)
         self._wall = (now, wall_ns)
         if self.peer is None and now >= self._hello_by:
-            return [self._died(f"has not said who it is within {self.settings.hello_timeout_s:g} s")]
+            return [self._died(f"has not said who it is within {self.settings.hello_timeout_s:.2g} s")]
         if now >= self._dead_at():
             return [self._died(self._symptom(now))]
         if self.peer is not None and now >= self._beat_due():

@@ -24,13 +24,13 @@ from replicate.shared_key import default_path, read_key
 from replicate.wire.codec import encode
 from replicate.wire.connection import LinkSettings
 from replicate.wire.frame import pack_wire_frame
-from replicate.wire.message import Hello
+from replicate.wire.message import Heartbeat, Hello
 from replicate.wire.proof import CHALLENGE_TYPE, Proof
 from replicate.wire.state import Role
 from source_server.link import SourceLink
 from tests.harness.certificates import Authority, client_context, foreign_context
 from tests.harness.pair import Pair
-from tests.harness.servers import Daemon, Servers, point, servers
+from tests.harness.servers import Daemon, Servers, point, prove_to, servers
 from tests.harness.waiting import wait_until_async
 
 pytestmark = pytest.mark.trio
@@ -587,3 +587,57 @@ async def test_a_stop_does_not_wait_for_those_who_are_silent(pair: Pair) -> None
             await trio.sleep(0.05)
             with trio.fail_after(2):
                 await receiver.stop()
+
+
+async def test_one_deadline_covers_tls_and_hello(pair: Pair, authority: Authority) -> None:
+    """A handshake that takes its time leaves less for the hello."""
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=1.0, **TLS)
+        async with connected(port_of(receiver)) as stream:
+            began = trio.current_time()
+            await trio.sleep(0.7)
+            tls = trio.SSLStream(stream, client_context(authority.files("east")))
+            await tls.do_handshake()
+            await wait_until_async(lambda: receiver.log.events("connection made"))
+            await heard(tls)
+            assert 0.9 < trio.current_time() - began < 1.6
+        await wait_until_async(lambda: receiver.log.events("connection closed"))
+        assert "has not said who it is" in receiver.log.events("connection closed")[0]["error"]
+
+
+async def test_a_source_that_dribbles_a_frame_is_cut(pair: Pair) -> None:
+    """Fault 62's other side: bytes come, and the frame does not end. Heartbeats wait behind it: no life."""
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        async with connected(port_of(receiver)) as stream:
+            await prove_to(stream, pair.primary)
+            link = SourceLink(LinkSettings(), introduction(pair.primary, 0.2), trio.current_time(), 0)
+            await stream.send_all(b"".join(link.bytes_to_send()))
+            await wait_until_async(lambda: receiver.facts["is_connected"] is True)
+            heartbeat = b"".join(encode(Heartbeat(1, 0, 0, 0, 0, 0)))
+            began = trio.current_time()
+            try:
+                with trio.fail_after(10):
+                    for byte in heartbeat * 20:
+                        await stream.send_all(bytes((byte,)))
+                        await trio.sleep(0.2)
+            except trio.BrokenResourceError:
+                pass
+            assert trio.current_time() - began < 5
+        await wait_until_async(lambda: receiver.log.events("connection closed"))
+        assert "does not come to the end of a message" in receiver.log.events("connection closed")[0]["error"]
+        await still_serves(running, receiver, pair)
+
+
+@pytest.mark.parametrize("message_type", [1, 7, 10])
+async def test_a_message_that_is_too_long_for_its_type_is_refused_from_its_head(pair: Pair, message_type: int) -> None:
+    """Nine bytes are enough to say no; before the hello only a hello may come at all."""
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        async with connected(port_of(receiver)) as stream:
+            await prove_to(stream, pair.primary)
+            await stream.send_all(b"".join(pack_wire_frame(message_type, bytes(5000)))[:9])
+            assert b"PROTOCOL" in await heard(stream)
+        await wait_until_async(lambda: receiver.log.events("connection closed"))
+        error = receiver.log.events("connection closed")[0]["error"]
+        assert ("its limit is 4096" if message_type == 1 else "unknown, or not allowed yet") in error
