@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import os
 import sqlite3 as _standard
+import warnings
 from collections.abc import Callable
 from sqlite3 import (
     PARSE_COLNAMES,
@@ -93,6 +94,9 @@ def connect(
 
 def __getattr__(name: str) -> Any:
     """SQLite's constants (SQLITE_DENY, SQLITE_LIMIT_VARIABLE_NUMBER, …)."""
+    if name == "OptimizedUnicode":
+        warnings.warn("OptimizedUnicode is deprecated; use str", DeprecationWarning, stacklevel=2)
+        return str
     if name.startswith("SQLITE_") and hasattr(apsw, name):
         return getattr(apsw, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -89,9 +89,9 @@ class Blob:
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: length}
         if origin not in bases:
             raise ValueError("'origin' should be os.SEEK_SET, os.SEEK_CUR, or os.SEEK_END")
-        if not -(1 << 31) <= offset < 1 << 31:
-            raise OverflowError("seek offset results in offset overflow")
         at = bases[origin] + offset
+        if not -(1 << 31) <= at < 1 << 31:
+            raise OverflowError("seek offset results in overflow")
         if not 0 <= at <= length:
             raise ValueError("offset out of blob range")
         self._at = at
@@ -109,12 +109,18 @@ class Blob:
                 return b""
             low, high = min(places), max(places)
             return self._read(low, high - low + 1)[:: abs(places.step)][:: 1 if places.step > 0 else -1]
+        return self._read(self._place(key, length), 1)[0]
+
+    @staticmethod
+    def _place(key: object, length: int) -> int:
         if not isinstance(key, int):
             raise TypeError("Blob indices must be integers")
+        if not -(1 << 63) <= key < 1 << 63:
+            raise IndexError(f"cannot fit 'int' into an index-sized integer: {key}")
         at = key + length if key < 0 else key
         if not 0 <= at < length:
             raise IndexError("Blob index out of range")
-        return self._read(at, 1)[0]
+        return at
 
     def __setitem__(self, key: int | slice, value: Any) -> None:
         length = len(self)
@@ -130,16 +136,17 @@ class Blob:
                     whole[place - low] = byte
                 self._write(low, bytes(whole))
             return
-        if not isinstance(key, int):
-            raise TypeError("Blob indices must be integers")
-        at = key + length if key < 0 else key
-        if not 0 <= at < length:
-            raise IndexError("Blob index out of range")
+        at = self._place(key, length)
         if not isinstance(value, int):
             raise TypeError(f"{type(value).__name__!r} object cannot be interpreted as an integer")
         if not 0 <= value < 256:
             raise ValueError("byte must be in range(0, 256)")
         self._write(at, bytes((value,)))
+
+    def __delitem__(self, key: object) -> None:
+        raise TypeError("Blob doesn't support item deletion")
+
+    __iter__ = None  # not by way of __getitem__
 
     def close(self) -> None:
         """Close it. May be called twice."""

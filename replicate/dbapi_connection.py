@@ -249,9 +249,12 @@ class Connection(Callbacks):
         made = Cursor(self)
         return made.executescript(sql_script)
 
-    def __call__(self, sql: str, /) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """sqlite3's prepared statement: checked, and given back as its text."""
         self._check()
+        if len(arguments) != 1:
+            raise TypeError(f"expected 1 argument, got {len(arguments)}")
+        sql = arguments[0]
         if not isinstance(sql, str):
             raise TypeError(f"argument 1 must be str, not {type(sql).__name__}")
         sql.encode()

@@ -15,6 +15,7 @@ import apsw
 
 from replicate.database.statements import Statement, Verb, classify, keep, recall, split
 from replicate.dbapi_errors import DataError, InterfaceError, ProgrammingError, surface
+from replicate.dbapi_functions import report
 from replicate.dbapi_row import (
     Columns,
     Description,
@@ -221,7 +222,7 @@ class Cursor:
     # Helpers.
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_unusable":
+        if name in ("_unusable", "connection"):
             raise ProgrammingError("Base Cursor.__init__ not called.")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -334,4 +335,5 @@ def _expanded(cursor: apsw.Cursor, sql: str) -> str:
     try:
         return str(cursor.expanded_sql or sql)
     except (apsw.Error, MemoryError):
+        report(DataError("Expanded SQL string exceeds the maximum string length"), None)
         return sql

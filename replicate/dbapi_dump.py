@@ -19,9 +19,10 @@ def dump(connection: Any) -> Iterator[str]:
     yield "BEGIN TRANSACTION;"
     sequence: list[str] = []
     tables = cursor.execute(
-        "SELECT name, sql FROM main.sqlite_master WHERE sql NOT NULL AND type = 'table' ORDER BY name"
+        "SELECT name, sql, rootpage FROM main.sqlite_master WHERE sql NOT NULL AND type = 'table' ORDER BY name"
     ).fetchall()
-    for name, sql in tables:
+    virtual = [name for name, _, rootpage in tables if rootpage == 0]
+    for name, sql, _ in tables:
         if name == "sqlite_sequence":
             sequence = ['DELETE FROM "sqlite_sequence";']
             for table, value in cursor.execute('SELECT name, seq FROM "sqlite_sequence"').fetchall():
@@ -31,6 +32,14 @@ def dump(connection: Any) -> Iterator[str]:
             yield 'ANALYZE "sqlite_master";'
         elif name.startswith("sqlite_") or is_own(name):
             continue
+        elif name in virtual:
+            if name == min(virtual):
+                yield "PRAGMA writable_schema=ON;"  # so that its shadow tables, which follow, are not made by it
+            yield (
+                "INSERT INTO sqlite_master(type,name,tbl_name,rootpage,sql)"
+                f"VALUES('table',{quote_text(name)},{quote_text(name)},0,{quote_text(sql)});"
+            )
+            continue  # its rows are those of its shadow tables
         else:
             yield f"{sql};"
         yield from _rows(cursor, name)
@@ -40,6 +49,8 @@ def dump(connection: Any) -> Iterator[str]:
     for name, sql in others:
         if not is_own(name):
             yield f"{sql};"
+    if virtual:
+        yield "PRAGMA writable_schema=OFF;"
     yield from sequence
     yield "COMMIT;"
 

@@ -38,13 +38,14 @@ class _Report:
         self.err_msg, self.object = None, source
 
 
-def _report(error: BaseException, source: Any) -> None:
+def report(error: BaseException, source: Any) -> None:
+    """Tell sys.unraisablehook of what happened in a callback, if that is wanted."""
     if _tracebacks:
         sys.unraisablehook(_Report(error, source))  # type: ignore[arg-type]
 
 
 def _raised(error: BaseException, source: Any, text: str) -> BaseException:
-    _report(error, source)
+    report(error, source)
     if isinstance(error, MemoryError):
         return MemoryError()
     if isinstance(error, OverflowError):
@@ -78,7 +79,7 @@ class _Aggregate:
         function = getattr(self._instance, method, None)
         if function is None:
             error = AttributeError(f"{type(self._instance).__name__!r} object has no attribute {method!r}")
-            _report(error, self._source)
+            report(error, self._source)
             raise coded(
                 OperationalError(f"user-defined aggregate's '{method}' method not defined"), apsw.SQLITE_ERROR
             ) from error
@@ -200,7 +201,7 @@ class Callbacks:
                     result = function(one, other)
                     return (result > 0) - (result < 0)
                 except Exception as error:
-                    _report(error, function)
+                    report(error, function)
                     return 0
 
         if not isinstance(name, str):
@@ -230,7 +231,7 @@ class Callbacks:
                 result = function(action, one, two, database, trigger)
                 return result if isinstance(result, int) and -(1 << 31) <= result < 1 << 31 else apsw.SQLITE_DENY
             except Exception as error:
-                _report(error, function)
+                report(error, function)
                 return apsw.SQLITE_DENY
 
         self._apsw.authorizer = authorize
@@ -249,7 +250,7 @@ class Callbacks:
             try:
                 return bool(function())
             except Exception as error:
-                _report(error, function)
+                report(error, function)
                 return True
 
         self._apsw.set_progress_handler(progress, n)
@@ -267,5 +268,5 @@ class Callbacks:
             try:
                 trace(text)
             except Exception as error:
-                _report(error, trace)
+                report(error, trace)
         return True

@@ -15,7 +15,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from typing import Any, Final
 from urllib.parse import unquote as percent_decoded
 
@@ -25,6 +25,8 @@ _FileKey = tuple[int, int]
 
 _lock = threading.Lock()
 _open: Counter[_FileKey] = Counter()
+_left: deque[_FileKey] = deque()
+"""What `leave` has been told and `_open` does not know yet."""
 _installed = False
 _DO: Final = "Use replicate.connect() for this database everywhere in this process"
 
@@ -72,6 +74,13 @@ def enter(path: str) -> _FileKey | None:
 
     Raises NotSupportedError if a connection of the standard library has it open; nothing is noted then.
     """
+    try:
+        return _enter(path)
+    finally:
+        _count_left()
+
+
+def _enter(path: str) -> _FileKey | None:
     global _installed
     key = _key(path)
     with _lock:
@@ -91,13 +100,24 @@ def enter(path: str) -> _FileKey | None:
 
 
 def leave(key: _FileKey | None) -> None:
-    """A connection that `enter` noted is closed."""
-    if key is None:
-        return
-    with _lock:
-        _open[key] -= 1
-        if _open[key] <= 0:
-            del _open[key]
+    """A connection that `enter` noted is closed. Never waits for the lock: this may be the end of garbage, which this
+    very thread has found while it held it."""
+    if key is not None:
+        _left.append(key)
+        _count_left()
+
+
+def _count_left() -> None:
+    while _left and _lock.acquire(blocking=False):
+        try:
+            key = _left.popleft()
+            _open[key] -= 1
+            if _open[key] <= 0:
+                del _open[key]
+        except IndexError:
+            pass  # another thread was quicker
+        finally:
+            _lock.release()
 
 
 def _is_open_here(key: _FileKey) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from typing import Final
 
 from replicate.door import Door
@@ -35,12 +36,15 @@ SEEDING_MARKER: Final = "seeding"
 
 _lock = threading.Lock()
 _doors: Final[dict[tuple[int, str], Door]] = {}
+_given_up: Final[deque[Door]] = deque()
+"""Doors whose user has gone, and who has not been counted off yet."""
 
 
 def _begin_anew_in_child() -> None:
     """A forked child opens doors of its own, also when another thread of its parent was just opening one."""
     global _lock
     _lock = threading.Lock()
+    _given_up.clear()
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)
@@ -54,6 +58,13 @@ def open_door(instance: Instance) -> Door:
     """
     key = (os.getpid(), os.path.realpath(instance.path))
     _refuse_half_seeded(instance)
+    try:
+        return _open(instance, key)
+    finally:
+        _close_given_up()
+
+
+def _open(instance: Instance, key: tuple[int, str]) -> Door:
     with _lock:
         door = _doors.get(key)
         if door is not None and (door.words[word.FATAL] or not door.pool.is_current()):
@@ -83,16 +94,29 @@ def _remove_orphans(door: Door) -> None:
 
 
 def close_door(door: Door) -> None:
-    """Give a door up; the last one closes it."""
-    with _lock:
-        door.users -= 1
-        if door.users > 0:
-            return
-        for key, known in list(_doors.items()):
-            if known is door:
-                del _doors[key]
-    if door.pid == os.getpid():
-        door.dispose()
+    """Give a door up; the last one closes it. Never waits: a connection may be collected as garbage at any moment, also
+    while this thread opens a door. Then whoever holds the lock does the rest."""
+    _given_up.append(door)
+    _close_given_up()
+
+
+def _close_given_up() -> None:
+    while _given_up and _lock.acquire(blocking=False):
+        last: Door | None = None
+        try:
+            door = _given_up.popleft()
+            door.users -= 1
+            if door.users <= 0:
+                last = door
+                for key, known in list(_doors.items()):
+                    if known is door:
+                        del _doors[key]
+        except IndexError:
+            pass  # another thread was quicker
+        finally:
+            _lock.release()
+        if last is not None and last.pid == os.getpid():
+            last.dispose()
 
 
 def make_chain(instance: Instance) -> Chain:
