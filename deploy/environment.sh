@@ -211,8 +211,17 @@ set_up_environment() {
 }
 
 install_package() {
-    suffix=""
-    [ "$extra" = test ] && suffix="[test]"
+    if [ "$extra" != test ]; then
+        install_with "" || show_failure "pip could not install"
+    elif ! install_with "[test,fuzz]"; then
+        say "The fuzzer (the extra fuzz) does not install here; trying without: its tests will be skipped."
+        install_with "[test]" || show_failure "pip could not install"
+    fi
+}
+
+# install_with EXTRAS: the package with these extras ("" for none), such as "[test]".
+install_with() {
+    suffix=$1
     source_directory=$checkout
     if [ "$install_mode" = copy ]; then
         source_directory=$environment/source
@@ -225,5 +234,5 @@ install_package() {
         set -- --editable "$source_directory$suffix"
     fi
     run_step "$environment/set-up.log" "$environment/bin/python" -m pip install --quiet --prefer-binary \
-        --progress-bar off "$@" || show_failure "pip could not install"
+        --only-binary atheris --progress-bar off "$@"
 }

@@ -28,6 +28,7 @@ case "$*" in
     echo "install $*" >>"$calls"
     [ ! -e '{hang}' ] || {{ echo $$ >"$calls.pid"; exec sleep 60; }}
     [ ! -e '{fail}' ] || {{ echo 'no such wheel'; exit 1; }}
+    case "$*" in *,fuzz*) [ ! -e '{missing_extra}' ] || exit 1 ;; esac
     sleep 0.2
     : >"$(dirname "$0")/replicate"; chmod +x "$(dirname "$0")/replicate" ;;
 esac
@@ -44,6 +45,7 @@ class Machine:
         self.calls = home / "calls"
         self.hang = home / "hang"
         self.fail = home / "fail"
+        self.missing_extra = home / "missing extra"
         self.python = home / "pretended python"
         self.use_python(ensurepip_code=0)
         (self.checkout / "deploy").mkdir(parents=True)
@@ -56,7 +58,13 @@ class Machine:
 
     def use_python(self, ensurepip_code: int) -> None:
         self.python.write_text(
-            PRETENDED_PYTHON.format(calls=self.calls, hang=self.hang, fail=self.fail, ensurepip_code=ensurepip_code)
+            PRETENDED_PYTHON.format(
+                calls=self.calls,
+                hang=self.hang,
+                fail=self.fail,
+                missing_extra=self.missing_extra,
+                ensurepip_code=ensurepip_code,
+            )
         )
         self.python.chmod(0o755)
 
@@ -98,7 +106,18 @@ def test_the_tests_need_more_than_the_demonstration_but_not_the_other_way_round(
     machine.run("run")
     calls = machine.calls.read_text().splitlines()
     assert machine.called() == ["venv", "install", "install"]
-    assert calls[-1].endswith("[test]")
+    assert calls[-1].endswith("[test,fuzz]")
+
+
+def test_without_the_fuzzer_the_tests_can_be_run_all_the_same(machine: Machine) -> None:
+    machine.missing_extra.touch()
+    code, said = machine.run("test")
+    assert code == 0, said
+    assert "The fuzzer (the extra fuzz) does not install here" in said
+    assert machine.called() == ["venv", "install", "install"]
+    assert machine.calls.read_text().splitlines()[-1].endswith("[test]")
+    assert machine.run("test")[0] == 0
+    assert machine.called() == ["venv", "install", "install"]
 
 
 def test_a_changed_project_file_is_installed_anew_into_the_same_environment(machine: Machine) -> None:

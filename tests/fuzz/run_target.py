@@ -5,26 +5,33 @@ For example, five minutes, new inputs into a directory of one's own, from the co
     python tests/fuzz/run_target.py wire_message -max_total_time=300 /tmp/found tests/fuzz/corpus/wire_message
 
 Guarantees: ends with a code other than 0, and leaves the input (-artifact_prefix=), when the oracle finds something.
+Leaves nothing else behind: libFuzzer ends its process without a word to Python, so that one is a child of ours.
 Refuses to know: which inputs are worth keeping.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-import atheris
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-with atheris.instrument_imports(include=["replicate", "receiver_server", "source_server", "update_process"]):
-    from tests.fuzz.targets import TARGETS
-
-from tests.fuzz.oracle import judge
+DIRECTORY = "REPLICATE_SHM_DIR"
+"""Where targets make their files."""
+CHILD = "REPLICATE_FUZZ_CHILD"
 
 
-def main() -> None:
-    """Hands the arguments behind the target's name to libFuzzer."""
+def fuzz() -> None:
+    """Hands the arguments behind the target's name to libFuzzer. Does not return."""
+    import atheris
+
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    with atheris.instrument_imports(include=["replicate", "receiver_server", "source_server", "update_process"]):
+        from tests.fuzz.targets import TARGETS
+
+    from tests.fuzz.oracle import judge
+
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
         sys.exit(f"usage: run_target.py TARGET [ARGUMENT...]; targets: {' '.join(TARGETS)}")
     name = sys.argv[1]
@@ -33,5 +40,16 @@ def main() -> None:
     atheris.Fuzz()
 
 
+def main() -> int:
+    """Runs the child in a directory that is removed after it; its exit code."""
+    base = os.environ.get(DIRECTORY) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    with tempfile.TemporaryDirectory(prefix="dualsite-fuzz-", dir=base) as home:
+        command = [sys.executable, __file__, *sys.argv[1:]]
+        return subprocess.run(command, env={**os.environ, DIRECTORY: home, CHILD: "1"}, check=False).returncode
+
+
 if __name__ == "__main__":
-    main()
+    if CHILD in os.environ:
+        fuzz()
+    else:
+        sys.exit(main())

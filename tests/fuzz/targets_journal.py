@@ -39,6 +39,7 @@ from replicate.journal.spool import Spool
 from replicate.journal.spool_format import part_count_of, part_offset, read_part_frame, slice_bytes
 from replicate.journal.verify import verify_chain
 from replicate.limits import BATCH_BYTES_MAX, SEGMENT_HEADER_BYTES
+from replicate.pool.shared_memory import DIRECTORY_VARIABLE
 from replicate.transaction import Catalogue, History, TableDefinition, changed_of, decode_change, unpack_partitions
 from replicate.vector import Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.sequence import check_large, check_parts, check_sequence
@@ -48,8 +49,8 @@ from update_process.batch import advance, open_window
 
 @functools.cache
 def directory(name: str) -> Path:
-    """An empty directory of this process, in memory where there is room for it; gone at its end."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    """An empty directory of this process, in memory where that can be; gone at its end."""
+    base = os.environ.get(DIRECTORY_VARIABLE) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     made = tempfile.TemporaryDirectory(prefix="dualsite-fuzz-", dir=base)
     atexit.register(made.cleanup)
     path = Path(made.name) / name

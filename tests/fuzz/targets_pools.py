@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from replicate.errors import ReplicateError
 from replicate.limits import KIB
@@ -54,15 +55,25 @@ def _filled(kind: PoolKind, data: bytes, *, first_word: int = 8) -> SharedMemory
     return memory
 
 
-def _in_our_directory() -> None:
-    os.environ[DIRECTORY_VARIABLE] = str(directory("shm"))
+@contextmanager
+def _in_our_directory() -> Iterator[None]:
+    """Pools are made, and found, in a directory of ours; whoever runs the targets keeps his own."""
+    home, before = str(directory("shm")), os.environ.get(DIRECTORY_VARIABLE)
+    os.environ[DIRECTORY_VARIABLE] = home
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[DIRECTORY_VARIABLE]
+        else:
+            os.environ[DIRECTORY_VARIABLE] = before
 
 
+@_in_our_directory()
 def pool_header(data: bytes) -> None:
     """Attaching to a pool whose header may say anything."""
     if len(data) < 2:
         return
-    _in_our_directory()
     kind = PoolKind.JOURNAL if data[0] & 2 else PoolKind.RECEIVE
     memory = _filled(kind, data, first_word=0)
     try:
@@ -71,11 +82,11 @@ def pool_header(data: bytes) -> None:
         memory.view[:_HEADER_BYTES] = _memory(kind)[1]
 
 
+@_in_our_directory()
 def pool_journal(data: bytes) -> None:
     """A reader polls, then the next publisher repairs and publishes, then the reader polls again."""
     if len(data) < 2:
         return
-    _in_our_directory()
     _filled(PoolKind.JOURNAL, data)
     with closing(JournalPool.attach(_INSTANCE)) as pool:
         with closing(PoolReader(pool, 1)) as reader:
@@ -100,11 +111,11 @@ def _quietly(reader: PoolReader) -> None:
         pass
 
 
+@_in_our_directory()
 def pool_receive(data: bytes) -> None:
     """A consumer reads it; a new producer takes it over, counts, and offers more."""
     if len(data) < 2:
         return
-    _in_our_directory()
     _filled(PoolKind.RECEIVE, data)
     with closing(ReceivePool.attach(_INSTANCE)) as pool:
         try:
