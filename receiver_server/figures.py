@@ -25,7 +25,8 @@ def figures(receiver: Receiver) -> Iterator[Sample]:
     yield Sample("connected_state", active is not None)
     yield Sample("xoff_state", active is not None and active.is_stopped)
     yield Sample("last_contact_seconds", None if contact_s is None else trio.current_time() - contact_s)
-    yield Sample("written_seqno", source_last)
+    # The source's word may be older than what it has sent since.
+    yield Sample("written_seqno", None if source_last is None else max(source_last, received))
     yield Sample("received_seqno", received)
     yield Sample("applied_seqno", applied)
     yield Sample("acknowledged_seqno", min(pool.durable_seqno, applied))

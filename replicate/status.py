@@ -275,7 +275,8 @@ def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> 
         update=update,
         is_connected=receiver.is_running and facts.get("is_connected") is True,
         source=str(facts.get("source") or ""),
-        source_last_seqno=source_last,
+        # Its word may be older than what it has sent since.
+        source_last_seqno=known if source_last is not None else None,
         last_received_seqno=received,
         last_applied_seqno=applied,
         last_durable_seqno=journal.last_durable_seqno,

@@ -286,6 +286,21 @@ def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "receiver backlog 5, receive pool 12 % full" in text
 
 
+def test_the_sources_word_may_be_older_than_what_it_has_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    west = Instance.create(tmp_path / "west", role="secondary", network=b"n" * 16)
+    fd = says(
+        west, "receiver", {"is_connected": True, "source": "east", "source_last_seqno": 7, "last_received_seqno": 9}
+    )
+    try:
+        receiving = collect(west).receiving
+    finally:
+        os.close(fd)
+    assert receiving is not None
+    assert (receiving.source_last_seqno, receiving.last_received_seqno, receiving.backlog) == (9, 9, 9)
+
+
 def test_what_is_broken_becomes_a_finding(instance: Instance, words: memoryview, tmp_path: Path) -> None:
     instance.register_region("main", b"r" * 16, tmp_path / "gone.db")
     instance.register_peer("west", "127.0.0.1", 7555)
