@@ -10,6 +10,7 @@ Refuses to know: how a digest is made (database/digest.py), and how a result is 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,11 +32,12 @@ TRIES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class InstanceDigest:
-    """The digests of an instance's regions (by name) at the transaction `seqno`."""
+    """The digests of an instance's regions (by name) at the transaction `seqno`. `network` is its UUID as text."""
 
     instance: str
     seqno: int
     regions: tuple[tuple[str, RegionDigest], ...]
+    network: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def digest(
                 (name, digests.digest_region(connection, progress=progress))
                 for name, connection in snapshot.regions.connections.items()
             ),
+            str(uuid.UUID(bytes=instance.content.network)),
         )
 
 
