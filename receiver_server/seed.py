@@ -79,37 +79,46 @@ class Wish:
 
 
 class Seeds:
-    """The daemon's part in seeding. `serve` runs as long as it does."""
+    """The daemon's part in seeding: `listen` before it says that it serves, then `serve` as long as it does."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
+        self._listener: trio.SocketListener | None = None
         self._wish: Wish | None = None
         self._fetching: Connection | None = None
         self._give, self._take = trio.open_memory_channel[Event](0)
 
     # The command.
 
-    async def serve(self) -> None:
-        """Listen for commands. A socket that can not be had is logged: everything else goes on without it."""
+    async def listen(self) -> None:
+        """Be there for commands. A socket that can not be had is logged: everything else goes on without it."""
         directory = self.receiver.instance.run_directory
         handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # By the descriptor: the name of a socket may have 107 bytes, that of an instance's directory more.
             (directory / SOCKET_NAME).unlink(missing_ok=True)
-            listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             await listening.bind(f"/proc/self/fd/{handle}/{SOCKET_NAME}")
             os.chmod(directory / SOCKET_NAME, 0o600)
             listening.listen(4)
         except OSError as error:
+            listening.close()
             self.receiver.log.error("no socket for the seed command", error=str(error), where=str(directory))
             return
         finally:
             os.close(handle)
-        try:
-            await trio.serve_listeners(self._command, [trio.SocketListener(listening)])
-        finally:
-            with suppress(OSError):
-                (directory / SOCKET_NAME).unlink()
+        self._listener = trio.SocketListener(listening)
+
+    async def serve(self) -> None:
+        """Hear commands, after `listen`, until cancelled."""
+        if self._listener is None:
+            return
+        async with self._listener:
+            try:
+                await trio.serve_listeners(self._command, [self._listener])
+            finally:
+                with suppress(OSError):
+                    (self.receiver.instance.run_directory / SOCKET_NAME).unlink()
 
     async def _command(self, stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):

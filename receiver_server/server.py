@@ -179,6 +179,7 @@ class Receiver:
         """Serve until the stop is requested and the source, if there is one, has been told."""
         self._listen = str(address)
         self._look_at_update_process()
+        await self.seeds.listen()
         self.tell(WAITING)
         self.context.figures, self.context.why_not_ready = partial(figures, self), partial(why_not_ready, self)
         self.context.ready(f"{WAITING} on {address}")

@@ -130,9 +130,9 @@ class IncomingFile:
 
     def write(self, offset: int, data: bytes) -> int:
         """Put the bytes at `offset`; the offset behind them. DiskFullError removes the part: others need the disk."""
-        hit("seed.incoming")
         view = memoryview(data)
         try:
+            hit("seed.incoming")
             while view:
                 count = os.pwrite(self._fd, view, offset)
                 view, offset = view[count:], offset + count
