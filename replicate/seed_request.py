@@ -19,6 +19,7 @@ from replicate.errors import (
     EXIT_CODES,
     DamagedError,
     PeerUnreachableError,
+    ProtocolViolationError,
     ReplicateError,
     TryAgainError,
     WrongInstanceError,
@@ -122,7 +123,7 @@ def _answers(connection: socket.socket, source_name: str | None, where: str) -> 
         while piece := connection.recv(65536):
             data += piece
             *lines, data = data.split(b"\n")
-            yield from map(json.loads, lines)
+            yield from map(read_answer, lines)
     except TimeoutError:
         raise TryAgainError(
             f"the Receiver Server has said nothing for {SILENT_S:g} s", where=where, do="replicate receiver status"
@@ -133,6 +134,21 @@ def _answers(connection: socket.socket, source_name: str | None, where: str) -> 
         "the Receiver Server ended while the seed was arriving",
         where=where,
         do="replicate receiver start, then run replicate seed again: it goes on where it was",
+    )
+
+
+def read_answer(line: bytes) -> dict[str, Any]:
+    """One line of the Receiver Server's answer. ProtocolViolationError when it is none."""
+    try:
+        answer = json.loads(line)
+        well = isinstance(answer, dict) and isinstance(answer.get("error", {}), dict)
+        if well and all(type(answer.get(name, 0)) is int for name in ("done", "total")):
+            return dict(answer)
+    except (ValueError, RecursionError):
+        pass
+    raise ProtocolViolationError(
+        f"the Receiver Server answered with something that makes no sense: {line[:80]!r}",
+        do="Restart it with this release: replicate receiver stop, replicate receiver start",
     )
 
 

@@ -22,7 +22,7 @@ from xxhash import xxh3_64_intdigest
 from replicate.errors import DivergedError, GapError, JournalDamagedError
 from replicate.journal.record import FIXED_ELEMENTS, FRAME_PREFIX_BYTES, ORIGIN_OFFSET
 from replicate.limits import PARTITION_STREAM
-from replicate.transaction import Kind, Op
+from replicate.transaction import Kind, Op, unpack_partitions
 from replicate.vector import Position, SynchronizationVector
 
 
@@ -335,7 +335,15 @@ def advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[int
     """The position after verified frames: each origin's last number, its hash, and the partitions that were carried.
 
     `partition_of` tells the partition of a table id. A NULL record raises only the partitions that it names.
+    JournalDamagedError for content that verifies and can not stand in a frame.
     """
+    try:
+        return _advance(before, bodies, partition_of)
+    except (TypeError, IndexError) as error:
+        raise JournalDamagedError(f"a received frame makes no sense: {error}", last_seqno=before.last_seqno) from error
+
+
+def _advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[int], int | None]) -> Position:
     points: Points = {}
     raised: dict[tuple[int, int], int] = {}
     carried: dict[int, int] = {}
@@ -351,9 +359,11 @@ def advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[int
         elif body[0] == _TRANSACTION:
             carried.update(dict.fromkeys(body[PAYLOAD + 1 :: 4], body[5]))
         elif body[0] == _NULL:
-            raised.update({(origin, partition): body[5] for partition in body[PAYLOAD + 1]})
+            raised.update({(origin, partition): body[5] for partition in unpack_partitions(body[PAYLOAD + 1])})
         points[origin] = (body[5], body[3])
     _raise_partitions(raised, origin, carried, partition_of)
+    if 0 in points:
+        raise JournalDamagedError(f"a frame before transaction {body[1] + 1} is of no origin")
     raised.update({(key, PARTITION_STREAM): point[0] for key, point in points.items()})
     return Position(
         body[1] if body else before.last_seqno,

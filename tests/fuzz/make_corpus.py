@@ -1,7 +1,7 @@
 """Makes the kept corpus from real frames, messages and files: python tests/fuzz/make_corpus.py DIRECTORY
 
-Guarantees: everything is a function of this file and the product's packers; small (a few KiB a target). What fuzzing
-has found is kept beside it under names that begin with `found-`, which this does not touch.
+Guarantees: everything but one token is a function of this file and the product's packers; small (a few KiB a target).
+What fuzzing has found is kept beside it under names that begin with `found-`, which this does not touch.
 Refuses to know: the oracle.
 """
 
@@ -23,14 +23,29 @@ from replicate.instance_file import InstanceFile, PeerEntry, RegionEntry, encode
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import pack_part
 from replicate.pool.ring import RecordKind, pack_head, pack_padding
+from replicate.seed_file import SeedWriter
+from replicate.seed_format import SeedHeader, SeedRegion, pack_catalogue
 from replicate.transaction import Catalogue, History
-from replicate.vector import SynchronizationVector
+from replicate.vector import Position, SynchronizationVector
 from replicate.wire.codec import encode as encode_message
 from replicate.wire.compression import Compressor
-from replicate.wire.message import MessageType, Refuse
+from replicate.wire.message import (
+    Message,
+    MessageType,
+    Refuse,
+    SeedAck,
+    SeedChunk,
+    SeedDone,
+    SeedEnd,
+    SeedPreparing,
+    SeedRequest,
+    SeedStart,
+)
+from replicate.wire.proof import Proof
+from replicate.wire.state import Role
 from tests.harness import frames as by_hand
 from tests.harness.journals import FrameMaker, ToyJournal, define_payload, insert_payload, make_definition
-from tests.harness.link_pair import ConnectionPair, Journal, connected
+from tests.harness.link_pair import NETWORK, ConnectionPair, Journal, connected
 from tests.harness.pools import frame
 
 Made = Iterator[tuple[str, str, bytes]]
@@ -77,6 +92,13 @@ def wire() -> Made:
             yield "wire_message", MessageType(kind).name.lower(), bytes([kind]) + body
             if kind in introduced:
                 yield "wire_introduction", MessageType(kind).name.lower(), bytes([introduced[MessageType(kind)]]) + body
+    of_seeds: tuple[Message, ...] = (
+        SeedRequest(b"r" * 16, b"s" * 16, 512), SeedPreparing(3, 9), SeedStart(b"s" * 16, 512, 4096, 7),
+        SeedChunk(512, b"bytes"), SeedEnd(4096), SeedAck(1024), SeedDone(b"s" * 16),
+    )  # fmt: skip
+    for message in of_seeds:
+        packed = b"".join(encode_message(message))
+        yield "wire_message", MessageType(packed[8]).name.lower(), packed[8:]
     for code in ("VERSION", "NO_SUCH_CODE"):
         packed = b"".join(encode_message(Refuse(code, "\x00\n" * 20, tuple((f"k{n}", "v" * n) for n in range(16)))))
         yield "wire_introduction", f"refuse-{code.lower()}", b"\x02" + packed[9:]
@@ -200,6 +222,43 @@ def files() -> Made:
     yield "conflict", "one", b'{"seqno": 7, "region": "main", "key": [1], "expected": {"a": {"blob": "00"}}}\n'
 
 
+def seeds() -> Made:
+    regions = (SeedRegion("main", 512, 3), SeedRegion("two", 1024, 1))
+    position = Position(4, SynchronizationVector({(7, 0): 4}), {7: (4, 99)})
+    header = SeedHeader(
+        bytes(16), bytes(range(16)), "paris", "oslo", bytes(16), b"s" * 16, b"r" * 16, 7, 8, "0.1", position, regions
+    ).pack()
+    catalogue = pack_catalogue(Catalogue().with_definition(make_definition()), 4)
+    with tempfile.TemporaryDirectory() as home:
+        with SeedWriter(Path(home) / "seed") as writer:
+            writer.begin(header, catalogue)
+            for region in regions:
+                copy = Path(home) / "copy"
+                copy.write_bytes(bytes(range(256)) * (region.bytes // 256))
+                for _ in writer.region(region, copy):
+                    pass
+            writer.finish()
+        whole = (Path(home) / "seed").read_bytes()
+    yield "seed_file", "whole", b"\x01" + whole
+    yield "seed_file", "mended", b"\x00" + whole
+    yield "seed_file", "cut", b"\x01" + whole[:-200]
+    yield "seed_answer", "error", b'{"error": {"what": "no", "code": "GAP", "exit_code": 65}}'
+    yield "seed_answer", "state", b'{"state": "arriving", "done": 5, "total": 9}'
+    yield "seed_answer", "wrong", b'{"error": [], "done": 1e999}'
+    for mode, role in ((0, Role.RECEIVER), (2, Role.SOURCE)):
+        other = Proof(
+            Role.SOURCE if role is Role.RECEIVER else Role.RECEIVER, bytes(range(32)), NETWORK, "oslo", bytes(32)
+        )
+        mine = Proof(role, bytes(range(32)), NETWORK, "paris", bytes(32))
+        heard = b""
+        for _ in range(3):
+            heard += (said := other.bytes_to_send())
+            mine.receive(said)
+            other.receive(mine.bytes_to_send())
+        yield "proof", role.value, bytes([mode]) + heard
+        yield "proof", f"{role.value}-in-bytes", bytes([mode + 4]) + heard
+
+
 def extremes() -> Made:
     """What parsers of text trip over: nesting, infinities, numbers without an end, text that is no UTF-8."""
     deep = b"[" * 1100
@@ -208,7 +267,7 @@ def extremes() -> Made:
     yield "config", "numbers", b"[journal]\ncap_bytes = inf\nsync_interval_s = nan\n"
     yield "config", "endless", b"[journal]\ncap_bytes = " + endless
     yield "config", "no-text", b"\xff\xfe[\x00"
-    for target in ("consumer", "daemon_status", "daemon_word", "conflict", "instance_file"):
+    for target in ("consumer", "daemon_status", "daemon_word", "seed_answer", "conflict", "instance_file"):
         front = b"\x00" if target == "instance_file" else b""
         yield target, "deep", front + deep
         yield target, "deep-object", front + b'{"":' * 1100
@@ -268,7 +327,7 @@ def pools() -> Made:
 def main() -> None:
     """Writes DIRECTORY/TARGET/NAME for everything above."""
     home = Path(sys.argv[1])
-    for source in (wire, journal, segments, files, extremes, pools):
+    for source in (wire, journal, segments, files, seeds, extremes, pools):
         for target, name, data in source():
             (home / target).mkdir(parents=True, exist_ok=True)
             (home / target / name).write_bytes(data)

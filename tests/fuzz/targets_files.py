@@ -16,6 +16,9 @@ from replicate.consumers import read_consumer
 from replicate.control import ready_word
 from replicate.daemon_files import DaemonFiles
 from replicate.instance_file import check_unique, decode, encode
+from replicate.seed_file import SeedReader, good_bytes_of
+from replicate.seed_request import SeedFailedError, read_answer
+from tests.fuzz import repair
 from tests.fuzz.targets_journal import directory
 from update_process.conflict import conflict_path, read_conflict
 
@@ -67,6 +70,25 @@ def daemon_status(data: bytes) -> None:
 def daemon_word(data: bytes) -> None:
     """The line by which a daemon says that it serves, or has failed."""
     ready_word(data, "update")
+
+
+def seed_answer(data: bytes) -> None:
+    """A line by which the Receiver Server answers the seed command."""
+    answer = read_answer(data)
+    if "error" in answer:
+        assert str(SeedFailedError(answer["error"]))
+
+
+def seed_file(data: bytes) -> None:
+    """A seed file, read to its end; and how much of it is good, when it is still arriving."""
+    if not data:
+        return
+    path = directory("seed") / "seed"
+    path.write_bytes(data[1:] if data[0] & 1 else repair.seed_records(data[1:]))
+    assert 0 <= good_bytes_of(path) <= len(data)
+    with SeedReader(path) as reader:
+        pages = sum(len(piece.data) for piece in reader.pages())
+        assert pages == sum(region.bytes for region in reader.header.regions)
 
 
 def conflict(data: bytes) -> None:

@@ -17,9 +17,11 @@ from replicate.wire.event import Event, RestartRequested, SourceIntroduced
 from replicate.wire.frame import FrameReader, WireFrame
 from replicate.wire.introduction import as_refuse, check_hello, check_hello_reply, refusal_from_peer
 from replicate.wire.message import LIMITS, OPENING_LIMITS, Bye, Hello, HelloReply, MessageType, Refuse, Xoff
+from replicate.wire.proof import Proof
+from replicate.wire.state import Role
 from source_server.link import SourceLink
 from tests.fuzz import repair
-from tests.harness.link_pair import PRIMARY, RECEIVER_SETTINGS, SECONDARY, SETTINGS, WALL_NS
+from tests.harness.link_pair import NETWORK, PRIMARY, RECEIVER_SETTINGS, SECONDARY, SETTINGS, WALL_NS
 
 _SHORTENED = (Refuse, Bye, Xoff)
 """Their texts are cut when they are written, so they need not come back equal."""
@@ -83,6 +85,25 @@ def wire_introduction(data: bytes) -> None:
         assert len(packed) - 9 <= LIMITS[MessageType.REFUSE], "a refusal is too long for the peer to read"
         decode(MessageType.REFUSE, packed[9:])
         raise
+
+
+def proof(data: bytes) -> None:
+    """The opening of a connection that is not authenticated yet, as either side hears it."""
+    if not data:
+        return
+    mode, stream = data[0], data[1:] if data[0] & 1 else repair.wire_frames(data[1:])
+    role = Role.SOURCE if mode & 2 else Role.RECEIVER
+    opening = Proof(role, bytes(range(32)), NETWORK, "paris", bytes(32))
+    size = 1 if mode & 4 else 1 << 20
+    try:
+        for piece in _pieces(stream, size):
+            opening.bytes_to_send()
+            opening.receive(piece)
+    except ReplicateError:
+        assert not opening.is_done
+        assert len(opening.bytes_to_send()) <= 9 + LIMITS[MessageType.REFUSE]
+        raise
+    assert bool(opening.peer_name) == opening.is_done
 
 
 def compression(data: bytes) -> None:
