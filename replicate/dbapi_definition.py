@@ -17,6 +17,7 @@ from replicate.database.capture import Capture
 from replicate.database.capture_tables import TableMap, read_table_map
 from replicate.database.guards import install_guards
 from replicate.database.names import OWN_PREFIX, quote
+from replicate.database.own_functions import names_used
 from replicate.database.row_statements import LEGACY_ALTER
 from replicate.database.schema import (
     ROWID_NAMES,
@@ -138,6 +139,27 @@ class SchemaChanges:
                     connection.execute(f"SELECT {', '.join(names)} FROM main.{table}", can_cache=False),
                 )
 
+    def bring(self, name: str) -> None:
+        """The connection is to get a function or collation of its own. NotSupportedError if that would be felt."""
+        known = name.lower() in self.functions
+        self.functions.add(name.lower())
+        try:
+            self._check_functions()
+        except NotSupportedError:
+            if not known:
+                self.functions.discard(name.lower())
+            raise
+
+    def _check_functions(self) -> None:
+        used = sorted(self.functions & names_used(self.connection)) if self.functions else []
+        if used:
+            raise NotSupportedError(
+                f"an index, a generated column or a collation of this region depends on {used[0]}; with a function or "
+                "collation of that name which only this connection has, the other site would hold other values",
+                where=self.region,
+                do=f"Register it under another name than {used[0]}",
+            )
+
     def _legacy(self) -> bool:
         return bool(self.connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, -1))
 
@@ -148,5 +170,6 @@ class SchemaChanges:
     def _tables(self) -> TableMap:
         version = self._schema_version()
         if self._map is None or self._map[0] != version:
+            self._check_functions()
             self._map = (version, read_table_map(self.connection, recorded_definitions(self.connection)))
         return self._map[1]

@@ -17,6 +17,7 @@ import apsw
 from replicate.database.guards import refuse_own
 from replicate.dbapi_errors import DataError, OperationalError, ProgrammingError, coded, surface
 from replicate.dbapi_row import contiguous
+from replicate.errors import ReplicateError
 
 if TYPE_CHECKING:
     from replicate.dbapi_transaction import Transactions
@@ -147,7 +148,7 @@ class Callbacks:
                 except Exception as error:
                     raise _raised(error, function, "user-defined function raised exception") from error
 
-        self._transactions.functions.add(name.lower())
+        self._bring(name)
         try:
             self._apsw.create_scalar_function(name, wrapped, narg, deterministic=deterministic)
         except (apsw.Error, ValueError) as error:
@@ -164,7 +165,7 @@ class Callbacks:
                 run = _Aggregate(source, window=False)
                 return (run, _Aggregate.step, _Aggregate.final)
 
-        self._transactions.functions.add(name.lower())
+        self._bring(name)
         try:
             self._apsw.create_aggregate_function(name, made, n_arg)
         except (apsw.Error, ValueError) as error:
@@ -181,7 +182,7 @@ class Callbacks:
                 run = _Aggregate(source, window=True)
                 return (run, _Aggregate.step, _Aggregate.final, _Aggregate.value, _Aggregate.inverse)
 
-        self._transactions.functions.add(name.lower())
+        self._bring(name)
         try:
             self._apsw.create_window_function(name, made, num_params)
         except (apsw.Error, ValueError) as error:
@@ -206,10 +207,16 @@ class Callbacks:
 
         if not isinstance(name, str):
             raise TypeError(f"create_collation() argument 1 must be str, not {type(name).__name__}")
-        self._transactions.functions.add(name.lower())
+        self._bring(name)
         try:
             self._apsw.create_collation(name, wrapped)
         except apsw.Error as error:
+            raise surface(error) from error
+
+    def _bring(self, name: str) -> None:
+        try:
+            self._transactions.bring(name)
+        except (ReplicateError, apsw.Error) as error:
             raise surface(error) from error
 
     def set_authorizer(self, authorizer_callback: Callable[..., int] | None) -> None:

@@ -315,6 +315,8 @@ class Transactions(SchemaChanges):
         if verdict is pragmas.Verdict.NOTHING:
             return _NO_ROWS
         if verdict is pragmas.Verdict.READ or statement.schema not in ("", "main"):
+            if statement.name == "case_sensitive_like" and statement.argument is not None:
+                self.bring("like")
             if statement.name == "busy_timeout" and (statement.argument or "").isdigit():
                 self.timeout_s = int(statement.argument or 0) / 1000
             self._natively(cursor, statement, bindings)

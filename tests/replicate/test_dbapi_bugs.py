@@ -309,3 +309,49 @@ def test_content_tells_values_apart(tmp_path: Path) -> None:
         seen.add(str(content(connection.execute)["x"]))
     connection.close()
     assert len(seen) == 7
+
+
+def in_place_of_lower(connection: Any) -> None:
+    connection.create_function("Lower", 1, lambda value: f"{value}!", deterministic=True)
+
+
+def in_place_of_nocase(connection: Any) -> None:
+    connection.create_collation("NoCase", lambda one, other: (one > other) - (one < other))
+
+
+def in_place_of_like(connection: Any) -> None:
+    connection.execute("PRAGMA case_sensitive_like = ON")
+
+
+IN_PLACE = [
+    (in_place_of_lower, "CREATE TABLE g (a, s AS (lower(a)) STORED)"),
+    (in_place_of_lower, "CREATE UNIQUE INDEX i ON t (lower(a))"),
+    (in_place_of_nocase, "CREATE TABLE g (a TEXT COLLATE nocase UNIQUE)"),
+    (in_place_of_like, "CREATE TABLE g (a, s AS (a LIKE 'a%') STORED)"),
+]
+
+
+@pytest.mark.parametrize(("bring", "create"), IN_PLACE)
+def test_what_stands_in_place_of_sqlites_own_is_refused_where_it_would_be_felt(
+    sides: Street, bring: Any, create: str
+) -> None:
+    """The primary stored what the application's function made of a row, the secondary what SQLite's made of it."""
+    first, second = sides.calls.connections[:2]
+    with first:
+        first.execute(create)
+    with pytest.raises(sqlite3.NotSupportedError, match="other values"):
+        bring(first)
+    first.execute("INSERT INTO n VALUES (1)")  # nothing has come of it
+    first.commit()
+    with first:
+        first.execute("DROP TABLE IF EXISTS g")
+        first.execute("DROP INDEX IF EXISTS i")
+    bring(second)
+    with second:
+        second.execute("INSERT INTO n VALUES (2)")
+    with first:
+        first.execute(create)
+    with pytest.raises(sqlite3.DatabaseError, match=r"other values|non-deterministic functions prohibited"):
+        second.execute("INSERT INTO n VALUES (3)")  # (SQLite itself says the latter of the pragma)
+    second.rollback()
+    sides.prove(plain=False)
