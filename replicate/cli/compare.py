@@ -10,7 +10,7 @@ import click
 from replicate.cli.common import Verb, columns, emit, open_instance, plain
 
 if TYPE_CHECKING:
-    from replicate.compare import InstanceComparison
+    from replicate.compare import InstanceComparison, InstanceDigest
     from replicate.database.digest import Comparison
 
 at_option = click.option(
@@ -43,23 +43,27 @@ def digest(at: int | None, timeout_s: float) -> None:
 @click.command(cls=Verb)
 @click.option("--with", "other", metavar="INSTANCE", help="The other instance, on this host: directory or name.")
 @click.option(
-    "--with-digest", "file", metavar="FILE", help="What `--json digest` printed on another host; - for standard input."
+    "--with-digest",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="What `--json digest` printed on another host; - for standard input. Given twice: one with the other.",
 )
 @click.option("--rows", "limit", type=click.IntRange(1), default=10, show_default=True, help="Differing rows to show.")
 @at_option
 @timeout_option
-def compare(other: str | None, file: str | None, limit: int, at: int | None, timeout_s: float) -> int:
+def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | None, timeout_s: float) -> int:
     """Compare with another instance at one sequence number; exit code 1 if they differ.
 
-    With an instance of another host by its digest, at the number that stands in it: while the primary is being written
-    to, make it there with --at N, for an N that comes soon, and begin here before N has come.
+    With an instance of another host by its digest, at the number that stands in it. While the primary is being written
+    to, choose a number N that comes soon, run `digest --at N` on both hosts before it has come, and compare the two.
     """
     from replicate.errors import UsageError
 
-    if (other is None) == (file is None):
-        raise UsageError("compare with what?", do="Give either --with INSTANCE or --with-digest FILE")
+    if (other is None) == (not files) or len(files) > 2:
+        raise UsageError("compare with what?", do="Give either --with INSTANCE, or --with-digest FILE once or twice")
     if other is None:
-        return _with_digest(str(file), at, timeout_s)
+        return _with_digest(files, at, timeout_s)
     from replicate.compare import compare as compare_instances
     from replicate.instance import Instance
 
@@ -68,25 +72,33 @@ def compare(other: str | None, file: str | None, limit: int, at: int | None, tim
     return 0 if found.equal else 1
 
 
-def _with_digest(file: str, at: int | None, timeout_s: float) -> int:
+def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> int:
     from replicate.compare import digest as digest_instance
-    from replicate.compare_digest import compare_digests, parse_digest
-    from replicate.errors import JournalIOError, UsageError
+    from replicate.compare_digest import compare_digests
+    from replicate.errors import UsageError
 
-    opened = open_instance()
-    try:
-        with click.open_file(file, encoding="utf-8", errors="replace") as stream:
-            told = parse_digest(stream.read(), where=file)
-    except OSError as error:
-        raise JournalIOError(f"can not be read: {error.strerror}", where=file) from error
-    if at is not None and at != told.seqno:
-        raise UsageError(f"the digest is of transaction {told.seqno}, not {at}", where=file, do="Leave --at out")
-    found = compare_digests(digest_instance(opened, at=told.seqno, timeout_s=timeout_s), told)
+    told = [_read_digest(file) for file in files]
+    if at is not None and at != told[-1].seqno:
+        raise UsageError(f"the digest is of transaction {told[-1].seqno}, not {at}", where=files[-1], do="Omit --at")
+    if len(told) == 1:
+        told.insert(0, digest_instance(open_instance(), at=told[0].seqno, timeout_s=timeout_s))
+    found = compare_digests(*told)
     verdict = f"equal, {found.tables} tables" if found.equal else "DIFFERENT"
     lines = [f"{found.first} and {found.second} at seqno {found.seqno}: {verdict}"]
     lines += [f"  {d.region} {d.what}: {d.first or 'missing'} | {d.second or 'missing'}" for d in found.differences]
     emit({"equal": found.equal, **plain(found)}, lines)
     return 0 if found.equal else 1
+
+
+def _read_digest(file: str) -> InstanceDigest:
+    from replicate.compare_digest import parse_digest
+    from replicate.errors import JournalIOError
+
+    try:
+        with click.open_file(file, encoding="utf-8", errors="replace") as stream:
+            return parse_digest(stream.read(), where=file)
+    except OSError as error:
+        raise JournalIOError(f"can not be read: {error.strerror}", where=file) from error
 
 
 def _lines(found: InstanceComparison) -> Iterator[str]:

@@ -86,6 +86,15 @@ def test_by_the_command_line(
     assert main.run([*west, "--with-digest", str(tmp_path / "nothing")]) == 74
     assert len(capfd.readouterr().err.splitlines()) == 4
 
+    both = tmp_path / "west.json"
+    assert main.run(["-i", str(pair.secondary.path), "--json", "digest"]) == 0
+    both.write_text(capfd.readouterr().out)
+    assert main.run(["compare", "--with-digest", str(file), "--with-digest", str(both)]) == 0
+    assert capfd.readouterr().out.startswith("east and west at seqno")
+    assert main.run(["compare", *["--with-digest", str(file)] * 2]) == 2
+    assert main.run(["compare", *["--with-digest", str(file)] * 3]) == 2
+    capfd.readouterr()
+
     told = json.loads(file.read_text())
     told["regions"][0][1]["tables"][0]["digest"] = "0" * 32
     file.write_text(json.dumps(told))
