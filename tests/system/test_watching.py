@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -93,7 +94,7 @@ def test_every_figure_of_the_table_is_served_and_true(street: Street) -> None:
         assert found["dualsite_journal_bytes"][0][1] > 0
         assert get(street, instance, daemon, "/readyz") == (200, "ready\n")
         assert get(street, instance, daemon, "/livez") == (200, "alive\n")
-    assert served == METRICS.keys() - WITH_TLS_ONLY - ON_REFUSAL_ONLY
+    assert served | WITH_TLS_ONLY | ON_REFUSAL_ONLY == METRICS.keys()
     places = figures(street, street.primary, "source-secondary")["dualsite_read_transactions_total"]
     read = {labels["place"]: number for labels, number in places}
     assert read["pool"] + read["files"] >= 1
@@ -125,6 +126,19 @@ def test_readiness_tells_what_is_missing_and_the_time_since_the_last_contact_gro
     street.start_receiver(f"127.0.0.1:{port}")
     wait_until(lambda: get(street, street.primary, "source-secondary", "/readyz")[0] == 200, timeout_s=20)
     assert value(street, street.primary, "source-secondary", "last_contact_seconds") < 5
+    street.prove_equal()
+
+
+def test_refused_connections_are_counted_by_reason(street: Street) -> None:
+    def refused() -> float:
+        found = figures(street, street.secondary, "receiver").get("dualsite_refused_connections_total", [])
+        assert all(re.fullmatch("[A-Z_]+", labels["reason"]) for labels, _ in found)
+        return sum(number for _, number in found)
+
+    before = refused()
+    with socket.create_connection(("127.0.0.1", street.port()), timeout=10) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 400)
+        wait_until(lambda: refused() == before + 1, what="the stranger is counted")
     street.prove_equal()
 
 
