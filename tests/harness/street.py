@@ -34,9 +34,9 @@ INSERT INTO account VALUES (1, 'before', 10, NULL, x'00ff');
 """
 
 WRITER = """
-import random, sys
+import random, sys, time
 import replicate
-instance, writer, count, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+instance, writer, count, seed, pause_s = sys.argv[1], *map(int, sys.argv[2:5]), float(sys.argv[5])
 dice = random.Random(seed)
 connection = replicate.connect(instance, timeout=60)
 print("ready", flush=True)
@@ -55,6 +55,8 @@ while count == 0 or done < count:
             connection.execute("INSERT INTO loose VALUES (?, ?)", (writer, done))
             connection.execute("DELETE FROM entry WHERE number % 11 = 3")
         connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (f"w{writer}", done))
+    if pause_s:
+        time.sleep(pause_s)
     if done % 7 == 0:
         connection.execute("INSERT INTO loose VALUES ('rolled', 'back')")
         connection.rollback()
@@ -182,9 +184,11 @@ class Street:
 
     # Writing.
 
-    def writer(self, number: int, count: int = 0, seed: int = 1) -> subprocess.Popen[str]:
-        """A writing process; 0 transactions: until it is killed. Returns once it is connected."""
-        process = self.python(WRITER, str(self.primary), str(number), str(count), str(seed))
+    def writer(self, number: int, count: int = 0, seed: int = 1, pause_s: float = 0.0) -> subprocess.Popen[str]:
+        """A writing process; 0 transactions: until it is killed. Returns once it is connected.
+
+        `pause_s`: between two transactions, so that what goes on beside it gets a processor."""
+        process = self.python(WRITER, str(self.primary), str(number), str(count), str(seed), str(pause_s))
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.stderr.read() if process.stderr else ""
         return process

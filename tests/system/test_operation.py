@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,9 @@ connection.create_function("replicate_connect_is_required", -1, lambda *_: 0)
 for statement in sys.argv[2:]:
     connection.execute(statement)
 """
+
+PAUSE_S = 0.005
+"""Between two transactions of a writer that goes on beside commands, which want a processor too."""
 
 pytestmark = pytest.mark.slow
 
@@ -288,6 +292,11 @@ def test_a_small_pool_switches_to_files_and_back_again_and_again(street: Street)
         found: dict[str, int] = street.daemon(street.primary, "source-secondary")["facts"]
         return found
 
+    def switched(to: str) -> list[int]:
+        """The next seqno at each switch; the log tells it at once, the status file each second."""
+        lines = street.log(street.primary, "source-secondary")
+        return [line["next_seqno"] for line in lines if line["event"].startswith(f"now reading from {to}")]
+
     with subprocess.Popen(
         [sys.executable, "-c", LAPS, str(street.primary)],
         env=street.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -295,17 +304,21 @@ def test_a_small_pool_switches_to_files_and_back_again_and_again(street: Street)
         assert writer.stdin is not None
         assert writer.stdout is not None
         for number in range(20):
-            before = facts()["transactions_from_files"]
+            before = len(switched("journal files"))
             os.kill(source, signal.SIGSTOP)
             try:
                 print(14, file=writer.stdin, flush=True)
                 last_seqno = int(writer.stdout.readline())
             finally:
                 os.kill(source, signal.SIGCONT)
-            wait_until(lambda last=last_seqno: facts()["last_sent_seqno"] == last, timeout_s=20, what=f"lap {number}")
-            assert facts()["transactions_from_files"] > before
+            wait_until(
+                lambda last=last_seqno: last + 1 in switched("the journal pool"), timeout_s=20, what=f"lap {number}"
+            )
+            assert len(switched("journal files")) > before
         writer.stdin.close()
+    wait_until(lambda: facts()["last_sent_seqno"] == last_seqno, what="all of it is told")
     assert facts()["switches"] >= 40
+    assert facts()["transactions_from_files"] >= 40
     before_files, before_pool = facts()["transactions_from_files"], facts()["transactions_from_pool"]
     street.finish([street.writer(1, 400)])
     street.prove_equal()
@@ -366,12 +379,13 @@ def test_compare_finds_a_type_a_rowid_and_one_byte(street: Street) -> None:
 
 def test_a_second_secondary_and_a_chain_to_a_third(street: Street) -> None:
     """Seeded while a writer goes on; and two sites have the same digest at one number in the middle of the load."""
-    writer = street.writer(5)
+    writer = street.writer(5, pause_s=PAUSE_S)
     try:
-        second = join(street, "second", street.primary)
-        third = join(street, "third", street.secondary)
+        with ThreadPoolExecutor() as pool:
+            sites = {"second": street.primary, "third": street.secondary}
+            second, third = pool.map(lambda name: join(street, name, sites[name]), sites)
         assert street.on(street.primary, "source", "start", check=False).returncode == 2  # which peer?
-        at = street.last_seqno(street.primary) + 2500
+        at = street.last_seqno(street.primary) + 500  # it takes the writer longer than starting two commands
         asked = [
             street.python("import sys; from replicate.cli.main import main; main(sys.argv[1:])", "-i", str(instance),
                           "--json", "digest", "--at", str(at), "--timeout", "60")
@@ -386,9 +400,8 @@ def test_a_second_secondary_and_a_chain_to_a_third(street: Street) -> None:
     assert [one["seqno"] for one in said] == [at, at]
     assert said[0]["regions"] == said[1]["regions"]
     last_seqno = street.prove_equal()
-    for instance in (second, third):
-        street.on(instance, "wait", "--seqno", str(last_seqno), "--timeout", "30")
-        assert street.on(instance, "compare", "--with", street.primary).returncode == 0
+    for instance in (second, third):  # compare waits until it is there
+        assert f"{last_seqno}" in street.on(instance, "compare", "--with", street.primary).stdout
     refused = street.on(street.primary, "peer", "remove", "second", check=False)
     assert refused.returncode == 73
     for feeder, name in ((street.primary, "second"), (street.secondary, "third")):
@@ -397,7 +410,7 @@ def test_a_second_secondary_and_a_chain_to_a_third(street: Street) -> None:
 
 
 def test_seeding_again_while_writers_go_on_and_a_region_added_anew(street: Street) -> None:
-    writer = street.writer(6)
+    writer = street.writer(6, pause_s=PAUSE_S)
     try:
         assert street.on(street.secondary, "seed", "--from", street.primary, check=False).returncode == 73
         for _ in range(2):
