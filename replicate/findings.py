@@ -53,6 +53,7 @@ _KINDS: Final = (
     Kind("CERTIFICATE_EXPIRED", "error", "A certificate has expired, and no peer accepts it."),
     Kind("CERTIFICATE_EXPIRES", "warning", "A certificate expires soon (tls.warn_days)."),
     Kind("BARRIER_HELD", "info", "A compare or a digest holds the Update Process for a moment."),
+    Kind("SEED_WAITING", "info", "The journal is kept behind a seed that a peer has not taken over yet."),
     Kind("NO_REGION", "info", "The instance has no region yet."),
     Kind("NO_PEER", "info", "The primary has no peer yet, so it sends to nobody."),
 )

@@ -20,9 +20,10 @@ from pathlib import Path
 
 import replicate
 from replicate.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
+from replicate.daemon_files import DaemonFiles
 from replicate.database.snapshot import copy_pages, size_of
 from replicate.door import Door
-from replicate.errors import NotFoundError, RegionDamagedError, UsageError
+from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, RegionDamagedError, UsageError
 from replicate.instance import Instance
 from replicate.pool import control as word
 from replicate.seed_file import SeedWriter, require_absent, require_free
@@ -59,6 +60,33 @@ def register_consumer(primary: Instance, name: str, uuid_hex: str, door: Door) -
     consumer = Consumer(name, kept, uuid_hex)
     write_consumer(primary.consumers_directory, consumer)
     return consumer
+
+
+def forget_seed(primary: Instance, consumer: str) -> int | None:
+    """Give up the seed that is on its way to `consumer`; where it stood, None when there was none.
+
+    A seed file that was taken elsewhere can not be used any more once the journal behind it has been pruned. Raises
+    NotFoundError (no such peer), AlreadyRunningError (its Source Server, which may be sending it).
+    """
+    primary.peer(consumer)
+    if DaemonFiles(primary.path, f"source-{consumer}").probe() is not None:
+        raise AlreadyRunningError(
+            f"the Source Server of peer {consumer} runs",
+            where=str(primary.path),
+            do=f"Stop it first: replicate source stop --peer {consumer}",
+        )
+    try:
+        held = read_hold(primary.consumers_directory, consumer)
+    except DamagedError:
+        held = 0
+    write_hold(primary.consumers_directory, consumer, None)
+    kept_seed(primary, consumer).unlink(missing_ok=True)
+    return held
+
+
+def kept_seed(primary: Instance, consumer: str) -> Path:
+    """Where the Source Server keeps the seed that it sends over the connection."""
+    return primary.path / "seed" / f"{consumer}.seed"
 
 
 def make_seed(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.barrier import is_held
-from replicate.consumers import read_consumer
+from replicate.consumers import read_consumer, read_hold
 from replicate.daemon_files import DaemonFiles, DaemonStatus
 from replicate.database.look import look_at
 from replicate.errors import BusyError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
@@ -47,7 +47,14 @@ from replicate.status_report import (
 )
 from replicate.tls_files import certificate_findings
 
-CONNECTED_STATES: Final = ("sending", "waiting for XON", "waiting for restart", "searching for restart")
+CONNECTED_STATES: Final = (
+    "sending",
+    "waiting for XON",
+    "waiting for restart",
+    "searching for restart",
+    "making the seed",
+    "sending the seed",
+)
 """States of a Source Server that has a connection; see also GT.M's in facts.md §1."""
 PAUSED_STATE: Final = "waiting for XON"
 
@@ -217,7 +224,9 @@ def _peer(
 ) -> PeerReport:
     daemon, facts = _daemon(instance, f"source-{entry.name}")
     durable, needs_seed = 0, False
+    held: int | None = None
     try:
+        held = read_hold(instance.consumers_directory, entry.name)
         consumer = read_consumer(instance.consumers_directory, entry.name)
         if consumer is not None:
             durable, needs_seed = consumer.acknowledged_seqno, consumer.needs_seed
@@ -257,6 +266,7 @@ def _peer(
         needs_seed=needs_seed,
         update_state=str(facts.get("peer_update_state") or "") if since else "",
         not_applying_since=since,
+        seed_seqno=held,
     )
 
 

@@ -91,6 +91,8 @@ class PeerReport:
     """Of its Update Process, as the peer tells us; "" when it runs, or nobody tells."""
     not_applying_since: str = ""
     """When we first heard that; as a text, in UTC."""
+    seed_seqno: int | None = None
+    """Where the seed stands that is on its way to it; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +313,10 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
     if peer.needs_seed:
         text = f"peer {name} was dropped at the journal's cap"
         yield Finding("PEER_DROPPED", text, "seed it anew, there: replicate seed", name)
+    if peer.seed_seqno is not None:
+        text = f"the journal behind transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
+        do = f"load it there: replicate seed; or give it up here: replicate seed --forget {name}"
+        yield Finding("SEED_WAITING", text, do, name)
     yield from _daemon_finding(peer.source, f"replicate source start --peer {name}")
     if peer.source.is_running and not peer.is_connected:
         error = f": {peer.last_error}" if peer.last_error else f" ({peer.source.text})"

@@ -20,7 +20,7 @@ from replicate.opening import make_chain
 from replicate.seed_file import read_header
 from replicate.seed_format import SeedHeader
 from replicate.seed_incoming import seed_directory
-from replicate.seed_make import MadeSeed, make_seed
+from replicate.seed_make import MadeSeed, kept_seed, make_seed
 from replicate.wire.introduction import refusal
 from replicate.wire.message import CHUNK_BYTES, RefuseCode, SeedRequest, SeedStart
 
@@ -37,7 +37,7 @@ class SeedKeeper:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.path = source.instance.path / "seed" / f"{source.peer_name}.seed"
+        self.path = kept_seed(source.instance, source.peer_name)
         self._request: bytes | None = None
         self._asked = trio.Event()
         self._moved = trio.Event()
@@ -112,6 +112,7 @@ class SeedKeeper:
         """The receiver has it: remove the file."""
         await trio.to_thread.run_sync(self._drop, seed)
         self.source.log.info("seed taken over by the peer")
+        self.source.tell("waiting for restart")
 
     def _drop(self, seed: bytes) -> None:
         try:

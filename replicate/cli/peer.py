@@ -92,6 +92,7 @@ def list_() -> None:
 def remove(name: str) -> None:
     """Forget NAME: the journal is no longer kept for it."""
     from replicate.consumers import remove_consumer
+    from replicate.seed_make import kept_seed
 
     opened = open_instance()
     opened.peer(name)
@@ -103,4 +104,5 @@ def remove(name: str) -> None:
         )
     opened.unregister_peer(name)
     remove_consumer(opened.consumers_directory, name)
+    kept_seed(opened, name).unlink(missing_ok=True)
     emit({"removed": name}, [f"peer {name} removed"])

@@ -28,8 +28,16 @@ LINE_PERIOD_S = 0.1
 @click.option("--from-file", metavar="FILE", help="A seed file that the primary has made for this secondary.")
 @click.option("--to-file", metavar="FILE", help="On the primary: make such a file.")
 @click.option("--for", "consumer", metavar="SECONDARY", help="With --to-file: the registered peer that it is for.")
+@click.option("--forget", metavar="SECONDARY", help="On the primary: give up the seed that was made for it.")
 @click.option("--restart", is_flag=True, help="Replace what this secondary holds, or FILE, and begin anew.")
-def seed(primary: str | None, from_file: str | None, to_file: str | None, consumer: str | None, restart: bool) -> None:
+def seed(
+    primary: str | None,
+    from_file: str | None,
+    to_file: str | None,
+    consumer: str | None,
+    forget: str | None,
+    restart: bool,
+) -> None:
     """Copy the primary's regions at one sequence number, while its writers go on.
 
     Without --from and --from-file the source that is connected sends them; when that is interrupted, the same command
@@ -37,13 +45,16 @@ def seed(primary: str | None, from_file: str | None, to_file: str | None, consum
     """
     from replicate.errors import UsageError
 
-    given = [name for name, value in (("--from", primary), ("--from-file", from_file), ("--to-file", to_file)) if value]
+    asked = {"--from": primary, "--from-file": from_file, "--to-file": to_file, "--forget": forget}
+    given = [name for name, value in asked.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} together make no sense", do="Give one of them")
     if bool(to_file) != bool(consumer):
         raise UsageError("--to-file and --for belong together", do="replicate seed --to-file FILE --for SECONDARY")
     opened = open_instance()
-    if to_file and consumer:
+    if forget:
+        _forget(opened, forget)
+    elif to_file and consumer:
         _to_file(opened, Path(to_file).absolute(), consumer, restart)
     elif from_file:
         _from_file(opened, Path(from_file).absolute(), restart)
@@ -51,6 +62,14 @@ def seed(primary: str | None, from_file: str | None, to_file: str | None, consum
         _from_instance(opened, primary, restart)
     else:
         _over_connection(opened, primary, restart)
+
+
+def _forget(opened: Instance, consumer: str) -> None:
+    from replicate.seed_make import forget_seed
+
+    held = forget_seed(opened, consumer)
+    what = f"no seed is on its way to {consumer}" if held is None else f"the seed at seqno {held} is given up"
+    emit({"consumer": consumer, "seqno": held}, [what])
 
 
 def _is_here(primary: str) -> bool:

@@ -29,7 +29,8 @@ from replicate.regions import add_region
 from replicate.seed_file import SeedReader, good_bytes_of, read_header
 from replicate.seed_format import HEAD_BYTES, PREFIX_BYTES, RecordType, pack_prefix, pack_record, read_head
 from replicate.seed_install import install_file
-from replicate.seed_make import make_seed
+from replicate.seed_make import forget_seed, kept_seed, make_seed
+from replicate.status import collect
 from tests.harness.pair import Pair, work_all
 from tests.harness.street import make_database
 
@@ -118,6 +119,23 @@ def test_the_journal_behind_a_file_is_kept_whatever_the_consumer_says(pair: Pair
     assert least_acknowledged(directory, ["west"]) == held
     pair.seed()  # by another way: nobody waits for that file any more
     assert read_hold(directory, "west") is None
+
+
+def test_a_seed_that_nobody_fetches_is_said_and_can_be_given_up(pair: Pair) -> None:
+    write(pair)
+    made = make_seed(pair.primary, "west", pair.directory / "f")
+    (found,) = [finding for finding in collect(pair.primary).findings if finding.code == "SEED_WAITING"]
+    assert f"behind transaction {made.seqno} is kept" in found.text
+    assert "replicate seed --forget west" in found.do
+    kept = kept_seed(pair.primary, "west")
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_bytes(b"sent over the connection")
+    assert forget_seed(pair.primary, "west") == made.seqno
+    assert forget_seed(pair.primary, "west") is None
+    assert not kept.exists()
+    assert all(finding.code != "SEED_WAITING" for finding in collect(pair.primary).findings)
+    with pytest.raises(NotFoundError):
+        forget_seed(pair.primary, "north")
 
 
 def test_a_failed_file_leaves_nothing_and_holds_nothing(pair: Pair) -> None:
