@@ -268,12 +268,13 @@ class Workshop:
         return bool(found)
 
     def _shared_memory(self) -> list[Path]:
-        """The pools of our instances; only the owner of the directory can know that nobody wants them any more."""
+        """Pools and keys of our instances; only the owner of the directory can know that nobody wants them any more."""
         directory = Path(os.environ.get("REPLICATE_SHM_DIR", "/dev/shm"))
         marks = []
         for instance in self.instances:
             with contextlib.suppress(DemoFailedError, ValueError, KeyError, OSError):
-                marks.append(uuid.UUID(self.ask("instance", "show", instance=instance)["uuid"]).hex)
+                shown = self.ask("instance", "show", instance=instance)
+                marks += [uuid.UUID(shown[what]).hex for what in ("uuid", "network")]
         return [path for path in directory.glob("dualsite-*") if any(mark in path.name for mark in marks)]
 
 

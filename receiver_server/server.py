@@ -161,7 +161,7 @@ class Receiver:
         self._listen = ""
         self._state = WAITING
         self._gate = Gate(self.settings.connections_max, self.settings.connections_per_address_max)
-        self._authenticator = authenticator
+        self.authenticator = authenticator
         self._is_tls = is_tls
         self._unheard: set[trio.CancelScope] = set()
         self._applied_seqno = pool.applied_seqno
@@ -242,7 +242,7 @@ class Receiver:
         with trio.CancelScope() as scope:
             self._unheard.add(scope)
             try:
-                return await self._authenticator.source(stream, is_tls=self._is_tls, deadline=hello_by)
+                return await self.authenticator.source(stream, is_tls=self._is_tls, deadline=hello_by)
             except ReplicateError as error:
                 reason = str(error.facts.get("reason", error.code))
                 self.refused[reason] += 1
@@ -367,7 +367,7 @@ class Receiver:
                 self._next_pool_look_s = now_s + POOL_LOOK_S
                 if not self.pool.is_current():
                     await self._pool_is_gone()
-            self._authenticator.warn_of_expiry(time.time())
+            self.authenticator.warn_of_expiry(time.time())
             self.pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=self.active is not None)
             if self.must_begin_anew:
                 await self._begin_anew()

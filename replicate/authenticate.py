@@ -115,7 +115,7 @@ class Authenticator:
 
     def warn_of_expiry(self, now_s: float) -> None:
         """Once a day: log what is to be warned of the certificates, if they are used. `now_s`: wall clock (Unix)."""
-        if self._credentials.is_loaded and now_s >= self._next_warning_s:
+        if self._credentials.loaded is not None and now_s >= self._next_warning_s:
             self._next_warning_s = now_s + DAY_S
             for finding in certificate_findings(self.instance.path, self._config.tls, now_s):
                 self._log.warning("certificate expires", finding=finding.code, what=finding.text, do=finding.do)

@@ -122,9 +122,9 @@ class Credentials:
         self._stamps: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def is_loaded(self) -> bool:
-        """Whether anything was loaded yet."""
-        return self._identity is not None
+    def loaded(self) -> Identity | None:
+        """What was loaded last; None before the first time."""
+        return self._identity
 
     def identity(self) -> Identity:
         """What the next connection shows. Errors as `load_identity`, but only as long as nothing was ever loaded."""

@@ -194,6 +194,7 @@ class Source:
     def _not_let_in(self, error: ReplicateError, where: str) -> ReplicateError:
         """Either side does not let the other in: trying quickly again will not help, unless the peer was only away."""
         reason = str(error.facts.get("reason", error.code))
+        self.refused[reason] += 1
         self.say("connection refused", where, reason, is_warning=True, where=where, reason=reason, error=str(error),
                  code=error.code)  # fmt: skip
         if reason not in BRIEF_REASONS:
