@@ -50,16 +50,17 @@ SPARE_BYTES: Final = 1 * MIB
 PART_SUFFIX: Final = ".part"
 
 
-def require_free(directory: Path, wanted_bytes: int, what: str) -> None:
-    """DiskFullError when `wanted_bytes` (and a little) are not free where `directory` is."""
+def require_free(directory: Path, wanted_bytes: int, what: str, *, spare_bytes: int = SPARE_BYTES) -> None:
+    """DiskFullError when `wanted_bytes`, and `spare_bytes` for others, are not free where `directory` is."""
     try:
         facts = os.statvfs(directory)
     except OSError as error:
         raise io_error(error, f"no place for {what}", str(directory)) from error
     free_bytes = facts.f_bavail * facts.f_frsize
-    if free_bytes < wanted_bytes + SPARE_BYTES:
+    if free_bytes < wanted_bytes + spare_bytes:
         raise DiskFullError(
-            f"{what} needs {wanted_bytes / MIB:.1f} MiB, {free_bytes / MIB:.1f} MiB are free",
+            f"{what} needs {wanted_bytes / MIB:.1f} MiB and should leave {spare_bytes / MIB:.1f}; "
+            f"{free_bytes / MIB:.1f} MiB are free",
             where=str(directory),
             do="Free space, or choose another disk",
         )

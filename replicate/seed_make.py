@@ -26,7 +26,7 @@ from replicate.door import Door
 from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, RegionDamagedError, UsageError
 from replicate.instance import Instance
 from replicate.pool import control as word
-from replicate.seed_file import SeedWriter, require_absent, require_free
+from replicate.seed_file import SPARE_BYTES, SeedWriter, require_absent, require_free
 from replicate.seed_format import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.snapshot import Snapshot, door_of, take_snapshot
 
@@ -80,7 +80,9 @@ def forget_seed(primary: Instance, consumer: str) -> int | None:
     except DamagedError:
         held = 0
     write_hold(primary.consumers_directory, consumer, None)
-    kept_seed(primary, consumer).unlink(missing_ok=True)
+    kept = kept_seed(primary, consumer)
+    for path in (kept, *kept.parent.glob(f".{kept.name}.*")):
+        path.unlink(missing_ok=True)
     return held
 
 
@@ -160,7 +162,8 @@ def _write(
     )
     packed, catalogue = header.pack(), pack_catalogue(snapshot.catalogue.newest(), header.seqno)
     total_bytes = file_bytes(packed, catalogue, regions)
-    require_free(path.parent, total_bytes + max(region.bytes for region in regions), "the seed file")
+    needed_bytes = total_bytes + max(region.bytes for region in regions)
+    require_free(path.parent, needed_bytes, "the seed file", spare_bytes=_spare_bytes(primary, path.parent))
     done = 0
     with SeedWriter(path) as writer:
         writer.begin(packed, catalogue)
@@ -173,6 +176,12 @@ def _write(
         size = writer.finish()
     assert size == total_bytes
     return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size, consumer.name)
+
+
+def _spare_bytes(primary: Instance, directory: Path) -> int:
+    """What must stay free there: a seed must not take the room that the next commits need for their journal."""
+    is_shared = os.stat(directory).st_dev == os.stat(primary.journal_directory).st_dev
+    return max(SPARE_BYTES, 2 * primary.config.journal.segment_bytes) if is_shared else SPARE_BYTES
 
 
 def _region(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replicate.cli.common import Verb, emit, open_instance
+from replicate.limits import MIB
 
 if TYPE_CHECKING:
     from replicate.instance import Instance
@@ -146,6 +147,7 @@ class _Bar:
         self._length = 0
         self._bar: Any = None
         self._next_s = 0.0
+        self._began = (0.0, 0)
 
     def told(self, label: str, done: int, length: int) -> None:
         if (label, length) != (self._label, self._length):
@@ -154,12 +156,21 @@ class _Bar:
             if not length:
                 click.echo(f"{label} ...", err=True)
                 return
-            self._bar = click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True)
+            self._began = (time.monotonic(), done)
+            self._bar = click.progressbar(length=length, label=label, file=sys.stderr, item_show_func=str)
             self._bar.__enter__()
         now_s = time.monotonic()
         if self._bar is not None and (now_s >= self._next_s or done >= length):
             self._next_s = now_s + LINE_PERIOD_S
-            self._bar.update(done - self._bar.pos)
+            self._bar.update(done - self._bar.pos, self._shown(now_s, done))
+
+    def _shown(self, now_s: float, done: int) -> str:
+        """How much, and how fast. What is received is counted in bytes, everything else in pages."""
+        began_s, first = self._began
+        rate = (done - first) / max(now_s - began_s, LINE_PERIOD_S)
+        if self._label == "receiving":
+            return f"{done / MIB:.1f} of {self._length / MIB:.1f} MiB, {rate / MIB:.1f} MiB/s"
+        return f"{done} of {self._length} pages, {rate:.0f} a second"
 
     def close(self) -> None:
         if self._bar is not None:

@@ -130,9 +130,10 @@ def test_a_seed_that_nobody_fetches_is_said_and_can_be_given_up(pair: Pair) -> N
     kept = kept_seed(pair.primary, "west")
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(b"sent over the connection")
+    (kept.parent / f".{kept.name}.part").write_bytes(b"left by a killed Source Server")
     assert forget_seed(pair.primary, "west") == made.seqno
     assert forget_seed(pair.primary, "west") is None
-    assert not kept.exists()
+    assert list(kept.parent.iterdir()) == []
     assert all(finding.code != "SEED_WAITING" for finding in collect(pair.primary).findings)
     with pytest.raises(NotFoundError):
         forget_seed(pair.primary, "north")
