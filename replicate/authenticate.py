@@ -271,7 +271,10 @@ def _no_key(instance: Instance) -> NotAuthenticatedError:
 
 def _require_loopback(stream: trio.SocketStream, peer: PeerEntry) -> None:
     """A name such as localhost leads wherever the machine says."""
-    host = stream.socket.getpeername()[0].partition("%")[0]
+    try:
+        host = stream.socket.getpeername()[0].partition("%")[0]
+    except OSError as error:  # it has gone again
+        raise refused(Reason.CUT, "the connection was lost before it began") from error
     if not ipaddress.ip_address(host).is_loopback:
         raise ConfigurationError(
             f"{peer.host} leads to {host}, which is not a loopback address, and plain TCP does not leave the machine",

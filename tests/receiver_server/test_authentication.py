@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -641,3 +642,31 @@ async def test_a_message_that_is_too_long_for_its_type_is_refused_from_its_head(
         await wait_until_async(lambda: receiver.log.events("connection closed"))
         error = receiver.log.events("connection closed")[0]["error"]
         assert ("its limit is 4096" if message_type == 1 else "unknown, or not allowed yet") in error
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_peer_that_resets_at_once_ends_nobody(is_tls: bool, pair: Pair, authority: Authority) -> None:
+    """Fault 54, before anything was said: neither end's daemon dies of it."""
+    del authority
+    settings = TLS if is_tls else {}
+    resets = 0
+
+    async def reset(stream: trio.SocketStream) -> None:
+        nonlocal resets
+        resets += 1
+        stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await trio.aclose_forcefully(stream)
+
+    async with servers() as running, trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, reset, listeners)
+        point(pair.primary, "west", listeners[0].socket.getsockname()[1])
+        source = running.source(pair.primary, **settings)
+        await wait_until_async(lambda: resets >= 15)
+        assert source.failure is None
+        receiver = await running.receiver(pair.secondary, **settings)
+        for _ in range(50):
+            await reset(await trio.open_tcp_stream("127.0.0.1", port_of(receiver)))
+        pair.primary.register_peer("west", "127.0.0.1", port_of(receiver), replace_address=True)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        nursery.cancel_scope.cancel()
