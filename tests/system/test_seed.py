@@ -41,6 +41,20 @@ INSERT INTO bulk SELECT i, randomblob(50000) FROM n;
 )
 """About 12 MiB: some fifty chunks."""
 
+WRITER = """
+import sys, time
+import replicate
+connection = replicate.connect(sys.argv[1], timeout=60)
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    with connection:
+        connection.execute("INSERT INTO loose VALUES (?, ?)", (sys.argv[2], number))
+        connection.execute("UPDATE bulk SET content = zeroblob(100) WHERE number = ?", (number % 200,))
+    time.sleep(0.005)  # it goes on all the time, but leaves no backlog for minutes
+"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -70,6 +84,14 @@ def seed(street: Street, *arguments: str, failpoint: str = "") -> subprocess.Pop
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def write_on(street: Street, number: int) -> subprocess.Popen[str]:
+    """A process that commits until it is killed; returns once it does."""
+    process = street.python(WRITER, str(street.primary), str(number))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
 def part_bytes(street: Street) -> int:
@@ -103,7 +125,7 @@ def finish(street: Street, *arguments: str, writer: subprocess.Popen[str] | None
 
 def test_over_the_connection_while_writers_go_on(street: Street) -> None:
     start_source(street)
-    writers = [street.writer(number) for number in (1, 2)]
+    writers = [write_on(street, number) for number in (1, 2)]
     done = street.on(street.secondary, "--json", "seed", "--from", "primary")
     for writer in writers:
         writer.kill()
@@ -126,7 +148,7 @@ def test_once_more_over_a_secondary_that_is_streaming(street: Street) -> None:
 
 def test_the_source_is_killed_while_it_sends(street: Street) -> None:
     start_source(street, "seed.sending:20:kill")
-    writer = street.writer(1)
+    writer = write_on(street, 1)
     command = seed(street)
     wait_until(lambda: street.status(street.primary)["peers"][0]["source"]["state"] == "dead", what="it is killed")
     assert part_bytes(street) > 0
@@ -143,7 +165,7 @@ def test_the_source_is_killed_while_it_sends(street: Street) -> None:
 
 def test_the_source_is_killed_while_it_makes_the_seed(street: Street) -> None:
     start_source(street, "seed.making:3:kill")
-    writer = street.writer(1)
+    writer = write_on(street, 1)
     command = seed(street)
     wait_until(lambda: street.status(street.primary)["peers"][0]["source"]["state"] == "dead", what="it is killed")
     start_source(street)
@@ -162,7 +184,7 @@ def test_the_receiver_is_killed_while_it_receives(street: Street) -> None:
     street.start_receiver(f"127.0.0.1:{port}")
     street.environment["REPLICATE_FAILPOINT"] = ""
     start_source(street)
-    writer = street.writer(1)
+    writer = write_on(street, 1)
     done = street.on(street.secondary, "seed", check=False)
     assert done.returncode == 69
     assert "run replicate seed again: it goes on where it was" in done.stderr
@@ -179,7 +201,7 @@ def test_the_command_is_killed_while_it_waits(street: Street) -> None:
     street.start_receiver(f"127.0.0.1:{port}")
     street.environment["REPLICATE_FAILPOINT"] = ""
     start_source(street)
-    writer = street.writer(1)
+    writer = write_on(street, 1)
     command = seed(street)
     receiver = street.pid(street.secondary, "receiver")
     stat = Path(f"/proc/{receiver}/stat")
@@ -195,7 +217,7 @@ def test_the_command_is_killed_while_it_waits(street: Street) -> None:
 def test_the_command_is_killed_when_all_has_come(street: Street, place: str) -> None:
     """Before anything is installed, and half way: the file is there, and nobody is asked for it again."""
     start_source(street)
-    writer = street.writer(1)
+    writer = write_on(street, 1)
     command = seed(street, failpoint=place)
     command.communicate(timeout=60)
     assert command.returncode == -signal.SIGKILL
