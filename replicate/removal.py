@@ -16,11 +16,13 @@ from typing import Final
 from replicate.config import FILE_NAME as SETTINGS_NAME
 from replicate.errors import AlreadyExistsError, AlreadyRunningError, JournalIOError
 from replicate.instance import DIRECTORIES, FILE_NAME, Instance
+from replicate.opening import SEEDING_MARKER
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.release import check_nothing_runs
+from replicate.seed_incoming import DIRECTORY as SEED_DIRECTORY
 from replicate.stale_pools import is_used
 
-OURS: Final = (*DIRECTORIES, FILE_NAME, SETTINGS_NAME)
+OURS: Final = (*DIRECTORIES, FILE_NAME, SETTINGS_NAME, SEED_DIRECTORY, SEEDING_MARKER)
 KEPT: Final = ("regions", "conflict")
 """Directories of ours in which data of the user stands: a released region, images of rows in conflict."""
 

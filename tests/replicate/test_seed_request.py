@@ -18,7 +18,8 @@ from replicate.compare import digest
 from replicate.consumers import Consumer, read_hold, write_consumer
 from replicate.errors import PeerUnreachableError, ReplicateError, TryAgainError, WrongInstanceError
 from replicate.instance import Instance
-from replicate.opening import is_seeded, make_chain
+from replicate.opening import SEEDING_MARKER, is_seeded, make_chain
+from replicate.removal import remove_instance
 from replicate.seed_file import good_bytes_of, read_header
 from replicate.seed_incoming import Incoming, IncomingFile, seed_directory
 from replicate.seed_install import Seeded
@@ -336,6 +337,14 @@ def test_another_source_is_another_wish(pair: Pair) -> None:
     assert other.request != first.request
     assert (other.seed, other.offset) == (bytes(16), 0)
     assert not incoming.part.exists()
+
+
+def test_what_has_come_of_a_seed_goes_with_the_instance(pair: Pair) -> None:
+    incoming, data = arriving(pair)
+    incoming.part.write_bytes(data)
+    (pair.secondary.path / SEEDING_MARKER).write_text("from east\n")  # interrupted
+    assert remove_instance(pair.secondary) == pair.secondary.path
+    assert not pair.secondary.path.exists()
 
 
 def test_a_whole_file_that_makes_no_sense_is_removed(pair: Pair) -> None:
