@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo.py"
+SHORT = ("--duration", "2.5")
 DONE = "both databases are equal, and nothing is left running."
 
 
@@ -73,7 +74,7 @@ class Demonstration:
 
 
 def test_two_at_once_come_to_their_end(tmp_path: Path) -> None:
-    both = [Demonstration(tmp_path / "1"), Demonstration(tmp_path / "2", "--keep")]
+    both = [Demonstration(tmp_path / "1", *SHORT), Demonstration(tmp_path / "2", "--keep", *SHORT)]
     for one in both:
         assert one.finish() == 0, one.said
         assert DONE in one.lines[-1]
