@@ -211,8 +211,7 @@ class Transactions(SchemaChanges):
         own = self.stage is _NONE
         if self.stage is not _WRITER:
             self._become_writer()
-        begun = self._begun
-        self._blobs_open += 1
+        begun, self._blobs_open = self._begun, self._blobs_open + 1
 
         def stands() -> bool:
             return self.stage is _WRITER and self._begun == begun

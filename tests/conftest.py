@@ -17,6 +17,12 @@ import pytest
 SKIPS = Path(__file__).with_name("skips.txt")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How much the differential test runs (tests/system/test_differential.py)."""
+    parser.addoption("--differential-statements", default="20000", help="statements that the differential test runs")
+    parser.addoption("--differential-seed", default="20", help="another number gives other statements")
+
+
 def allowed_patterns(text: str) -> tuple[str, ...]:
     """The patterns in a list of skips: the first word of each line that is no comment."""
     lines = (line.strip() for line in text.splitlines())

@@ -66,7 +66,9 @@ class PlainConnection:
             self._apsw.execute("ROLLBACK")
 
     def execute(self, text: str, parameters: Iterable[Any] = ()) -> PlainCursor:
-        """One statement."""
+        """One statement. (BEGIN IMMEDIATE in a savepoint can make SQLite lose everything: see test_dbapi_bugs.)"""
+        if self._apsw.in_transaction and text.upper().startswith("BEGIN"):
+            text = "BEGIN"
         changes = self._prepare(text)
         rows = list(self._apsw.execute(text, tuple(parameters)))
         return PlainCursor(rows, self._apsw.changes() if changes else -1, self._apsw.last_insert_rowid())
@@ -79,6 +81,10 @@ class PlainConnection:
             returned = self._apsw.execute(text, tuple(parameters)).fetchall()
             total += 0 if returned else self._apsw.changes()
         return PlainCursor([], total, 0)
+
+    def blobopen(self, table: str, column: str, row: int) -> contextlib.closing[apsw.Blob]:
+        """A BLOB for writing in place."""
+        return contextlib.closing(self._apsw.blob_open("main", table, column, row, True))
 
     def executescript(self, script: str) -> None:
         """COMMIT, then all statements as they are."""

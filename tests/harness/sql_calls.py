@@ -79,6 +79,10 @@ class Calls:
             connection.commit()
         elif step.kind == "rollback":
             connection.rollback()
+        elif step.kind == "blob":
+            table, (column, row, data) = step.items[0]
+            with connection.blobopen(table, column, row) as blob:
+                blob.write(data)
         elif step.kind == "reopen":
             connection.close()
             self.connections[step.connection] = self._open(step.connection)

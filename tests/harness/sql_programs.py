@@ -23,13 +23,14 @@ _EXTREMES = (2**63 - 1, -(2**63), 2**53 + 1, 1.7976931348623157e308, 5e-324, "\U
 """Only for a column without affinity that no rowid is made of: behind the largest rowid SQLite numbers at random, and
 releases differ in how many digits a REAL gets as text."""
 
-Kind = Literal["execute", "many", "script", "commit", "rollback", "with", "reopen"]
+Kind = Literal["execute", "many", "script", "commit", "rollback", "with", "reopen", "blob"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One call on one of a program's connections. `items`: (text, parameters) pairs, one but for `with`; for `many`
-    the parameters are a list of sets. `fails`: the `with` block ends in an exception of the application."""
+    the parameters are a list of sets, for `blob` text is a table's name and they are column, rowid and what is written
+    there in place. `fails`: the `with` block ends in an exception of the application."""
 
     connection: int
     kind: Kind
@@ -146,6 +147,9 @@ def schema(seeds: list[int], *, wild: bool = False) -> tuple[list[Table], list[s
     if dice.random() < 0.4:
         on = dice.choice(tables)
         statements.append(f"CREATE INDEX i0 ON {on.name} ({on.columns[-1]} DESC)")
+    if dice.random() < 0.3:
+        statements.append("CREATE VIRTUAL TABLE f1 USING fts5 (a, b)")
+        statements.append("CREATE VIRTUAL TABLE r1 USING rtree (id, x0, x1)")
     return tables, statements
 
 
@@ -180,6 +184,10 @@ class Program:
             return Step(connection, "script", ((self._script(dice), ()),))
         if chance < 0.94:
             return Step(connection, "reopen")
+        if chance < 0.955:
+            on = self._table(dice)
+            place = (dice.choice(on.columns), dice.randint(1, 6), dice.choice((b"", b"z", b"\0Q", b"zzzzz")))
+            return Step(connection, "blob", ((on.name, place),))
         return Step(connection, "execute", ((self.define(dice), ()),))
 
     # Rows.
@@ -187,7 +195,7 @@ class Program:
     def change(self, dice: Random) -> tuple[str, tuple[Any, ...]]:
         """A statement that changes rows, with its parameters."""
         made: tuple[str, tuple[Any, ...]] = dice.choice(
-            (self._insert, self._insert, self._insert, self._update, self._update, self._delete, self._odd)
+            (self._insert,) * 6 + (self._update,) * 4 + (self._delete,) * 2 + (self._odd,) * 2 + (self._virtual,)
         )(dice)
         return made
 
@@ -290,6 +298,27 @@ class Program:
             )
         )
 
+    def _virtual(self, dice: Random) -> tuple[str, tuple[Any, ...]]:
+        """A change of a full-text index or an R*Tree, which may not be there."""
+        words = " ".join(dice.choice(("one", "two", "three", "four")) + str(dice.randint(0, 9)) for _ in range(5))
+        row = dice.randint(1, 9)
+        return dice.choice(
+            (
+                ("INSERT INTO f1 (a, b) VALUES (?, ?)", (words, "b")),
+                ("INSERT INTO f1 (a, b) VALUES (?, ?)", (words, "b")),
+                (f"INSERT{self._or(dice)} INTO f1 (rowid, a, b) VALUES (?, ?, 'first'), (1, 'x', 'y')", (row, words)),
+                (f"INSERT INTO f1 (a) SELECT {dice.choice(self._tables).columns[0]} FROM t0 LIMIT 3", ()),
+                ("UPDATE f1 SET a = ? WHERE rowid = ?", (words, row)),
+                ("DELETE FROM f1 WHERE rowid = ?", (row,)),
+                ("SELECT count(*) FROM f1 WHERE f1 MATCH 'one1 OR two2'", ()),
+                ("INSERT INTO f1 (f1) VALUES ('optimize')", ()),
+                (f"INSERT{self._or(dice)} INTO r1 VALUES (?, ?, ?)", (row, row, row + dice.randint(-1, 3))),
+                ("INSERT INTO r1 (x0, x1) SELECT 1, 2 UNION ALL SELECT 3, 2", ()),
+                ("UPDATE r1 SET x1 = x1 + 1 WHERE id = ?", (row,)),
+                ("DELETE FROM r1 WHERE id = ?", (row,)),
+            )
+        )
+
     def _two(self, dice: Random) -> tuple[Any, Any]:
         return self._value(dice), self._value(dice)
 
@@ -323,8 +352,7 @@ class Program:
                         f"VALUES ({_literal(dice)}), ({_literal(dice)})",
                         f"UPDATE{self._or(dice)} {on.name} SET {column} = {_literal(dice)}",
                         f"DELETE FROM {on.name} WHERE {column} IS {_literal(dice)}",
-                        self._control(dice),
-                        self._control(dice),
+                        *(self._control(dice).replace("BEGIN IMMEDIATE", "BEGIN") for _ in "12"),
                         "INSERT INTO log VALUES ('script; \"', 1) -- a comment; with a semicolon\n",
                         self.define(dice),
                     )
@@ -369,5 +397,8 @@ class Program:
                 f"DELETE FROM n{number}",
                 "REINDEX",
                 "ANALYZE",
+                f"CREATE VIRTUAL TABLE f1 USING {dice.choice(('fts5', 'fts5', 'fts4'))} (a, b)",
+                "CREATE VIRTUAL TABLE IF NOT EXISTS r1 USING rtree (id, x0, x1)",
+                f"DROP TABLE IF EXISTS {dice.choice(('f1', 'r1'))}",
             )
         )
