@@ -60,3 +60,19 @@ def foreign_context(name: str) -> ssl.SSLContext:
     context = client_context(None)
     trustme.CA().issue_cert(name).configure_cert(context)
     return context
+
+
+_FOREIGN: dict[Path, trustme.CA] = {}
+
+
+def foreign_files(authority: Authority, name: str) -> Path:
+    """Files of a CA that knows nothing of us: no URI of ours, a DNS name only."""
+    out = authority.directory / f"foreign-{name}"
+    out.mkdir()
+    ca = _FOREIGN.setdefault(authority.directory, trustme.CA())
+    made = ca.issue_cert(f"{name}.example.com")
+    ca.cert_pem.write_to_path(out / "ca.pem")
+    made.private_key_pem.write_to_path(out / "key.pem")
+    for number, pem in enumerate(made.cert_chain_pems):
+        pem.write_to_path(out / "certificate.pem", append=number > 0)
+    return out

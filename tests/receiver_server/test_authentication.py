@@ -1,6 +1,6 @@
-"""Who is let in, over real sockets: every kind of stranger is refused by name, and the right source never notices.
+"""Who is let in, over real sockets: names and certificates of both sides, renewal, the shared key, limits.
 
-Faults 61, 65, 66 and I10 (trust): nothing of a peer that has not proven who it is reaches a link.
+Faults 54, 62, 65 and I10 (trust): nothing of a peer that has not proven who it is reaches a link.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,18 +23,17 @@ from replicate.shared_key import default_path, read_key
 from replicate.wire.codec import encode
 from replicate.wire.connection import LinkSettings
 from replicate.wire.frame import pack_wire_frame
-from replicate.wire.message import Heartbeat, Hello
+from replicate.wire.message import Heartbeat
 from replicate.wire.proof import CHALLENGE_TYPE, Proof
 from replicate.wire.state import Role
 from source_server.link import SourceLink
-from tests.harness.certificates import Authority, client_context, foreign_context
+from tests.harness.certificates import Authority, client_context, foreign_files
+from tests.harness.openings import TLS, connected, heard, hello_of, over_tls, port_of, refused, still_serves
 from tests.harness.pair import Pair
-from tests.harness.servers import Daemon, Servers, point, prove_to, servers
+from tests.harness.servers import point, prove_to, servers
 from tests.harness.waiting import wait_until_async
 
 pytestmark = pytest.mark.trio
-
-TLS: dict[str, object] = {"tls__loopback": True, "receiver__allow": "east"}
 
 
 @pytest.fixture
@@ -71,216 +68,6 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def port_of(receiver: Daemon) -> int:
-    return int(receiver.facts["listen"].rpartition(":")[2])
-
-
-async def heard(stream: trio.abc.ReceiveStream) -> bytes:
-    """All that the other side says before it ends."""
-    data = b""
-    with trio.fail_after(10):
-        try:
-            while piece := await stream.receive_some(4096):
-                data += piece
-        except trio.BrokenResourceError:
-            pass
-    return data
-
-
-@asynccontextmanager
-async def connected(port: int) -> AsyncIterator[trio.SocketStream]:
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
-    try:
-        yield stream
-    finally:
-        await trio.aclose_forcefully(stream)
-
-
-async def over_tls(port: int, context: ssl.SSLContext, first: bytes = b"") -> bytes:
-    """Shake hands, say `first`, and hear the answer out; b"" when it does not come so far."""
-    async with connected(port) as stream:
-        tls = trio.SSLStream(stream, context)
-        try:
-            with trio.fail_after(10):
-                await tls.do_handshake()
-                await tls.send_all(first)
-        except trio.BrokenResourceError:
-            return b""
-        return await heard(tls)
-
-
-async def refused(receiver: Daemon, count: int = 1) -> list[str]:
-    """The reasons of the events, once there are `count`."""
-    await wait_until_async(lambda: len(receiver.log.events("connection refused")) >= count)
-    return [str(event["reason"]) for event in receiver.log.events("connection refused")]
-
-
-async def still_serves(running: Servers, receiver: Daemon, pair: Pair, **settings: object) -> Daemon:
-    point(pair.primary, "west", receiver)
-    source = running.source(pair.primary, **settings)
-    await wait_until_async(lambda: source.facts.get("state") == "sending")
-    return source
-
-
-def hello_of(instance: Instance) -> bytes:
-    return b"".join(encode(Hello(1, 1, introduction(instance, 1.0))))
-
-
-@dataclass
-class Stranger:
-    """`act` connects to the port; the receiver refuses with `reason`."""
-
-    reason: str
-    act: Callable[[int, Authority, Pair], Awaitable[object]]
-
-
-async def wrong_ca(port: int, _authority: Authority, _pair: Pair) -> None:
-    await over_tls(port, foreign_context("east"))
-
-
-async def unknown_name(port: int, authority: Authority, _pair: Pair) -> None:
-    assert b"CERTIFICATE_UNKNOWN" in await over_tls(port, client_context(authority.files("stranger")))
-
-
-async def own_name(port: int, authority: Authority, _pair: Pair) -> None:
-    assert b"CERTIFICATE_WRONG_ROLE" in await over_tls(port, client_context(authority.files("west")))
-
-
-async def consumer_name(port: int, authority: Authority, pair: Pair) -> None:
-    """One that we send to is no source of ours. It says hello at once, which is never read."""
-    first = hello_of(pair.primary)
-    assert b"CERTIFICATE_WRONG_ROLE" in await over_tls(port, client_context(authority.files("third")), first)
-
-
-async def expired(port: int, authority: Authority, _pair: Pair) -> None:
-    await over_tls(port, client_context(authority.files("east", days=1, age_days=5)))
-
-
-async def not_yet_valid(port: int, authority: Authority, _pair: Pair) -> None:
-    await over_tls(port, client_context(authority.files("east", days=30, age_days=-5)))
-
-
-async def no_certificate(port: int, _authority: Authority, _pair: Pair) -> None:
-    await over_tls(port, client_context(None))
-
-
-async def tls_1_2(port: int, authority: Authority, _pair: Pair) -> None:
-    context = client_context(authority.files("east"))
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    assert await over_tls(port, context) == b""
-
-
-async def plaintext(port: int, _authority: Authority, pair: Pair) -> None:
-    async with connected(port) as stream:
-        await stream.send_all(hello_of(pair.primary))
-        await heard(stream)
-
-
-async def silent(port: int, _authority: Authority, _pair: Pair) -> None:
-    async with connected(port) as stream:
-        assert await heard(stream) == b""
-
-
-async def stops_half_way(port: int, _authority: Authority, _pair: Pair) -> None:
-    async with connected(port) as stream:
-        await stream.send_all(client_hello()[:100])
-        assert await heard(stream) == b""
-
-
-async def ends_half_way(port: int, _authority: Authority, _pair: Pair) -> None:
-    async with connected(port) as stream:
-        await stream.send_all(client_hello()[:100])
-        await stream.send_eof()
-        await heard(stream)
-
-
-async def ends_at_once(port: int, _authority: Authority, _pair: Pair) -> None:
-    async with connected(port) as stream:
-        await stream.send_eof()
-        await heard(stream)
-
-
-async def dribbles(port: int, _authority: Authority, _pair: Pair) -> None:
-    """A byte now and then is no sign of life: one deadline over TLS and hello."""
-    async with connected(port) as stream:
-        with trio.fail_after(10):
-            try:
-                for byte in client_hello():
-                    await stream.send_all(bytes((byte,)))
-                    await trio.sleep(0.05)
-            except trio.BrokenResourceError:
-                return
-    raise AssertionError("the receiver has waited for all of it")
-
-
-async def rubbish_after_the_first_byte(port: int, _authority: Authority, _pair: Pair) -> None:
-    async with connected(port) as stream:
-        await stream.send_all(b"\x16" + bytes(8192))
-        await heard(stream)
-
-
-def client_hello() -> bytes:
-    """The first flight of a TLS client."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = client_context(None).wrap_bio(incoming, outgoing)
-    with pytest.raises(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
-
-
-STRANGERS = {
-    "wrong CA": Stranger("CERTIFICATE_UNTRUSTED", wrong_ca),
-    "unknown name": Stranger("CERTIFICATE_UNKNOWN", unknown_name),
-    "own name": Stranger("CERTIFICATE_WRONG_ROLE", own_name),
-    "wrong role": Stranger("CERTIFICATE_WRONG_ROLE", consumer_name),
-    "expired": Stranger("CERTIFICATE_EXPIRED", expired),
-    "not yet valid": Stranger("CERTIFICATE_NOT_YET_VALID", not_yet_valid),
-    "no certificate": Stranger("CERTIFICATE_MISSING", no_certificate),
-    "TLS 1.2": Stranger("TLS_VERSION", tls_1_2),
-    "plaintext": Stranger("PLAINTEXT", plaintext),
-    "silent": Stranger("HELLO_TIMEOUT", silent),
-    "stops half way": Stranger("HELLO_TIMEOUT", stops_half_way),
-    "dribbles": Stranger("HELLO_TIMEOUT", dribbles),
-    "ends half way": Stranger("CUT", ends_half_way),
-    "ends at once": Stranger("CUT", ends_at_once),
-    "rubbish": Stranger("PLAINTEXT", rubbish_after_the_first_byte),
-}
-
-
-@pytest.mark.parametrize("kind", list(STRANGERS))
-async def test_a_stranger_is_refused_and_the_listener_unharmed(
-    kind: str, pair: Pair, authority: Authority, links: list[str]
-) -> None:
-    stranger = STRANGERS[kind]
-    pair.secondary.register_peer("third", "127.0.0.1", 1)
-    async with servers() as running:
-        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=0.5, **TLS)
-        await stranger.act(port_of(receiver), authority, pair)
-        assert await refused(receiver) == [stranger.reason]
-        assert links == []
-        assert receiver.log.events("connection made") == []
-        await still_serves(running, receiver, pair, **TLS)
-        assert len(links) == 1
-
-
-async def test_all_of_them_at_once_beside_a_stream(pair: Pair, authority: Authority, links: list[str]) -> None:
-    """The stream that runs does not notice; nobody is accepted."""
-    pair.secondary.register_peer("third", "127.0.0.1", 1)
-    async with servers() as running:
-        receiver = await running.receiver(
-            pair.secondary, receiver__hello_timeout_s=0.5, receiver__connections_per_address_max=32, **TLS
-        )
-        source = await still_serves(running, receiver, pair, **TLS)
-        async with trio.open_nursery() as nursery:
-            for stranger in STRANGERS.values():
-                nursery.start_soon(stranger.act, port_of(receiver), authority, pair)
-        wanted = {stranger.reason for stranger in STRANGERS.values()}
-        await wait_until_async(lambda: wanted <= {e["reason"] for e in receiver.log.events("connection refused")})
-        assert len(links) == 1
-        assert len(source.log.events("connection made")) == 1
-        assert (source.facts["state"], receiver.facts["is_connected"]) == ("sending", True)
-
-
 async def test_the_hello_must_bear_the_name_of_the_certificate(pair: Pair, authority: Authority) -> None:
     """east's certificate, and the hello of another instance of the network."""
     other = Instance.create(
@@ -311,24 +98,6 @@ async def test_a_certificate_of_another_name_is_mapped(pair: Pair, authority: Au
         port = port_of(receiver)
         pair.primary.register_peer("west", "127.0.0.1", port, certificate="db2.example.com", replace_address=True)
         await wait_until_async(lambda: source.facts.get("state") == "sending")
-
-
-def foreign_files(authority: Authority, name: str) -> Path:
-    """Files of a CA that knows nothing of us: no URI of ours, a DNS name only."""
-    import trustme
-
-    out = authority.directory / f"foreign-{name}"
-    out.mkdir()
-    ca = FOREIGN.setdefault(str(authority.directory), trustme.CA())
-    made = ca.issue_cert(f"{name}.example.com")
-    ca.cert_pem.write_to_path(out / "ca.pem")
-    made.private_key_pem.write_to_path(out / "key.pem")
-    for number, pem in enumerate(made.cert_chain_pems):
-        pem.write_to_path(out / "certificate.pem", append=number > 0)
-    return out
-
-
-FOREIGN: dict[str, object] = {}
 
 
 async def test_the_source_refuses_a_receiver_that_is_not_its_peer(pair: Pair, authority: Authority) -> None:
