@@ -23,6 +23,7 @@ from replicate.database.capture_outcome import kept
 from replicate.database.capture_tables import TableMap
 from replicate.database.statements import Statement, Verb
 from replicate.dbapi_definition import Rows, SchemaChanges
+from replicate.dbapi_pending import Pending
 from replicate.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-class Transactions(SchemaChanges):
+class Transactions(SchemaChanges, Pending):
     """The transactions of one connection, one after the other. Used by one thread at a time.
 
     `tell`: told the text of every transaction control statement that is not run as it is (the trace callback).
@@ -83,7 +84,7 @@ class Transactions(SchemaChanges):
         self._execute = self.connection.cursor().execute  # a kept cursor, for short questions of ours
         self._savepoints: list[tuple[str, Mark | None]] = []
         self._map: tuple[int, TableMap] | None = None
-        self._journaled = self._begun = self._blobs_open = 0
+        self._journaled = self.begun = self.blobs_open = 0
         self.connection.set_commit_hook(self._forbid_commit, id=self)
 
     def close(self) -> None:
@@ -134,14 +135,14 @@ class Transactions(SchemaChanges):
         if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
         if capture.restless:
-            capture.settle()
+            self._settle()
         mark, running = capture.mark(), False
 
         def feed() -> Iterator[Any]:
             nonlocal mark, running, total
             for bindings in sets:
                 if capture.restless:
-                    capture.settle()
+                    self._settle()
                 mark, running = capture.mark(), True
                 yield bindings
                 running = False
@@ -170,13 +171,13 @@ class Transactions(SchemaChanges):
             self.connection.execute("COMMIT")
             self._end()
             return
-        if self._blobs_open:  # SQLite would say so too, but behind the append
+        if self.blobs_open:  # SQLite would say so too, but behind the append
             raise apsw.BusyError("cannot commit transaction - a BLOB is open for writing")
         before = self.connection.total_changes()
         self.inside = True
         try:
             if capture.restless:
-                capture.settle()
+                self._settle()
             captured = capture.finish()
             self._journaled = capture.changes
             self.last_seqno = self.session.commit(captured)
@@ -204,32 +205,6 @@ class Transactions(SchemaChanges):
         finally:
             self.inside = False
             self._end()
-
-    def write_blob(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Take the region for a BLOB that is to be written in place. Gives what to call before each write, and when the
-        BLOB has been closed: that commits, if this began the transaction and it still stands."""
-        own = self.stage is _NONE
-        if self.stage is not _WRITER:
-            self._become_writer()
-        begun, self._blobs_open = self._begun, self._blobs_open + 1
-
-        def stands() -> bool:
-            return self.stage is _WRITER and self._begun == begun
-
-        def check() -> None:
-            if not stands():
-                raise NotSupportedError(
-                    "the transaction in which this BLOB was opened for writing has ended",
-                    where=self.region,
-                    do="Open it again",
-                )
-
-        def end() -> None:
-            self._blobs_open -= 1  # SQLite counts it until then, also in a later transaction
-            if own and stands():
-                self._commit_own()
-
-        return check, end
 
     def commit_told(self) -> None:
         """`commit`, told to the trace callback."""
@@ -274,7 +249,7 @@ class Transactions(SchemaChanges):
         if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
         if capture.restless:  # or rows of earlier statements would be told of in the midst of this one, which may fail
-            capture.settle()
+            self._settle()
         place = capture.place()
         try:
             cursor.execute(statement.text, bindings)
@@ -366,7 +341,7 @@ class Transactions(SchemaChanges):
             self.rollback_told()
         elif verb is Verb.SAVEPOINT:
             if stage is _WRITER and self.capture.restless:
-                self.capture.settle()
+                self._settle()
             self._natively(cursor, statement, bindings)
             if stage is _NONE:
                 self.stage = _READER
@@ -421,7 +396,7 @@ class Transactions(SchemaChanges):
         finally:
             self.inside = False
         self.stage = _WRITER
-        self._begun += 1
+        self.begun += 1
         return fresh
 
     def _commit_own(self) -> None:
@@ -460,7 +435,9 @@ class Transactions(SchemaChanges):
         elif rows_kept:
             capture.doubt_sequences()
         else:
-            capture.cut(mark)
+            capture.cut(mark, failed=True)
+            self._settle()
+            rows_kept = capture.changes > mark.changes
         if own:
             if rows_kept:
                 self._commit_own()

@@ -20,6 +20,7 @@ import msgpack
 
 from replicate.database.bookkeeping import OWN_TABLES
 from replicate.database.capture_blobs import BlobWrites, read_row
+from replicate.database.capture_net import NetChanges
 from replicate.database.capture_tables import CapturedTable, TableMap
 from replicate.database.names import is_internal, is_own
 from replicate.database.schema import COUNTERS
@@ -128,6 +129,7 @@ class Capture:
         self.restless = False
         """Whether there may be changes that no hook has told of yet: `settle` before what may fail, and at the end."""
         self._blobs = BlobWrites()
+        self._net = NetChanges()
         self.deaf = False
         """Whether changes of rows pass unheard: those that a CREATE VIRTUAL TABLE makes."""
         self.poisoned = False
@@ -159,6 +161,7 @@ class Capture:
         self._spooled = self._changes = 0
         self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
         self._blobs.clear()
+        self._net.clear()
         self._context = _FRESH
         self.active = self.poisoned = False
         self._last = None
@@ -167,8 +170,8 @@ class Capture:
 
     @property
     def changes(self) -> int:
-        """Changes captured so far (rows, and schema statements with their definitions)."""
-        return self._changes
+        """Changes captured so far (rows, schema statements with their definitions), and rows to be looked at."""
+        return self._changes + len(self._net.touched)
 
     @property
     def refusal(self) -> BaseException | None:
@@ -198,8 +201,9 @@ class Capture:
         """The fields of a mark: cheaper still, for what is seldom needed."""
         return self._spooled + len(self._buffer), self._changes, self._context
 
-    def cut(self, mark: Mark) -> None:
-        """Forget what was captured behind `mark`: the database has taken it back."""
+    def cut(self, mark: Mark, *, failed: bool = False) -> None:
+        """Forget what was captured behind `mark`: the database has taken it back. `failed`: of one statement that was
+        not, perhaps, taken back in tables whose net change is told; that is looked at then."""
         if mark.offset >= self._spooled:
             del self._buffer[mark.offset - self._spooled :]
         elif self._spool is not None:
@@ -208,6 +212,9 @@ class Capture:
             self._spooled = mark.offset
         self._changes = mark.changes
         self._blobs.clear()  # those before the mark have been told
+        self._net.cut(mark.changes)
+        if not failed:
+            self._net.touched.clear()
         self._last = None
         if self._context.tables is not mark.context.tables:
             self._use(mark.context.tables)
@@ -226,7 +233,8 @@ class Capture:
         self.poisoned = True
 
     def settle(self) -> None:
-        """Have virtual tables write what they keep back, and tell of rows whose BLOBs were written in place."""
+        """Have virtual tables write what they keep back, and tell of rows whose BLOBs were written in place, or which
+        the hook could not give."""
         if self._context.tables.virtual:
             flush(self._connection)
         name = ""
@@ -236,6 +244,11 @@ class Capture:
                 after = read_row(self._connection, table, rowid)
                 self._note(table)
                 self._append(self._update_of(table, before, after))
+            if self._net.touched:
+                name = ", ".join(sorted({name for name, _ in self._net.touched}))
+                for table, goes, image in self._net.take(self._connection, self._changes):
+                    self._note(table)
+                    self._append((table.delete_prefix if goes else table.insert_prefix) + self._pack(image))
         except BaseException as error:
             self._poison(error, name)
         self.restless = self._context.tables.virtual
@@ -280,6 +293,10 @@ class Capture:
         for definition in changed:
             self._emit(Op.DEFINE, definition.table_id, definition.version, definition.pack())
         self._use(tables)
+        for definition in changed:
+            table = tables.tables[definition.table]
+            if table.net:
+                self._net.redefined(self._connection, table, self._changes)
         sequences = self._read_sequences() if tables.autoincrement else None
         self._context = self._context._replace(defines=self._context.defines or bool(changed), sequences=sequences)
 
@@ -335,7 +352,7 @@ class Capture:
             self._tables_of = tables
             self._tables = {**tables.tables, **_OWN}
             self.counted = tables.autoincrement
-            self.restless = tables.virtual or bool(self._blobs)
+            self.restless = tables.virtual or bool(self._blobs) or bool(self._net.touched)
         self._last = None
 
     # The hook. Every name that is looked up here costs a percent of all writes.
@@ -352,6 +369,9 @@ class Capture:
                 return
             if table is not self._last:
                 self._note(table)
+                if table.net:
+                    self._touch(table, update)
+                    return
             opcode = update.opcode
             pack = self._pack
             if self._blobs and opcode != _INSERT:
@@ -387,6 +407,11 @@ class Capture:
             self._append(chunk)
         except BaseException as error:
             self._poison(error, update.table_name)
+
+    def _touch(self, table: CapturedTable, update: apsw.PreUpdate) -> None:
+        """The hook can not give the row: note which one it is."""
+        self._net.touch(table, update.rowid, update.rowid_new if update.opcode == _UPDATE else update.rowid)
+        self.restless = True
 
     def _tell_blobs(self, table: CapturedTable, update: apsw.PreUpdate) -> None:
         """Before another change of a row: what was written to its BLOBs until now."""
@@ -429,7 +454,7 @@ class Capture:
             raise InternalError(f"a row of table {table.definition.table} changed outside of a transaction of ours")
         if table.refusal is not None:
             raise table.refusal
-        self._last = table
+        self._last = None if table.net else table
         context, partition = self._context, table.definition.partition
         if partition not in context.partitions:
             before, number, after = self._noted  # transactions are alike: the last one's answer is this one's

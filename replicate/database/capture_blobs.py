@@ -51,6 +51,14 @@ class BlobWrites:
 
 def read_row(connection: apsw.Connection, table: CapturedTable, rowid: int) -> list[Any]:
     """The image of a row as it is now. Raises UnicodeDecodeError, InternalError and what SQLite says."""
+    found = find_row(connection, table, rowid)
+    if found is None:
+        raise InternalError(f"a row of table {table.definition.table} is gone, and no change told of it")
+    return found
+
+
+def find_row(connection: apsw.Connection, table: CapturedTable, rowid: int) -> list[Any] | None:
+    """The image of a row as it is now; None if there is none. Raises UnicodeDecodeError, and what SQLite says."""
     definition = table.definition
     hidden = local_rowid_name(connection, definition)
     names = [quote(column.name) for column in definition.columns]
@@ -59,6 +67,4 @@ def read_row(connection: apsw.Connection, table: CapturedTable, rowid: int) -> l
     found: Any = connection.execute(
         f"SELECT {', '.join(names)} FROM main.{quote(definition.table)} WHERE {where} = ?", (rowid,)
     ).fetchone()
-    if found is None:
-        raise InternalError(f"a row of table {definition.table} is gone, and no change told of it")
-    return list(found)
+    return None if found is None else list(found)

@@ -28,13 +28,14 @@ class CapturedTable:
     """One table in the hook's words. `plain`: the hook's row is the image. `kept`: else the ordinals in the hook's row.
 
     `counts`: its rowids are counted in sqlite_sequence. `refusal`: why a change of it can not be captured at all.
-    The prefixes are packed `op, id` (and `arg`) elements.
+    `net`: only the net change of its rows can be told. The prefixes are packed `op, id` (and `arg`) elements.
     """
 
     definition: TableDefinition
     kept: tuple[int, ...] | None
     refusal: NotSupportedError | None
     counts: bool
+    net: bool = False
     plain: bool = field(init=False)
     insert_prefix: bytes = field(init=False)
     delete_prefix: bytes = field(init=False)
@@ -110,11 +111,12 @@ def _captured(definition: TableDefinition, generated: Mapping[int, int], counts:
     total = len(definition.columns) + len(generated)
     kept = tuple(ordinal for ordinal in range(total) if ordinal not in generated)
     refusal = None
-    if _VIRTUAL in generated.values():
-        # The hook can give no row of such a table at all: RangeError for every column (measured).
+    # The hook can give no row of a table with such a column at all: RangeError for every column (measured).
+    net = _VIRTUAL in generated.values()
+    if net and definition.without_rowid:
         refusal = NotSupportedError(
-            f"rows of table {definition.table} can not be captured: it has a VIRTUAL generated column",
+            f"rows of table {definition.table} can not be captured: it has a VIRTUAL generated column and no rowid",
             do="Roll back; make the generated column STORED",
             table=definition.table,
         )
-    return CapturedTable(definition, kept, refusal, counts)
+    return CapturedTable(definition, kept, refusal, counts, net)

@@ -71,7 +71,8 @@ def table(number: int, seed: int, *, wild: bool = False) -> Table:
         parts.append(f"UNIQUE ({names[-1]}, {names[0]}){_on_conflict(dice)}")
     if dice.random() < 0.3:
         extra = dice.choice(("coalesce(a, 0) || 'g'", "typeof(a) || length(b)", "a"))
-        parts.insert(dice.randint(0, len(names)), f"g {'ANY' if strict else ''} AS ({extra}) STORED")
+        kept = "STORED" if style.startswith("without") else dice.choice(("STORED", "VIRTUAL"))
+        parts.insert(dice.randint(0, len(names)), f"g {'ANY' if strict else ''} AS ({extra}) {kept}")
         if style in ("pair", "without_pair"):
             parts.sort(key=lambda part: part.startswith(("PRIMARY KEY", "UNIQUE")))
         parts.sort(key=lambda part: part.startswith(("PRIMARY KEY (", "UNIQUE (")))

@@ -369,3 +369,97 @@ def test_begin_immediate_within_a_savepoint_does_not_empty_the_database(sides: S
     connection.execute("COMMIT")
     assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
     sides.prove()
+
+
+VIRTUAL = """
+CREATE TABLE g (id INTEGER PRIMARY KEY, a UNIQUE, v AS (a * 2) VIRTUAL, z DEFAULT 5);
+CREATE INDEX gv ON g (v);
+CREATE TABLE h (x, v AS (x || '!') VIRTUAL, y);
+CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, x UNIQUE, v AS (x) VIRTUAL);
+"""
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["INSERT INTO g (a) VALUES (1), (2), (3)", "UPDATE g SET a = a + 1", "COMMIT", "DELETE FROM g WHERE v = 6"],
+        ["INSERT INTO g (a) VALUES (1), (2)", "COMMIT", "UPDATE g SET a = 3 - a", "UPDATE g SET id = id + 7, z = -0.0"],
+        [
+            "INSERT INTO g (a) VALUES (1)",
+            "SAVEPOINT s",
+            "DELETE FROM g",
+            "ROLLBACK TO s",
+            "INSERT INTO g (a) VALUES (2)",
+        ],
+        [
+            "INSERT INTO g (a) VALUES (1)",
+            "COMMIT",
+            "REPLACE INTO g (id, a) VALUES (9, 1)",
+            "COMMIT",
+            "REPLACE INTO g VALUES (9, 1, 0.0)",
+        ],
+        [
+            "INSERT INTO h (x, y) VALUES (1, 1), (1, 1), (0, 2)",
+            "COMMIT",
+            "UPDATE h SET rowid = 9 WHERE rowid = 2",
+            "DELETE FROM h WHERE rowid = 1",
+        ],
+        [
+            "INSERT INTO counted (x) VALUES (1)",
+            "DELETE FROM counted",
+            "COMMIT",
+            "INSERT OR IGNORE INTO counted (x) VALUES (1), (1)",
+        ],
+        [
+            "CREATE TABLE m (a, v AS (a))",
+            "INSERT INTO m (a) VALUES (1)",
+            "UPDATE m SET a = 2",
+            "COMMIT",
+            "DELETE FROM m",
+        ],
+        [
+            *("CREATE TABLE m (a, v AS (a))", "INSERT INTO m (a) VALUES (1)", "COMMIT", "BEGIN"),
+            *("INSERT INTO m (a) VALUES (2)", "SAVEPOINT s", "DROP TABLE m", "CREATE TABLE m (b, v AS (b))"),
+            *("INSERT INTO m (b) VALUES (1)", "ROLLBACK TO s", "UPDATE m SET a = a + 1"),
+        ],
+        [
+            "INSERT INTO h (x) VALUES (1)",
+            "COMMIT",
+            "BEGIN",
+            "DROP TABLE h",
+            "CREATE TABLE h (b, v AS (b))",
+            "INSERT INTO h (b) VALUES (1)",
+        ],
+    ],
+)
+def test_virtual_generated_columns(plain: Plain, texts: list[str]) -> None:
+    with street(plain, VIRTUAL) as sides:
+        play(sides, *texts)
+        assert sides.refused == 0
+
+
+@pytest.mark.parametrize("how", ["FAIL", "ABORT", "IGNORE", "REPLACE", "ROLLBACK"])
+@pytest.mark.parametrize("connection", [0, 2])
+def test_a_statement_that_fails_on_a_table_with_a_virtual_column(plain: Plain, how: str, connection: int) -> None:
+    with street(plain, VIRTUAL) as sides:
+        for text in (
+            "INSERT INTO g (a) VALUES (7)",
+            f"INSERT OR {how} INTO g (a) VALUES (1000), (7), (1001)",
+            f"UPDATE OR {how} g SET a = 3",
+        ):
+            sides.step(Step(connection, "execute", ((text, ()),)))
+        sides.finish()
+        sides.prove()
+
+
+def test_rows_of_an_altered_table_with_a_virtual_column_are_refused_by_name(plain: Plain) -> None:
+    with street(plain, VIRTUAL) as sides:
+        play(sides, "INSERT INTO g (a) VALUES (1)")
+        connection = sides.calls.connections[0]
+        connection.execute("BEGIN")
+        connection.execute("ALTER TABLE g ADD COLUMN q")
+        connection.execute("UPDATE g SET q = 1")
+        with pytest.raises(sqlite3.NotSupportedError, match="in the transaction that alters it"):
+            connection.commit()
+        connection.rollback()
+        sides.prove()

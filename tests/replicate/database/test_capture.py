@@ -286,7 +286,7 @@ def test_what_can_not_be_captured_can_only_be_rolled_back(door: FakeDoor) -> Non
     with pytest.raises(sqlite3.NotSupportedError, match="UTF-8"):
         connection.commit()
     connection.rollback()
-    connection.execute("CREATE TABLE v(a, b AS (a + 1))")
+    connection.execute("CREATE TABLE v(a PRIMARY KEY, b AS (a + 1)) WITHOUT ROWID")
     with pytest.raises(sqlite3.NotSupportedError, match="VIRTUAL"):
         connection.execute("INSERT INTO v VALUES (1)")
     connection.rollback()
