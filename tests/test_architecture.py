@@ -78,6 +78,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("receiver_server", "P"),
     ("receiver_server.*", "N"),
     ("update_process.batch", "P"),
+    ("update_process.plain", "P"),
     ("update_process.process", "N"),
     ("update_process", "P"),
     ("update_process.*", "D"),

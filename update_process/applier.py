@@ -3,7 +3,8 @@
 Guarantees: transactions are applied in order and exactly once, whole batches together with the synchronization
 checkpoint records in one local commit; what did not continue exactly what was applied before is refused by name and
 nothing of it is applied; at a conflict everything before it is committed, nothing of it is, and both images are in the
-conflict file. Memory is bounded by one batch and one part, whatever the size of a transaction.
+conflict file. Memory is bounded by one batch and one part, whatever the size of a transaction. Nothing is waited for to
+fill a batch: it ends with what has arrived, at a limit of the settings, after BATCH_S, and around schema changes.
 Refuses to know: who fills the receive pool, when to sleep, and how an operator is told (process.py).
 
 Deviation from design §11: there is no savepoint around each transaction of a batch, to keep what came before one that
@@ -11,7 +12,8 @@ fails. Most batches do not fail, and a savepoint costs every transaction two sta
 keep a statement journal), about as much as applying its row. A batch is applied as a whole instead; when it fails it is
 rolled back, applied again one transaction at a time to find the one that does, and once more up to there to commit what
 came before it (`_apply_singly`). That is three times the work, once, just before the Update Process stops. What ends
-up in the region, the journal and the conflict file is the same.
+up in the region, the journal and the conflict file is the same. A batch of several windows is first taken anew, window
+by window (`_rewind`), so that only the one that fails is applied singly.
 
 Used by one thread at a time.
 """
@@ -20,40 +22,43 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from replicate.apply_session import ApplySession
 from replicate.barrier import BarrierWatch
-from replicate.database.rows import Conflict
 from replicate.errors import (
     BusyError,
-    ConflictError,
     DamagedError,
-    HardResyncNeededError,
-    NotFoundError,
     NotSupportedError,
     ReplicateError,
-    RollbackNeededError,
 )
 from replicate.journal.record import FRAME_PREFIX_BYTES, FrameBatch, decode_batch, read_head, read_part
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
 from replicate.settings import UpdateConfig
-from replicate.transaction import Catalogue, History, Kind, Op, TableDefinition
+from replicate.transaction import Catalogue
 from replicate.vector import Position
 from update_process import batch as plans
-from update_process.batch import PAYLOAD, Piece, PieceKind, Window
-from update_process.conflict import write_conflict
+from update_process.batch import Piece, PieceKind, Window
+from update_process.conflict import stopped
 from update_process.large import LargeApply
+from update_process.plain import PAYLOAD, Points
+from update_process.routes import Routes
 
 PEEK_RECORDS_MAX: Final = 256
-"""Received records looked at for one decision; a batch seldom takes more."""
+"""Received records looked at for one decision; a window seldom takes more."""
+WINDOW_BYTES: Final = 1024 * 1024
+"""Frames that are decoded together; decoded they take several times as much."""
+
+BATCH_S: Final = 0.1
+"""After this time a batch is committed although more has arrived: readers see something new, others get the lock."""
+POOL_SHARE: Final = 4
+"""A batch takes at most the receive pool's size divided by this: what is in a batch is not freed yet."""
 
 _KINDS: Final = {
     RecordKind.FRAMES: PieceKind.FRAMES,
@@ -91,6 +96,23 @@ class Done:
     abandoned: str = ""
 
 
+@dataclass(slots=True)
+class _Batch:
+    """What has been applied in the local transactions that are open. `position`: behind it."""
+
+    first_seqno: int
+    position: Position
+    deadline_s: float
+    """On the monotonic clock: when it is committed at the latest."""
+    frames: list[bytes]
+    csn: int = 0
+    last_bytes: int = 0
+    """Length of the last frame."""
+    transactions: int = 0
+    bytes: int = 0
+    defines: bool = False
+
+
 class Applier:
     """One apply session, one receive pool, and what stands between them."""
 
@@ -103,13 +125,16 @@ class Applier:
         self._conflict_directory = conflict_directory
         self._words = session.door.words
         self._barrier = BarrierWatch(session.door)
-        self._tables: dict[int, TableDefinition] = {}
-        for rows in session.rows.values():
-            self._tables.update(rows.definitions)
+        self._routes = Routes(session)
         self._window: Window | None = None
-        self._points: plans.Points = dict(session.position.chains)
+        self._points: Points = dict(session.position.chains)
+        self._batch: _Batch | None = None
+        segment_bytes = session.door.instance.config.journal.segment_bytes
+        self._batch_bytes = min(settings.batch_bytes, pool.capacity // POOL_SHARE, segment_bytes // 2)
+        self._careful_seqno = 0
+        """Up to here every window is a batch of its own: a batch of several has failed."""
         self._borders: list[tuple[int, int]] = []
-        """Of each record in the window: its last seqno, and the address up to which it may be freed then."""
+        """Of each record taken and not freed: its last seqno, and the address up to which it may be freed then."""
         self._large: LargeApply | None = None
         self._fresh = True
         self._restart_asked = pool.restart_requested()
@@ -147,6 +172,7 @@ class Applier:
             while True:
                 done.waiting = self._step(done)
                 if done.waiting is not Waiting.MORE or time.monotonic() >= deadline or stop():
+                    self._commit(done)
                     return done
         except BaseException:
             self._abandon()
@@ -162,7 +188,7 @@ class Applier:
                 return Waiting.RESTART
             self._restart_asked = 0
         if self._window is not None and not self._window.exhausted:
-            return self._apply_batch(self._window, done)
+            return self._apply_some(self._window, done)
         records = self._peek()
         # The barrier is read after the records have been looked at, never before: so whoever sets one knows that what
         # arrives from then on is not passed.
@@ -170,12 +196,21 @@ class Applier:
         pieces = [self._piece(record, first=not place) for place, record in enumerate(records)]
         large = None if self._large is None else self._large.where
         try:
-            step = plans.plan(pieces, next_seqno=self.next_seqno, large=large, room_bytes=self._settings.batch_bytes)
+            step = plans.plan(pieces, next_seqno=self._next_taken(), large=large, room_bytes=WINDOW_BYTES)
         except ReplicateError as error:
+            if self._commit(done):
+                return Waiting.MORE  # it will be said again
             if self._fresh:
                 return self._ask_restart(str(error), done)
             raise
+        if not isinstance(step, plans.Fill) and self._commit(done):
+            return Waiting.MORE
         return self._take(step, records, barrier_seqno, done)
+
+    def _next_taken(self) -> int:
+        """The first transaction that is not even in the open batch."""
+        position = self.session.position if self._batch is None else self._batch.position
+        return position.last_seqno + 1
 
     def _take(self, step: plans.Step, records: list[ReceivedRecord], barrier_seqno: int, done: Done) -> Waiting:
         match step:
@@ -193,7 +228,11 @@ class Applier:
                 self._take_catalogue(records[0])
             case plans.Fill(pieces, skip):
                 done.skipped += skip
-                self._fill(records[:pieces], skip)
+                try:
+                    self._fill(records[:pieces], skip)
+                except ReplicateError:
+                    self._commit(done)  # what came before it is well
+                    raise
             case plans.TakeParts(seqno, skip):
                 if barrier_seqno and seqno > barrier_seqno and self._large is None:
                     return Waiting.BARRIER
@@ -207,17 +246,17 @@ class Applier:
     def _peek(self) -> list[ReceivedRecord]:
         records = []
         taken_bytes = 0
-        for record in self.pool.peek():
+        for record in self.pool.peek(self._borders[-1][1] if self._borders else None):
             records.append(record)
             taken_bytes += len(record.data)
-            if taken_bytes >= self._settings.batch_bytes or len(records) >= PEEK_RECORDS_MAX:
+            if taken_bytes >= WINDOW_BYTES or len(records) >= PEEK_RECORDS_MAX:
                 break
         return records
 
     def _piece(self, record: ReceivedRecord, *, first: bool) -> Piece:
         kind = _KINDS[record.kind]
         first_part = 0
-        if kind is PieceKind.PARTS and first and record.first_seqno == self.next_seqno:
+        if kind is PieceKind.PARTS and first and record.first_seqno == self._next_taken():
             first_part = read_part(record.data)[1]
         return Piece(kind, record.first_seqno, record.last_seqno, record.count, len(record.data), first_part)
 
@@ -234,17 +273,13 @@ class Applier:
             self._large.abort()
             self._large = None
         self.session.rollback()
-        self._window = None
+        self._window = self._batch = None
         self._borders.clear()
         self._points = dict(self.session.position.chains)
 
     def _take_catalogue(self, record: ReceivedRecord) -> None:
         body = decode_batch(record.data)[2]
-        for table_id, definition in Catalogue.unpack(body[PAYLOAD:]).definitions.items():
-            rows = self.session.rows.get(definition.region)
-            if rows is not None and table_id not in self._tables:
-                rows.define(table_id, definition)
-                self._tables[table_id] = definition
+        self._routes.take_definitions(Catalogue.unpack(body[PAYLOAD:]))
         self.pool.free(record.next_address)
 
     # Whole transactions.
@@ -257,26 +292,69 @@ class Applier:
             start = sum(decoded[0 : 3 * skip : 3]) + skip * FRAME_PREFIX_BYTES
             data, decoded = data[start:], decoded[3 * skip :]
         self._window = plans.open_window(bytes(data), decoded, first_seqno, self._points)
-        self._borders = [(record.last_seqno, record.next_address) for record in records]
+        self._borders += [(record.last_seqno, record.next_address) for record in records]
 
-    def _apply_batch(self, window: Window, done: Done) -> Waiting:
+    def _apply_some(self, window: Window, done: Done) -> Waiting:
+        """Apply what the batch still takes of the window; commit the batch when it is full."""
+        batch, limit = self._batch, self._settings.batch_transactions
         cut = window.cut(
-            transactions_max=self._settings.batch_transactions,
-            bytes_max=self._settings.batch_bytes,
+            transactions_max=limit - (batch.transactions if batch is not None else 0),
+            bytes_max=self._batch_bytes - (batch.bytes if batch is not None else 0),
             barrier_seqno=self._barrier.seqno(),
         )
-        if cut.start == cut.stop:
-            return Waiting.BARRIER
-        bodies = window.bodies[cut.start : cut.stop]
-        if not self._begin(done):
-            return Waiting.LOCK
+        is_alone = cut.start in window.alone
+        if cut.start == cut.stop or is_alone:
+            if self._commit(done):
+                return Waiting.MORE
+            if cut.start == cut.stop:
+                return Waiting.BARRIER
+        if batch is None:
+            batch = self._open_batch(done)
+            if batch is None:
+                return Waiting.LOCK
         try:
-            self._apply_bodies(bodies)
+            self._apply(window, cut.start, cut.stop)
         except (DamagedError, NotSupportedError):
+            if batch.transactions:
+                return self._rewind(window)
             self.session.rollback()
+            self._batch = None
             return self._apply_singly(window, cut.start, cut.stop, done)
-        self._commit(window, cut.start, cut.stop, done)
+        self._extend(batch, window, cut.start, cut.stop)
+        if (
+            is_alone
+            or batch.transactions >= limit
+            or batch.bytes >= self._batch_bytes
+            or batch.position.last_seqno <= self._careful_seqno
+            or time.monotonic() >= batch.deadline_s
+        ):
+            self._commit(done)
         return Waiting.MORE
+
+    def _rewind(self, window: Window) -> Waiting:
+        """A batch of several windows has failed: take all of them anew from the pool, each as a batch of its own."""
+        self._abandon()
+        self._careful_seqno = window.last_seqno
+        return Waiting.MORE
+
+    def _open_batch(self, done: Done) -> _Batch | None:
+        """Begin; None as `_begin`."""
+        if not self._begin(done):
+            return None
+        self._batch = _Batch(self.next_seqno, self.session.position, time.monotonic() + BATCH_S, [])
+        return self._batch
+
+    def _extend(self, batch: _Batch, window: Window, start: int, stop: int) -> None:
+        """These transactions of the window have been applied."""
+        data = window.frames(start, stop)
+        batch.position = window.position_at(batch.position, start, stop, self._routes.partition_of)
+        batch.frames.append(data)
+        batch.csn = window.bodies[stop - 1][6]
+        batch.last_bytes = window.offset(stop) - window.offset(stop - 1)
+        batch.transactions += stop - start
+        batch.bytes += len(data)
+        batch.defines = batch.defines or start in window.alone
+        window.done = stop
 
     def _begin(self, done: Done) -> bool:
         """Whether the regions are ours now; if not, somebody else's lock is told in `done`, and nothing is held."""
@@ -292,39 +370,48 @@ class Applier:
 
         When somebody takes the lock in between, the whole batch is tried again later: nothing was committed.
         """
-        if not self._begin(done):
+        batch = self._open_batch(done)
+        if batch is None:
             return Waiting.LOCK
         for place in range(start, stop):
             try:
-                self._apply_bodies([window.bodies[place]])
+                self._apply(window, place, place + 1)
             except (DamagedError, NotSupportedError) as error:
                 self.session.rollback()
+                self._batch = None
                 if place > start:
-                    if not self._begin(done):
+                    batch = self._open_batch(done)
+                    if batch is None:
                         return Waiting.LOCK
-                    self._apply_bodies(window.bodies[start:place])
-                    self._commit(window, start, place, done)
-                raise self._stopped(error, window.bodies[place][1]) from error
-        self._commit(window, start, stop, done)
+                    self._apply(window, start, place)
+                    self._extend(batch, window, start, place)
+                    self._commit(done)
+                raise stopped(error, window.bodies[place][1], self._conflict_directory) from error
+        self._extend(batch, window, start, stop)
+        self._commit(done)
         return Waiting.MORE
 
-    def _commit(self, window: Window, start: int, stop: int, done: Done) -> None:
-        bodies = window.bodies[start:stop]
-        position = plans.advance(self.session.position, bodies, self._partition_of)
-        data = window.frames(start, stop)
+    def _commit(self, done: Done) -> bool:
+        """Commit the open batch; False when there is none."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return False
+        position = batch.position
+        data = batch.frames[0] if len(batch.frames) == 1 else b"".join(batch.frames)
+        last_bytes = batch.last_bytes
         self.session.commit(
-            FrameBatch(window.first_seqno + start, window.first_seqno + stop - 1, stop - start, data),
+            FrameBatch(batch.first_seqno, position.last_seqno, batch.transactions, data),
             position,
-            bodies[-1][6],
-            defines=start in window.alone,
-            last=read_head(data, window.offset(stop - 1) - window.offset(start)),
+            batch.csn,
+            defines=batch.defines,
+            last=read_head(data, len(data) - last_bytes),
         )
-        window.done = stop
         self._fresh = False
-        done.transactions += stop - start
-        done.bytes += len(data)
+        done.transactions += batch.transactions
+        done.bytes += batch.bytes
         done.batches += 1
         self._free(position.last_seqno)
+        return True
 
     def _free(self, last_seqno: int) -> None:
         count = 0
@@ -334,105 +421,13 @@ class Applier:
             self.pool.free(self._borders[count - 1][1])
             del self._borders[:count]
 
-    def _partition_of(self, table_id: int) -> int | None:
-        definition = self._tables.get(table_id)
-        return None if definition is None else definition.partition
-
     # Rows.
 
-    def _apply_bodies(self, bodies: Sequence[Any]) -> None:
-        for rows in self.session.rows.values():
-            rows.seqno = bodies[-1][1]
-        if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
-            self._check_history(History.unpack(bodies[0][PAYLOAD:], bodies[0][1]))
-            return
-        self.apply_changes(
-            list(chain.from_iterable([body[PAYLOAD:] for body in bodies if body[0] == Kind.TRANSACTION]))
-        )
-
-    def apply_changes(self, changes: list[Any]) -> None:
-        """Apply flat changes in their order, each in its region. Raises what RowApplier.apply_all raises."""
-        regions = self.session.rows
-        special = not _SPECIAL.isdisjoint(changes[0::4])
-        if len(regions) == 1 and not special:
-            next(iter(regions.values())).apply_all(changes)
-            return
-        # The order within a region is what counts; a schema change only concerns its own region.
-        runs: dict[str, list[Any]] = {}
-        for place in range(0, len(changes), 4):
-            op, table_id, argument, values = changes[place : place + 4]
-            region = self._region_of(op, table_id, argument, values)
-            if region is not None:
-                runs.setdefault(region, []).extend((op, table_id, argument, values))
-        for region, run in runs.items():
-            regions[region].apply_all(run)
-        if special:
-            for rows in regions.values():
-                self._tables.update(rows.definitions)
-
-    def _region_of(self, op: Any, table_id: Any, argument: Any, values: Any) -> str | None:
-        if op == Op.COMMENT:
-            return None
-        if op == Op.REGION:
-            if values[0] == "added":
-                raise self._added(self._known(argument))
-            return None
-        if op == Op.SCHEMA:
-            return self._known(argument)
-        if op == Op.DEFINE:
-            definition = TableDefinition.unpack(values)
-            self._tables[definition.table_id] = definition
-            return self._known(definition.region)
-        known = self._tables.get(table_id)
-        if known is None:
-            raise DamagedError(f"a change of table id {table_id!r}, which was not defined before it")
-        return self._known(known.region)
-
-    def _added(self, region: str) -> HardResyncNeededError:
-        """A region that we have was released there and added again: what was written in between is in no journal."""
-        return HardResyncNeededError(
-            f"region {region} was added anew on the primary; its rows from before that did not pass here",
-            where=str(self.session.door.instance.path),
-            do="Seed this secondary anew: replicate seed --restart",
-        )
-
-    def _known(self, region: object) -> str:
-        if isinstance(region, str) and region in self.session.rows:
-            return region
-        raise NotFoundError(
-            f"the primary replicates region {region!r}, which this secondary does not have",
-            where=str(self.session.door.instance.path),
-            do="Seed this secondary anew: replicate seed --restart",
-        )
-
-    def _check_history(self, history: History) -> None:
-        before = history.previous_origin
-        ours, theirs = self.session.position.vector.last(before), history.base.last(before)
-        if before and ours > theirs:
-            raise RollbackNeededError(
-                f"incarnation {history.incarnation} of {history.name} began at {theirs} of the origin before it, "
-                f"but {ours} of that one are applied here",
-                do="Roll this secondary back, or seed it anew: replicate seed --restart",
-                seqno=history.seqno,
-            )
-
-    def _stopped(self, error: ReplicateError, seqno: int) -> ReplicateError:
-        """The error to stop with: a conflict's images go to its file, never into the log."""
-        conflict = error.conflict if isinstance(error, ConflictError) else None
-        if not isinstance(conflict, Conflict):
-            error.facts.setdefault("seqno", seqno)
-            return error
-        path = write_conflict(self._conflict_directory, conflict)
-        return ConflictError(
-            f"{conflict.table}: {conflict.reason} at transaction {seqno}",
-            where=str(path),
-            do="Both images are in that file; compare the sites, mend the row or seed anew, then start update again",
-            region=conflict.region,
-            table=conflict.table,
-            key=error.facts.get("key", ""),
-            seqno=seqno,
-            reason=conflict.reason,
-        )
+    def _apply(self, window: Window, start: int, stop: int) -> None:
+        if window.plain is not None:
+            self._routes.apply_plain(window.plain.changes(start, stop), window.first_seqno + stop - 1)
+        else:
+            self._routes.apply_bodies(window.bodies[start:stop])
 
     # Large transactions.
 
@@ -444,12 +439,12 @@ class Applier:
                 rows.seqno = seqno
             directory = self.session.door.instance.journal_directory
             spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
-            self._large = LargeApply(seqno, spool, self.apply_changes)
+            self._large = LargeApply(seqno, spool, self._routes.apply_changes)
         try:
             count = self._large.take(record.data, skip)
         except (DamagedError, NotSupportedError) as error:
             self._abandon()
-            raise self._stopped(error, seqno) from error
+            raise stopped(error, seqno, self._conflict_directory) from error
         done.parts += count
         done.bytes += len(record.data)
         self.pool.free(record.next_address)
@@ -468,6 +463,3 @@ class Applier:
         done.transactions += 1
         done.batches += 1
         self.pool.free(record.next_address)
-
-
-_SPECIAL: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))

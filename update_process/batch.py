@@ -20,10 +20,13 @@ from typing import Any, Final
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import DivergedError, GapError, JournalDamagedError
-from replicate.journal.record import FIXED_ELEMENTS, FRAME_PREFIX_BYTES, ORIGIN_OFFSET
+from replicate.journal.record import FRAME_PREFIX_BYTES, ORIGIN_OFFSET
 from replicate.limits import PARTITION_STREAM
-from replicate.transaction import Kind, Op, unpack_partitions
+from replicate.transaction import Kind, unpack_partitions
 from replicate.vector import Position, SynchronizationVector
+from update_process.plain import BOUND, ONE_CHANGE, START, Plain, raise_partitions, verify_plain
+from update_process.plain import PAYLOAD as PAYLOAD
+from update_process.plain import Points as Points
 
 
 class PieceKind(IntEnum):
@@ -182,21 +185,9 @@ def _fill(pieces: Sequence[Piece], next_seqno: int, room_bytes: int) -> Fill:
     return Fill(taken, next_seqno - pieces[0].first_seqno)
 
 
-PAYLOAD: Final = FIXED_ELEMENTS
-"""Index of the first payload element of a decoded body."""
-ONE_CHANGE: Final = PAYLOAD + 4
-"""Elements of a decoded transaction with a single change."""
 _TRANSACTION: Final = int(Kind.TRANSACTION)
 _NULL: Final = int(Kind.NULL)
 _HISTORY: Final = int(Kind.HISTORY)
-_BOUND: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
-"""Statements are prepared anew after a transaction with one of these."""
-
-
-Points = dict[int, tuple[int, int]]
-"""origin key -> (last origin_seqno seen, chain hash there)."""
-START: Final = (0, 0)
-"""Where an origin stands before its first frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +203,7 @@ class Cut:
 class Window:
     """Verified frames, numbered `first_seqno` onwards, the first `done` of them applied. Made by `open_window` only.
 
-    `alone` are the indices of frames that make a batch of their own, ascending.
+    `alone` are the indices of frames that make a batch of their own, ascending. `plain`: the same by columns, if it is.
     """
 
     first_seqno: int
@@ -220,6 +211,7 @@ class Window:
     bodies: list[Any]
     ends: list[int]
     alone: list[int]
+    plain: Plain | None = None
     done: int = 0
 
     @property
@@ -241,6 +233,18 @@ class Window:
         if start == 0 and stop == len(self.bodies):
             return self.data
         return self.data[self.offset(start) : self.offset(stop)]
+
+    def position_at(
+        self, before: Position, start: int, stop: int, partition_of: Callable[[int], int | None]
+    ) -> Position:
+        """The position behind the frames `start` to `stop` (exclusive), when `before` is in front. Raises as
+        `advance`."""
+        if self.plain is None:
+            return advance(before, self.bodies[start:stop], partition_of)
+        try:
+            return self.plain.position_at(before, start, stop, partition_of)
+        except TypeError as error:
+            raise _senseless(error, before) from error
 
     def cut(self, *, transactions_max: int, bytes_max: int, barrier_seqno: int = 0) -> Cut:
         """The next batch: at least one frame unless the barrier (0 = none) forbids, none beyond `barrier_seqno`.
@@ -275,6 +279,10 @@ def open_window(data: bytes, decoded: list[Any], next_seqno: int, points: Points
         ends = list(accumulate([length + FRAME_PREFIX_BYTES for length in decoded[0::3]]))
         if not ends or ends[-1] != len(data) or len(decoded) != 3 * len(ends):
             raise JournalDamagedError("received frames do not fill their record", bytes=len(data))
+        plain = verify_plain(memoryview(data), bodies, ends, next_seqno, points)
+        if plain is not None:
+            points[plain.origin] = (plain.origin_seqnos[-1], plain.chains[-1])
+            return Window(next_seqno, data, bodies, ends, [], plain)
         moved, alone = _verify(memoryview(data), bodies, ends, next_seqno, points)
     except (TypeError, IndexError) as error:
         raise JournalDamagedError(f"a received frame makes no sense: {error}", first_seqno=next_seqno) from error
@@ -285,7 +293,7 @@ def open_window(data: bytes, decoded: list[Any], next_seqno: int, points: Points
 def _verify(
     view: memoryview, bodies: list[Any], ends: list[int], next_seqno: int, points: Points
 ) -> tuple[Points, list[int]]:
-    """Where the origins stand after the frames, and which frames come alone. Half a microsecond a frame."""
+    """Where the origins stand after the frames, and which frames come alone. The verdict on what is not plain."""
     moved: Points = {}
     alone: list[int] = []
     wanted = next_seqno
@@ -301,7 +309,7 @@ def _verify(
             last_origin_seqno, last_chain = moved.get(origin) or points.get(origin, START)
         kind = body[0]
         if kind == _TRANSACTION:
-            if body[PAYLOAD] in _BOUND if len(body) == ONE_CHANGE else not _BOUND.isdisjoint(body[PAYLOAD::4]):
+            if body[PAYLOAD] in BOUND if len(body) == ONE_CHANGE else not BOUND.isdisjoint(body[PAYLOAD::4]):
                 alone.append(wanted - next_seqno)
         elif kind == _HISTORY:
             alone.append(wanted - next_seqno)
@@ -340,7 +348,11 @@ def advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[int
     try:
         return _advance(before, bodies, partition_of)
     except (TypeError, IndexError) as error:
-        raise JournalDamagedError(f"a received frame makes no sense: {error}", last_seqno=before.last_seqno) from error
+        raise _senseless(error, before) from error
+
+
+def _senseless(error: Exception, before: Position) -> JournalDamagedError:
+    return JournalDamagedError(f"a received frame makes no sense: {error}", last_seqno=before.last_seqno)
 
 
 def _advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[int], int | None]) -> Position:
@@ -351,7 +363,7 @@ def _advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[in
     body: Sequence[Any] = ()
     for body in bodies:
         if body[4] != origin:
-            _raise_partitions(raised, origin, carried, partition_of)
+            raise_partitions(raised, origin, carried, partition_of)
             carried = {}
             origin = body[4]
         if len(body) == ONE_CHANGE:
@@ -361,7 +373,7 @@ def _advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[in
         elif body[0] == _NULL:
             raised.update({(origin, partition): body[5] for partition in unpack_partitions(body[PAYLOAD + 1])})
         points[origin] = (body[5], body[3])
-    _raise_partitions(raised, origin, carried, partition_of)
+    raise_partitions(raised, origin, carried, partition_of)
     if 0 in points:
         raise JournalDamagedError(f"a frame before transaction {body[1] + 1} is of no origin")
     raised.update({(key, PARTITION_STREAM): point[0] for key, point in points.items()})
@@ -370,16 +382,6 @@ def _advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[in
         before.vector.merged(SynchronizationVector(raised)),
         {**before.chains, **points},
     )
-
-
-def _raise_partitions(
-    raised: dict[tuple[int, int], int], origin: int, carried: dict[int, int], partition_of: Callable[[int], int | None]
-) -> None:
-    for table_id, origin_seqno in carried.items():
-        partition = partition_of(table_id)
-        if partition is not None:
-            key = (origin, partition)
-            raised[key] = max(raised.get(key, 0), origin_seqno)
 
 
 def _opened_twice(body: Sequence[Any], last_origin_seqno: int) -> DivergedError:

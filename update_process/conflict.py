@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from replicate.database.rows import Conflict
-from replicate.errors import DamagedError, NotFoundError
+from replicate.errors import ConflictError, DamagedError, NotFoundError, ReplicateError
 from replicate.instance_file import replace_file
 from replicate.private_files import read_private
 from replicate.transaction import Op
@@ -76,3 +76,22 @@ def read_conflict(directory: Path, seqno: int) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise DamagedError("the conflict file is not readable", where=str(path))
     return facts
+
+
+def stopped(error: ReplicateError, seqno: int, directory: Path) -> ReplicateError:
+    """The error to stop with at transaction `seqno`: a conflict's images go to its file, never into the log."""
+    conflict = error.conflict if isinstance(error, ConflictError) else None
+    if not isinstance(conflict, Conflict):
+        error.facts.setdefault("seqno", seqno)
+        return error
+    path = write_conflict(directory, conflict)
+    return ConflictError(
+        f"{conflict.table}: {conflict.reason} at transaction {seqno}",
+        where=str(path),
+        do="Both images are in that file; compare the sites, mend the row or seed anew, then start update again",
+        region=conflict.region,
+        table=conflict.table,
+        key=error.facts.get("key", ""),
+        seqno=seqno,
+        reason=conflict.reason,
+    )

@@ -16,7 +16,8 @@ from replicate.journal.record import UNPACK_ERRORS, chain_of, read_part, unpacke
 from replicate.journal.spool import Spool
 from replicate.transaction import Kind, Op, unpack_partitions
 from replicate.vector import Position
-from update_process.batch import PAYLOAD, OpenLarge, diverged
+from update_process.batch import OpenLarge, diverged
+from update_process.plain import PAYLOAD
 
 _DEFINES: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import apsw
@@ -23,6 +23,7 @@ import msgpack
 from replicate.database import row_statements
 from replicate.database.bookkeeping import store_schema_version
 from replicate.database.guards import install_guards
+from replicate.database.row_runs import insert_run
 from replicate.database.schema import (
     check_definition,
     forget_dropped,
@@ -152,6 +153,27 @@ class RowApplier:
         except _EXPLAINED as error:
             raise self._explain(error, op, table_id, arg, values) from error
         return (len(changes) - start) // 4
+
+    def apply_columns(
+        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
+    ) -> None:
+        """The same for changes that come by columns, as long as each other. Raises as `apply_all`."""
+        done = 0
+        if ops and ops.count(_INSERT) == table_ids.count(table_ids[0]) == arguments.count(0) == len(ops):
+            done = self._insert_run(table_ids[0], values)
+        if done < len(ops):
+            columns = (ops[done:], table_ids[done:], arguments[done:], values[done:])
+            self.apply_all(list(chain.from_iterable(zip(*columns, strict=True))))
+
+    def _insert_run(self, table_id: Any, values: Sequence[Any]) -> int:
+        """Insert many rows at a time; how many from the first on. Where it stops, `apply_all` says why."""
+        try:
+            statement = self._plans.get((_INSERT, table_id, 0)) or self._prepare(_INSERT, table_id, 0, values[0])
+            assert statement is not None
+            columns = self._definition(table_id).image_length
+            return insert_run(self._connection, self._execute, statement, columns, values)
+        except _EXPLAINED as error:
+            raise self._explain(error, _INSERT, table_id, 0, values[0]) from error
 
     def apply_bodies(self, bodies: Iterable[Sequence[Any]]) -> int:
         """Apply whole transactions as frames carry them: kind, seqno, mark, chain, origin, origin_seqno, csn, *changes.

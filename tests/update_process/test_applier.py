@@ -15,8 +15,10 @@ from replicate.barrier import Barrier
 from replicate.compare import compare
 from replicate.errors import BusyError, ConflictError, DivergedError, GapError
 from replicate.instance import Instance
+from replicate.journal.reader import ChainReader
+from replicate.journal.record import pack_frame, read_head
 from replicate.locks import FileLock
-from replicate.opening import close_door
+from replicate.opening import close_door, make_chain
 from replicate.pool import control as word
 from replicate.pool.receive_pool import RecordKind
 from replicate.settings import UpdateConfig
@@ -264,10 +266,6 @@ def test_a_conflict_in_the_first_transaction(pair: Pair) -> None:
 def test_other_content_is_noticed_before_anything_is_applied(pair: Pair) -> None:
     write(pair, 2)
     with pair.receive_pool() as pool, pair.applier(pool) as applier:
-        from replicate.journal.reader import ChainReader
-        from replicate.journal.record import pack_frame, read_head
-        from replicate.opening import make_chain
-
         reader = ChainReader(make_chain(pair.primary), applier.next_seqno)
         found = reader.read(10**6, pair.last_seqno())
         reader.close()
@@ -288,8 +286,6 @@ def test_our_own_journal_holds_the_very_same_frames(pair: Pair) -> None:
         pair.deliver(pool)
         with pair.applier(pool, UpdateConfig(batch_transactions=7)) as applier:
             work_all(applier)
-    from replicate.journal.reader import ChainReader
-    from replicate.opening import make_chain
 
     frames = []
     for instance in (pair.primary, pair.secondary):
@@ -341,3 +337,72 @@ def test_the_setting_bounds_the_wait_for_a_lock(pair: Pair) -> None:
         held.close()
         session.close()
         close_door(session.door)
+
+
+def wide(pair: Pair, count: int, *, first: int = 1) -> None:
+    """Transactions of which a window takes about a dozen."""
+    connection = pair.connect()
+    for number in range(first, first + count):
+        row = (number, "o" * 80_000, number)
+        connection.execute("INSERT INTO account VALUES (?, ?, ?, NULL)", row)
+        connection.commit()
+    connection.close()
+
+
+def test_a_batch_takes_several_windows(pair: Pair) -> None:
+    wide(pair, 40)
+    with pair.receive_pool(32 * 1024 * 1024) as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            done = work_all(applier)
+            assert (done.transactions, done.batches) == (40, 1)
+            assert pool.used_bytes == 0
+    assert_equal(pair)
+
+
+def test_a_small_receive_pool_and_the_setting_bound_a_batch(pair: Pair) -> None:
+    wide(pair, 40)
+    with pair.receive_pool(4 * 1024 * 1024) as pool:
+        with pair.applier(pool, UpdateConfig(batch_bytes=200_000)) as applier:
+            pair.deliver(pool)
+            assert applier.work(60).batches >= 13
+            pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            while pair.deliver(pool) > applier.applied_seqno:
+                done = applier.work(60)
+                assert done.bytes / done.batches <= pool.capacity / 4 + 100_000
+    assert_equal(pair)
+
+
+def test_a_conflict_in_a_later_window_commits_all_before_it(pair: Pair) -> None:
+    wide(pair, 40)
+    spoil(pair, "INSERT INTO account VALUES (30, 'x', 0, 0)")
+    with pair.receive_pool(32 * 1024 * 1024) as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            first = applier.next_seqno
+            with pytest.raises(ConflictError) as caught:
+                work_all(applier)
+            assert caught.value.facts["seqno"] == first + 29
+            assert applier.next_seqno == first + 29
+            assert pool.applied_seqno == first + 28
+    assert len(pair.rows("account")) == 30  # 29 of ours, and the rival
+
+
+def test_frames_that_diverge_in_a_later_window_commit_all_before_them(pair: Pair) -> None:
+    wide(pair, 40)
+    with pair.receive_pool(32 * 1024 * 1024) as pool, pair.applier(pool) as applier:
+        first = applier.next_seqno
+        pair.deliver(pool, upto=first + 29)
+        reader = ChainReader(make_chain(pair.primary), first + 30)
+        found = reader.read(1, pair.last_seqno())
+        reader.close()
+        head = read_head(found.data)  # type: ignore[union-attr]
+        forged, _ = pack_frame(
+            1, head.seqno, 0, 12345, head.origin, head.origin_seqno, head.csn, b"\x06\x00\x00\x90", 4
+        )
+        pool.offer(forged, head.seqno, head.seqno, 1, RecordKind.FRAMES)
+        with pytest.raises(DivergedError):
+            work_all(applier)
+        assert applier.applied_seqno >= first + 18  # at least all windows but the one that was forged
+        assert len(pair.rows("account")) == applier.applied_seqno - first + 1

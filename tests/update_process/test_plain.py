@@ -1,0 +1,76 @@
+"""Plain windows: their columns say what the loops over frames say, for every cut; what is not plain is left alone."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+
+import pytest
+
+from replicate.vector import Position, SynchronizationVector
+from tests.harness import frames
+from tests.harness.frames import Writer
+from update_process.batch import Window, advance, open_window
+from update_process.plain import PAYLOAD, Points
+
+PARTITIONS = {9: 1, 10: 2, 11: None}
+
+
+def window(made: list[bytes], points: Points | None = None, next_seqno: int = 1) -> Window:
+    data = b"".join(made)
+    return open_window(data, frames.decode(data), next_seqno, {} if points is None else points)
+
+
+def written(shape: str, count: int = 40) -> tuple[list[bytes], Writer]:
+    dice = random.Random(shape)
+    writer = Writer(origin=7)
+    made = []
+    for number in range(count):
+        rows = 1 if shape == "single" else dice.choice([0, 1, 2, 5])
+        made.append(
+            writer.frame(
+                list(
+                    chain.from_iterable(
+                        (dice.choice([frames.INSERT, frames.DELETE]), dice.choice([9, 10, 11]), 0, [number, row])
+                        for row in range(rows)
+                    )
+                )
+            )
+        )
+    return made, writer
+
+
+@pytest.mark.parametrize("shape", ["single", "several"])
+def test_every_cut_has_the_changes_and_the_position_of_its_frames(shape: str) -> None:
+    made, writer = written(shape)
+    points: Points = {}
+    found = window(made, points)
+    assert found.plain is not None
+    assert points == {7: writer.chains[7]}
+    before = Position(0, SynchronizationVector(), {})
+    for start in range(0, 40, 3):
+        for stop in range(start + 1, 41):
+            bodies = found.bodies[start:stop]
+            changes = list(chain.from_iterable(zip(*found.plain.changes(start, stop), strict=True)))
+            assert changes == list(chain.from_iterable(body[PAYLOAD:] for body in bodies))
+            assert found.position_at(before, start, stop, PARTITIONS.get) == advance(before, bodies, PARTITIONS.get)
+
+
+@pytest.mark.parametrize("kind", ["null", "history", "schema", "other origin"])
+def test_what_is_not_plain_is_left_to_the_loop(kind: str) -> None:
+    made, writer = written("single", 3)
+    if kind == "null":
+        made.append(writer.frame(["void", []], frames.NULL))
+    elif kind == "schema":
+        made.append(writer.frame([frames.SCHEMA, 0, "main", ["CREATE TABLE a (b)"]]))
+    else:
+        writer.origin = 8
+        if kind == "history":
+            made.append(writer.frame([b"i" * 16, "one", 1, 0, [], "created"], frames.HISTORY))
+        else:
+            made += writer.many(1)
+    points: Points = {}
+    found = window(made, points)
+    assert found.plain is None
+    assert found.alone == ([3] if kind in ("history", "schema") else [])
+    assert points == writer.chains

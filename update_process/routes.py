@@ -1,0 +1,139 @@
+"""Which region a received change belongs to: transactions taken apart, each change given to its region's applier.
+
+Guarantees: within a region changes keep their order; a change of a table or region that is not known here, a region
+that was added anew, and an incarnation that begins below what is applied here are refused by name.
+Refuses to know: where transactions come from, batches, positions, commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final
+
+from replicate.apply_session import ApplySession
+from replicate.errors import DamagedError, HardResyncNeededError, NotFoundError, RollbackNeededError
+from replicate.transaction import Catalogue, History, Kind, Op, TableDefinition
+from update_process.plain import PAYLOAD, Changes
+
+_SPECIAL: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
+
+
+class Routes:
+    """The way of changes into the regions of one apply session."""
+
+    def __init__(self, session: ApplySession) -> None:
+        self._session = session
+        self.tables: dict[int, TableDefinition] = {}
+        """Every definition that is known here, by table id."""
+        for rows in session.rows.values():
+            self.tables.update(rows.definitions)
+
+    def take_definitions(self, catalogue: Catalogue) -> None:
+        """Learn what a received catalogue defines in our regions."""
+        for table_id, definition in catalogue.definitions.items():
+            rows = self._session.rows.get(definition.region)
+            if rows is not None and table_id not in self.tables:
+                rows.define(table_id, definition)
+                self.tables[table_id] = definition
+
+    def partition_of(self, table_id: int) -> int | None:
+        """The partition of a table; None when it is not known."""
+        definition = self.tables.get(table_id)
+        return None if definition is None else definition.partition
+
+    def apply_bodies(self, bodies: Sequence[Any]) -> None:
+        """Apply decoded transactions, or one history record. Raises what `RowApplier.apply_all` raises, and
+        RollbackNeededError, HardResyncNeededError, NotFoundError, DamagedError."""
+        for rows in self._session.rows.values():
+            rows.seqno = bodies[-1][1]
+        if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
+            self._check_history(History.unpack(bodies[0][PAYLOAD:], bodies[0][1]))
+            return
+        self.apply_changes(
+            list(chain.from_iterable([body[PAYLOAD:] for body in bodies if body[0] == Kind.TRANSACTION]))
+        )
+
+    def apply_plain(self, changes: Changes, seqno: int) -> None:
+        """Apply changes of rows, the last of which is of transaction `seqno`. Raises as `apply_bodies`."""
+        for rows in self._session.rows.values():
+            rows.seqno = seqno
+        if len(self._session.rows) == 1:
+            next(iter(self._session.rows.values())).apply_columns(*changes)
+        else:
+            self.apply_changes(list(chain.from_iterable(zip(*changes, strict=True))))
+
+    def apply_changes(self, changes: list[Any]) -> None:
+        """Apply flat changes in their order, each in its region. Raises as `apply_bodies`."""
+        regions = self._session.rows
+        special = not _SPECIAL.isdisjoint(changes[0::4])
+        if len(regions) == 1 and not special:
+            rows = next(iter(regions.values()))
+            if len(changes) % 4:
+                rows.apply_all(changes)  # says what is wrong
+            rows.apply_columns(changes[0::4], changes[1::4], changes[2::4], changes[3::4])
+            return
+        # The order within a region is what counts; a schema change only concerns its own region.
+        runs: dict[str, list[Any]] = {}
+        for place in range(0, len(changes), 4):
+            op, table_id, argument, values = changes[place : place + 4]
+            region = self._region_of(op, table_id, argument, values)
+            if region is not None:
+                runs.setdefault(region, []).extend((op, table_id, argument, values))
+        for region, run in runs.items():
+            regions[region].apply_all(run)
+        if special:
+            for rows in regions.values():
+                self.tables.update(rows.definitions)
+
+    def known_table(self, table_id: Any) -> TableDefinition:
+        """The definition of a table of ours. DamagedError when it was never defined, NotFoundError for its region."""
+        known = self.tables.get(table_id)
+        if known is None:
+            raise DamagedError(f"a change of table id {table_id!r}, which was not defined before it")
+        self._known(known.region)
+        return known
+
+    def _region_of(self, op: Any, table_id: Any, argument: Any, values: Any) -> str | None:
+        if op == Op.COMMENT:
+            return None
+        if op == Op.REGION:
+            if values[0] == "added":
+                raise self._added(self._known(argument))
+            return None
+        if op == Op.SCHEMA:
+            return self._known(argument)
+        if op == Op.DEFINE:
+            definition = TableDefinition.unpack(values)
+            self.tables[definition.table_id] = definition
+            return self._known(definition.region)
+        return self.known_table(table_id).region
+
+    def _added(self, region: str) -> HardResyncNeededError:
+        """A region that we have was released there and added again: what was written in between is in no journal."""
+        return HardResyncNeededError(
+            f"region {region} was added anew on the primary; its rows from before that did not pass here",
+            where=str(self._session.door.instance.path),
+            do="Seed this secondary anew: replicate seed --restart",
+        )
+
+    def _known(self, region: object) -> str:
+        if isinstance(region, str) and region in self._session.rows:
+            return region
+        raise NotFoundError(
+            f"the primary replicates region {region!r}, which this secondary does not have",
+            where=str(self._session.door.instance.path),
+            do="Seed this secondary anew: replicate seed --restart",
+        )
+
+    def _check_history(self, history: History) -> None:
+        before = history.previous_origin
+        position = self._session.position
+        ours, theirs = position.vector.last(before), history.base.last(before)
+        if before and ours > theirs:
+            raise RollbackNeededError(
+                f"incarnation {history.incarnation} of {history.name} began at {theirs} of the origin before it, "
+                f"but {ours} of that one are applied here",
+                do="Roll this secondary back, or seed it anew: replicate seed --restart",
+                seqno=history.seqno,
+            )
