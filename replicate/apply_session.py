@@ -34,10 +34,12 @@ from replicate.errors import (
     NotFoundError,
     OutcomeUnknownError,
     PermissionRefusedError,
+    TryAgainError,
 )
 from replicate.failpoint import hit
 from replicate.instance import Instance
 from replicate.instance_file import RegionEntry
+from replicate.journal.aside import AsideSegment
 from replicate.journal.record import FrameBatch, Head, read_head, walk
 from replicate.journal.spool import Spool
 from replicate.limits import PARTITION_STREAM
@@ -45,6 +47,7 @@ from replicate.locks import FileLock
 from replicate.opening import open_door
 from replicate.pool import control as word
 from replicate.redo import redo_region
+from replicate.takeover import enter_taken, finish_taken
 from replicate.transaction import Catalogue
 from replicate.vector import Position
 
@@ -194,6 +197,42 @@ class ApplySession:
             self.rollback()
             raise
         self._committed(position)
+
+    def commit_taken(self, aside: AsideSegment, position: Position, csn: int) -> None:
+        """Commit a whole range that stands in a segment written aside, and whose net change was applied since `begin`.
+
+        The segment enters our journal, then every region commits its rows with its SCR. A compare-and-set: every
+        region must still stand exactly where the range begins. TryAgainError, and failures before the segment has its
+        name: everything is as it was before `begin`. Later ones as in `commit`. The segment remains the caller's to
+        abort.
+        """
+        door = self.door
+        try:
+            if aside.first_seqno != self.position.last_seqno + 1 or aside.last_seqno != position.last_seqno:
+                raise InternalError(
+                    f"range {aside.first_seqno}–{aside.last_seqno} does not follow {self.position.last_seqno}"
+                )
+            self._check_unmoved()
+            self._write_scr(position, csn, defines=False)
+            aside.finish()  # all of the syncing, before anybody waits for us
+            with door.locked(), self._outcome(aside.first_seqno):
+                enter_taken(door, aside, self._bits())
+                self._commit_regions(position.last_seqno)
+                hit("apply.after_commit")
+                finish_taken(door, aside)
+        except BaseException:
+            self.rollback()
+            raise
+        self._committed(position)
+
+    def _check_unmoved(self) -> None:
+        for one in self._open:
+            if dict(read_position(one.connection, 0).chains) != dict(self.position.chains):
+                raise TryAgainError(
+                    f"region {one.entry.name} has moved on meanwhile; nothing was applied",
+                    where=str(one.entry.path),
+                    do="Run the same command again",
+                )
 
     def rollback(self) -> None:
         """Take back everything since `begin` and give the regions up. Works after any failure."""

@@ -42,6 +42,7 @@ from replicate.newest import NewestSegment
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.journal_pool import JournalPool
+from replicate.takeover import TAKES, mend_taken
 from replicate.transaction import Catalogue, Kind
 from replicate.vector import Position
 
@@ -393,6 +394,9 @@ class Door:
         words = self.words
         first, regions = words[word.INTENT_SEQNO], words[word.INTENT_REGIONS]
         hit("mend.begin")
+        if words[word.INTENT_KIND] == TAKES:
+            mend_taken(self, first, regions)
+            return
         if words[word.INTENT_KIND] == SWITCHES:
             self._newest.use(self.chain.open(first, writable=True))
             words[word.INTENT_SEQNO] = 0

@@ -80,6 +80,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("update_process.batch", "P"),
     ("update_process.plain", "P"),
     ("update_process.process", "N"),
+    ("update_process.replay.net", "P"),
     ("update_process", "P"),
     ("update_process.*", "D"),
 )

@@ -18,6 +18,7 @@ from replicate.cli.journal import journal
 from replicate.cli.peer import peer
 from replicate.cli.receiver import receiver
 from replicate.cli.region import region
+from replicate.cli.replay import replay
 from replicate.cli.seed import seed
 from replicate.cli.source import source
 from replicate.cli.status import status, wait
@@ -32,5 +33,6 @@ def root() -> None:
 
 for _verb in (
     instance, region, peer, source, receiver, update, seed, status, wait, digest, compare, journal, config, certificate,
+    replay,
 ):  # fmt: skip
     root.add_command(_verb)

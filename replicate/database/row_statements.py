@@ -170,6 +170,29 @@ def read_rival(
     return read_image(connection, definition, rowid, ordinals, tuple(after[ordinal] for ordinal in ordinals))
 
 
+def unique_ordinals(connection: apsw.Connection, definition: TableDefinition) -> frozenset[int] | None:
+    """Ordinals in the image of all columns that stand in a unique index of the table here.
+
+    None: one of them is partial, or over an expression or a generated column, and so may depend on any column.
+    """
+    places = {column.name: at for at, column in enumerate(definition.columns, int(definition.rowid))}
+    found: set[int] = set()
+    indexes = connection.execute(
+        "SELECT name, partial FROM pragma_index_list(?1, 'main') WHERE \"unique\"", (definition.table,)
+    ).fetchall()
+    for index, partial in indexes:
+        if partial:
+            return None
+        columns = "SELECT cid, name FROM pragma_index_xinfo(?1, 'main') WHERE key"
+        for number, name in connection.execute(columns, (index,)).fetchall():
+            if number == -1:
+                continue  # the rowid
+            if name is None or name not in places:
+                return None
+            found.add(places[name])
+    return frozenset(found)
+
+
 def set_sequence(connection: apsw.Connection, table: str, value: int | None) -> None:
     """Set the table's value in sqlite_sequence; None removes it."""
     if value is None:

@@ -313,6 +313,28 @@ class RowApplier:
         row_statements.set_sequence(self._connection, definition.table, new)
         self._sequences[definition.table] = new
 
+    # For a replay, which applies the net change of many transactions.
+
+    def unique_ordinals(self, table_id: int) -> frozenset[int] | None:
+        """Ordinals in the image of all columns that stand in a unique index here; None: it may depend on any column."""
+        return row_statements.unique_ordinals(self._connection, self._definition(table_id))
+
+    def check_absent(self, table_id: int, key: Image) -> None:
+        """ConflictError, as for an insert, when a row with exactly this key is here."""
+        definition = self._definition(table_id)
+        check_definition(self._connection, definition, seqno=self.seqno)
+        rowid = row_statements.local_rowid_name(self._connection, definition)
+        found = row_statements.read_image(self._connection, definition, rowid, definition.key, key)
+        if found is not None and tuple(found[ordinal] for ordinal in definition.key) == key:
+            columns = (("rowid",) if definition.rowid else ()) + tuple(column.name for column in definition.columns)
+            raise self._error(definition, _INSERT, "the row exists already", columns, key, None, found, None)
+
+    def keep_sequence(self, table_id: int) -> None:
+        """Put the AUTOINCREMENT counter back to where it was at this transaction's begin, if inserts moved it."""
+        table = self._definition(table_id).table
+        if table in self._sequences and sequence_value(self._connection, table) != self._sequences[table]:
+            row_statements.set_sequence(self._connection, table, self._sequences[table])
+
     # Errors.
 
     def _explain(self, error: Exception, op: Any, table_id: Any, arg: Any, values: Any) -> ReplicateError:

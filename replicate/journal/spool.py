@@ -85,7 +85,7 @@ class Spool:
         self.path = os.fspath(path)
         self.origin = origin
         self.token = int.from_bytes(os.urandom(8), "big") if token is None else token
-        self._fd = _create_locked(self.path)
+        self._fd = create_locked(self.path)
         self._buffer = bytearray()
         self._chains: list[int] = []  # of each part that is in the file: 8 bytes for 256 KiB
         self._flushed_bytes = 0
@@ -373,7 +373,7 @@ def _lock(fd: int, path: str) -> None:
         raise AlreadyExistsError("the spool is in use", where=path) from None
 
 
-def _create_locked(path: str) -> int:
+def create_locked(path: str) -> int:
     """A new file, locked. Between making and locking it `remove_orphans` may take it away: then once more."""
     while True:
         fd = -1

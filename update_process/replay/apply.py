@@ -1,0 +1,151 @@
+"""Applying a net change, wherever it was found, to the open regions of an apply session. No engine has another way in.
+
+Guarantees: every row that is changed must equal its first before-image here (RowApplier's whole comparison), else
+ConflictError with the seqno of that row's first change; with `verify` rows without a net effect are compared too. The
+caller begins and commits, so nothing of it is seen unless everything is.
+Refuses to know: journals, positions, Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replicate.apply_session import ApplySession
+from replicate.database.rows import RowApplier
+from replicate.errors import ConflictError
+from replicate.transaction import Op, TableDefinition
+from update_process.replay import net
+from update_process.replay.net import NetRow, NetSequence, Unique
+
+CHUNK_CHANGES: Final = 4096
+
+
+@dataclass(slots=True)
+class Applied:
+    """Rows written in each phase (an update of a unique column counts as a delete and an insert), and rows seen."""
+
+    seen: int = 0
+    deleted: int = 0
+    updated: int = 0
+    inserted: int = 0
+
+    @property
+    def written(self) -> int:
+        """Rows written in all phases."""
+        return self.deleted + self.updated + self.inserted
+
+
+Told = Callable[[str, int], None]
+"""Called with what is being done, and how many rows of it are done; whatever it raises ends the replay."""
+
+
+class NetApply:
+    """One net change on its way into the regions. `known_table` raises for a table that is not known."""
+
+    def __init__(
+        self,
+        session: ApplySession,
+        known_table: Callable[[int], TableDefinition],
+        *,
+        seqno: int,
+        verify: bool,
+        told: Told,
+    ) -> None:
+        self._session = session
+        self._known_table = known_table
+        self._verify = verify
+        self._told = told
+        self._appliers: dict[int, RowApplier] = {}
+        self._unique: dict[int, Unique] = {}
+        self._inserted: set[int] = set()
+        for rows in session.rows.values():
+            rows.seqno = seqno
+
+    def apply(self, rows: Callable[[], Iterable[NetRow]], sequences: Iterable[NetSequence]) -> Applied:
+        """Apply all; `rows` is called for each phase anew, and must give the same rows each time.
+
+        Raises what `RowApplier.apply_all` raises; the caller rolls back then.
+        """
+        done = Applied()
+        done.seen, done.deleted = self._phase(rows(), self._delete, "removing")
+        _, done.updated = self._phase(rows(), self._update, "changing")
+        _, done.inserted = self._phase(rows(), self._insert, "inserting")
+        moved = list(sequences)
+        for one in moved:
+            self._applier(one.table_id).apply(int(Op.SEQUENCE), one.table_id, 0, [one.old, one.new])
+        for table_id in self._inserted - {one.table_id for one in moved}:
+            self._applier(table_id).keep_sequence(table_id)
+        return done
+
+    def _phase(
+        self, rows: Iterable[NetRow], change: Callable[[NetRow, RowApplier, Unique], list[Any] | None], what: str
+    ) -> tuple[int, int]:
+        """Rows seen and rows written."""
+        waiting: dict[int, list[Any]] = {}
+        waiting_rows: dict[int, list[NetRow]] = {}
+        seen = written = 0
+        for row in rows:
+            seen += 1
+            table_id = row.table_id
+            applier = self._appliers.get(table_id) or self._applier(table_id)
+            made = change(row, applier, self._unique[table_id])
+            if made is None:
+                continue
+            written += 1
+            run = waiting.setdefault(table_id, [])
+            run.extend(made)
+            waiting_rows.setdefault(table_id, []).append(row)
+            if len(run) >= 4 * CHUNK_CHANGES:
+                self._apply(applier, run, waiting_rows[table_id])
+                self._told(what, written)
+        for table_id, run in waiting.items():
+            self._apply(self._appliers[table_id], run, waiting_rows[table_id])
+        self._told(what, written)
+        return seen, written
+
+    def _apply(self, applier: RowApplier, run: list[Any], rows: list[NetRow]) -> None:
+        try:
+            applier.apply_all(run)
+        except ConflictError as error:
+            raise self._named(error, rows) from error
+        run.clear()
+        rows.clear()
+
+    def _named(self, error: ConflictError, rows: list[NetRow]) -> ConflictError:
+        """The conflict under the number of the transaction that first touched its row."""
+        conflict: Any = error.conflict
+        if conflict is not None:
+            for row in rows:
+                image = row.after if row.before is None else row.before
+                key = self._known_table(row.table_id).key
+                if image is not None and tuple(image[at] for at in key) == tuple(conflict.key):
+                    error.facts["seqno"] = row.seqno
+                    break
+        return error
+
+    def _delete(self, row: NetRow, applier: RowApplier, unique: Unique) -> list[Any] | None:
+        return net.as_delete(row, unique)
+
+    def _update(self, row: NetRow, applier: RowApplier, unique: Unique) -> list[Any] | None:
+        if row.passed is not None and self._verify:
+            try:
+                applier.check_absent(row.table_id, tuple(row.passed))
+            except ConflictError as error:
+                error.facts["seqno"] = row.seqno
+                raise
+        return net.as_update(row, unique, verify=self._verify)
+
+    def _insert(self, row: NetRow, applier: RowApplier, unique: Unique) -> list[Any] | None:
+        made = net.as_insert(row, unique)
+        if made is not None:
+            self._inserted.add(row.table_id)
+        return made
+
+    def _applier(self, table_id: int) -> RowApplier:
+        applier = self._session.rows[self._known_table(table_id).region]
+        if table_id not in self._appliers:
+            self._unique[table_id] = applier.unique_ordinals(table_id)
+            self._appliers[table_id] = applier
+        return applier

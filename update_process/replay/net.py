@@ -1,0 +1,257 @@
+"""The net change of a run of transactions: for each row its first before-image and its last after-image. Pure.
+
+A row is what one table id and one key name (the hidden rowid where there is one, else the primary key of a WITHOUT
+ROWID table, else the INTEGER PRIMARY KEY). A change of the key is the end of one row and the beginning of another.
+
+Guarantees: applying the net change to the state before the run gives exactly the state after it, whatever the order
+within each of its three phases: all deletes, then updates that touch no unique column, then inserts (an update that
+touches one is a delete and an insert). So unique values may have been swapped, and foreign order does not matter: rows
+are applied with triggers and foreign keys off. A history that contradicts itself is refused by name. Values keep their
+storage class: 1 and 1.0 are different values, though the same key.
+Refuses to know: schema changes (they are barriers: a run never holds one), databases, where changes come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from replicate.errors import ConflictError, FormatUnknownError, JournalDamagedError
+from replicate.journal.record import FIXED_ELEMENTS
+from replicate.transaction import Kind, Op, TableDefinition, changed_of, mask_of
+
+Image = Sequence[Any]
+Unique = frozenset[int] | None
+"""Ordinals of the columns in unique indexes; None: any column may count."""
+
+_INSERT: Final = int(Op.INSERT)
+_UPDATE: Final = int(Op.UPDATE)
+_DELETE: Final = int(Op.DELETE)
+_SEQUENCE: Final = int(Op.SEQUENCE)
+_COMMENT: Final = int(Op.COMMENT)
+_TRANSACTION: Final = int(Kind.TRANSACTION)
+
+
+class NetRow(NamedTuple):
+    """One row's net change. None: there was no row before, or is none after. `seqno`: of its first change.
+
+    `passed`: the key of a row that came and went within the run, so that both images are None; else None.
+    """
+
+    table_id: int
+    before: Image | None
+    after: Image | None
+    seqno: int
+    passed: Image | None = None
+
+
+class NetSequence(NamedTuple):
+    """The AUTOINCREMENT counter of a table before the run and after it; None: there is no counter."""
+
+    table_id: int
+    old: int | None
+    new: int | None
+
+
+@dataclass(slots=True)
+class NetChange:
+    """Folds transactions one after another. `definition_of` raises for a table id that is not known."""
+
+    definition_of: Callable[[int], TableDefinition]
+    change_count: int = 0
+    """Changes of rows that were folded."""
+    key_count: int = 0
+    """Rows that were touched."""
+    _tables: dict[int, dict[Any, list[Any]]] = field(default_factory=dict)
+    _keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _sequences: dict[int, list[Any]] = field(default_factory=dict)
+    _masks: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+
+    def fold(self, bodies: Iterable[Sequence[Any]]) -> None:
+        """Take decoded frames (kind, seqno, …, then flat changes) in their order. NULL records hold nothing.
+
+        Raises ConflictError for a change that does not follow from the changes before it, JournalDamagedError for
+        images that do not fit their definition, what `definition_of` raises; the object is of no use then.
+        """
+        for body in bodies:
+            if body[0] == _TRANSACTION:
+                self.fold_changes(body, body[1], FIXED_ELEMENTS)
+
+    def fold_changes(self, flat: Sequence[Any], seqno: int, start: int = 0) -> None:
+        """Take flat changes (op, id, argument, values, …) of transaction `seqno`. Raises as `fold`."""
+        if (len(flat) - start) % 4:
+            raise JournalDamagedError("a change stream ends inside a change", seqno=seqno)
+        for at in range(start, len(flat), 4):
+            op, table_id, argument, values = flat[at : at + 4]
+            if op == _UPDATE:
+                self._update(table_id, argument, values, seqno)
+            elif op == _INSERT:
+                self._check(table_id, values, seqno)
+                self._add(table_id, values, seqno)
+            elif op == _DELETE:
+                self._check(table_id, values, seqno)
+                self._remove(table_id, values, seqno)
+            elif op == _SEQUENCE:
+                self._sequence(table_id, values, seqno)
+            elif op != _COMMENT:
+                raise FormatUnknownError(f"a change of kind {op} can not stand within a run", seqno=seqno)
+
+    def rows(self) -> Iterator[NetRow]:
+        """Every row that was touched, in the order of first touch within its table; those without effect too."""
+        for table_id, rows in self._tables.items():
+            single = len(self._keys[table_id]) == 1
+            for key, (before, after, seqno) in rows.items():
+                passed = None if before is not None or after is not None else (key,) if single else key
+                yield NetRow(table_id, before, after, seqno, passed)
+
+    def sequences(self) -> Iterator[NetSequence]:
+        """Every counter that moved."""
+        for table_id, (old, new) in self._sequences.items():
+            yield NetSequence(table_id, old, new)
+
+    # Folding.
+
+    def _key_ordinals(self, table_id: int) -> tuple[int, ...]:
+        ordinals = self._keys.get(table_id)
+        if ordinals is None:
+            ordinals = self._keys[table_id] = self.definition_of(table_id).key
+            self._tables[table_id] = {}
+        return ordinals
+
+    def _check(self, table_id: int, image: Any, seqno: int) -> None:
+        self._key_ordinals(table_id)
+        if not isinstance(image, list | tuple) or len(image) != self.definition_of(table_id).image_length:
+            raise JournalDamagedError("an image does not fit the table's definition", seqno=seqno)
+
+    def _key(self, table_id: int, image: Image) -> Any:
+        ordinals = self._keys[table_id]
+        return image[ordinals[0]] if len(ordinals) == 1 else tuple([image[ordinal] for ordinal in ordinals])
+
+    def _update(self, table_id: int, argument: Any, values: Any, seqno: int) -> None:
+        ordinals = self._masks.get(argument)
+        if ordinals is None:
+            ordinals = self._masks[argument] = changed_of(argument)
+        before = values[len(ordinals) :]
+        self._check(table_id, before, seqno)
+        if ordinals and ordinals[-1] >= len(before):
+            raise JournalDamagedError("a changed-value mask beyond the image", seqno=seqno)
+        after = list(before)
+        for place, ordinal in enumerate(ordinals):
+            after[ordinal] = values[place]
+        key = self._key(table_id, before)
+        if self._key(table_id, after) != key:
+            self._remove(table_id, before, seqno)
+            self._add(table_id, after, seqno)
+            self.change_count -= 1
+            return
+        rows = self._tables[table_id]
+        row = rows.get(key)
+        if row is None:
+            rows[key] = [before, after, seqno]
+            self.key_count += 1
+        elif row[1] != before:
+            raise self._contradiction(table_id, key, seqno)
+        else:
+            row[1] = after
+        self.change_count += 1
+
+    def _add(self, table_id: int, image: Image, seqno: int) -> None:
+        rows, key = self._tables[table_id], self._key(table_id, image)
+        row = rows.get(key)
+        if row is None:
+            rows[key] = [None, image, seqno]
+            self.key_count += 1
+        elif row[1] is not None:
+            raise self._contradiction(table_id, key, seqno)
+        else:
+            row[1] = image
+        self.change_count += 1
+
+    def _remove(self, table_id: int, image: Image, seqno: int) -> None:
+        rows, key = self._tables[table_id], self._key(table_id, image)
+        row = rows.get(key)
+        if row is None:
+            rows[key] = [image, None, seqno]
+            self.key_count += 1
+        elif row[1] is None or row[1] != image:
+            raise self._contradiction(table_id, key, seqno)
+        else:
+            row[1] = None
+        self.change_count += 1
+
+    def _sequence(self, table_id: int, values: Any, seqno: int) -> None:
+        if not isinstance(values, list | tuple) or len(values) != 2:
+            raise JournalDamagedError("a sequence change carries no two values", seqno=seqno)
+        old, new = values
+        known = self._sequences.get(table_id)
+        if known is None:
+            self._sequences[table_id] = [old, new]
+        elif known[1] != old:
+            raise self._contradiction(table_id, "sequence", seqno)
+        else:
+            known[1] = new
+
+    def _contradiction(self, table_id: int, key: Any, seqno: int) -> ConflictError:
+        table = self.definition_of(table_id).table
+        return ConflictError(
+            f"transaction {seqno} does not fit what the transactions before it left in table {table}",
+            do="The journal contradicts itself: run `replicate journal verify` where it was written, then seed anew",
+            table=table,
+            seqno=seqno,
+            key=repr(key)[:200],
+        )
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two database values are the same, storage class and sign of zero included."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or one != other:
+        return False
+    return type(one) is not float or one != 0.0 or math.copysign(1.0, one) == math.copysign(1.0, other)
+
+
+def changed_ordinals(before: Image, after: Image) -> tuple[int, ...]:
+    """Where two images of a row differ."""
+    return tuple(at for at, (old, new) in enumerate(zip(before, after, strict=True)) if not same_value(old, new))
+
+
+def as_delete(row: NetRow, unique: Unique) -> list[Any] | None:
+    """The change of the first phase: the row goes, or is moved out of the way of a unique value. None: nothing."""
+    if row.before is None:
+        return None
+    if row.after is not None:
+        changed = changed_ordinals(row.before, row.after)
+        if not changed or not _touches(changed, unique):
+            return None
+    return [_DELETE, row.table_id, 0, row.before]
+
+
+def as_update(row: NetRow, unique: Unique, *, verify: bool = False) -> list[Any] | None:
+    """The change of the second phase. `verify`: a row without a net change is written as it is, which checks it."""
+    if row.before is None or row.after is None:
+        return None
+    changed = changed_ordinals(row.before, row.after)
+    if not changed:
+        return [_UPDATE, row.table_id, mask_of((), len(row.before)), row.before] if verify else None
+    if _touches(changed, unique):
+        return None
+    values = [*(row.after[at] for at in changed), *row.before]
+    return [_UPDATE, row.table_id, mask_of(changed, len(row.before)), values]
+
+
+def as_insert(row: NetRow, unique: Unique) -> list[Any] | None:
+    """The change of the third phase: the row comes, or comes back with its unique value."""
+    if row.after is None:
+        return None
+    if row.before is not None:
+        changed = changed_ordinals(row.before, row.after)
+        if not changed or not _touches(changed, unique):
+            return None
+    return [_INSERT, row.table_id, 0, row.after]
+
+
+def _touches(changed: tuple[int, ...], unique: Unique) -> bool:
+    return unique is None or not unique.isdisjoint(changed)
