@@ -50,6 +50,8 @@ from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
     FEATURE_SEED,
+    FEATURE_ZSTD,
+    PROTOCOL,
     SEED_WINDOW_BYTES,
     CatalogueChunk,
     CatalogueEnd,
@@ -135,9 +137,9 @@ class ReceiverLink(Link):
         """Answer the hello of SourceIntroduced. InternalError when there is none to answer."""
         if self._hello is None or self.peer is not None:
             raise InternalError(f"there is no hello to accept while {self.state.value}")
-        version = check_hello(self._hello, self.me, self.settings.known)
-        self._control += self._say(HelloReply(version, self.me))
-        self._introduced(self._hello.introduction, version, now)
+        protocol = check_hello(self._hello, self.me, self.settings.known, PROTOCOL)
+        self._control += self._say(HelloReply(protocol.major, protocol.minor, self.me))
+        self._introduced(self._hello.introduction, protocol, now)
 
     def send_restart(
         self,
@@ -165,7 +167,7 @@ class ReceiverLink(Link):
     @property
     def can_request_seed(self) -> bool:
         """The source knows how to send one."""
-        return self.peer is not None and FEATURE_SEED in self.peer.features
+        return self._both_can(FEATURE_SEED)
 
     def request_seed(self, request: SeedRequest) -> None:
         """Ask for a seed (fields: see message.SeedRequest). InternalError out of turn, or of a source that can not."""
@@ -265,7 +267,7 @@ class ReceiverLink(Link):
     def _heard(self, message: Message, now: float, events: list[Event]) -> None:
         match message:
             case Hello():
-                check_hello(message, self.me, self.settings.known)
+                check_hello(message, self.me, self.settings.known, PROTOCOL)
                 check_proven(message.introduction, self.settings.proven)
                 self._hello = message
                 events.append(SourceIntroduced(message.introduction))
@@ -412,7 +414,7 @@ class ReceiverLink(Link):
 
     def _unpacked(self, message: Data | Parts) -> bytes:
         if message.is_compressed:
-            if not self._both_can_zstd():
+            if not self._both_can(FEATURE_ZSTD):
                 raise refusal(RefuseCode.PROTOCOL, "a compressed message, and compression was not agreed upon")
             return self._decompressor.decompress(message.data, message.raw_bytes)
         if len(message.data) != message.raw_bytes:

@@ -48,7 +48,7 @@ class SeedFailedError(ReplicateError):
         super().__init__(str(said.get("what")), where=str(said.get("where", "")), do=str(said.get("do", "")))
         self.args = (str(self).replace(self.code, str(said.get("code")), 1),)
         number = said.get("exit_code")
-        self.own_exit_code = number if number in EXIT_CODES else 70
+        self.own_exit_code = number if isinstance(number, int) and number in EXIT_CODES else 70
 
 
 def seed_over_connection(

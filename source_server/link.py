@@ -46,9 +46,10 @@ from replicate.wire.introduction import check_hello_reply, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
+    FEATURE_SEED,
+    FEATURE_ZSTD,
+    PROTOCOL,
     SEED_WINDOW_BYTES,
-    VERSION_MAX,
-    VERSION_MIN,
     CatalogueChunk,
     CatalogueEnd,
     Data,
@@ -115,7 +116,7 @@ class SourceLink(Link):
         self._compressor: Compressor | None = None
         self._beat_number = 0
         self._beats: OrderedDict[int, float] = OrderedDict()
-        self._control += self._say(Hello(VERSION_MIN, VERSION_MAX, me))
+        self._control += self._say(Hello(PROTOCOL.major, PROTOCOL.minor, me))
 
     def report(self, progress: SourceProgress) -> None:
         """Our own position, for the next heartbeat."""
@@ -139,7 +140,7 @@ class SourceLink(Link):
         self.next_send_part = from_part
         self._token = restart.token if from_part else 0
         self._window_bytes = restart.window_bytes
-        if self.settings.compression == "zstd" and self._both_can_zstd():
+        if self.settings.compression == "zstd" and self._both_can(FEATURE_ZSTD):
             self._compressor = Compressor()
 
     @property
@@ -262,9 +263,10 @@ class SourceLink(Link):
     def _heard(self, message: Message, now: float, events: list[Event]) -> None:
         match message:
             case HelloReply():
-                version = check_hello_reply(message, self.me, self.settings.expected_peer, self.settings.known)
+                expected, known = self.settings.expected_peer, self.settings.known
+                protocol = check_hello_reply(message, self.me, expected, known, PROTOCOL)
                 check_proven(message.introduction, self.settings.proven)
-                self._introduced(message.introduction, version, now)
+                self._introduced(message.introduction, protocol, now)
                 self._beat_wanted = True
                 events.append(Connected(message.introduction))
             case Restart():
@@ -276,6 +278,8 @@ class SourceLink(Link):
                 if self.next_send_seqno:
                     events.append(acknowledged)
             case SeedRequest():
+                if not self._both_can(FEATURE_SEED):
+                    raise refusal(RefuseCode.PROTOCOL, f"a seed is asked for, which is not in protocol {self.protocol}")
                 self._seed = None
                 events.append(SeedRequested(message))
             case SeedAck(offset):

@@ -235,7 +235,7 @@ def _unpack(body: bytes, array_max: int) -> list[Any]:
 
 
 def _introduction(fields: list[Any]) -> Introduction:
-    # Extra fields at the end are a later release's; the versions that it names tell whether we understand each other.
+    # Extra fields at the end are a later release's; the version that it names tells whether we understand each other.
     if len(fields) < len(_INTRODUCTION):
         _bad(f"{len(_INTRODUCTION)} fields of an introduction, not {len(fields)}")
     return Introduction(*(check(value) for check, value in zip(_INTRODUCTION, fields, strict=False)))
@@ -243,12 +243,11 @@ def _introduction(fields: list[Any]) -> Introduction:
 
 def _decode_hello(message_type: int, body: bytes) -> Message:
     fields = _unpack(body, 64)
-    numbers = 2 if message_type == MessageType.HELLO else 1
-    if len(fields) < numbers:
-        _bad("the versions of a hello")
-    versions = [_u32(value) for value in fields[:numbers]]
-    introduction = _introduction(fields[numbers:])
-    return Hello(versions[0], versions[1], introduction) if numbers == 2 else HelloReply(versions[0], introduction)
+    if len(fields) < 2:
+        _bad("the version of a hello")
+    major, minor = _u32(fields[0]), _u32(fields[1])
+    made = Hello if message_type == MessageType.HELLO else HelloReply
+    return made(major, minor, _introduction(fields[2:]))
 
 
 def _decode(message_type: int, body: bytes) -> Message:
@@ -318,10 +317,8 @@ def _packed_facts(facts: tuple[tuple[str, int | str], ...]) -> list[int | str]:
 
 def _fields(message: Message) -> list[object]:
     match message:
-        case Hello(lowest, highest, who):
-            return [lowest, highest, *_introduced(who)]
-        case HelloReply(version, who):
-            return [version, *_introduced(who)]
+        case Hello(major, minor, who) | HelloReply(major, minor, who):
+            return [major, minor, *_introduced(who)]
         case Restart():
             return [
                 message.next_seqno, message.vector.pack(), pack_chains(message.chains), message.next_part,

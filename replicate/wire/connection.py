@@ -30,7 +30,7 @@ from replicate.wire.event import Closed, CloseReason, Event
 from replicate.wire.frame import FrameReader
 from replicate.wire.introduction import KnownInstance, as_refuse, refusal_from_peer
 from replicate.wire.message import (
-    FEATURE_ZSTD,
+    FEATURE_SINCE,
     LIMITS,
     MESSAGE_TYPES,
     OPENING_LIMITS,
@@ -38,6 +38,7 @@ from replicate.wire.message import (
     Introduction,
     Message,
     MessageType,
+    Protocol,
     Refuse,
 )
 from replicate.wire.state import Conversation, Role, State
@@ -77,7 +78,8 @@ class Link:
         self.me = me
         self.peer: Introduction | None = None
         """Who the other side says it is; None until its hello has been accepted."""
-        self.version = 0
+        self.protocol = Protocol(0, 0)
+        """What both sides speak; 0.0 until the peer's hello has been accepted."""
         self.sent_bytes = 0
         self._conversation = Conversation(role)
         self._reader = FrameReader(OPENING_LIMITS)
@@ -243,17 +245,19 @@ class Link:
     def _beat_due(self) -> float:
         return self._last_beat + self.settings.heartbeat_period_s
 
-    def _introduced(self, peer: Introduction, version: int, now: float) -> None:
+    def _introduced(self, peer: Introduction, protocol: Protocol, now: float) -> None:
         """The peer's hello was accepted: larger messages are allowed, and signs of life begin."""
         self.peer = peer
-        self.version = version
+        self.protocol = protocol
         self._reader.limits = LIMITS
         self._last_beat = now
         period_s = max(peer.heartbeat_period_ms / 1000, self.settings.heartbeat_period_s)
         self._dead_after_s = max(self.settings.dead_after_s, 2 * min(period_s, 3600.0))
 
-    def _both_can_zstd(self) -> bool:
-        return self.peer is not None and FEATURE_ZSTD in self.peer.features and FEATURE_ZSTD in self.me.features
+    def _both_can(self, feature: str) -> bool:
+        """Both sides name it, and it belongs to the protocol that both speak."""
+        is_named = self.peer is not None and feature in self.peer.features and feature in self.me.features
+        return is_named and FEATURE_SINCE[feature] <= self.protocol.minor
 
     def _say(self, message: Message) -> list[bytes]:
         pieces = encode(message)

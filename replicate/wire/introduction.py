@@ -25,7 +25,7 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.wire.message import VERSION_MAX, VERSION_MIN, Hello, HelloReply, Introduction, Refuse, RefuseCode
+from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,10 @@ class KnownInstance:
 
 _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.PROTOCOL: (ProtocolViolationError, "Compare the releases of both sides; look for damage on the way"),
-    RefuseCode.VERSION: (PeerRefusedError, "Bring both sides to releases that share a protocol version"),
+    RefuseCode.VERSION: (
+        PeerRefusedError,
+        "Upgrade the older side: both need one major version of the protocol",
+    ),
     RefuseCode.WRONG_NETWORK: (
         WrongNetworkError,
         "Join the instance to this network (`replicate instance create --network`), or correct the address",
@@ -136,34 +139,54 @@ def check_proven(peer: Introduction, proven: frozenset[str] | None) -> None:
         )
 
 
-def check_hello(hello: Hello, me: Introduction, known: tuple[KnownInstance, ...] = ()) -> int:
-    """The receiver judges the source. Returns the protocol version to speak; raises the refusal."""
-    version = min(hello.version_max, VERSION_MAX)
-    if hello.version_min > hello.version_max or version < max(hello.version_min, VERSION_MIN):
-        raise refusal(
-            RefuseCode.VERSION,
-            f"{hello.introduction.name} ({hello.introduction.release}) speaks protocol versions {hello.version_min} to "
-            f"{hello.version_max}, {me.name} ({me.release}) {VERSION_MIN} to {VERSION_MAX}",
-        )
+def _check_major(me: Introduction, ours: Protocol, peer: Introduction, theirs: Protocol) -> None:
+    """Both sides can talk. Names both releases, and which to upgrade; before anything else, of which less is sure."""
+    if theirs.major == ours.major:
+        return
+    older = me if ours.major < theirs.major else peer
+    raise refusal(
+        RefuseCode.VERSION,
+        f"{peer.name} runs release {peer.release} and speaks protocol {theirs}, {me.name} runs release {me.release} "
+        f"and speaks protocol {ours}: upgrade {older.name}",
+        our_release=me.release,
+        our_protocol=str(ours),
+        peer_release=peer.release,
+        peer_protocol=str(theirs),
+        upgrade=older.name,
+    )
+
+
+def check_hello(
+    hello: Hello, me: Introduction, known: tuple[KnownInstance, ...] = (), ours: Protocol = PROTOCOL
+) -> Protocol:
+    """The receiver judges the source. Returns the protocol to speak, the lower of both; raises the refusal."""
+    theirs = Protocol(hello.major, hello.minor)
+    _check_major(me, ours, hello.introduction, theirs)
     _check_peer(me, hello.introduction, known)
     if me.role != "secondary":
         raise refusal(RefuseCode.WRONG_ROLE, f"{me.name} is {me.role}, not a secondary")
-    return version
+    return min(ours, theirs)
 
 
 def check_hello_reply(
-    reply: HelloReply, me: Introduction, expected_name: str | None, known: tuple[KnownInstance, ...] = ()
-) -> int:
-    """The source judges the receiver. Returns the protocol version; raises the refusal."""
-    peer = reply.introduction
-    if not VERSION_MIN <= reply.version <= VERSION_MAX:
+    reply: HelloReply,
+    me: Introduction,
+    expected_name: str | None,
+    known: tuple[KnownInstance, ...] = (),
+    ours: Protocol = PROTOCOL,
+) -> Protocol:
+    """The source judges the receiver. Returns the protocol that it chose; raises the refusal."""
+    peer, chosen = reply.introduction, Protocol(reply.major, reply.minor)
+    _check_major(me, ours, peer, chosen)
+    if chosen > ours:
         raise refusal(
             RefuseCode.VERSION,
-            f"{peer.name} chose protocol version {reply.version}, {me.name} speaks {VERSION_MIN} to {VERSION_MAX}",
+            f"{peer.name} ({peer.release}) chose protocol {chosen}, which is above what {me.name} ({me.release}) "
+            f"speaks: {ours}",
         )
     _check_peer(me, peer, known)
     if expected_name is not None and peer.name != expected_name:
         raise refusal(RefuseCode.WRONG_INSTANCE, f"{expected_name} was expected there, {peer.name} answered")
     if peer.role != "secondary":
         raise refusal(RefuseCode.WRONG_ROLE, f"{peer.name} is {peer.role}, not a secondary")
-    return reply.version
+    return chosen

@@ -1,8 +1,8 @@
 """What the two servers say to each other: one frozen dataclass a message, one table of types and size limits.
 
     source                                   receiver
-      HELLO  ------------------------------>             who I am, versions, features
-             <------------------------------ HELLO_REPLY (or REFUSE) the same, and the version chosen
+      HELLO  ------------------------------>             who I am, version, features
+             <------------------------------ HELLO_REPLY (or REFUSE) the same, the version being the one to speak
              <------------------------------ RESTART     from here, please; my vector and chain hashes prove the past
       START, CATALOGUE_CHUNK…, CATALOGUE_END >            from here (or REFUSE: roll back first, hard resync, …)
       DATA, PARTS, LARGE  ----------------->             the journal, in order, without a gap
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from replicate.limits import (
     BATCH_BYTES_MAX,
@@ -39,15 +39,32 @@ from replicate.limits import (
 )
 from replicate.vector import Chains, SynchronizationVector
 
-VERSION_MIN: Final = 1
-VERSION_MAX: Final = 1
-"""The versions of this protocol that this release speaks."""
+
+class Protocol(NamedTuple):
+    """A version of this protocol. Two that differ in `major` can not talk: refused by name. Of two minor versions the
+    lower one is spoken; a later one only adds features and fields at the end, each used when both sides know it.
+
+    What never changes, so that any two releases can say who they are: the wire frame, REFUSE, and that a hello begins
+    with these two numbers and the introduction as it is.
+    """
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+PROTOCOL: Final = Protocol(1, 1)
+"""The one that this release speaks; any lower minor version of it too. 1.1: seeding over the connection."""
 
 FEATURE_ZSTD: Final = "zstd"
 FEATURE_SEED: Final = "seed-1"
 """A source that can send a seed file of format 1 over the connection."""
 FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED)
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
+FEATURE_SINCE: Final = {FEATURE_ZSTD: 0, FEATURE_SEED: 1}
+"""The first minor version in which a feature may be used."""
 
 CHUNK_BYTES: Final = 256 * KIB
 """Most bytes of catalogue in one CATALOGUE_CHUNK (or of a seed in one SEED_CHUNK), so that a heartbeat never waits
@@ -176,18 +193,19 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The source's first message: the range of versions that it speaks, and who it is."""
+    """The source's first message: the protocol that it speaks, and who it is."""
 
-    version_min: int
-    version_max: int
+    major: int
+    minor: int
     introduction: Introduction
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """The receiver's answer: the version that both will speak, and who it is."""
+    """The receiver's answer: the protocol that both will speak, and who it is."""
 
-    version: int
+    major: int
+    minor: int
     introduction: Introduction
 
 
@@ -462,4 +480,5 @@ MESSAGE_TYPES: Final[dict[type, MessageType]] = {
 }
 
 assert set(MESSAGE_TYPES.values()) == set(MessageType)
+assert FEATURE_SINCE.keys() == set(FEATURES)
 assert CATALOGUE_BYTES_MAX < 2**32

@@ -14,7 +14,7 @@ import trio
 from replicate.instance import Instance
 from replicate.introduce import introduction
 from replicate.wire.codec import encode
-from replicate.wire.message import Hello
+from replicate.wire.message import PROTOCOL, Hello
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point
 from tests.harness.waiting import wait_until_async
@@ -75,4 +75,4 @@ async def still_serves(running: Servers, receiver: Daemon, pair: Pair, **setting
 
 
 def hello_of(instance: Instance) -> bytes:
-    return b"".join(encode(Hello(1, 1, introduction(instance, 1.0))))
+    return b"".join(encode(Hello(*PROTOCOL, introduction(instance, 1.0))))

@@ -61,7 +61,7 @@ FACTS = st.lists(st.tuples(TEXT.map(lambda t: t[:10]), st.one_of(U64, TEXT.map(l
 
 MESSAGES = st.one_of(
     st.builds(Hello, U32, U32, WHO),
-    st.builds(HelloReply, U32, WHO),
+    st.builds(HelloReply, U32, U32, WHO),
     st.builds(Restart, SEQNO, VECTOR, CHAINS, U32, U64, st.lists(U32, max_size=9).map(tuple), st.booleans(), U32),
     st.builds(Start, SEQNO, U32, U64, U32),
     st.builds(CatalogueChunk, st.integers(0, MIB), BULK),
@@ -90,7 +90,7 @@ MESSAGES = st.one_of(
 WHO_ONE = Introduction(b"n" * 16, b"i" * 16, "oslo", "secondary", 1, "0.1")
 EXAMPLES: list[Message] = [
     Hello(1, 1, WHO_ONE),
-    HelloReply(1, WHO_ONE),
+    HelloReply(1, 1, WHO_ONE),
     Restart(7, SynchronizationVector({(5, 0): 6}), {5: (6, 2**63)}, 3, 99, (1, 2), True, MIB),
     Start(7, 3, 100, 10),
     CatalogueChunk(0, b"catalogue"),

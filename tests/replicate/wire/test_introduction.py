@@ -26,18 +26,17 @@ from replicate.wire.introduction import (
     refusal,
     refusal_from_peer,
 )
-from replicate.wire.message import Hello, HelloReply, Introduction, Refuse, RefuseCode
+from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
 from tests.harness.link_pair import PRIMARY, SECONDARY
 
 
 def test_well() -> None:
     known = (KnownInstance("paris", PRIMARY.instance), KnownInstance("rome", b"r" * 16), KnownInstance("oslo"))
-    assert check_hello(Hello(1, 1, PRIMARY), SECONDARY, known) == 1
-    assert check_hello(Hello(1, 99, PRIMARY), SECONDARY) == 1
-    assert check_hello_reply(HelloReply(1, SECONDARY), PRIMARY, "oslo", known) == 1
-    assert check_hello_reply(HelloReply(1, SECONDARY), PRIMARY, None) == 1
+    assert check_hello(Hello(*PROTOCOL, PRIMARY), SECONDARY, known) == PROTOCOL
+    assert check_hello_reply(HelloReply(*PROTOCOL, SECONDARY), PRIMARY, "oslo", known) == PROTOCOL
+    assert check_hello_reply(HelloReply(*PROTOCOL, SECONDARY), PRIMARY, None) == PROTOCOL
     relay = replace(PRIMARY, role="secondary")
-    assert check_hello(Hello(1, 1, relay), SECONDARY) == 1  # a secondary may feed a third site
+    assert check_hello(Hello(*PROTOCOL, relay), SECONDARY) == PROTOCOL  # a secondary may feed a third site
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_the_receiver_refuses(
     changed: dict[str, bytes], me: Introduction, code: str, kind: type[ReplicateError], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as caught:
-        check_hello(Hello(1, 1, replace(PRIMARY, **changed)), me, (KnownInstance("rome", b"r" * 16),))  # type: ignore[arg-type]
+        check_hello(Hello(*PROTOCOL, replace(PRIMARY, **changed)), me, (KnownInstance("rome", b"r" * 16),))  # type: ignore[arg-type]
     assert caught.value.facts["reason"] == code
     refuse = as_refuse(caught.value)
     assert refuse.code == code
@@ -64,22 +63,46 @@ def test_the_receiver_refuses(
     assert words in str(there)
 
 
-@pytest.mark.parametrize(("lowest", "highest"), [(2, 9), (0, 0), (5, 1)])
-def test_versions_that_do_not_overlap(lowest: int, highest: int) -> None:
-    with pytest.raises(PeerRefusedError, match=f"versions {lowest} to {highest}") as caught:
-        check_hello(Hello(lowest, highest, PRIMARY), SECONDARY)
+@pytest.mark.parametrize(
+    ("theirs", "ours", "spoken"),
+    [((1, 1), (1, 1), (1, 1)), ((1, 2), (1, 1), (1, 1)), ((1, 0), (1, 1), (1, 0)), ((3, 7), (3, 99), (3, 7))],
+)
+def test_of_two_minor_versions_the_lower_one_is_spoken(
+    theirs: tuple[int, int], ours: tuple[int, int], spoken: tuple[int, int]
+) -> None:
+    mine = Protocol(*ours)
+    assert check_hello(Hello(*theirs, PRIMARY), SECONDARY, (), mine) == spoken
+    assert check_hello_reply(HelloReply(*spoken, SECONDARY), PRIMARY, None, (), Protocol(*theirs)) == spoken
+
+
+@pytest.mark.parametrize(("theirs", "upgrade"), [((2, 0), "oslo"), ((0, 9), "paris")])
+def test_another_major_version_is_refused_naming_both_releases_and_which_to_upgrade(
+    theirs: tuple[int, int], upgrade: str
+) -> None:
+    """Before anything else is judged, even another network."""
+    peer = replace(PRIMARY, release="7.8.9", network=b"x" * 16)
+    with pytest.raises(PeerRefusedError) as caught:
+        check_hello(Hello(*theirs, peer), SECONDARY, (), Protocol(1, 1))
     assert caught.value.facts["reason"] == "VERSION"
+    text = str(refusal_from_peer(as_refuse(caught.value), "oslo"))
+    for part in (
+        f"paris runs release 7.8.9 and speaks protocol {theirs[0]}.{theirs[1]}",
+        f"oslo runs release {SECONDARY.release} and speaks protocol 1.1: upgrade {upgrade}",
+    ):
+        assert part in str(caught.value)
+        assert part in text
 
 
 @pytest.mark.parametrize(
     ("reply", "expected", "code"),
     [
-        (HelloReply(2, SECONDARY), "oslo", "VERSION"),
-        (HelloReply(1, SECONDARY), "rome", "WRONG_INSTANCE"),
-        (HelloReply(1, replace(SECONDARY, role="primary")), "oslo", "WRONG_ROLE"),
-        (HelloReply(1, replace(SECONDARY, network=b"x" * 16)), "oslo", "WRONG_NETWORK"),
-        (HelloReply(1, replace(SECONDARY, instance=PRIMARY.instance)), "oslo", "SAME_INSTANCE"),
-        (HelloReply(1, replace(SECONDARY, name="paris")), "paris", "NAME_TAKEN"),
+        (HelloReply(2, 0, SECONDARY), "oslo", "VERSION"),
+        (HelloReply(PROTOCOL.major, PROTOCOL.minor + 1, SECONDARY), "oslo", "VERSION"),
+        (HelloReply(*PROTOCOL, SECONDARY), "rome", "WRONG_INSTANCE"),
+        (HelloReply(*PROTOCOL, replace(SECONDARY, role="primary")), "oslo", "WRONG_ROLE"),
+        (HelloReply(*PROTOCOL, replace(SECONDARY, network=b"x" * 16)), "oslo", "WRONG_NETWORK"),
+        (HelloReply(*PROTOCOL, replace(SECONDARY, instance=PRIMARY.instance)), "oslo", "SAME_INSTANCE"),
+        (HelloReply(*PROTOCOL, replace(SECONDARY, name="paris")), "paris", "NAME_TAKEN"),
     ],
 )
 def test_the_source_refuses(reply: HelloReply, expected: str, code: str) -> None:
