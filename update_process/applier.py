@@ -36,6 +36,7 @@ from replicate.errors import (
     NotSupportedError,
     ReplicateError,
 )
+from replicate.failpoint import hit
 from replicate.journal.record import FRAME_PREFIX_BYTES, FrameBatch, decode_batch, read_head, read_part
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
@@ -52,8 +53,9 @@ from update_process.routes import Routes
 
 PEEK_RECORDS_MAX: Final = 256
 """Received records looked at for one decision; a window seldom takes more."""
-WINDOW_BYTES: Final = 1024 * 1024
-"""Frames that are decoded together; decoded they take several times as much."""
+WINDOW_BYTES: Final = 256 * 1024
+"""Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:
+1 MiB costs a sixth more than this (measured)."""
 
 BATCH_S: Final = 0.1
 """After this time a batch is committed although more has arrived: readers see something new, others get the lock."""
@@ -399,6 +401,7 @@ class Applier:
         position = batch.position
         data = batch.frames[0] if len(batch.frames) == 1 else b"".join(batch.frames)
         last_bytes = batch.last_bytes
+        hit("update.before_commit")
         self.session.commit(
             FrameBatch(batch.first_seqno, position.last_seqno, batch.transactions, data),
             position,
@@ -418,6 +421,7 @@ class Applier:
         while count < len(self._borders) and self._borders[count][0] <= last_seqno:
             count += 1
         if count:
+            hit("update.before_free")
             self.pool.free(self._borders[count - 1][1])
             del self._borders[:count]
 
