@@ -1,153 +1,251 @@
-"""What the commit door costs an application: single-row INSERT transactions, one connection, durability off.
+"""What the commit door costs an application: transactions through `replicate.connect()` against plain SQLite.
 
-Run: python tests/benchmarks/bench_commit.py [--transactions N] [--rounds N] [--directory DIR] [--profile]
+Run: python -m tests.benchmarks.bench_commit [--case CASE] [--policy POLICY] [--writers N] [--rounds N]
+     [--against CHECKOUT] [--table] [--profile] …
 
-Prints one JSON line: microseconds a transaction of plain sqlite3, plain APSW and `replicate.connect()`, taking turns
-in short rounds: wall time of the best round, and CPU time (user and system) of all; the ratios; and what it ran on.
-Nothing is asserted: the figures are for reading, and for comparing with those of another day on the same machine.
+Cases: row (INSERT of one row and commit, by one and by four writer processes on one database); insert and update (one
+statement of many rows, and commit). Policies: off and interval against plain SQLite with synchronous = NORMAL, durable
+against synchronous = FULL; plain SQLite is driven by APSW (the driver that we use) and by the standard library's
+sqlite3. All of them take turns, in short rounds of one run, each with writers and a database of its own. `--against`
+has the `replicate` of another checkout take its turn too.
+
+Prints one JSON line for each case, policy and number of writers, or with `--table` a table in the end: rows a second
+of each way (median of the rounds; from the first writer's begin to the last one's end), CPU microseconds a row, and
+the ratios (median of the rounds' own ones). Nothing is asserted.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
 import os
-import platform
-import pstats
-import resource
 import sqlite3
+import statistics
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-import apsw
+from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine
 
-from replicate import connect
-from replicate.instance import Instance
-from replicate.regions import add_region
+CASES: Final = ("row", "insert", "update")
+POLICIES: Final = {"off": "NORMAL", "interval": "NORMAL", "durable": "FULL"}
+"""And what each is measured against."""
+SCHEMA: Final = (
+    "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, amount REAL)",
+    "CREATE TABLE bulk (id INTEGER PRIMARY KEY, name TEXT, amount REAL)",
+)
+FULL_SHARE: Final = 8
+"""A round of a way that waits for the disk at each commit is so many times shorter."""
+_WORKER: Final = Path(__file__).with_name("commit_worker.py")
 
-SCHEMA = "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, amount REAL)"
-INSERT = "INSERT INTO t (name, amount) VALUES (?, ?)"
 
-Run = Callable[[int], None]
+class Measured(NamedTuple):
+    """One round of one way."""
+
+    rows_per_s: float
+    cpu_us: float
 
 
-def plain_sqlite3(path: Path) -> Run:
-    """The standard library's sqlite3."""
+class Way:
+    """One way of writing, with a database and any number of writer processes of its own."""
+
+    def __init__(self, name: str, *, waits: bool) -> None:
+        self.name = name
+        self.waits = waits
+        self.rounds: list[Measured] = []
+        self._writers: list[subprocess.Popen[str]] = []
+
+    def start(self, words: list[str | Path], environment: dict[str, str], writers: int) -> None:
+        """Start the writers; they have connected when this returns."""
+        for _ in range(writers):
+            self._writers.append(
+                subprocess.Popen(
+                    [sys.executable, "-P", str(_WORKER), *map(str, words)],
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            self._answer(self._writers[-1])
+
+    def run(self, what: str, count: int) -> Measured:
+        """Have all writers together write `count` rows."""
+        each = count // len(self._writers)
+        for writer in self._writers:
+            assert writer.stdin is not None
+            writer.stdin.write(f"{what} {each}\n")
+            writer.stdin.flush()
+        told = [self._answer(writer) for writer in self._writers]
+        rows = each * len(told)
+        wall_s = max(one["ended"] for one in told) - min(one["begun"] for one in told)
+        return Measured(rows / wall_s, sum(one["cpu_s"] for one in told) / rows * 1e6)
+
+    def close(self) -> None:
+        """End the writers."""
+        for writer in self._writers:
+            assert writer.stdin is not None
+            assert writer.stdout is not None
+            writer.stdin.close()
+            writer.wait(60)
+            writer.stdout.close()
+
+    def _answer(self, writer: subprocess.Popen[str]) -> Any:
+        assert writer.stdout is not None
+        line = writer.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a writer of {self.name} has ended, exit code {writer.wait(60)}; it said why above")
+        return json.loads(line)
+
+
+def make_database(path: Path) -> Path:
+    """The tables, in WAL mode."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(SCHEMA)
-
-    def run(count: int) -> None:
-        for number in range(count):
-            connection.execute(INSERT, ("a name of some length", number * 0.5))
-            connection.commit()
-
-    return run
+    for statement in SCHEMA:
+        connection.execute(statement)
+    connection.close()
+    return path
 
 
-def plain_apsw(path: Path) -> Run:
-    """APSW, as one would write it by hand."""
-    connection = apsw.Connection(str(path))
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(SCHEMA)
-
-    def run(count: int) -> None:
-        for number in range(count):
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(INSERT, ("a name of some length", number * 0.5))
-            connection.execute("COMMIT")
-
-    return run
+def plain(directory: Path, driver: str, synchronous: str, writers: int) -> Way:
+    """Plain SQLite."""
+    way = Way(driver, waits=synchronous == "FULL")
+    way.start([driver, make_database(directory / f"{driver}.db"), synchronous], dict(os.environ), writers)
+    return way
 
 
-def through_the_door(directory: Path) -> Run:
-    """`replicate.connect()` to a primary of its own."""
-    database = directory / "region.db"
-    made = apsw.Connection(str(database))
-    made.execute(SCHEMA)
-    made.close()
-    Instance.create(directory / "instance", role="primary", name="bench")
-    (directory / "instance" / "replicate.toml").write_text('[journal]\ndurability = "off"\n')
-    add_region(Instance.open(directory / "instance"), database)
-    connection = connect(directory / "instance")
-
-    def run(count: int) -> None:
-        for number in range(count):
-            connection.execute(INSERT, ("a name of some length", number * 0.5))
-            connection.commit()
-
-    return run
+def through_the_door(directory: Path, code: Path, policy: str, writers: int) -> tuple[Way, Bench]:
+    """`replicate.connect()` of the checkout `code`, to a primary of its own."""
+    directory.mkdir()
+    bench = Bench(directory, settings=f'[journal]\ndurability = "{policy}"\n')
+    bench.code = code
+    try:
+        bench.make_primary(make_database(directory / "region.db"))
+        name = commit_of(code) if code == ROOT else f"before: {commit_of(code)}"
+        way = Way(name, waits=policy == "durable")
+        way.start(["replicate", bench.primary, "-"], {**os.environ, "PYTHONPATH": str(code)}, writers)
+    except BaseException:
+        bench.close()
+        raise
+    return way, bench
 
 
-def measure(run: Run, count: int) -> dict[str, float]:
-    """Microseconds a transaction."""
-    before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    run(count)
-    wall, after = time.perf_counter() - wall, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return {"wall": wall / count * 1e6, "cpu": cpu / count * 1e6}
+def play(ways: list[Way], case: str, arguments: argparse.Namespace) -> int:
+    """All rounds; the number of rows in each."""
+    rows = arguments.transactions if case == "row" else arguments.rows
+    if case == "row" and ways[0].waits:
+        rows //= FULL_SHARE
+    for number in range(arguments.rounds + 1):
+        for way in ways:
+            if case == "update" and not number:
+                way.run("insert", rows)
+            found = way.run(case, rows)
+            if case == "insert":
+                way.run("empty", rows)
+            if number:  # the first one warms up
+                way.rounds.append(found)
+    return rows
+
+
+def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One line of the table."""
+    facts = machine()
+    codes = [ROOT, *([arguments.against.resolve()] if arguments.against else [])]
+    ways: list[Way] = []
+    benches: list[Bench] = []
+    with tempfile.TemporaryDirectory(prefix="bench-commit-", dir=arguments.directory) as name:
+        directory = Path(name)
+        try:
+            for place, code in enumerate(codes):
+                way, bench = through_the_door(directory / f"door{place}", code, policy, writers)
+                ways.append(way)
+                benches.append(bench)
+            ways += [plain(directory, driver, POLICIES[policy], writers) for driver in ("apsw", "sqlite3")]
+            if arguments.profile:
+                ways[0].run("row", 500)
+                ways[0].run("profile", arguments.transactions)
+            else:
+                rows = play(ways, case, arguments)
+        finally:
+            for way in ways:
+                way.close()
+            for bench in benches:
+                bench.close()
+    if arguments.profile:
+        return {}
+    ours = ways[0].rounds
+    return {
+        "benchmark": "commit",
+        "case": case,
+        "policy": policy,
+        "against": f"synchronous = {POLICIES[policy]}",
+        "writers": writers,
+        "unit": "rows/s",
+        "figure": {way.name: int(statistics.median(one.rows_per_s for one in way.rounds)) for way in ways},
+        "ratio": {
+            way.name: round(
+                statistics.median(a.rows_per_s / b.rows_per_s for a, b in zip(ours, way.rounds, strict=True)),
+                3,
+            )
+            for way in ways[1:]
+        },
+        "cpu_us": {way.name: round(statistics.median(one.cpu_us for one in way.rounds), 2) for way in ways},
+        "rows_a_round": rows,
+        "rounds": arguments.rounds,
+        "commit": commit_of(ROOT),
+        **facts,
+    }
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """The lines as a table, ratios first."""
+    heads = ["case", "policy", "writers", "against", "to apsw", "to sqlite3", "rows/s", "CPU µs"]
+    before = any(len(line["figure"]) > 3 for line in lines)
+    if before:
+        heads.insert(6, "to before")
+    rows = []
+    for line in lines:
+        names = list(line["figure"])
+        row = [line["case"], line["policy"], str(line["writers"]), line["against"]]
+        row += [f"{line['ratio'][names[at]]:.2f}" for at in (-2, -1)]
+        if before:
+            row.append(f"{line['ratio'][names[1]]:.2f}")
+        row += [" ".join(str(line[what][one]) for one in names) for what in ("figure", "cpu_us")]
+        rows.append(row)
+    widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                     for row in (heads, *rows))  # fmt: skip
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transactions", type=int, default=400, help="of each round")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--case", choices=(*CASES, "all"), default="all")
+    parser.add_argument("--policy", choices=(*POLICIES, "all"), default="all")
+    parser.add_argument("--writers", type=int, help="only so many writers (default: one, and for row also four)")
+    parser.add_argument("--transactions", type=int, default=2000, help="single-row ones of each round, all writers")
+    parser.add_argument("--rows", type=int, default=50_000, help="of each bulk statement")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turns with ours")
     parser.add_argument("--directory", help="where to make the databases (default: the temporary directory)")
-    parser.add_argument("--profile", action="store_true", help="profile the door instead")
+    parser.add_argument("--table", action="store_true", help="print a table in the end instead of JSON lines")
+    parser.add_argument("--profile", action="store_true", help="profile the door instead, with one writer")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-commit-", dir=arguments.directory) as name:
-        directory = Path(name)
-        (directory / "shm").mkdir()
-        os.environ["REPLICATE_SHM_DIR"] = str(directory / "shm")
-        door = through_the_door(directory)
-        if arguments.profile:
-            door(500)
-            profile = cProfile.Profile()
-            profile.runcall(door, arguments.transactions)
-            pstats.Stats(profile).sort_stats("tottime").print_stats(45)
-            return
-        kinds = {
-            "sqlite3": plain_sqlite3(directory / "sqlite3.db"),
-            "apsw": plain_apsw(directory / "apsw.db"),
-            "replicate": door,
-        }
-        found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
-        for _ in range(arguments.rounds):
-            for kind, run in kinds.items():
-                found[kind].append(measure(run, arguments.transactions))
-    best = {
-        kind: {
-            "wall": round(min(one["wall"] for one in rounds), 2),
-            "cpu": round(sum(one["cpu"] for one in rounds) / len(rounds), 2),
-        }
-        for kind, rounds in found.items()
-    }
-    ratios = {
-        f"to_{kind}": {what: round(best["replicate"][what] / best[kind][what], 2) for what in ("wall", "cpu")}
-        for kind in ("sqlite3", "apsw")
-    }
-    print(json.dumps({"microseconds": best, **ratios, **_machine(), "transactions": arguments.transactions}))
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "apsw": apsw.apsw_version(),
-        "sqlite3": sqlite3.sqlite_version,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "system": sys.platform,
-    }
+    lines = []
+    for case in CASES if arguments.case == "all" else (arguments.case,):
+        for policy in POLICIES if arguments.policy == "all" else (arguments.policy,):
+            for writers in (arguments.writers,) if arguments.writers else (1, 4) if case == "row" else (1,):
+                line = measure(case, policy, writers, arguments)
+                lines.append(line)
+                if line and not arguments.table:
+                    print(json.dumps(line), flush=True)
+    if arguments.table and not arguments.profile:
+        print(table(lines))
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, os.fspath(ROOT))
     main()
