@@ -274,6 +274,7 @@ def _handle_signals() -> None:
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # deploy/demo has kept it waiting until now
 
 
 def _ignore_signals() -> None:

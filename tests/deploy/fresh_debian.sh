@@ -30,7 +30,7 @@ mkdir -p "$base"
 
 if [ ! -e "$base/root$bare.done" ]; then
     rm -rf "$base/root$bare"
-    debootstrap --variant=minbase ${bare:---include=python3} bookworm "$base/root$bare" >"$base/debootstrap.log" 2>&1 ||
+    debootstrap --variant=minbase $([ -n "$bare" ] || echo --include=python3) bookworm "$base/root$bare" >"$base/debootstrap.log" 2>&1 ||
         { tail "$base/debootstrap.log"; exit 69; }
     touch "$base/root$bare.done"
 fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,28 @@ def test_what_makes_no_sense_is_refused_before_anything_is_made(words: tuple[str
     assert done.returncode == 2
     assert done.stderr.startswith("deploy/demo: ")
     assert not environment.exists()
+
+
+# It plays the environment's Python: pip installs at once, and Ctrl-C comes before the real Python has begun to run.
+INTERRUPTED_PYTHON = """#!/bin/sh
+case "$*" in
+*"pip install"*) : >"$(dirname "$0")/replicate"; chmod +x "$(dirname "$0")/replicate" ;;
+*demo.py*) kill -INT $$; exec '{python}' "$@" ;;
+*) exec '{python}' "$@" ;;
+esac
+"""
+
+
+def test_ctrl_c_while_python_starts_waits_until_the_demonstration_can_answer(tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "pyvenv.cfg").touch()
+    python = environment / "bin" / "python"
+    python.write_text(INTERRUPTED_PYTHON.format(python=sys.executable))
+    python.chmod(0o755)
+    directory = tmp_path / "directory"
+    done = run(DEMO, "--environment", environment, "--directory", directory)
+    assert done.returncode == 130, done.stderr
+    assert "interrupted (SIGINT)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not directory.exists()
