@@ -79,6 +79,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("receiver_server.*", "N"),
     ("update_process.batch", "P"),
     ("update_process.plain", "P"),
+    ("update_process.done", "P"),
     ("update_process.process", "N"),
     ("update_process.replay.net", "P"),
     ("update_process", "P"),

@@ -15,16 +15,19 @@ came before it (`_apply_singly`). That is three times the work, once, just befor
 up in the region, the journal and the conflict file is the same. A batch of several windows is first taken anew, window
 by window (`_rewind`), so that only the one that fails is applied singly.
 
-Used by one thread at a time.
+Used by one thread at a time. A full batch is committed by a thread of our own (`_commit_reading_on`); the caller's
+waits for it, and only reads from the receive pool meanwhile. It never applies rows beside it: SQLite gives up the
+interpreter's lock with every statement, and each time it would have to wait to have it back.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +50,8 @@ from replicate.vector import Position
 from update_process import batch as plans
 from update_process.batch import Piece, PieceKind, Window
 from update_process.conflict import stopped
+from update_process.done import Done as Done
+from update_process.done import Waiting as Waiting
 from update_process.large import LargeApply
 from update_process.plain import PAYLOAD, Points
 from update_process.routes import Routes
@@ -56,7 +61,8 @@ PEEK_RECORDS_MAX: Final = 256
 WINDOW_BYTES: Final = 256 * 1024
 """Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:
 1 MiB costs a sixth more than this (measured)."""
-
+AHEAD_MAX: Final = 8
+"""Windows read while a batch is being committed."""
 BATCH_S: Final = 0.1
 """After this time a batch is committed although more has arrived: readers see something new, others get the lock."""
 POOL_SHARE: Final = 4
@@ -68,34 +74,6 @@ _KINDS: Final = {
     RecordKind.LARGE: PieceKind.LARGE,
     RecordKind.CATALOGUE: PieceKind.CATALOGUE,
 }
-
-
-class Waiting(Enum):
-    """Why `work` returned."""
-
-    MORE = "more to do"
-    NOTHING = "nothing received"
-    PART = "waiting for a further part"
-    BARRIER = "held by a barrier"
-    LOCK = "waiting for a region's lock"
-    RESTART = "waiting for the Receiver Server to begin anew"
-
-
-@dataclass(slots=True)
-class Done:
-    """What one call of `work` has done. `skipped`: transactions that had been applied before.
-
-    `text`: why it waits. `abandoned`: why an open large transaction was taken back, which begins anew.
-    """
-
-    waiting: Waiting = Waiting.MORE
-    transactions: int = 0
-    bytes: int = 0
-    batches: int = 0
-    parts: int = 0
-    skipped: int = 0
-    text: str = ""
-    abandoned: str = ""
 
 
 @dataclass(slots=True)
@@ -135,6 +113,9 @@ class Applier:
         self._batch_bytes = min(settings.batch_bytes, pool.capacity // POOL_SHARE, segment_bytes // 2)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
+        self._ahead: deque[Window] = deque()
+        """Windows behind that one, read while a batch was being committed."""
+        self._helper = ThreadPoolExecutor(1, "commit")
         self._borders: list[tuple[int, int]] = []
         """Of each record taken and not freed: its last seqno, and the address up to which it may be freed then."""
         self._large: LargeApply | None = None
@@ -160,6 +141,7 @@ class Applier:
     def close(self) -> None:
         """Take back what is not committed. The session and the pool stay the caller's."""
         self._barrier.close()
+        self._helper.shutdown()
         self._abandon()
 
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
@@ -189,6 +171,8 @@ class Applier:
             if not self.pool.restart_done(self._restart_asked):
                 return Waiting.RESTART
             self._restart_asked = 0
+        if self._ahead and (self._window is None or self._window.exhausted):
+            self._window = self._ahead.popleft()
         if self._window is not None and not self._window.exhausted:
             return self._apply_some(self._window, done)
         records = self._peek()
@@ -231,7 +215,7 @@ class Applier:
             case plans.Fill(pieces, skip):
                 done.skipped += skip
                 try:
-                    self._fill(records[:pieces], skip)
+                    self._window = self._open_window(records[:pieces], skip)
                 except ReplicateError:
                     self._commit(done)  # what came before it is well
                     raise
@@ -276,6 +260,7 @@ class Applier:
             self._large = None
         self.session.rollback()
         self._window = self._batch = None
+        self._ahead.clear()
         self._borders.clear()
         self._points = dict(self.session.position.chains)
 
@@ -286,15 +271,30 @@ class Applier:
 
     # Whole transactions.
 
-    def _fill(self, records: list[ReceivedRecord], skip: int) -> None:
+    def _open_window(self, records: list[ReceivedRecord], skip: int) -> Window:
         data = records[0].data if len(records) == 1 else b"".join(record.data for record in records)
         decoded = decode_batch(data)
         first_seqno = records[0].first_seqno + skip
         if skip:
             start = sum(decoded[0 : 3 * skip : 3]) + skip * FRAME_PREFIX_BYTES
             data, decoded = data[start:], decoded[3 * skip :]
-        self._window = plans.open_window(bytes(data), decoded, first_seqno, self._points)
+        window = plans.open_window(bytes(data), decoded, first_seqno, self._points)
         self._borders += [(record.last_seqno, record.next_address) for record in records]
+        return window
+
+    def _read_ahead(self, window: Window) -> bool:
+        """Have the window behind `window` and those ahead verified; False when there is none to be had now."""
+        records = self._peek()
+        pieces = [self._piece(record, first=False) for record in records]
+        next_seqno = (self._ahead[-1] if self._ahead else window).last_seqno + 1
+        try:
+            step = plans.plan(pieces, next_seqno=next_seqno, large=None, room_bytes=WINDOW_BYTES)
+            if not isinstance(step, plans.Fill):
+                return False
+            self._ahead.append(self._open_window(records[: step.pieces], step.skip))
+        except ReplicateError:
+            return False  # it is said again when its turn comes
+        return True
 
     def _apply_some(self, window: Window, done: Done) -> Waiting:
         """Apply what the batch still takes of the window; commit the batch when it is full."""
@@ -323,14 +323,10 @@ class Applier:
             self._batch = None
             return self._apply_singly(window, cut.start, cut.stop, done)
         self._extend(batch, window, cut.start, cut.stop)
-        if (
-            is_alone
-            or batch.transactions >= limit
-            or batch.bytes >= self._batch_bytes
-            or batch.position.last_seqno <= self._careful_seqno
-            or time.monotonic() >= batch.deadline_s
-        ):
+        if is_alone or batch.position.last_seqno <= self._careful_seqno:
             self._commit(done)
+        elif batch.transactions >= limit or batch.bytes >= self._batch_bytes or time.monotonic() >= batch.deadline_s:
+            self._commit_reading_on(window, done)
         return Waiting.MORE
 
     def _rewind(self, window: Window) -> Waiting:
@@ -398,23 +394,42 @@ class Applier:
         batch, self._batch = self._batch, None
         if batch is None:
             return False
-        position = batch.position
+        self._commit_batch(batch)
+        self._committed(batch, done)
+        return True
+
+    def _commit_reading_on(self, window: Window, done: Done) -> None:
+        """Commit the open batch in another thread, which mostly waits for the kernel; meanwhile read what is next.
+
+        When this returns or raises the other thread is done: nothing else runs beside it.
+        """
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        committing = self._helper.submit(self._commit_batch, batch)
+        try:
+            while not committing.done() and len(self._ahead) < AHEAD_MAX and self._read_ahead(window):
+                pass
+        finally:
+            wait((committing,))
+        committing.result()
+        self._committed(batch, done)
+
+    def _commit_batch(self, batch: _Batch) -> None:
         data = batch.frames[0] if len(batch.frames) == 1 else b"".join(batch.frames)
-        last_bytes = batch.last_bytes
-        hit("update.before_commit")
         self.session.commit(
-            FrameBatch(batch.first_seqno, position.last_seqno, batch.transactions, data),
-            position,
+            FrameBatch(batch.first_seqno, batch.position.last_seqno, batch.transactions, data),
+            batch.position,
             batch.csn,
             defines=batch.defines,
-            last=read_head(data, len(data) - last_bytes),
+            last=read_head(data, len(data) - batch.last_bytes),
         )
+
+    def _committed(self, batch: _Batch, done: Done) -> None:
         self._fresh = False
         done.transactions += batch.transactions
         done.bytes += batch.bytes
         done.batches += 1
-        self._free(position.last_seqno)
-        return True
+        self._free(batch.position.last_seqno)
 
     def _free(self, last_seqno: int) -> None:
         count = 0
