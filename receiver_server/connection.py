@@ -182,7 +182,10 @@ class Connection:
         self.link.accept(trio.current_time())
         receiver.entered(self)
         instance = peer.instance.hex()
-        self.say("source introduced", instance, source=peer.name, peer_instance=instance, release=peer.release)
+        self.say(
+            "source introduced", instance, source=peer.name, peer_instance=instance, release=peer.release,
+            protocol=str(self.link.protocol),
+        )  # fmt: skip
         self.report()
         self.drive.nursery.start_soon(self._ask)
 

@@ -3,7 +3,7 @@
 The command talks over a socket in the instance's run directory, a JSON value a line:
 
     command                     receiver
-      {"from": NAME or null} ->           from whom, if it matters
+      {"format": 1, "from": NAME or null} ->     from whom, if it matters
       <- {"state": …, "done": …, "total": …, "unit": …}      several times a second while it moves, once a second anyway
       <- {"received": true}     the whole file is there; nothing is asked of the source until the command has hung up
       <- {"error": {…}}         it can not be
@@ -25,8 +25,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from replicate.errors import PeerRefusedError, ReplicateError, TryAgainError, UsageError, WrongInstanceError
-from replicate.seed_incoming import SOCKET_NAME, Incoming, IncomingFile, seed_directory
+from replicate.errors import (
+    FormatUnknownError,
+    PeerRefusedError,
+    ReplicateError,
+    TryAgainError,
+    UsageError,
+    WrongInstanceError,
+)
+from replicate.seed_incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.wire.event import (
     Closed,
     CloseReason,
@@ -137,8 +144,14 @@ class Seeds:
                 line += piece
         wish = Wish(None)
         try:
-            wish.source_name = json.loads(line)["from"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            asked = json.loads(line)
+            wish.source_name = asked["from"]
+            if (number := asked.get("format", COMMAND_FORMAT)) != COMMAND_FORMAT:
+                wish.error = FormatUnknownError(
+                    f"the seed command speaks format {number!r}, this Receiver Server {COMMAND_FORMAT}",
+                    do="It is of another release: replicate receiver stop, replicate receiver start",
+                )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             wish.error = UsageError("this is no request for a seed")
         if wish.error is None and self._wish is not None:
             wish.error = TryAgainError("another command asks for a seed already", do="Wait for it")

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from replicate.barrier import Barrier
 from replicate.database import digest as digests
@@ -30,6 +31,10 @@ TRIES_MAX = 5
 """A barrier can be outrun by the batch that was being applied when it was set: then a later number is taken."""
 
 
+DIGEST_FORMAT: Final = 1
+"""Rises when the same rows would give another digest: those of two releases say nothing about each other then."""
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceDigest:
     """The digests of an instance's regions (by name) at the transaction `seqno`. `network` is its UUID as text."""
@@ -38,6 +43,7 @@ class InstanceDigest:
     seqno: int
     regions: tuple[tuple[str, RegionDigest], ...]
     network: str
+    format: int = DIGEST_FORMAT
 
 
 @dataclass(frozen=True, slots=True)

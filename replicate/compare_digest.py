@@ -11,9 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from replicate.compare import InstanceDigest
+from replicate.compare import DIGEST_FORMAT, InstanceDigest
 from replicate.database.digest import RegionDigest, TableDigest
-from replicate.errors import UsageError, WrongNetworkError
+from replicate.errors import FormatUnknownError, UsageError, WrongNetworkError
 
 HOW = "Make it on the other host with: replicate -i INSTANCE --json digest >FILE"
 
@@ -45,9 +45,17 @@ class DigestComparison:
 
 
 def parse_digest(text: str, *, where: str) -> InstanceDigest:
-    """The digest that `replicate --json digest` has printed. UsageError, naming `where`, for anything else."""
+    """The digest that `replicate --json digest` has printed. UsageError, naming `where`, for anything else;
+    FormatUnknownError when a release made it whose digests are others."""
     try:
         made = json.loads(text)
+        number = made.get("format", DIGEST_FORMAT) if isinstance(made, dict) else DIGEST_FORMAT
+        if number != DIGEST_FORMAT:
+            raise FormatUnknownError(
+                f"the digest has format {number!r}, this release makes format {DIGEST_FORMAT}",
+                where=where,
+                do="Make both digests with one release",
+            )
         return InstanceDigest(
             str(made["instance"]),
             int(made["seqno"]),

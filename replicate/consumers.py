@@ -13,10 +13,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Final
 
-from replicate.errors import DamagedError
+from replicate.errors import DamagedError, FormatUnknownError
 from replicate.instance_file import check_name, replace_file
 from replicate.private_files import read_private
+
+FORMAT: Final = 1
+"""Of both files; one that says nothing has it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +39,38 @@ def _path(directory: Path, name: str) -> Path:
     return directory / f"{check_name(name, 'peer')}.json"
 
 
+def _packed(facts: dict[str, Any]) -> bytes:
+    return (json.dumps({"format": FORMAT, **facts}) + "\n").encode()
+
+
+def _unpacked(raw: bytes, path: Path) -> dict[str, Any]:
+    """The facts of a file. FormatUnknownError; ValueError and its kin when it makes no sense."""
+    facts = json.loads(raw)
+    if not isinstance(facts, dict):
+        raise TypeError("not an object")
+    if facts.get("format", FORMAT) != FORMAT:
+        raise FormatUnknownError(
+            f"the file has format {facts['format']!r}, this release knows {FORMAT}",
+            where=str(path),
+            do="Use the release that wrote it, or a newer one",
+        )
+    return facts
+
+
 def write_consumer(directory: Path, consumer: Consumer) -> None:
     """Store a consumer's position durably. Raises JournalIOError; the old position stands then."""
-    replace_file(_path(directory, consumer.name), (json.dumps(asdict(consumer)) + "\n").encode())
+    replace_file(_path(directory, consumer.name), _packed(asdict(consumer)))
 
 
 def read_consumer(directory: Path, name: str) -> Consumer | None:
-    """The stored position, None when there is none. DamagedError when the file makes no sense."""
+    """The stored position, None when there is none. DamagedError when the file makes no sense, FormatUnknownError."""
     path = _path(directory, name)
     try:
         raw = read_private(path)
     except FileNotFoundError:
         return None
     try:
-        facts = json.loads(raw)
+        facts = _unpacked(raw, path)
         return Consumer(
             name=check_name(facts["name"], "peer"),
             acknowledged_seqno=max(0, int(facts["acknowledged_seqno"])),
@@ -79,17 +101,18 @@ def write_hold(directory: Path, name: str, seqno: int | None) -> None:
     if seqno is None:
         _hold_path(directory, name).unlink(missing_ok=True)
     else:
-        replace_file(_hold_path(directory, name), f"{seqno}\n".encode())
+        replace_file(_hold_path(directory, name), _packed({"seqno": seqno}))
 
 
 def read_hold(directory: Path, name: str) -> int | None:
-    """Where the seed stands that is on its way to the consumer; None when there is none. DamagedError."""
+    """Where the seed stands that is on its way to the consumer; None when there is none. DamagedError,
+    FormatUnknownError."""
     path = _hold_path(directory, name)
     try:
-        return max(0, int(read_private(path)))
+        return max(0, int(_unpacked(read_private(path), path)["seqno"]))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DamagedError(
             f"the place of the seed for consumer {name} is not readable",
             where=str(path),

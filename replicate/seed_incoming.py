@@ -30,6 +30,8 @@ from replicate.wire.message import SeedRequest, SeedStart
 
 DIRECTORY: Final = "seed"
 SOCKET_NAME: Final = "receiver.socket"
+COMMAND_FORMAT: Final = 1
+"""Of what is said through the socket."""
 SYNC_BYTES: Final = 16 * MIB
 """The part is brought to the disk at least this often: what a power loss costs."""
 

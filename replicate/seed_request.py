@@ -26,7 +26,7 @@ from replicate.errors import (
 )
 from replicate.failpoint import hit
 from replicate.instance import Instance
-from replicate.seed_incoming import SOCKET_NAME, Incoming, seed_directory
+from replicate.seed_incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, seed_directory
 from replicate.seed_install import Seeded, check_secondary, install_file_locked, seed_lock
 
 SOURCE_WAIT_S: Final = 60.0
@@ -118,7 +118,7 @@ def _receiver(secondary: Instance) -> Iterator[Callable[[str | None], Iterator[d
 
 def _answers(connection: socket.socket, source_name: str | None, where: str) -> Iterator[dict[str, Any]]:
     try:
-        connection.sendall(json.dumps({"from": source_name}).encode() + b"\n")
+        connection.sendall(json.dumps({"format": COMMAND_FORMAT, "from": source_name}).encode() + b"\n")
         data = b""
         while piece := connection.recv(65536):
             data += piece

@@ -127,7 +127,8 @@ class Connection:
     def _connected(self, peer: Introduction) -> None:
         source = self.source
         instance = peer.instance.hex()
-        source.say("peer introduced", instance, peer_instance=instance, release=peer.release)
+        protocol = str(self.link.protocol)
+        source.say("peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol)
         source.tell("waiting for restart")
         try:
             source.met(peer.instance)

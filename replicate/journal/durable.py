@@ -1,6 +1,6 @@
 """The sidecar beside the journal that remembers the last durable seqno, so that damage can be told from a torn tail.
 
-    slot 0 at offset 0, slot 1 at offset 512:  "DSDU" · seqno u64 · counter u64 · boot u64 · crc32c u32     (32 bytes)
+    slot 0 at offset 0, 1 at 512:  "DSD" · format u8 · seqno u64 · counter u64 · boot u64 · crc32c u32     (32 bytes)
 
 Written after each group's fdatasync into the slot that is *not* the newer one, without an fsync: it may lag after a
 power loss, which is harmless (a lower bound), and it must not cost a second fsync for each group. `sync` at a switch
@@ -20,12 +20,13 @@ from typing import Final
 from crc32c import crc32c
 
 from replicate.boot import boot_word
-from replicate.errors import JournalDamagedError, JournalIOError, JournalMissingError
+from replicate.errors import FormatUnknownError, JournalDamagedError, JournalIOError, JournalMissingError
 from replicate.journal.segment import refuse_os_error, sync_directory, write_all
 
 SIDECAR_NAME: Final = "durable"
-_MAGIC: Final = b"DSDU"
-_SLOT: Final = struct.Struct(">4sQQQI")
+_MAGIC: Final = b"DSD"
+DURABLE_FORMAT: Final = 1
+_SLOT: Final = struct.Struct(">3sBQQQI")
 _SLOT_OFFSETS: Final = (0, 512)
 _FILE_BYTES: Final = 1024
 _COUNTER_MAX: Final = 2**63
@@ -36,18 +37,25 @@ assert _SLOT.size == 32
 
 
 def _pack(seqno: int, counter: int) -> bytes:
-    body = _SLOT.pack(_MAGIC, seqno, counter, _BOOT, 0)[:-4]
+    body = _SLOT.pack(_MAGIC, DURABLE_FORMAT, seqno, counter, _BOOT, 0)[:-4]
     return body + crc32c(body).to_bytes(4, "big")
 
 
-def _unpack(data: bytes, offset: int) -> tuple[int, int, int] | None:
-    """(counter, seqno, boot) of one slot; None when it is not whole."""
+def _unpack(data: bytes, offset: int, where: str) -> tuple[int, int, int] | None:
+    """(counter, seqno, boot) of one slot; None when it is not whole. FormatUnknownError of another format."""
     slot = data[offset : offset + _SLOT.size]
     if len(slot) < _SLOT.size:
         return None
-    magic, seqno, counter, boot, check = _SLOT.unpack(slot)
-    well = magic == _MAGIC and crc32c(slot[:-4]) == check and counter < _COUNTER_MAX
-    return (counter, seqno, boot) if well else None
+    magic, number, seqno, counter, boot, check = _SLOT.unpack(slot)
+    if magic != _MAGIC or crc32c(slot[:-4]) != check:
+        return None
+    if number != DURABLE_FORMAT:
+        raise FormatUnknownError(
+            f"the durable mark has format {number}, this release knows {DURABLE_FORMAT}",
+            where=where,
+            do="Use the release that wrote it, or a newer one",
+        )
+    return (counter, seqno, boot) if counter < _COUNTER_MAX else None
 
 
 class DurableSidecar:
@@ -112,7 +120,7 @@ class DurableSidecar:
         slots = [
             (*found, index)
             for index, offset in enumerate(_SLOT_OFFSETS)
-            if (found := _unpack(data, offset)) is not None
+            if (found := _unpack(data, offset, self.path)) is not None
         ]
         if not slots:
             raise JournalDamagedError(
@@ -123,7 +131,7 @@ class DurableSidecar:
         return max(slots)
 
     def read(self) -> int:
-        """The last durable seqno that was written. JournalDamagedError when neither slot is whole."""
+        """The last durable seqno that was written. JournalDamagedError (neither slot is whole), FormatUnknownError."""
         return self._newest()[1]
 
     def is_of_this_boot(self) -> bool:

@@ -210,7 +210,8 @@ def files() -> Made:
     yield "config", "default", default_text().encode()
     yield "config", "some", b'[journal]\ndurability = "interval"\nsegment_bytes = "8MiB"\n[source]\n'
     yield "config", "wrong", b'[journal]\ndurabilty = 1\n[[x]]\n"\\u00e9" = 1979-05-27T07:32:00Z\n'
-    consumer = {"name": "oslo", "acknowledged_seqno": 5, "uuid": "00", "acknowledged_wall_ns": 9, "needs_seed": False}
+    consumer = {"format": 1, "name": "oslo", "acknowledged_seqno": 5, "uuid": "00", "acknowledged_wall_ns": 9}
+    consumer["needs_seed"] = False
     yield "consumer", "one", json.dumps(consumer).encode()
     status = {
         "name": "update", "pid": 1, "state": "serving", "text": "applies", "started_wall_ns": 5, "changed_wall_ns": 6,
