@@ -171,7 +171,7 @@ class Capture:
     @property
     def changes(self) -> int:
         """Changes captured so far (rows, schema statements with their definitions), and rows to be looked at."""
-        return self._changes + len(self._net.touched)
+        return self._changes + self._net.pending
 
     @property
     def refusal(self) -> BaseException | None:
@@ -214,7 +214,7 @@ class Capture:
         self._blobs.clear()  # those before the mark have been told
         self._net.cut(mark.changes)
         if not failed:
-            self._net.touched.clear()
+            self._net.untouch()
         self._last = None
         if self._context.tables is not mark.context.tables:
             self._use(mark.context.tables)
@@ -244,8 +244,8 @@ class Capture:
                 after = read_row(self._connection, table, rowid)
                 self._note(table)
                 self._append(self._update_of(table, before, after))
-            if self._net.touched:
-                name = ", ".join(sorted({name for name, _ in self._net.touched}))
+            if self._net.pending:
+                name = self._net.names
                 for table, goes, image in self._net.take(self._connection, self._changes):
                     self._note(table)
                     self._append((table.delete_prefix if goes else table.insert_prefix) + self._pack(image))
@@ -352,7 +352,7 @@ class Capture:
             self._tables_of = tables
             self._tables = {**tables.tables, **_OWN}
             self.counted = tables.autoincrement
-            self.restless = tables.virtual or bool(self._blobs) or bool(self._net.touched)
+            self.restless = tables.virtual or bool(self._blobs) or self._net.pending > 0
         self._last = None
 
     # The hook. Every name that is looked up here costs a percent of all writes.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from replicate import connect
+from replicate.database import capture_spill
 from replicate.errors import NotSupportedError
 from tests.harness.differential import ROOT, Plain, Street, street
 from tests.harness.sql_calls import content
@@ -250,6 +251,7 @@ def test_calling_a_closed_connection(sides: Street) -> None:
 WRITER = """
 import sys
 from replicate import connect
+from replicate.database import capture_spill
 connection = connect(sys.argv[1], isolation_level=None)
 for text in sys.argv[2:]:
     connection.executescript(text)
@@ -432,7 +434,11 @@ CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, x UNIQUE, v AS (x) V
         ],
     ],
 )
-def test_virtual_generated_columns(plain: Plain, texts: list[str]) -> None:
+@pytest.mark.parametrize("buffered", [2, capture_spill.BUFFERED_MAX])
+def test_virtual_generated_columns(
+    plain: Plain, texts: list[str], buffered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_spill, "BUFFERED_MAX", buffered)
     with street(plain, VIRTUAL) as sides:
         play(sides, *texts)
         assert sides.refused == 0

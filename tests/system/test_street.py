@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.harness.memory import Memory
 from tests.harness.street import Street
 from tests.harness.waiting import wait_until
 
@@ -168,37 +168,6 @@ print(connection.last_seqno, flush=True)
     assert all(10 < peak < 60 for peak in peaks.values()), peaks
     street.finish([writer])
     street.prove_equal()
-
-
-class Memory(threading.Thread):
-    """The most that processes had of their own (RssAnon: neither pools nor mapped files), in MiB, from looks each
-    20 ms."""
-
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        super().__init__(daemon=True)
-        self._pids = pids
-        self._stopped = threading.Event()
-        self._peaks = dict.fromkeys(pids, 0.0)
-
-    def run(self) -> None:
-        while not self._stopped.wait(0.02):
-            for name, pid in self._pids.items():
-                self._peaks[name] = max(self._peaks[name], anonymous_mib(pid))
-
-    def stop(self) -> dict[str, float]:
-        """End the looks; the peak of each process."""
-        self._stopped.set()
-        self.join()
-        return self._peaks
-
-
-def anonymous_mib(pid: int) -> float:
-    """0.0 for a process that is gone."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("RssAnon:")), 0.0)
 
 
 def test_schema_changes_and_two_versions_of_a_table_pass_the_street(street: Street) -> None:
