@@ -82,6 +82,27 @@ find_python() {
     [ -n "$python" ]
 }
 
+# apt_install PACKAGE: as root.
+apt_install() {
+    package=$1
+    say "Installing $package (apt-get) ..."
+    install_log=$(mktemp)
+    tries=1
+    # Another apt-get may hold its lists; that lock has no time-out of its own.
+    until run_step "$install_log" apt-get -q update &&
+        run_step "$install_log" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
+            install --yes --no-install-recommends "$package"; do
+        if [ "$tries" -ge 5 ]; then
+            tail -n 20 "$install_log" >&2
+            rm -f "$install_log"
+            fail 69 "apt-get could not install $package; its last lines stand above"
+        fi
+        tries=$((tries + 1))
+        sleep 5
+    done
+    rm -f "$install_log"
+}
+
 # Root may install what is missing; anybody else is told the one command.
 install_python() {
     if ! command -v apt-get >/dev/null 2>&1 || [ -n "${PYTHON:-}" ]; then
@@ -93,23 +114,29 @@ install_python() {
         say "and then start this again."
         exit 69
     fi
-    say "Installing python3-venv (apt-get) ..."
-    install_log=$(mktemp)
-    tries=1
-    # Another apt-get may hold its lists; that lock has no time-out of its own.
-    until run_step "$install_log" apt-get -q update &&
-        run_step "$install_log" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
-            install --yes --no-install-recommends python3-venv; do
-        if [ "$tries" -ge 5 ]; then
-            tail -n 20 "$install_log" >&2
-            rm -f "$install_log"
-            fail 69 "apt-get could not install python3-venv; its last lines stand above"
-        fi
-        tries=$((tries + 1))
-        sleep 5
-    done
-    rm -f "$install_log"
+    apt_install python3-venv
     find_python || fail 69 "Python $PYTHON_NEEDED or newer is needed; this machine offers $(python3 --version 2>&1)"
+}
+
+# The same rule as Spark's own: JAVA_HOME, if it is set, else the search path.
+find_java() {
+    if [ -n "${JAVA_HOME:-}" ]; then
+        [ -x "$JAVA_HOME/bin/java" ]
+    else
+        command -v java >/dev/null 2>&1
+    fi
+}
+
+# Only the tests need it, for archive and replay by Spark.
+install_java() {
+    if [ "$(id -u)" != 0 ] || [ -n "${JAVA_HOME:-}" ] || ! command -v apt-get >/dev/null 2>&1; then
+        say "deploy/${0##*/}: the tests of Spark need Java 17 or newer${JAVA_HOME:+ (JAVA_HOME=$JAVA_HOME has none)}. As root, run"
+        say "    apt-get update && apt-get install --yes openjdk-17-jre-headless"
+        say "and then start this again."
+        exit 69
+    fi
+    apt_install openjdk-17-jre-headless
+    find_java || fail 69 "Java 17 or newer is needed, and is not found after its installation"
 }
 
 # Makes the directory ours if it is new or empty; refuses one that holds something else.
@@ -192,6 +219,7 @@ set_up_environment() {
 
     # Before a directory is made: a machine that lacks Python is left as it was.
     [ -x "$environment/bin/python" ] || find_python || install_python
+    [ "$extra" != test ] || find_java || install_java
     claim_directory
     lock_environment -s
     if is_complete "$extra"; then
@@ -213,9 +241,9 @@ set_up_environment() {
 install_package() {
     if [ "$extra" != test ]; then
         install_with "" || show_failure "pip could not install"
-    elif ! install_with "[test,fuzz]"; then
+    elif ! install_with "[test,spark,fuzz]"; then
         say "The fuzzer (the extra fuzz) does not install here; trying without: its tests will be skipped."
-        install_with "[test]" || show_failure "pip could not install"
+        install_with "[test,spark]" || show_failure "pip could not install"
     fi
 }
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from replicate.cli.common import Verb, emit, open_instance
+from replicate.errors import UsageError
 
 if TYPE_CHECKING:
+    from replicate.instance import Instance
     from update_process.replay.apply import Told
     from update_process.replay.run import Engine, Summary
 
@@ -46,17 +50,30 @@ class Bound(click.ParamType[int]):
 )
 @click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help="Where to end [latest].")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", help="Who collapses it [local].")
+@click.option("--archive", metavar="URI", help="With --engine spark: read from this archive what is in it.")
+@click.option("--master", metavar="URL", help="With --engine spark: the Spark master [local[*]].")
 @click.option("--verify-before", is_flag=True, help="Compare rows that end as they began, too.")
 @click.option("--dry-run", is_flag=True, help="Read, verify and collapse; change nothing.")
-def replay(journals: tuple[Path, ...], last_seqno: int, engine: str, verify_before: bool, dry_run: bool) -> None:
+def replay(
+    journals: tuple[Path, ...],
+    last_seqno: int,
+    engine: str,
+    archive: str | None,
+    master: str | None,
+    verify_before: bool,
+    dry_run: bool,
+) -> None:
     """Apply a backlog in bulk: the net change of journal files, with this secondary's daemons stopped."""
     from update_process.replay.command import replay as replay_into
 
+    if engine != "spark" and (archive or master):
+        raise UsageError("--archive and --master are Spark's", do="Add --engine spark")
     opened = open_instance()
-    with _engine(engine, journals) as chosen:
+    paths = [path.absolute() for path in journals]
+    with _engine(engine, opened, paths, archive, master, verify_before) as chosen:
         done = replay_into(
             opened,
-            [path.absolute() for path in journals],
+            paths,
             last_seqno=last_seqno or None,
             engine=chosen,
             verify=verify_before,
@@ -66,21 +83,20 @@ def replay(journals: tuple[Path, ...], last_seqno: int, engine: str, verify_befo
     emit(done, _lines(done))
 
 
-def _engine(name: str, journals: tuple[Path, ...]) -> _Local:
-    del name, journals
-    return _Local()
-
-
-class _Local:
-    """The engine of this process, as a context."""
-
-    def __enter__(self) -> Engine:
+@contextmanager
+def _engine(
+    name: str, opened: Instance, paths: list[Path], archive: str | None, master: str | None, verify: bool
+) -> Iterator[Engine]:
+    """The engine, and what it needs, for the time of the replay."""
+    if name == "local":
         from update_process.replay.run import local_engine
 
-        return local_engine
+        yield local_engine
+        return
+    from update_process.replay.command import spark_engine
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    with spark_engine(opened, paths, archive_uri=archive, master=master, verify=verify) as engine:
+        yield engine
 
 
 def _lines(done: Summary) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from replicate import __version__
+from replicate.cli.archive import archive
 from replicate.cli.certificate import certificate
 from replicate.cli.common import Noun
 from replicate.cli.compare import compare, digest
@@ -33,6 +34,6 @@ def root() -> None:
 
 for _verb in (
     instance, region, peer, source, receiver, update, seed, status, wait, digest, compare, journal, config, certificate,
-    replay,
+    archive, replay,
 ):  # fmt: skip
     root.add_command(_verb)

@@ -325,7 +325,9 @@ class RowApplier:
         check_definition(self._connection, definition, seqno=self.seqno)
         rowid = row_statements.local_rowid_name(self._connection, definition)
         found = row_statements.read_image(self._connection, definition, rowid, definition.key, key)
-        if found is not None and tuple(found[ordinal] for ordinal in definition.key) == key:
+        # The table may take other values for the same key: 1 and 1.0, or 'a' and 'A' under a collation.
+        here = None if found is None else tuple(found[ordinal] for ordinal in definition.key)
+        if here == key and list(map(type, here)) == list(map(type, key)):
             columns = (("rowid",) if definition.rowid else ()) + tuple(column.name for column in definition.columns)
             raise self._error(definition, _INSERT, "the row exists already", columns, key, None, found, None)
 

@@ -106,7 +106,7 @@ def test_the_tests_need_more_than_the_demonstration_but_not_the_other_way_round(
     machine.run("run")
     calls = machine.calls.read_text().splitlines()
     assert machine.called() == ["venv", "install", "install"]
-    assert calls[-1].endswith("[test,fuzz]")
+    assert calls[-1].endswith("[test,spark,fuzz]")
 
 
 def test_without_the_fuzzer_the_tests_can_be_run_all_the_same(machine: Machine) -> None:
@@ -115,9 +115,30 @@ def test_without_the_fuzzer_the_tests_can_be_run_all_the_same(machine: Machine) 
     assert code == 0, said
     assert "The fuzzer (the extra fuzz) does not install here" in said
     assert machine.called() == ["venv", "install", "install"]
-    assert machine.calls.read_text().splitlines()[-1].endswith("[test]")
+    assert machine.calls.read_text().splitlines()[-1].endswith("[test,spark]")
     assert machine.run("test")[0] == 0
     assert machine.called() == ["venv", "install", "install"]
+
+
+def test_the_tests_need_java_and_say_how_to_get_it(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretended = tmp_path / "bin"
+    pretended.mkdir()
+    (pretended / "id").write_text("#!/bin/sh\necho 1000\n")
+    (pretended / "id").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{pretended}:{os.environ['PATH']}")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
+    code, said = machine.run("test")
+    assert code == 69
+    assert "apt-get install --yes openjdk-17-jre-headless" in said
+    assert not machine.environment.exists()
+    assert machine.run("run")[0] == 0  # the demonstration needs none
+
+    (tmp_path / "no java" / "bin").mkdir(parents=True)
+    (tmp_path / "no java" / "bin" / "java").write_text("")
+    (tmp_path / "no java" / "bin" / "java").chmod(0o755)
+    assert machine.run("test")[0] == 0
 
 
 def test_a_changed_project_file_is_installed_anew_into_the_same_environment(machine: Machine) -> None:

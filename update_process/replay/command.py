@@ -8,20 +8,24 @@ Refuses to know: the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from replicate.apply_session import ApplySession, open_apply_session
 from replicate.daemon_files import DaemonFiles
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError
 from replicate.instance import Instance
+from replicate.journal.chain import Chain
 from replicate.opening import close_door, require_seeded
 from replicate.seed_install import seed_lock
 from update_process.replay.apply import Told
-from update_process.replay.journals import Journals
+from update_process.replay.journals import Journals, journal_directory
 from update_process.replay.run import Engine, Replay, Summary, local_engine, silent
+
+if TYPE_CHECKING:
+    from update_process.replay.archive import Archived
 
 DAEMONS: Final = (("update", "Update Process"), ("receiver", "Receiver Server"))
 
@@ -107,3 +111,50 @@ def apply_session(instance: Instance) -> Iterator[ApplySession]:
             yield session
     finally:
         close_door(session.door)
+
+
+@contextmanager
+def spark_engine(
+    instance: Instance,
+    paths: Sequence[Path],
+    *,
+    archive_uri: str | None = None,
+    master: str | None = None,
+    verify: bool = False,
+) -> Iterator[Engine]:
+    """Spark's engine, its session and stage (below the instance's directory) while it lasts.
+
+    PrerequisiteMissingError (no Java, no Spark), WrongNetworkError, and what the archive's manifests raise.
+    """
+    journals = Journals(paths, instance.content.network)
+    with _spark_session(master) as spark:
+        from update_process.replay.archive import Archive
+        from update_process.replay.spark_net import SparkEngine
+
+        archive = None if archive_uri is None else Archive(spark, archive_uri)
+        with closing(SparkEngine(spark, journals, instance.path, archive=archive, verify=verify)) as engine:
+            yield engine
+
+
+def archive_journal(
+    path: Path, uri: str, *, master: str | None = None, verify: bool = False, told: Callable[[str], None]
+) -> Archived:
+    """Archive the sealed segments of the journal (or instance) at `path`. What `Archive.add` and `verify` raise."""
+    chain = Chain(journal_directory(path))
+    with _spark_session(master) as spark:
+        from update_process.replay.archive import Archive
+
+        archive = Archive(spark, uri)
+        done = archive.add(chain, told=lambda one: told(f"archived {one.first_seqno} to {one.last_seqno}"))
+        if verify:
+            archive.verify()
+        return done
+
+
+@contextmanager
+def _spark_session(master: str | None) -> Iterator[Any]:
+    from update_process.replay import spark_session
+
+    spark_session.require_java()
+    with spark_session.session(master) as spark:
+        yield spark

@@ -65,6 +65,15 @@ class Journals:
                     yield found
                 next_seqno = reader.next_seqno
 
+    def spans(self, first_seqno: int, last_seqno: int) -> list[tuple[Path, int, int]]:
+        """Which directory holds what of a range, in order. Raises as `read`."""
+        found = []
+        while first_seqno <= last_seqno:
+            chain, bound = self._holding(first_seqno, last_seqno)
+            found.append((Path(chain.directory), first_seqno, bound))
+            first_seqno = bound + 1
+        return found
+
     def _holding(self, seqno: int, last_seqno: int) -> tuple[Chain, int]:
         """The chain that holds `seqno` and goes furthest, and how far."""
         best: tuple[Chain, int] | None = None

@@ -1,0 +1,156 @@
+"""The net change of a piece, found by Spark: the engine for backlogs that would not fit into this process.
+
+In two phases, all in the JVM. First the lowest and the highest place of each (table, key), without images; then the
+images of just these places, by semi-join. Images that travelled through the aggregation would cost three times as much.
+What is archived comes from Parquet; what is not yet is read from segments, once, into the stage.
+
+Guarantees: what `rows` gives is what NetChange would give for the same transactions, rows without effect left out
+unless `verify`. It is staged in files, so that memory does not bound the number of rows. The stage goes with `close`.
+Refuses to know: whether histories contradict themselves (chain hashes have proven whose they are); applying.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from replicate.errors import WrongNetworkError
+from replicate.transaction import TableDefinition
+from update_process.replay.archive import Archive, Range
+from update_process.replay.blocks import unpack_image
+from update_process.replay.journals import Journals
+from update_process.replay.net import NetRow, NetSequence
+from update_process.replay.source import NAME
+
+BATCH_ROWS: Final = 16 * 1024
+PLACES: Final = 65_536
+"""More than one ordinary transaction has: seqno times this plus place orders all changes of a piece."""
+_NEEDED: Final = ("seqno", "place", "table_id", "op", "key", "before", "after")
+_OPS: Final = ("insert", "update", "delete", "sequence")
+
+
+class SparkEngine:
+    """Makes the Net of each piece of one replay."""
+
+    def __init__(
+        self, spark: Any, journals: Journals, stage: Path, *, archive: Archive | None = None, verify: bool = False
+    ) -> None:
+        """`stage`: where a temporary directory is made. WrongNetworkError, and what `Archive.ranges` raises."""
+        self.spark = spark
+        self.verify = verify
+        self._journals = journals
+        self._archive = archive
+        self._ranges: list[Range] = archive.ranges() if archive is not None else []
+        for one in self._ranges[:1]:
+            ours = {chain.segment(chain.oldest_seqno()).header.network.hex() for chain in journals.chains}
+            if ours != {one.network}:
+                raise WrongNetworkError(
+                    f"the archive is of network {one.network}", where=archive.uri if archive else ""
+                )
+        self.stage = Path(tempfile.mkdtemp(prefix="replay-", dir=stage))
+
+    def __call__(self, definition_of: Callable[[int], TableDefinition], first_seqno: int) -> SparkNet:
+        return SparkNet(self, first_seqno)
+
+    def close(self) -> None:
+        """Remove the stage."""
+        shutil.rmtree(self.stage, ignore_errors=True)
+
+    def changes(self, first: int, last: int) -> Any:
+        """A DataFrame of the row changes from `first` to `last`, from the archive as far as it reaches."""
+        from pyspark.sql import functions as f
+
+        wanted = [one for one in self._ranges if one.last_seqno >= first and one.first_seqno <= last]
+        parts = []
+        if wanted and wanted[0].first_seqno <= first:
+            assert self._archive is not None
+            parts.append(self._archive.rows("changes", wanted).select(*_NEEDED))
+            rest = wanted[-1].last_seqno + 1
+        else:
+            rest = first
+        for directory, low, high in self._journals.spans(rest, last):
+            raw = self.spark.read.format(NAME).option("path", str(directory)).option("first", low).option("last", high)
+            path = str(self.stage / f"raw-{low}-{high}")
+            raw.load().select(*_NEEDED).write.mode("overwrite").parquet(f"file://{path}")
+            parts.append(self.spark.read.parquet(f"file://{path}"))
+        rows = parts[0]
+        for part in parts[1:]:
+            rows = rows.unionByName(part)
+        rows = rows.where(f.col("seqno").between(first, last) & f.col("op").isin(*_OPS))
+        return rows.withColumn("at", f.col("seqno") * PLACES + f.col("place"))
+
+
+class SparkNet:
+    """The net change of one piece."""
+
+    key_count = 0
+    """It is not known before the end; pieces are bounded by their bytes."""
+
+    def __init__(self, engine: SparkEngine, first_seqno: int) -> None:
+        self._engine = engine
+        self._first_seqno = self._last_seqno = first_seqno
+        self._staged: Path | None = None
+
+    def fold(self, bodies: Sequence[Sequence[Any]]) -> None:
+        """Note how far the piece goes."""
+        self._last_seqno = bodies[-1][1]
+
+    def rows(self) -> Iterator[NetRow]:
+        """The net change of each row, from the stage."""
+        for table_id, key, before, after, seqno in self._staged_rows("key <> ''"):
+            passed = unpack_image(key) if before is None and after is None else None
+            yield NetRow(
+                table_id,
+                None if before is None else unpack_image(before),
+                None if after is None else unpack_image(after),
+                seqno,
+                passed,
+            )
+
+    def sequences(self) -> Iterable[NetSequence]:
+        """The counters that moved."""
+        for table_id, _, before, after, _ in self._staged_rows("key = ''"):
+            yield NetSequence(table_id, _counter(before), _counter(after))
+
+    def _staged_rows(self, which: str) -> Iterator[tuple[Any, ...]]:
+        if self._staged is None:
+            self._staged = self._stage()
+        folder = self._staged / ("sequences" if which == "key = ''" else "rows")
+        for path in sorted(folder.glob("*.parquet")):
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=["table_id", "key", "before", "after", "seqno"]):
+                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def _stage(self) -> Path:
+        from pyspark.sql import functions as f
+
+        engine = self._engine
+        rows = engine.changes(self._first_seqno, self._last_seqno)
+        ends = rows.groupBy("table_id", "key").agg(f.min("at").alias("low"), f.max("at").alias("high")).persist()
+        try:
+            first = rows.join(ends.select(f.col("low").alias("at")), "at", "left_semi").select(
+                "table_id", "key", "before", "seqno"
+            )
+            last = rows.join(ends.select(f.col("high").alias("at")), "at", "left_semi").select(
+                "table_id", "key", "after"
+            )
+            net = first.join(last, ["table_id", "key"])
+            folder = engine.stage / f"net-{self._first_seqno}"
+            counters = f.length("key") == 0
+            effect = ~f.col("before").eqNullSafe(f.col("after"))
+            kept = net.where(~counters) if engine.verify else net.where(~counters & effect)
+            kept.write.mode("overwrite").parquet(f"file://{folder}/rows")
+            net.where(counters).coalesce(1).write.mode("overwrite").parquet(f"file://{folder}/sequences")
+        finally:
+            ends.unpersist()
+        return folder
+
+
+def _counter(packed: bytes | None) -> int | None:
+    made: Any = None if packed is None else unpack_image(packed)
+    return made if isinstance(made, int) else None
