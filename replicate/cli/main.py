@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 INTERRUPTED = 130
+COMPLETION = "_REPLICATE_COMPLETE"
+"""A shell asks for its script (`bash_source`), and later for words, in this variable: click's own way."""
 OURS = ("replicate", "source_server", "receiver_server", "update_process")
 
 
@@ -64,6 +66,10 @@ def _run(arguments: list[str]) -> int:
 
         from replicate.cli.root import root
 
+        if instruction := os.environ.get(COMPLETION):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(root, {}, "replicate", COMPLETION, instruction)
         try:
             # Not root.main(): that would end the process itself, with 1, when the reader has gone away.
             with root.make_context("replicate", list(arguments)) as context:

@@ -175,6 +175,15 @@ def test_the_other_package_over_ours_is_noticed(tmp_path: Path) -> None:
     assert "overwritten replicate/__init__.py" in done.stderr
 
 
+def test_a_shell_completes_verbs(tmp_path: Path) -> None:
+    words = {"COMP_WORDS": "replicate journal ver", "COMP_CWORD": "2"}
+    done = command(home=tmp_path, _REPLICATE_COMPLETE="bash_complete", **words)
+    assert (done.returncode, done.stdout) == (0, "plain,verify\n"), done.stderr
+    script = command(home=tmp_path, _REPLICATE_COMPLETE="zsh_source")
+    assert script.returncode == 0
+    assert "compdef" in script.stdout
+
+
 def test_importing_the_package_is_cheap() -> None:
     code = "import sys, replicate; print(replicate.__dualsite__, sorted({'apsw', 'trio', 'click'} & set(sys.modules)))"
     done = subprocess.run(
