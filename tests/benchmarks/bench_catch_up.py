@@ -12,6 +12,10 @@ Prints one JSON line for each kind: transactions a second (rows, for `ten` and `
 from the first one applied and from the moment `source start` was called (which includes the start of two Python
 processes); CPU microseconds a transaction of each daemon (the source's own start included); resident memory of each
 beyond the mapped pools. Nothing is asserted.
+
+`--peers postgresql` measures logical replication of PostgreSQL (peer_postgresql.py) in the same run, in turns with
+ours, for the kinds insert, update and one; its figure begins when the subscription is enabled, and is compared with
+our `from_start`.
 """
 
 from __future__ import annotations
@@ -32,10 +36,12 @@ import replicate
 from replicate.errors import NotFoundError, TryAgainError
 from replicate.instance import Instance
 from replicate.pool.receive_pool import ReceivePool
+from tests.benchmarks import peer_postgresql
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, cost_of, machine, make_database, value, wait_for
 
 KINDS: Final = ("insert", "update", "mixed", "ten", "one")
 VALUE_BYTES: Final = 100
+PEER_KINDS: Final = ("insert", "update", "one")
 DAEMONS: Final = ("source", "receiver", "update")
 WATCH_S: Final = 0.02
 """How often the daemons' memory is looked at."""
@@ -177,17 +183,27 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
             last_seqno = write(bench.primary, kind, count)
             wrote_s = time.perf_counter() - begun
             found: dict[Path, list[dict[str, Any]]] = {code: [] for code in codes}
+            peers: list[float] = []
             for place, secondary in enumerate(secondaries):
                 bench.code = codes[place % len(codes)]
                 found[bench.code].append(catch_up(bench, secondary, last_seqno, count))
+                if "postgresql" in arguments.peers and kind in PEER_KINDS and place % len(codes) == 0:
+                    peers.append(peer_postgresql.catch_up(kind, count, VALUE_BYTES)["from_start"])
                 if arguments.compare:
                     bench.run("-i", bench.primary, "compare", "--with", secondary)
         finally:
             bench.close()
     figure = {commit_of(code): middle(rounds) for code, rounds in found.items()}
+    compared: dict[str, Any] = {}
+    if peers:
+        ours = figure[commit_of(codes[0])]["from_start"]
+        theirs = statistics.median(peers)
+        compared = {"postgresql": {"from_start": int(theirs), "all": [int(one) for one in peers]}}
+        compared |= {"ratio_to_postgresql": round(ours / theirs, 2), "postgresql_settings": peer_postgresql.SETTINGS}
     return {
         "benchmark": "catch_up",
         "kind": kind,
+        **compared,
         "unit": "rows/s" if kind in ("ten", "one") else "transactions/s",
         "figure": figure,
         "count": count,
@@ -206,6 +222,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each checkout")
     parser.add_argument("--against", type=Path, help="another checkout, whose daemons are measured in turns with ours")
     parser.add_argument("--only-against", action="store_true", help="measure that one only")
+    parser.add_argument("--peers", nargs="*", choices=("postgresql",), default=[], help="measure these too, in turns")
     parser.add_argument("--settings", default="", help="replicate.toml of the secondaries")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     parser.add_argument("--compare", action="store_true", help="after each round, compare the two databases")

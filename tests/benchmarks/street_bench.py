@@ -56,6 +56,7 @@ class Bench:
         self._memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="replicate-bench-")
         os.environ["REPLICATE_SHM_DIR"] = self._memory.name  # for the writer in this process, and for the daemons
         self._network = ""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `close` is come to
 
     def run(self, *arguments: str | Path) -> str:
         """Run `replicate` with these arguments; its output. RuntimeError with its words when it fails."""
