@@ -21,6 +21,7 @@ from receiver_server.position import Parts, Reference
 from replicate.authenticate import Authenticated
 from replicate.drive import Drive
 from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
+from replicate.failpoint import hit
 from replicate.introduce import introduction
 from replicate.journal.record import check_frame
 from replicate.limits import BATCH_BYTES_MAX
@@ -222,6 +223,7 @@ class Connection:
         receiver, parts = self.receiver, found.parts
         receiver.known(found)
         self.report()
+        hit("receiver.before_restart")
         self.link.send_restart(
             found.position.last_seqno + 1,
             found.position.vector,
@@ -283,6 +285,7 @@ class Connection:
         moved = False
         while waiting:
             record = waiting[0]
+            hit("receiver.before_offer")
             if not pool.offer(record.data, record.first_seqno, record.last_seqno, record.count, record.kind):
                 break
             waiting.popleft()
@@ -293,6 +296,7 @@ class Connection:
                 receiver.received(record.last_seqno, record.count if is_whole else 0, len(record.data), record.parts)
         if moved:
             receiver.doorbells.ring(pool, UPDATE_SLOT)
+            hit("receiver.rung")
         if waiting:
             self._is_waiting.set()
         self.report()

@@ -54,7 +54,7 @@ APPENDS: Final = 0
 ADOPTS: Final = 1
 """INTENT_KIND: a large transaction is appended by renaming its segment into the chain."""
 SWITCHES: Final = 2
-"""INTENT_KIND: the new segment that begins with INTENT_SEQNO is there, and the words are being turned to it."""
+"""INTENT_KIND: the segment that begins with INTENT_SEQNO is being made; once it is there, the words turn to it."""
 CSN_COUNTER_BITS: Final = 12
 """A csn is microseconds of wall time, shifted by this: 4096 changes a microsecond before it runs ahead of the
 clock."""
@@ -398,7 +398,10 @@ class Door:
             mend_taken(self, first, regions)
             return
         if words[word.INTENT_KIND] == SWITCHES:
-            self._newest.use(self.chain.open(first, writable=True))
+            # It must be used once it is there: a smaller frame would still fit the old one, and the chain would break.
+            if os.path.lexists(self.chain.path_of(first)):
+                sync_directory(self._directory)
+                self._newest.use(self.chain.open(first, writable=True))
             words[word.INTENT_SEQNO] = 0
             return
         if words[word.INTENT_KIND] == ADOPTS:
@@ -461,20 +464,19 @@ class Door:
         catalogue = self._catalogue_at_end()
         self.durability.sync_to_end()
         header = self._newest.next_header(first_seqno)
-        hit("switch.before_create")
-        try:
-            # One that a writer made and was killed before using it holds nothing: we are the first to number this.
-            segment = self._create_segment(header, catalogue)
-        except DiskFullError:
-            raise
-        except JournalIOError as error:
-            self.poison(error)  # whether it has its name on the disk is not known, and asking again does not tell
-            raise
-        hit("switch.after_create")
         words = self.words
         words[word.INTENT_KIND] = SWITCHES
         words[word.INTENT_REGIONS] = 0
         words[word.INTENT_SEQNO] = first_seqno
+        hit("switch.before_create")
+        try:
+            segment = self._create_segment(header, catalogue)
+        except JournalIOError as error:
+            words[word.INTENT_SEQNO] = 0  # nothing is appended
+            if not isinstance(error, DiskFullError):
+                self.poison(error)  # whether it has its name on the disk is not known, and asking again does not tell
+            raise
+        hit("switch.after_create")
         self._newest.use(segment)
         words[word.INTENT_SEQNO] = 0
         self.has_switched = True

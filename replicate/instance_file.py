@@ -27,6 +27,7 @@ from replicate.errors import (
     PermissionRefusedError,
     UsageError,
 )
+from replicate.failpoint import hit
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, REGIONS_MAX
 from replicate.vector import Origin
 
@@ -195,7 +196,9 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+        hit("replace.before_rename")
         os.rename(aside, path)
+        hit("replace.renamed")
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)

@@ -19,6 +19,7 @@ import trio
 from replicate.authenticate import Authenticated
 from replicate.drive import Drive
 from replicate.errors import DamagedError, JournalIOError, JournalMissingError, PoolReplacedError, ReplicateError
+from replicate.failpoint import hit
 from replicate.introduce import introduction
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch
@@ -147,6 +148,7 @@ class Connection:
         if self.drive.closed is not None:
             return
         await source.begins_at(agreed.from_seqno)
+        hit("source.begun")
         if self.drive.closed is not None:
             return
         self._report_progress()
@@ -187,6 +189,7 @@ class Connection:
         except trio.WouldBlock:
             return
         link, statistics = self.link, self.source.statistics
+        hit("source.before_send")
         try:
             if isinstance(item, FrameBatch):
                 link.send_batch(item)
@@ -200,6 +203,7 @@ class Connection:
         except DamagedError as error:  # GapError: nothing of it has left
             self.drive.take(link.refuse(error))
         self.source.last_sent_seqno = link.last_sent_seqno
+        hit("source.sent")
 
     # Fetching.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from replicate.errors import JournalDamagedError, JournalMissingError
+from replicate.failpoint import hit
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
@@ -316,6 +317,7 @@ class Chain:
                 pass  # another process was quicker
             except OSError as error:
                 refuse_os_error(error, "pruning the journal failed", path)
+            hit("prune.unlinked")
             sync_directory(self.directory)
             removed.append(segment_name(first_seqno))
         kept = self.size_bytes()

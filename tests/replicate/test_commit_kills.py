@@ -139,6 +139,23 @@ def test_fault_36_killed_in_a_segment_switch(tmp_path: Path, step: str, reboot: 
     assert 2 in found.rows["main"]
 
 
+@pytest.mark.parametrize("step", ["switch.before_create", "switch.after_create", "switch.between_words"])
+def test_fault_36_what_follows_a_killed_switch_would_still_fit_the_old_segment(tmp_path: Path, step: str) -> None:
+    """The frame that asked for a new segment dies with its writer; smaller ones must not go on in the old one beside a
+    segment that is there already: the chain would be broken for good at the next switch."""
+    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20, durability="off")
+    with Writer(instance) as live, Writer(instance, f"{step}:1:kill") as dying:
+        live.ask("many", "main", 1, 11, 90_000)
+        assert dying.ask("many", "main", 1000, 5, 200_000) is None
+        assert dying.died()
+        live.ask("insert", "main", 2000)
+        live.ask("many", "main", 3000, 12, 90_000)
+    lose_pool(instance)
+    with session_of(instance) as session:
+        insert(session, 4000)
+    assert {2000, 3011, 4000} <= check(instance).rows["main"].keys()
+
+
 @pytest.mark.parametrize("step", ["adopt.before_rename", "adopt.after_rename", "commit.after_commit"])
 @pytest.mark.parametrize("reboot", [False, True])
 def test_fault_6_killed_around_the_adoption_of_a_large_transaction(tmp_path: Path, step: str, reboot: bool) -> None:
