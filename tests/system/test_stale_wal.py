@@ -1,0 +1,81 @@
+"""A database put back from a copy while the `-wal` and `-shm` of the lost one still lie beside it.
+
+Fault 48 of the project's catalogue. SQLite takes whatever `-wal` it finds: README says to remove both first. Then an
+old copy is refused by name; where somebody has not, `compare` finds what SQLite has mixed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.street import Street
+
+pytestmark = pytest.mark.slow
+
+KILLED = """
+import os, signal, sys, replicate
+connection = replicate.connect(sys.argv[1])
+with connection:
+    connection.execute("INSERT INTO loose VALUES ('third', 3)")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Iterator[Street]:
+    made = Street(tmp_path).build()
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+def put_back(street: Street) -> None:
+    """Three transactions; the database goes back to the first, and the `-wal` holds the third alone."""
+    rows = ", ".join(f"('row {number}', zeroblob(300))" for number in range(300))
+    street.write(f"INSERT INTO loose VALUES {rows}")
+    old = street.directory / "old.db"
+    shutil.copyfile(street.database, old)  # nobody has it open, so all of it is in this one file
+    street.write("UPDATE loose SET b = 'second' WHERE rowid < 200")
+    killed = street.python(KILLED, str(street.primary))
+    killed.communicate(timeout=60)
+    assert Path(f"{street.database}-wal").stat().st_size > 0
+    with street.database.open("r+b") as file:
+        file.truncate(0)
+        file.write(old.read_bytes())
+
+
+def attempt(street: Street) -> tuple[int, str]:
+    program = """
+import sys, replicate
+connection = replicate.connect(sys.argv[1])
+with connection:
+    connection.execute("INSERT INTO loose VALUES ('fourth', 4)")
+connection.close()
+"""
+    process = street.python(program, str(street.primary))
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def test_fault_48_an_old_copy_put_back_as_readme_says_is_refused_by_name(street: Street) -> None:
+    put_back(street)
+    for ending in ("-wal", "-shm"):
+        Path(f"{street.database}{ending}").unlink()
+    code, errors = attempt(street)
+    assert code
+    assert "REGION_REPLACED" in errors
+    assert "old copy" in errors
+    assert street.on(street.primary, "status", check=False).returncode == 1
+
+
+def test_fault_48_what_sqlite_has_mixed_is_found_by_compare(street: Street) -> None:
+    put_back(street)
+    attempt(street)
+    done = street.on(street.secondary, "compare", "--with", street.primary, check=False)
+    assert done.returncode == 1
+    assert "loose" in done.stdout
