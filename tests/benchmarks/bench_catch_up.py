@@ -191,6 +191,9 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
                     peers.append(peer_postgresql.catch_up(kind, count, VALUE_BYTES)["from_start"])
                 if arguments.compare:
                     bench.run("-i", bench.primary, "compare", "--with", secondary)
+        except BaseException:
+            print(bench.complaints(), file=sys.stderr)
+            raise
         finally:
             bench.close()
     figure = {commit_of(code): middle(rounds) for code, rounds in found.items()}

@@ -117,6 +117,15 @@ class Bench:
         """The process of a daemon that runs."""
         return int(self.status_file(instance, daemon)["pid"])
 
+    def complaints(self) -> str:
+        """What the daemons have logged as warnings and errors: why a benchmark failed."""
+        lines = []
+        for file in sorted(self.directory.glob("*/log/*.log")):
+            for line in file.read_text().splitlines():
+                if json.loads(line).get("level") in ("warning", "error", "critical"):
+                    lines.append(f"{file.parent.parent.name}/{file.name}: {line}")
+        return "\n".join(lines)
+
     def close(self) -> None:
         """End every daemon that still runs."""
         for file in self.directory.glob("*/run/*.status.json"):
