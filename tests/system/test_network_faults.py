@@ -1,0 +1,154 @@
+"""The network fails between real daemons: parted, one way only, gone without a word, cut, slow, in single bytes.
+
+Faults 51 to 57 and 62 of the project's catalogue. After each both databases are equal row by row, nothing has come
+twice, and no operator had to do anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.bad_street import DEAD_AFTER_S, NOTICED_WITHIN_S, BadStreet, bad_street
+from tests.harness.memory import Memory, anonymous_mib
+from tests.harness.street import is_alive
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def one_street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadStreet]:
+    with bad_street(tmp_path_factory.mktemp("street")) as made:
+        yield made
+
+
+@pytest.fixture
+def street(one_street: BadStreet) -> BadStreet:
+    one_street.begin()
+    return one_street
+
+
+def both_end(street: BadStreet, within_s: float = NOTICED_WITHIN_S) -> None:
+    """Each side has noticed by itself that its connection is no more."""
+    began = time.monotonic()
+    for side in (street.primary, street.secondary):
+        wait_until(
+            lambda side=side: street.ends(side),  # type: ignore[misc]
+            timeout_s=within_s - (time.monotonic() - began),
+            what=f"{side.name} notices",
+        )
+
+
+def test_fault_51_a_full_partition_hurts_no_writer_and_is_caught_up_from_files(street: BadStreet) -> None:
+    files, tried = street.source()["transactions_from_files"], street.network.tried
+    street.network.part()
+    street.insert(100, 20_000)  # twice what the journal pool holds, and commits wait for nobody
+    both_end(street)
+    wait_until(lambda: street.network.tried >= tried + 2, what="tries again and again")
+    street.network.forget()
+    street.network.heal()
+    last = street.prove_equal()
+    wait_until(lambda: street.source()["last_applied_seqno"] == last, what="backlog 0")
+    assert street.source()["transactions_from_files"] > files
+    assert street.duplicates() == 0
+
+
+@pytest.mark.parametrize("deaf", ["receiver", "source"])
+def test_fault_52_a_one_way_line_is_noticed_on_both_sides_in_time(deaf: str, street: BadStreet) -> None:
+    street.insert(5)
+    street.network.part(there=deaf == "receiver", back=deaf == "source")
+    street.insert(5)
+    both_end(street)
+    hears = street.primary if deaf == "source" else street.secondary
+    assert "silent" in street.ends(hears)[0]
+    street.network.heal()
+    street.prove_equal()
+    assert street.duplicates() == 0
+
+
+def test_fault_53_a_peer_that_lost_power_is_dead_within_the_heartbeat_limit(street: BadStreet) -> None:
+    """No FIN, no RST, and TCP at either end waits on."""
+    street.insert(5)
+    street.network.forget()
+    street.insert(5)
+    both_end(street)
+    for side in (street.primary, street.secondary):
+        assert "has been silent for" in street.ends(side)[0]
+    street.prove_equal()
+    assert street.new_lines() >= 2
+    assert street.duplicates() == 0
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["fault_54_rst", "fault_55_fin"])
+def test_cut_in_the_middle_of_a_frame_it_goes_on_where_it_was(reset: bool, street: BadStreet) -> None:
+    """Half a frame is dropped: nothing of it is applied, nothing comes twice, and the rest comes by itself."""
+    street.insert(20)
+    for _ in range(3):
+        done = street.network.cut_next(reset=reset)
+        street.insert(30, 400)
+        assert done.wait(10), "the connection is cut in mid-stream"
+        street.wait_for_stream()
+    street.prove_equal()
+    assert street.new_lines() >= 4
+    assert any("the connection was lost" in text for text in street.ends(street.secondary))
+    if not reset:
+        assert any("in the middle of a message" in text for text in street.ends(street.secondary))
+    assert street.duplicates() == 0
+
+
+def test_fault_56_a_peer_that_never_reads_costs_no_memory_and_is_found_dead(street: BadStreet) -> None:
+    pid = street.pid(street.primary, "source-secondary")
+    before_mib = anonymous_mib(pid)
+    memory = Memory({"source": pid})
+    memory.start()
+    street.network.part(there=True, back=False)
+    street.insert(800, 60_000)  # 48 MB
+    wait_until(lambda: street.ends(street.primary), timeout_s=NOTICED_WITHIN_S, what="the source notices")
+    street.network.forget()
+    street.network.heal()
+    street.prove_equal()
+    assert memory.stop()["source"] < before_mib + 20
+    assert is_alive(pid)
+
+
+def test_fault_56_xoff_stops_no_heartbeat(street: BadStreet) -> None:
+    street.on(street.secondary, "update", "stop")
+    street.insert(100, 60_000)
+    wait_until(lambda: street.source()["state"] == "waiting for XON", what="XOFF")
+    paused_s = time.monotonic()
+    while time.monotonic() - paused_s < 2 * DEAD_AFTER_S:
+        assert street.figure(street.primary, "last_contact_seconds") < DEAD_AFTER_S
+        assert street.figure(street.secondary, "last_contact_seconds") < DEAD_AFTER_S
+        time.sleep(0.3)
+    assert street.source()["state"] == "waiting for XON"
+    assert street.new_lines() == 1
+    street.start_update()
+    street.prove_equal()
+    assert street.new_lines() == 1
+
+
+def test_fault_57_on_a_line_of_64_kbit_a_batch_of_many_seconds_kills_no_connection(street: BadStreet) -> None:
+    """28 KB take three and a half seconds, longer than a silent peer is given."""
+    street.network.bytes_per_s = 8000
+    began = time.monotonic()
+    last = street.insert(1, 28_000)
+    street.applied(last)
+    assert time.monotonic() - began > 1.2 * DEAD_AFTER_S
+    wait_until(lambda: street.source()["last_applied_seqno"] == last, what="the acknowledgement is back")
+    assert street.ends(street.primary) == street.ends(street.secondary) == []
+    street.network.bytes_per_s = 0
+    street.prove_equal()
+    assert street.new_lines() == 1
+
+
+def test_fault_62_single_bytes_on_the_wire(street: BadStreet) -> None:
+    street.network.piece_bytes = 1
+    street.network.forget()  # the opening too, byte by byte
+    wait_until(lambda: street.new_lines() >= 2, what="a new connection")
+    street.insert(20, 300)
+    street.prove_equal()
+    assert street.network.lines[-1].there_bytes > 6000
+    assert street.duplicates() == 0
