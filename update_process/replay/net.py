@@ -66,8 +66,9 @@ class NetChange:
     """Rows that were touched."""
     _tables: dict[int, dict[Any, list[Any]]] = field(default_factory=dict)
     _keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _lengths: dict[int, int] = field(default_factory=dict)
     _sequences: dict[int, list[Any]] = field(default_factory=dict)
-    _masks: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+    _masks: dict[Any, tuple[tuple[int, ...], bool]] = field(default_factory=dict)
 
     def fold(self, bodies: Iterable[Sequence[Any]]) -> None:
         """Take decoded frames (kind, seqno, …, then flat changes) in their order. NULL records hold nothing.
@@ -75,9 +76,16 @@ class NetChange:
         Raises ConflictError for a change that does not follow from the changes before it, JournalDamagedError for
         images that do not fit their definition, what `definition_of` raises; the object is of no use then.
         """
-        for body in bodies:
-            if body[0] == _TRANSACTION:
-                self.fold_changes(body, body[1], FIXED_ELEMENTS)
+        seqno = 0
+        try:
+            for body in bodies:
+                seqno = body[1]
+                if body[0] == _TRANSACTION:
+                    self.fold_changes(body, seqno, FIXED_ELEMENTS)
+        except (TypeError, IndexError) as error:
+            raise JournalDamagedError(
+                f"a change of transaction {seqno} makes no sense: {error}", seqno=seqno
+            ) from error
 
     def fold_changes(self, flat: Sequence[Any], seqno: int, start: int = 0) -> None:
         """Take flat changes (op, id, argument, values, …) of transaction `seqno`. Raises as `fold`."""
@@ -113,16 +121,14 @@ class NetChange:
 
     # Folding.
 
-    def _key_ordinals(self, table_id: int) -> tuple[int, ...]:
-        ordinals = self._keys.get(table_id)
-        if ordinals is None:
-            ordinals = self._keys[table_id] = self.definition_of(table_id).key
-            self._tables[table_id] = {}
-        return ordinals
-
     def _check(self, table_id: int, image: Any, seqno: int) -> None:
-        self._key_ordinals(table_id)
-        if not isinstance(image, list | tuple) or len(image) != self.definition_of(table_id).image_length:
+        length = self._lengths.get(table_id)
+        if length is None:
+            definition = self.definition_of(table_id)
+            self._keys[table_id] = definition.key
+            self._tables[table_id] = {}
+            length = self._lengths[table_id] = definition.image_length
+        if len(image) != length or not isinstance(image, list):
             raise JournalDamagedError("an image does not fit the table's definition", seqno=seqno)
 
     def _key(self, table_id: int, image: Image) -> Any:
@@ -130,18 +136,17 @@ class NetChange:
         return image[ordinals[0]] if len(ordinals) == 1 else tuple([image[ordinal] for ordinal in ordinals])
 
     def _update(self, table_id: int, argument: Any, values: Any, seqno: int) -> None:
-        ordinals = self._masks.get(argument)
-        if ordinals is None:
-            ordinals = self._masks[argument] = changed_of(argument)
+        known = self._masks.get((table_id, argument))
+        if known is None:
+            known = self._mask(table_id, argument)
+        ordinals, moves = known
         before = values[len(ordinals) :]
         self._check(table_id, before, seqno)
-        if ordinals and ordinals[-1] >= len(before):
-            raise JournalDamagedError("a changed-value mask beyond the image", seqno=seqno)
-        after = list(before)
+        after = before.copy()
         for place, ordinal in enumerate(ordinals):
             after[ordinal] = values[place]
         key = self._key(table_id, before)
-        if self._key(table_id, after) != key:
+        if moves and self._key(table_id, after) != key:
             self._remove(table_id, before, seqno)
             self._add(table_id, after, seqno)
             self.change_count -= 1
@@ -156,6 +161,13 @@ class NetChange:
         else:
             row[1] = after
         self.change_count += 1
+
+    def _mask(self, table_id: int, argument: Any) -> tuple[tuple[int, ...], bool]:
+        """The ordinals that a mask names, and whether the key is among them."""
+        definition = self.definition_of(table_id)
+        ordinals = changed_of(argument, definition.image_length)
+        known = self._masks[table_id, argument] = (ordinals, not set(ordinals).isdisjoint(definition.key))
+        return known
 
     def _add(self, table_id: int, image: Image, seqno: int) -> None:
         rows, key = self._tables[table_id], self._key(table_id, image)
@@ -222,10 +234,8 @@ def as_delete(row: NetRow, unique: Unique) -> list[Any] | None:
     """The change of the first phase: the row goes, or is moved out of the way of a unique value. None: nothing."""
     if row.before is None:
         return None
-    if row.after is not None:
-        changed = changed_ordinals(row.before, row.after)
-        if not changed or not _touches(changed, unique):
-            return None
+    if row.after is not None and not _moves(row.before, row.after, unique):
+        return None
     return [_DELETE, row.table_id, 0, row.before]
 
 
@@ -246,11 +256,16 @@ def as_insert(row: NetRow, unique: Unique) -> list[Any] | None:
     """The change of the third phase: the row comes, or comes back with its unique value."""
     if row.after is None:
         return None
-    if row.before is not None:
-        changed = changed_ordinals(row.before, row.after)
-        if not changed or not _touches(changed, unique):
-            return None
+    if row.before is not None and not _moves(row.before, row.after, unique):
+        return None
     return [_INSERT, row.table_id, 0, row.after]
+
+
+def _moves(before: Image, after: Image, unique: Unique) -> bool:
+    """Whether an update changes a column of a unique index."""
+    if unique is None:
+        return bool(changed_ordinals(before, after))
+    return any(not same_value(before[at], after[at]) for at in unique) if unique else False
 
 
 def _touches(changed: tuple[int, ...], unique: Unique) -> bool:

@@ -122,6 +122,9 @@ def test_what_does_not_fit_is_refused() -> None:
         folded([int(Op.UPDATE), ID, 8, [1, 1, 2, 3]])
     with pytest.raises(JournalDamagedError):
         folded([int(Op.INSERT), ID, 0])
+    for senseless in ([int(Op.INSERT), ID, 0, 5], [int(Op.UPDATE), ID, [1], [1, 2]], insert([1], 2, 3)):
+        with pytest.raises(JournalDamagedError):
+            folded(senseless)
     with pytest.raises(DamagedError):
         folded([int(Op.INSERT), 7, 0, [1]])
     with pytest.raises(FormatUnknownError):
