@@ -34,6 +34,7 @@ _KINDS: Final = (
     Kind("JOURNAL_FILLING", "warning", "The journal comes near its cap (70 and 85 %)."),
     Kind("DISK_FULL", "error", "A file system that we write to is nearly full (95 %)."),
     Kind("DISK_FILLING", "warning", "A file system that we write to is filling up (70 and 85 %)."),
+    Kind("READ_ONLY", "error", "The journal or a region can be read but not written, so nothing is committed."),
     Kind("POOL_UNUSABLE", "error", "The journal pool in shared memory is not ours, or not readable."),
     Kind("REGION_UNREADABLE", "error", "A region's database can not be opened, or is not the one that was registered."),
     Kind("REGION_REPLACED", "error", "A region's file is an old copy: it holds less than it held before."),

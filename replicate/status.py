@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,6 +92,7 @@ def collect(instance: Instance) -> Status:
         do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
         problems.append(Finding("BARRIER_HELD", text, do))
     problems += certificate_findings(instance.path, instance.config.tls, now_wall_ns / 1e9)
+    problems += _read_only(instance, regions)
     journal = _journal(instance, words, regions)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
@@ -188,6 +189,24 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
         pinned_by=", ".join(f"{reader.text} still reads an older state" for reader in found.hindrances),
         pinned_do=f"end its transaction, or the process: {f'kill {pids}' if pids else f'fuser {path}-shm names it'}",
     )
+
+
+def _read_only(instance: Instance, regions: tuple[RegionReport, ...]) -> Iterator[Finding]:
+    """What can be read and not written: everything looks well until somebody commits."""
+    places: list[tuple[str, tuple[Path, ...]]] = [("journal", (instance.journal_directory,))]
+    places += [(r.name, (Path(r.path), Path(r.path).parent)) for r in regions if not r.problem]
+    for name, paths in places:
+        for path in paths:
+            with suppress(OSError):
+                is_mounted_so = os.statvfs(path).f_flag & os.ST_RDONLY
+                if not is_mounted_so and os.access(path, os.W_OK, effective_ids=True):
+                    continue
+                why, do = "this user has no permission to write it", f"chmod u+w {path}"
+                if is_mounted_so:
+                    why = "its file system is mounted read-only"
+                    do = "mend the disk (the kernel's log says why), and mount it read-write"
+                yield Finding("READ_ONLY", f"nothing can be committed: {why} [{path}]", do, name)
+                break
 
 
 def _disk_percent(instance: Instance, entry: RegionEntry) -> float:

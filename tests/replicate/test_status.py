@@ -21,6 +21,7 @@ from replicate.instance import Instance
 from replicate.limits import MIB
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.regions import add_region
 from replicate.status import collect
 from replicate.status_report import (
     DaemonReport,
@@ -32,6 +33,7 @@ from replicate.status_report import (
     findings,
 )
 from replicate.status_text import lines, seconds, size
+from tests.harness.regions import make_database
 
 JOURNAL = JournalReport(True, 100, 100, 1, 1, 1, 10, 1000, 1.0, 10.0, 1000, "durable")
 RUNS = DaemonReport("source-west", "serving", 1, "sending")
@@ -312,6 +314,35 @@ def test_what_is_broken_becomes_a_finding(instance: Instance, words: memoryview,
     assert "consumer west is not readable" in text
     assert "format 99" in text
     assert status.regions[0].last_seqno is None
+
+
+@pytest.mark.parametrize("is_mounted_so", [True, False])
+@pytest.mark.parametrize("what", ["journal", "main"])
+def test_what_can_not_be_written_becomes_a_finding(
+    instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, is_mounted_so: bool
+) -> None:
+    """Tests run as root, too, and can not mount: the kernel's two answers are pretended."""
+    database = tmp_path / "data" / "app.db"
+    database.parent.mkdir()
+    make_database(database)
+    add_region(instance, database, name="main")
+    assert "READ_ONLY" not in {finding.code for finding in collect(instance).findings}
+    place = instance.journal_directory if what == "journal" else database
+    real = os.statvfs
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        flags = os.ST_RDONLY if is_mounted_so and Path(path) == place else 0
+        return os.statvfs_result([*real(path)[:8], flags, 255])
+
+    def access(path: Path, mode: int, **_: bool) -> bool:
+        return Path(path) != place or mode != os.W_OK
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    monkeypatch.setattr(os, "access", access)
+    (finding,) = [finding for finding in collect(instance).findings if finding.code == "READ_ONLY"]
+    assert str(place) in finding.text
+    assert finding.subject == what
+    assert ("mount it read-write" if is_mounted_so else f"chmod u+w {place}") in finding.do
 
 
 def test_all_regions_and_peers_stand_in_one_table(instance: Instance, tmp_path: Path) -> None:
