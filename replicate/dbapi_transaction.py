@@ -134,14 +134,14 @@ class Transactions(SchemaChanges, Pending):
         connection, capture = self.connection, self.capture
         if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
-        if capture.restless:
+        if capture.pressing:
             self._settle()
         mark, running = capture.mark(), False
 
         def feed() -> Iterator[Any]:
             nonlocal mark, running, total
             for bindings in sets:
-                if capture.restless:
+                if capture.pressing:
                     self._settle()
                 mark, running = capture.mark(), True
                 yield bindings
@@ -248,7 +248,7 @@ class Transactions(SchemaChanges, Pending):
         capture = self.capture
         if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
-        if capture.restless:  # or rows of earlier statements would be told of in the midst of this one, which may fail
+        if capture.pressing:  # or rows of earlier statements would be told of in the midst of this one, which may fail
             self._settle()
         place = capture.place()
         try:

@@ -127,7 +127,10 @@ class Capture:
         self.counted = False
         """Whether some table counts in sqlite_sequence."""
         self.restless = False
-        """Whether there may be changes that no hook has told of yet: `settle` before what may fail, and at the end."""
+        """Whether there may be changes that no hook has told of yet: `settle` before what takes back, and at the end."""
+        self.pressing = False
+        """Whether some of them must be settled before a statement that may fail. (Touched rows need not: what is left
+        of a failed statement is seen when they are looked at.)"""
         self._blobs = BlobWrites()
         self._net = NetChanges()
         self.deaf = False
@@ -251,7 +254,7 @@ class Capture:
                     self._append((table.delete_prefix if goes else table.insert_prefix) + self._pack(image))
         except BaseException as error:
             self._poison(error, name)
-        self.restless = self._context.tables.virtual
+        self.restless = self.pressing = self._context.tables.virtual
 
     def finish(self) -> CapturedChanges:
         """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
@@ -260,6 +263,7 @@ class Capture:
             self.close_sequences()
         if self.poisoned:
             raise self._refusal_error()
+        self._net.end_reading()
         if not self._changes and self._spool is not None:
             self._spool.abort()
             self._spool, self._spooled = None, 0
@@ -352,7 +356,8 @@ class Capture:
             self._tables_of = tables
             self._tables = {**tables.tables, **_OWN}
             self.counted = tables.autoincrement
-            self.restless = tables.virtual or bool(self._blobs) or self._net.pending > 0
+            self.pressing = tables.virtual or bool(self._blobs)
+            self.restless = self.pressing or self._net.pending > 0
         self._last = None
 
     # The hook. Every name that is looked up here costs a percent of all writes.
@@ -399,7 +404,7 @@ class Capture:
                 chunk = table.insert_prefix + pack(image if table.plain else table.image(update.rowid, image))
             elif update.blob_write >= 0:
                 self._blobs.note(table, update.rowid, table.image(update.rowid, update.old))
-                self.restless = True
+                self.restless = self.pressing = True
                 return
             else:
                 image = update.old

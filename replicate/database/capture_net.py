@@ -51,6 +51,7 @@ class NetChanges:
         self._places: dict[str, int] = {}
         self._tables: list[CapturedTable] = []
         self._made: dict[str, list[_Made]] = {}
+        self._before: apsw.Connection | None = None
 
     def clear(self) -> None:
         """The transaction has ended."""
@@ -60,6 +61,14 @@ class NetChanges:
             self._places.clear()
             self._tables.clear()
         self._made.clear()
+        self.end_reading()
+
+    def end_reading(self) -> None:
+        """Give up the state before the transaction, if it is being read: a reader would keep COMMIT from writing back
+        the WAL."""
+        if self._before is not None:
+            before, self._before = self._before, None
+            before.close(True)
 
     def cut(self, changes: int) -> None:
         """Forget what was told behind the first `changes` changes. Touched rows stay: they are looked at again."""
@@ -106,34 +115,33 @@ class NetChanges:
         spill, tables = self._spill, self._tables
         at = changes + 1  # behind the changes that are told now: a cut before them takes this back
         known = spill.has_told
-        before: apsw.Connection | None = None
-        try:
-            for place, row in spill.touched():
-                table = tables[place]
-                told = self._told(place, row) if known else None
-                old: Image
-                if told is not None:
-                    old = told[0]
-                elif table.definition.table in self._made:
-                    if not self._made[table.definition.table][-1].empty:
-                        raise _unreadable(table.definition.table)
-                    old = None
-                else:
-                    before = before or open_region(connection.filename, readonly=True)
-                    old = find_row(before, table, row)
-                new = find_row(connection, table, row)
-                if msgpack.packb(old) == msgpack.packb(new):
-                    continue
-                spill.tell(place, row, at, new)
-                if old is not None:
-                    yield NetChange(table, True, old)
-        finally:
-            if before is not None:
-                before.close(True)
+        for place, row in spill.touched():
+            table = tables[place]
+            told = self._told(place, row) if known else None
+            old: Image
+            if told is not None:
+                old = told[0]
+            elif table.definition.table in self._made:
+                if not self._made[table.definition.table][-1].empty:
+                    raise _unreadable(table.definition.table)
+                old = None
+            else:
+                old = find_row(self._before or self._begin_reading(connection), table, row)
+            new = find_row(connection, table, row)
+            if msgpack.packb(old) == msgpack.packb(new):
+                continue
+            spill.tell(place, row, at, new)
+            if old is not None:
+                yield NetChange(table, True, old)
         for place, image in spill.told_at(at):
             if image is not None:
                 yield NetChange(tables[place], False, image)
         self.untouch()
+
+    def _begin_reading(self, connection: apsw.Connection) -> apsw.Connection:
+        before = self._before = open_region(connection.filename, readonly=True)
+        before.execute("BEGIN")  # one snapshot, and no lock taken for each row
+        return before
 
     def _told(self, place: int, row: int) -> tuple[Image] | None:
         """What was told last of a row; None if nothing was since its table was made or altered."""
