@@ -55,6 +55,17 @@ class NetSequence(NamedTuple):
     new: int | None
 
 
+class _Mask(NamedTuple):
+    """What an UPDATE of a table sets. `moves`: the key is among it. `key`: the ordinal of a one-column key that stays,
+    else -1. `length`: of the table's images."""
+
+    ordinals: tuple[int, ...]
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a mask
+    moves: bool
+    key: int
+    length: int
+
+
 @dataclass(slots=True)
 class NetChange:
     """Folds transactions one after another. `definition_of` raises for a table id that is not known."""
@@ -68,7 +79,7 @@ class NetChange:
     _keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _lengths: dict[int, int] = field(default_factory=dict)
     _sequences: dict[int, list[Any]] = field(default_factory=dict)
-    _masks: dict[Any, tuple[tuple[int, ...], bool]] = field(default_factory=dict)
+    _masks: dict[Any, _Mask] = field(default_factory=dict)
 
     def fold(self, bodies: Iterable[Sequence[Any]]) -> None:
         """Take decoded frames (kind, seqno, …, then flat changes) in their order. NULL records hold nothing.
@@ -91,9 +102,22 @@ class NetChange:
         """Take flat changes (op, id, argument, values, …) of transaction `seqno`. Raises as `fold`."""
         if (len(flat) - start) % 4:
             raise JournalDamagedError("a change stream ends inside a change", seqno=seqno)
+        masks, tables = self._masks, self._tables
         for at in range(start, len(flat), 4):
             op, table_id, argument, values = flat[at : at + 4]
             if op == _UPDATE:
+                # The most frequent case, unrolled: the row is known, its key stays. Calls would cost half of the time.
+                mask = masks.get((table_id, argument))
+                if mask is not None and mask.key >= 0:
+                    before = values[mask.count :]
+                    if len(before) == mask.length:
+                        row = tables[table_id].get(before[mask.key])
+                        if row is not None and row[1] == before:
+                            for place, ordinal in enumerate(mask.ordinals):
+                                before[ordinal] = values[place]
+                            row[1] = before
+                            self.change_count += 1
+                            continue
                 self._update(table_id, argument, values, seqno)
             elif op == _INSERT:
                 self._check(table_id, values, seqno)
@@ -139,7 +163,7 @@ class NetChange:
         known = self._masks.get((table_id, argument))
         if known is None:
             known = self._mask(table_id, argument)
-        ordinals, moves = known
+        ordinals, moves = known.ordinals, known.moves
         before = values[len(ordinals) :]
         self._check(table_id, before, seqno)
         after = before.copy()
@@ -162,11 +186,12 @@ class NetChange:
             row[1] = after
         self.change_count += 1
 
-    def _mask(self, table_id: int, argument: Any) -> tuple[tuple[int, ...], bool]:
-        """The ordinals that a mask names, and whether the key is among them."""
+    def _mask(self, table_id: int, argument: Any) -> _Mask:
         definition = self.definition_of(table_id)
         ordinals = changed_of(argument, definition.image_length)
-        known = self._masks[table_id, argument] = (ordinals, not set(ordinals).isdisjoint(definition.key))
+        moves = not set(ordinals).isdisjoint(definition.key)
+        key = definition.key[0] if len(definition.key) == 1 and not moves else -1
+        known = self._masks[table_id, argument] = _Mask(ordinals, len(ordinals), moves, key, definition.image_length)
         return known
 
     def _add(self, table_id: int, image: Image, seqno: int) -> None:
