@@ -68,3 +68,10 @@ def test_ctrl_c_while_python_starts_waits_until_the_demonstration_can_answer(tmp
     assert "interrupted (SIGINT)" in done.stderr
     assert "Traceback" not in done.stderr
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("words", [("--hours", "1"), ("--hours",), ("--faults", "-k", "x"), ("--environment",)])
+def test_what_makes_no_sense_to_the_test_command_is_refused(words: tuple[str, ...]) -> None:
+    done = run(CHECKOUT / "deploy" / "test", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("deploy/test: --")

@@ -1,0 +1,100 @@
+"""A client of the campaign: commits transactions and writes down what it was told of each, outside of what is killed.
+
+One line a transaction when it begins and one when it ends, each by a single write into a file of its own (on another
+file system where that of the instance is lost): a killed client leaves at most its last transaction without an end.
+
+Guarantees: a transaction is called `ok` only after its commit has returned, `failed` only when we were told that
+nothing happened (or rolled back ourselves), else `unknown`.
+Refuses to know: who kills whom, and what comes of it (oracle.py judges).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import replicate
+from replicate.errors import ReplicateError
+
+SCHEMA: Final = """
+CREATE TABLE op (id INTEGER PRIMARY KEY, client INTEGER NOT NULL, number INTEGER NOT NULL, value);
+CREATE TABLE total (client INTEGER PRIMARY KEY, n INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE filler (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB);
+CREATE INDEX op_client ON op(client, number);
+"""
+NUMBERS: Final = 1_000_000
+"""Transactions that one client can number."""
+
+
+class Record:
+    """The file of one client."""
+
+    def __init__(self, path: Path, *, synced: bool = False) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._synced = synced
+
+    def write(self, **facts: Any) -> None:
+        os.write(self._fd, json.dumps({"t": time.monotonic_ns(), **facts}).encode() + b"\n")
+        if self._synced:
+            os.fdatasync(self._fd)
+
+
+def run(
+    instance: Path, record: Record, client: int, mode: str, seed: int, count: int = 0, pause_s: float = 0.0
+) -> None:
+    """Commit `count` transactions (0: for ever). `mode`: mixed, filler (large rows), spooler (large transactions)."""
+    dice = random.Random(seed)
+    connection: Any = None
+    number = 0
+    while count == 0 or number < count:
+        number += 1
+        op = client * NUMBERS + number
+        record.write(op=op)
+        seqno = 0
+        try:
+            if connection is None:
+                connection = replicate.connect(instance, timeout=30, isolation_level=None)
+            result, seqno = _one(connection, client, number, op, mode, dice)
+        except ReplicateError as error:
+            result = "unknown" if error.code == "OUTCOME_UNKNOWN" else "failed"
+            record.write(op=op, result=result, error=str(error))
+            if connection is not None and connection.in_transaction:
+                connection.rollback()
+            if error.code in ("POOL_REPLACED", "OUTCOME_UNKNOWN", "IO", "DISK_FULL"):
+                return
+            time.sleep(0.01)
+            continue
+        record.write(op=op, result=result, seqno=seqno)
+        if pause_s:
+            time.sleep(pause_s)
+    connection.close()
+
+
+def _one(connection: Any, client: int, number: int, op: int, mode: str, dice: random.Random) -> tuple[str, int]:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO op VALUES (?, ?, ?, ?)", (op, client, number, dice.randrange(1 << 40)))
+    connection.execute(
+        "INSERT INTO total VALUES (?, 1, ?) ON CONFLICT (client) DO UPDATE SET n = n + 1, last = excluded.last",
+        (client, number),
+    )
+    kind = dice.random()
+    if mode == "spooler" and number % 3 == 2:
+        for _ in range(6):
+            connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(150_000),))
+    elif mode == "filler":
+        connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(60_000),))
+    elif kind < 0.2:
+        connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(dice.randrange(1, 6000)),))
+    connection.execute("DELETE FROM filler WHERE id < (SELECT max(id) - 20 FROM filler)")
+    if mode == "mixed" and kind > 0.995:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS made_{client} (id INTEGER PRIMARY KEY, a)")
+        connection.execute(f"INSERT INTO made_{client}(a) VALUES (?)", (number,))
+    if mode == "mixed" and 0.90 < kind < 0.92:
+        connection.rollback()
+        return "failed", 0
+    connection.execute("COMMIT")
+    return "ok", connection.last_seqno

@@ -1,0 +1,96 @@
+"""The kill campaign in its short form, and that it knows every failpoint of the product. Faults 1 to 10, 18, 25, 33."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.faults import places
+from tests.faults.campaign import CLASSES, Campaign
+from tests.faults.client import NUMBERS
+from tests.faults.oracle import ZERO, Told, read_told
+
+SEED = 5
+PARTS = {
+    "a writer in its commit": ("writer", "mender"),
+    "a writer with large rows and transactions": ("filler", "spooler"),
+    "servers and update": ("source", "receiver", "update"),
+    "both hosts at once": ("both", "torn", "hole"),
+    "a seed": ("seed",),
+}
+
+
+def test_every_failpoint_of_the_product_is_known_to_the_campaign() -> None:
+    found = places.product_failpoints()
+    unknown = {name: path for name, path in found.items() if name not in places.PLACES}
+    assert not unknown, "give each a line in tests/faults/places.py"
+    assert not places.PLACES.keys() - found.keys(), "these are gone from the product"
+
+
+def test_every_class_of_rounds_is_in_the_short_form() -> None:
+    assert sorted(one for part in PARTS.values() for one in part) == sorted(CLASSES)
+
+
+def test_the_failpoints_of_a_replay_are_killed_at_by_its_own_tests() -> None:
+    text = "".join(path.read_text() for path in (places.ROOT / "tests/update_process/replay").glob("test_*.py"))
+    assert [name for name, where in places.PLACES.items() if "replay" in where and name not in text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_kill_rounds(part: str) -> None:
+    """Each failpoint of these classes once, and kills at any moment; then nothing is missing, twice, or in disorder."""
+    campaign = Campaign(SEED, PARTS[part])
+    plan = places.plan(campaign.classes)
+    campaign.run(len(plan))
+    figures = {name: campaign.figures[name] for name in ZERO}
+    assert figures == dict.fromkeys(ZERO, 0), (campaign.figures, campaign.strange)
+    assert campaign.figures["acknowledged"] > 20
+    assert campaign.figures["digests compared"] == campaign.figures["episodes"] > 0
+    # On a machine that is very busy a process may not come by its place in time: most it must reach.
+    assert len(campaign.missed()) <= len(plan) // 4, campaign.missed()
+
+
+def test_the_same_seed_chooses_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(seed: int) -> list[object]:
+        seen: list[object] = []
+        campaign = Campaign(seed)
+
+        def note(number: int, durability: str, rounds: object) -> None:
+            seen.append((number, durability, rounds))
+            campaign.figures["rounds"] += 60
+
+        monkeypatch.setattr(campaign, "episode", note)
+        campaign.run(200)
+        return seen
+
+    assert chosen(1) == chosen(1) != chosen(2)
+
+
+def test_what_a_killed_client_was_not_told_is_unknown(tmp_path: Path) -> None:
+    lines = [
+        {"op": NUMBERS + 1, "t": 1},
+        {"op": NUMBERS + 1, "t": 2, "result": "ok", "seqno": 7},
+        {"op": NUMBERS + 2, "t": 3},
+        {"op": NUMBERS + 2, "t": 4, "result": "failed"},
+        {"op": NUMBERS + 3, "t": 5},
+        {"op": NUMBERS + 3, "t": 6, "result": "unknown"},
+        {"op": NUMBERS + 4, "t": 7},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "client-1.jsonl").write_text(text + '{"op": 1000005, "t"')  # half a line: the client died in it
+    told = read_told(tmp_path)
+    assert told == Told({NUMBERS + 1: 7}, {NUMBERS + 1: 2}, {NUMBERS + 2}, {NUMBERS + 3, NUMBERS + 4})
+    assert told.submitted == 4
+
+
+def test_the_figures_count_what_is_wrong() -> None:
+    figures: Counter[str] = Counter()
+    from tests.faults.oracle import note
+
+    note(figures, "gaps", 0, "nothing")
+    note(figures, "gaps", 2, "a hole")
+    assert figures == Counter({"gaps": 2, "found: a hole": 2})

@@ -1,0 +1,33 @@
+"""Power loss for real, a few rounds for each policy and file system. Faults 33 and 36, on either side.
+
+Run as root; skipped by name elsewhere, and where a file system can not be made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tests.faults.power import INTERVAL_S, POLICIES, POWER_ZERO, run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/loop-control"), reason="mounts file systems"),
+]
+PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+@pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
+@pytest.mark.parametrize("durability", POLICIES)
+def test_power_loss(durability: str, filesystem: str) -> None:
+    if shutil.which(f"mkfs.{filesystem}", path=PATH) is None:
+        pytest.skip(f"mkfs.{filesystem} is not installed")
+    figures = run(durability, filesystem, rounds=2, seed=7)
+    assert {name: figures[name] for name in POWER_ZERO} == dict.fromkeys(POWER_ZERO, 0), figures
+    assert figures["acknowledged"] > 20
+    if durability == "durable":
+        assert figures["acknowledged and lost: durable"] == 0
+    if durability == "interval":
+        assert figures["lost ms: interval"] <= 1000 * INTERVAL_S

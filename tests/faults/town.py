@@ -1,0 +1,266 @@
+"""Two instances and all of their processes, forked from this one: a new daemon or client serves after milliseconds.
+
+Guarantees: this process itself never opens an instance, so what it forks is clean; `close` leaves no process and no
+shared memory; a process that ends otherwise than by our kill or its failpoint is noted in `strange`.
+Refuses to know: which process is to die when (rounds.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import socket
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from receiver_server.server import serve as serve_receiver
+from replicate import failpoint
+from replicate.daemon import run_daemon
+from replicate.errors import ReplicateError
+from replicate.instance import Instance
+from replicate.regions import add_region
+from replicate.seed import seed
+from replicate.seed_request import seed_over_connection
+from source_server.server import serve as serve_source
+from tests.faults.client import SCHEMA, Record, run
+from tests.harness.regions import make_database
+from tests.harness.waiting import wait_until
+from update_process.process import serve as serve_update
+
+SETTINGS: Final = """
+[journal]
+durability = "{durability}"
+pool_bytes = 1048576
+segment_bytes = 1048576
+cap_bytes = 2097152
+[source]
+heartbeat_period_s = 0.5
+dead_after_s = 3.0
+hard_tries = 1000
+hard_period_s = 0.05
+connect_timeout_s = 2.0
+[receiver]
+pool_bytes = 4194304
+heartbeat_period_s = 0.5
+dead_after_s = 3.0
+listen = "127.0.0.1:{port}"
+"""
+PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+DAEMONS: Final = ("source", "receiver", "update")
+
+
+@dataclass
+class Child:
+    """One forked process."""
+
+    role: str
+    pid: int
+    status: int | None = None
+    """As of waitpid; None while it lives."""
+
+    def poll(self) -> bool:
+        """Whether it has ended."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is not None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if not self.poll():
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait(10)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within that time."""
+        deadline = time.monotonic() + timeout_s
+        while not self.poll():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+
+def fork(role: str, call: Callable[[], Any], errors: Path, *, arm: str = "") -> Child:
+    """Run `call` in a child; what it raises goes into the file `errors`, with exit code 70 (ours: the error's own)."""
+    pid = os.fork()
+    if pid:
+        return Child(role, pid)
+    code = 70
+    try:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what we started never outlives us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        random.seed()
+        quiet = os.open(errors.with_name("output.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        if arm:
+            failpoint.arm(arm)
+        call()
+        code = 0
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, ReplicateError) else 70
+        with contextlib.suppress(BaseException), open(errors, "a", encoding="utf-8") as file:
+            file.write(f"== {role} (armed: {arm or 'no'})\n{traceback.format_exc()}\n")
+    finally:
+        os._exit(code)
+
+
+class Town:
+    """A primary and a secondary below `directory`; what clients write down goes to `told`."""
+
+    def __init__(
+        self, directory: Path, durability: str, *, told: Path | None = None, secondary: Path | None = None
+    ) -> None:
+        """`told`, `secondary`: elsewhere than below `directory`, on another file system."""
+        self.directory = directory
+        self.told = told or directory / "told"
+        self.told.mkdir(parents=True, exist_ok=True)
+        self.errors = self.told / "errors.txt"
+        self.primary, self.secondary = directory / "primary", secondary or directory / "secondary"
+        self._memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="replicate-test-")
+        self._before = os.environ.get("REPLICATE_SHM_DIR")
+        os.environ["REPLICATE_SHM_DIR"] = self._memory.name
+        self.children: dict[str, Child] = {}
+        self.strange: list[str] = []
+        self.clients = 0
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._durability = durability
+        self.do("build", self._build)
+
+    def _build(self) -> None:
+        primary = Instance.create(self.primary, role="primary", name="primary")
+        secondary = Instance.create(self.secondary, role="secondary", name="secondary", network=primary.content.network)
+        text = SETTINGS.format(durability=self._durability, port=self.port)
+        for path in (self.primary, self.secondary):
+            (path / "replicate.toml").write_text(text)
+        primary, secondary = Instance.open(self.primary), Instance.open(self.secondary)
+        add_region(primary, make_database(self.directory / "app.db", SCHEMA), name="main")
+        primary.register_peer("secondary", "127.0.0.1", self.port)
+        primary.reload()
+        seed(primary, secondary)
+
+    # Processes.
+
+    def do(self, what: str, call: Callable[[], Any], timeout_s: float = 120) -> None:
+        """Run `call` in a process of its own; AssertionError with what it raised."""
+        child = fork(what, call, self.errors)
+        assert child.wait(timeout_s), f"{what} does not end"
+        assert child.status == 0, f"{what}: {child.status}\n{self.errors.read_text()[-6000:]}"
+
+    def start(self, role: str, arm: str = "") -> Child:
+        """Start a daemon, armed or not."""
+        calls: dict[str, Callable[[], Any]] = {
+            "source": lambda: run_daemon(
+                "source-secondary", self.primary, lambda context: serve_source(context, "secondary")
+            ),
+            "receiver": lambda: run_daemon("receiver", self.secondary, serve_receiver),
+            "update": lambda: run_daemon("update", self.secondary, serve_update),
+        }
+        child = self.children[role] = fork(role, calls[role], self.errors, arm=arm)
+        return child
+
+    def start_daemons(self) -> None:
+        """Those that do not run."""
+        for role in DAEMONS:
+            if role not in self.children:
+                self.start(role)
+
+    def start_daemons_but(self, left_out: str) -> None:
+        """Those that do not run, but for one."""
+        for role in DAEMONS:
+            if role != left_out and role not in self.children:
+                self.start(role)
+
+    def client(self, mode: str = "mixed", arm: str = "", count: int = 0, pause_s: float = 0.001) -> Child:
+        """A new client, with numbers of its own."""
+        self.clients += 1
+        number = self.clients
+        path = self.told / f"client-{number}.jsonl"
+        child = fork(
+            f"client-{number}",
+            lambda: run(self.primary, Record(path), number, mode, number, count, pause_s),
+            self.errors,
+            arm=arm,
+        )
+        self.children[child.role] = child
+        return child
+
+    def seeder(self, arm: str = "") -> Child:
+        """`replicate seed --restart` of the secondary, through the connection."""
+
+        def call() -> None:
+            seed_over_connection(
+                Instance.open(self.secondary), None, restart=True, told=lambda *_: None, source_wait_s=20
+            )
+
+        child = self.children["seed"] = fork("seed", call, self.errors, arm=arm)
+        return child
+
+    def reap(self) -> list[str]:
+        """Forget those that have ended; an end that was neither a kill nor in good order is strange."""
+        ended = []
+        for role, child in list(self.children.items()):
+            if child.poll():
+                ended.append(role)
+                del self.children[role]
+                # A seed ends by an error when a server that it needs dies; that it can be ended is what counts.
+                if child.status not in (0, -signal.SIGKILL) and role != "seed":
+                    self.strange.append(f"{role}: exit code {child.status}")
+        return ended
+
+    def kill(self, role: str) -> None:
+        """SIGKILL one; nothing if it does not run."""
+        if role in self.children:
+            self.children[role].kill()
+            self.reap()
+
+    def kill_all(self) -> None:
+        """All at once: first the signals, then the waiting."""
+        for child in self.children.values():
+            if not child.poll():
+                os.kill(child.pid, signal.SIGKILL)
+        for child in self.children.values():
+            child.wait(10)
+        self.reap()
+
+    def stop_clients(self) -> None:
+        """SIGKILL all clients."""
+        for role in [role for role in self.children if role.startswith("client-")]:
+            self.kill(role)
+
+    def reboot(self, part: str = "") -> None:
+        """What a reboot does to shared memory (`part`: to pools with that in their name). Nobody may run there."""
+        for path in Path(self._memory.name).iterdir():
+            if part in path.name:
+                path.unlink()
+
+    def wait_serving(self) -> None:
+        """Until the receiver listens."""
+
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        wait_until(listens, timeout_s=20, what="the receiver listens")
+
+    def close(self) -> None:
+        """Kill everything, and take the shared memory away."""
+        self.kill_all()
+        self._memory.cleanup()
+        if self._before is None:
+            os.environ.pop("REPLICATE_SHM_DIR", None)
+        else:
+            os.environ["REPLICATE_SHM_DIR"] = self._before
