@@ -53,6 +53,8 @@ KEEP_ALIVE_S: Final = 1.0
 ASK_S: Final = 5.0
 LINE_BYTES_MAX: Final = 4096
 WAITING: Final = "waiting for the source"
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""The command has ended, however it did. Never out of a nursery: what leaves one is a group."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -128,7 +130,7 @@ class Seeds:
                     (self.receiver.instance.run_directory / SOCKET_NAME).unlink()
 
     async def _command(self, stream: trio.SocketStream) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(*_GONE):
             async with stream:
                 raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
                 _, uid, _ = _CREDENTIALS.unpack(raw)
@@ -163,8 +165,9 @@ class Seeds:
                 nursery.start_soon(self._tell, stream, wish)
                 if self._wish is wish:
                     nursery.start_soon(self.receiver.make_way, "a seed was asked for")
-                while await stream.receive_some(4096):
-                    pass
+                with suppress(*_GONE):  # a killed command leaves a broken connection
+                    while await stream.receive_some(4096):
+                        pass
                 nursery.cancel_scope.cancel()
         finally:
             if self._wish is wish:
@@ -179,7 +182,10 @@ class Seeds:
         while True:
             line = wish.line()
             if line != told or silent_s >= KEEP_ALIVE_S:
-                await stream.send_all(json.dumps(line).encode() + b"\n")
+                try:
+                    await stream.send_all(json.dumps(line).encode() + b"\n")
+                except _GONE:
+                    return  # whoever listens for the command's end ends us
                 told, silent_s = line, 0.0
             if wish.is_settled:
                 return

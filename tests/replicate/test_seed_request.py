@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +23,7 @@ from replicate.instance import Instance
 from replicate.opening import SEEDING_MARKER, is_seeded, make_chain
 from replicate.removal import remove_instance
 from replicate.seed_file import good_bytes_of, read_header
-from replicate.seed_incoming import Incoming, IncomingFile, seed_directory
+from replicate.seed_incoming import SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.seed_install import Seeded
 from replicate.seed_make import make_seed
 from replicate.seed_request import SeedFailedError, seed_over_connection
@@ -208,6 +210,18 @@ async def test_a_command_that_gives_up_lets_the_stream_go_on(pair: Pair) -> None
         await wait_until_async(lambda: both.receiver.facts["last_received_seqno"] == last, what="the stream went on")
         assert both.receiver.log.events("connection closed")[-1]["text"] == "the seed command has ended"
     assert_equal(pair)
+
+
+@pytest.mark.trio
+async def test_fault_18_a_killed_command_ends_no_receiver(pair: Pair) -> None:
+    """What it had not read makes its end a reset."""
+    async with site(pair) as both:
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as command:
+                command.connect(os.fspath(pair.secondary.run_directory / SOCKET_NAME))
+                command.sendall(b'{"from": "nobody"}\n')
+                await trio.to_thread.run_sync(lambda: select.select([command], [], [], 10))
+        await both.seed("east")
 
 
 @pytest.mark.trio
