@@ -66,6 +66,7 @@ class Proof:
         self.is_done = False
         self._key = key
         self._network = network
+        self._name = name
         self._mine = _HEAD.pack(PROOF_VERSION, network, nonce, len(name.encode())) + name.encode()
         self._theirs: bytes | None = None
         self._claimed = ""
@@ -131,7 +132,7 @@ class Proof:
             raise refusal(RefuseCode.PROTOCOL, f"a challenge of version {version}, from {name[:64]!r}")
         if network != self._network:
             # Each network has its own key, so the proof would fail: say why instead.
-            raise refusal(RefuseCode.WRONG_NETWORK, f"{name} belongs to another network than this instance")
+            raise refusal(RefuseCode.WRONG_NETWORK, f"{name} belongs to another network than {self._name}")
         self._theirs = body
         self._claimed = name
         if self.role is Role.SOURCE:

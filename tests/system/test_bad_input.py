@@ -334,7 +334,7 @@ def test_peers_that_are_not_the_secondary(running: Street) -> None:
         accepted, _ = server.accept()
         with accepted:
             accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            last_error(running, "PROTOCOL")
+            last_error(running, "NOT_AUTHENTICATED")
     last_error(running, "UNREACHABLE")
     running.on(running.primary, "source", "stop")
     running.on(running.primary, "peer", "add", "--replace", "secondary", f"127.0.0.1:{port}")
@@ -368,7 +368,7 @@ def test_garbage_sent_to_the_receiver(running: Street) -> None:
         ("[source]\nheartbeat_period_s = 10\ndead_after_s = 5", "source.dead_after_s"),
         ("[receiver]\nxon_percent = 90\nxoff_percent = 90", "receiver.xon_percent"),
         ('[journal]\nsegment_bytes = "1 GiB"\ncap_bytes = "1 GiB"', "journal.cap_bytes"),
-        ('[receiver]\nlisten = "0.0.0.0:1"', "receiver.listen"),
+        ('[receiver]\nlisten = "127.0.0.1:99999"', "receiver.listen"),
         ("[journal\n", "line 1"),
     ],
 )

@@ -63,7 +63,7 @@ def test_start_refuses_what_can_not_work_before_any_process(
     instance: Instance, started: list[tuple[str, list[str], float]]
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"receiver\.listen"):
-        invoke("receiver", "start", "--listen", "0.0.0.0:1")
+        invoke("receiver", "start", "--listen", "127.0.0.1:99999")
     with pytest.raises(ConfigurationError, match="unknown"):
         invoke("update", "start", "--set", "update.x=1")
     with pytest.raises(UsageError, match="KEY=VALUE"):
