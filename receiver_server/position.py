@@ -59,7 +59,7 @@ def find_applied(instance: Instance) -> Position | None:
 
 def _applied_in(instance: Instance, index: int) -> Position:
     entry, content = instance.regions[index], instance.content
-    connection = open_region(entry.path, readonly=True)
+    connection = open_region(entry.path, readonly=True, bare=True)
     try:
         check_region_identity(
             connection, region=entry.uuid, network=content.network, instance=content.uuid, where=str(entry.path)

@@ -30,6 +30,7 @@ from replicate.settings import (
     LogConfig,
     LoopbackConfig,
     ReceiverConfig,
+    RegionConfig,
     Scalar,
     Setting,
     SourceConfig,
@@ -74,6 +75,7 @@ class Config:
     loopback: LoopbackConfig = field(default_factory=LoopbackConfig)
     daemon: DaemonConfig = field(default_factory=DaemonConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    region: RegionConfig = field(default_factory=RegionConfig)
     application: ApplicationConfig = field(default_factory=ApplicationConfig)
 
     def values(self) -> Iterator[tuple[Setting, Scalar]]:

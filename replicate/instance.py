@@ -19,6 +19,7 @@ from pathlib import Path
 
 from replicate.config import Config, default_text
 from replicate.config import load as load_config
+from replicate.database.region_functions import set_init
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -111,8 +112,8 @@ class Instance:
 
     def __init__(self, path: Path, content: InstanceFile, config: Config) -> None:
         self.path = path
-        self.content = content
         self.config = config
+        self._take(content)
 
     @classmethod
     def create(
@@ -295,11 +296,16 @@ class Instance:
     def _store(self, content: InstanceFile) -> None:
         check_unique(content)
         replace_file(self.path / FILE_NAME, encode(content))
+        self._take(content)
+
+    def _take(self, content: InstanceFile) -> None:
         self.content = content
+        for entry in content.regions:
+            set_init(entry.path, self.config.region.init)
 
     def reload(self) -> None:
         """Read the instance file again."""
-        self.content = _read(self.path)
+        self._take(_read(self.path))
 
     def register_region(self, name: str, region_uuid: bytes, path: Path) -> RegionEntry:
         """Enter a region. AlreadyExistsError when its name or path is taken."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from replicate.commit import RegionSession
 from replicate.database.capture import CapturedChanges
+from replicate.database.region_functions import set_init
 from replicate.database.schema import recorded_definitions
 from replicate.database.sqlite import install, is_region, open_region, read_identity, region_seqno, schema_version
 from replicate.door import Door
@@ -44,6 +45,7 @@ def add_region(instance: Instance, path: str | os.PathLike[str], *, name: str = 
             do="Run: replicate seed --from PRIMARY",
         )
     file = Path(os.path.abspath(path))
+    set_init(file, instance.config.region.init)
     door = open_door(instance)
     try:
         region_uuid = _install(instance, file, name)

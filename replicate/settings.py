@@ -255,6 +255,17 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionConfig:
+    """[region]"""
+
+    init: str = _setting(
+        "",
+        "MODULE:FUNCTION, called with each connection to a region: registers the functions and collations of the "
+        "application that indexes, CHECKs and generated columns use. The same on both sides.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationConfig:
     """[application]"""
 

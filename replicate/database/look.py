@@ -35,7 +35,7 @@ def look_at(path: str | os.PathLike[str], *, region: bytes, network: bytes) -> L
     Raises BusyError (locked as a whole at this moment), and what opening a region raises, and RegionDamagedError.
     """
     where = os.fspath(path)
-    connection = open_region(where, readonly=True, busy_timeout_ms=0)
+    connection = open_region(where, readonly=True, bare=True, busy_timeout_ms=0)
     try:
         check_region_identity(connection, region=region, network=network, where=where)
         last_seqno = region_seqno(connection)

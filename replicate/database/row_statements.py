@@ -246,6 +246,12 @@ class _Judge:
         return next((f"our own {name}" for name in (first, second) if name is not None and is_own_object(name)), None)
 
 
+MISSING_FUNCTION: Final = (
+    "The schema uses a function or collation of the application: set region.init here as on the primary, and start "
+    "again"
+)
+
+
 def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int) -> None:
     """Run the text of a schema change from the stream; nothing but a schema change of the main schema gets through.
 
@@ -275,7 +281,9 @@ def run_schema_change(connection: apsw.Connection, statement: str, *, seqno: int
         raise ConflictError(
             f"the schema change of seqno {seqno} fails here: {error}",
             where=connection.filename,
-            do="Another client changed the schema here: seed this region again",
+            do=MISSING_FUNCTION
+            if "no such function" in str(error) or "no such collation" in str(error)
+            else "Another client changed the schema here: seed this region again",
             seqno=seqno,
             statement=statement,
         ) from error

@@ -49,6 +49,7 @@ from replicate.database.bookkeeping import (
     write_state,
 )
 from replicate.database.guards import install_guards, register_guard, remove_guards
+from replicate.database.region_functions import bring
 from replicate.errors import (
     AlreadyExistsError,
     BusyError,
@@ -211,6 +212,7 @@ def open_region(
     readonly: bool = False,
     applier: bool = False,
     plain: bool = False,
+    bare: bool = False,
     region: bytes | None = None,
     busy_timeout_ms: int = BUSY_TIMEOUT_MS,
 ) -> apsw.Connection:
@@ -218,11 +220,12 @@ def open_region(
 
     `readonly` connections never write. A writer may pass the guards and runs synchronous=NORMAL. `applier` is for rows
     that already happened elsewhere: triggers and foreign keys off, defensive mode on, a larger statement cache.
-    `plain` also takes a database that is not in WAL mode (for `install`, which converts it). `region`: the UUID of the
+    `plain` also takes a database that is not in WAL mode (for `install`, which converts it). `bare`: without the
+    application's functions, for who reads nothing but our bookkeeping. `region`: the UUID of the
     region that is registered at this path, for what an error says (`check_region_identity` checks it).
 
     Raises NotFoundError, PermissionRefusedError, RegionDamagedError (no database, or a region that is not in WAL mode),
-    RegionReplacedError (not in WAL mode, and another region or none), BusyError.
+    RegionReplacedError (not in WAL mode, and another region or none), BusyError, ConfigurationError (`region.init`).
     No connection stays open after a failure.
     """
     name = os.fspath(path)
@@ -244,6 +247,8 @@ def open_region(
         )
         connection.set_busy_timeout(busy_timeout_ms)
         _configure(connection, name, readonly=readonly, applier=applier, plain=plain, region=region)
+        if not bare:
+            bring(connection, name)
     except BaseException as error:
         if connection is not None:
             connection.close(True)
