@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 from replicate.door import Door
-from replicate.errors import NotFoundError
+from replicate.errors import InternalError, NotFoundError
 from replicate.instance import Instance
 from replicate.instance_file import io_error
 from replicate.journal.chain import Chain
@@ -75,6 +75,8 @@ def _open(instance: Instance, key: tuple[int, str]) -> Door:
         if door is None:
             chain = make_chain(instance)
             pool: JournalPool = attach_or_recover(instance, chain)
+            if pool.words[word.OWN_ORIGIN] != instance.content.origin.key:
+                instance.reload()  # another process has recovered it, and raised the incarnation, since we read it
             door = Door(instance, pool, chain, on_close=close_door)
             try:
                 _remove_orphans(door)
@@ -169,8 +171,11 @@ def open_history(door: Door) -> None:
     with door.locked():
         catalogue = door.catalogue()
         content = door.instance.content
-        if door.words[word.OWN_ORIGIN_SEQNO] or any(h.origin == content.origin for h in catalogue.histories):
+        own_origin = door.words[word.OWN_ORIGIN]
+        if door.words[word.OWN_ORIGIN_SEQNO] or any(h.origin.key == own_origin for h in catalogue.histories):
             return
+        if content.origin.key != own_origin:
+            raise InternalError(f"incarnation {content.incarnation} is not the one that the journal pool is of")
         own = [history for history in catalogue.histories if history.instance == content.uuid]
         previous = own[-1].origin.key if own else 0
         reason = "a new instance" if not own else "numbers of the incarnation before could have been used twice"

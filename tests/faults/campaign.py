@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -46,6 +47,8 @@ class Campaign:
     figures: Counter[str] = field(default_factory=Counter)
     hits: Counter[str] = field(default_factory=Counter)
     tried: Counter[str] = field(default_factory=Counter)
+    keep: Path | None = None
+    """Where the instances of an episode are copied in which something ended that should not have."""
     strange: list[str] = field(default_factory=list)
     """What ended otherwise than planned, and the tracebacks of that episode."""
     began_s: float = field(default_factory=time.monotonic)
@@ -83,6 +86,8 @@ class Campaign:
                 raise
             finally:
                 town.close()
+                if rounds.strange and self.keep is not None:
+                    shutil.copytree(directory, self.keep / f"episode-{number}", symlinks=True)
                 if rounds.strange:
                     self.strange += [*rounds.strange, town.errors.read_text()[-8000:]]
                 self.figures += rounds.figures
@@ -140,8 +145,9 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=0.0)
     parser.add_argument("--classes", default=",".join(CLASSES))
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--keep", type=Path, help="where to copy the instances when something went wrong")
     options = parser.parse_args()
-    campaign = Campaign(options.seed, tuple(options.classes.split(",")))
+    campaign = Campaign(options.seed, tuple(options.classes.split(",")), keep=options.keep)
     rounds = options.rounds or (0 if options.hours else len(places.plan(campaign.classes)) + len(KILLED_ANYWHERE))
     try:
         campaign.run(rounds, options.hours)

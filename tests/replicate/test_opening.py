@@ -219,3 +219,23 @@ def test_segments_grow_in_steps_no_larger_than_they_are_to_be(tmp_path: Path, se
         insert(session, 8)
     secondary = make_secondary(tmp_path / "beta", primary, segment_bytes=segment_bytes)
     assert newest_segment(secondary).stat().st_size == step
+
+
+def test_fault_35_who_read_the_instance_before_it_was_recovered_opens_no_origin_twice(tmp_path: Path) -> None:
+    """A recovery that was killed before the history record was written, and another one behind it: whoever still knows
+    the incarnation between them must neither open it nor begin segments in its name."""
+    instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20)
+    Instance.open(instance.path).raise_incarnation()
+    stale = Instance.open(instance.path)
+    Instance.open(instance.path).raise_incarnation()
+    lose_pool(instance)
+    with door_of(Instance.open(instance.path)):
+        pass
+    with session_of(stale) as session:
+        for row_id in range(8):
+            insert(session, row_id, "x" * 200_000)
+        assert session.door.segment().header.incarnation == 3
+    found = check(instance)
+    origins = [one.origin for one in found.transactions.values() if one.kind == Kind.HISTORY]
+    assert len(origins) == len(set(origins)) == 2
+    assert Instance.open(instance.path).content.origin.key == origins[-1]
