@@ -149,6 +149,7 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
     shm = tmp_path / "shm"
     shm.mkdir()
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(shm))
+    monkeypatch.setattr("replicate.space.fill_percent", lambda disk: 30.0)  # however full the host's disk is
     return Instance.create(tmp_path / "east", role="primary")
 
 

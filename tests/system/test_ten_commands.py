@@ -7,6 +7,7 @@ is copied. Installing is tested in tests/deploy.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -144,6 +145,10 @@ def test_from_nothing_to_two_hosts(cable: Cable) -> None:
             _, what, where = command.replace("-r ", "").replace("secondary:", "").split()
             target = cable.directory / "secondary" / "instances" / where.removeprefix("/var/lib/replicate/")
             shutil.copytree(cable.directory / "primary" / what, target)
+            continue
+        if command.endswith(" status"):
+            found = json.loads(cable.on(host, f"{command} --json; :"))["findings"]
+            assert not {finding["code"] for finding in found} - {"DISK_FILLING"}, found  # of the host
             continue
         said = cable.on(host, command.replace("UUID", network))
         network = next(iter(re.findall(r"^network (\S+)", said, flags=re.MULTILINE)), network)
