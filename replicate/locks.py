@@ -15,6 +15,7 @@ import os
 import random
 import time
 import weakref
+from collections.abc import Callable
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 from typing import Final
@@ -99,11 +100,22 @@ class FileLock:
             return io_error(error, "could not lock", str(self.path))
         return InternalError("a lock was used after it was closed", where=str(self.path))
 
-    def acquire(self, timeout_s: float, *, what: str = "the lock") -> None:
-        """Take the lock, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held."""
+    def acquire(
+        self,
+        timeout_s: float,
+        *,
+        what: str = "the lock",
+        unless: Callable[[], bool] | None = None,
+        pause_s_max: float = PAUSE_S_MAX,
+    ) -> bool:
+        """Take the lock, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held.
+
+        `unless`: asked while we wait; once it is true there is nothing to wait for, and False is returned without the
+        lock. Else True. `pause_s_max`: the longest pause between two looks.
+        """
         for _ in range(SPIN_TRIES):
             if self.try_acquire():
-                return
+                return True
             if timeout_s <= 0:
                 break
             os.sched_yield()
@@ -117,10 +129,12 @@ class FileLock:
                     where=str(self.path),
                     do="Look for a stopped or long-running writer: fuser -v on that file",
                 )
+            if unless is not None and unless():
+                return False
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.5)))
             if self.try_acquire():
-                return
-            pause_s = min(PAUSE_S_MAX, pause_s * 1.5)
+                return True
+            pause_s = min(pause_s_max, pause_s * 1.5)
 
     def release(self) -> None:
         """Give the lock up; harmless when it is not held (an interrupt may have come between the kernel's word and

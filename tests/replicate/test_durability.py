@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
+from replicate import durability, failpoint
 from replicate.durability import Durability
 from replicate.errors import JournalIOError, OutcomeUnknownError, TryAgainError
 from replicate.interval_sync import IntervalSync
@@ -77,6 +77,51 @@ def test_committers_share_syncs_and_none_returns_before_its_own(
     assert not late
     assert ROUNDS <= syncs <= 2 * ROUNDS
     check(instance)
+
+
+def test_a_flush_waits_a_moment_for_the_writers_that_the_last_one_knew_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"))
+    sync, syncs = os.fdatasync, 0
+
+    def counted(fd: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    monkeypatch.setattr(durability, "GATHER_S_MAX", 60.0)
+    with session_of(instance) as session, session_of(instance, "two") as other:
+        words, group = session.door.words, session.door.durability
+        assert other.door is session.door
+        insert(session, 1)
+        assert group._abreast == 1  # alone, it waits for nobody
+        group._abreast, group._flush_s = 2, 120.0
+        begun_with, syncs = words[word.LAST_SEQNO], 0
+        thread = threading.Thread(target=insert, args=(other, 1))
+        thread.start()
+        wait_until(lambda: words[word.LAST_SEQNO] == begun_with + 1, what="one has appended")
+        assert words[word.LAST_DURABLE_SEQNO] == begun_with
+        insert(session, 2)
+        thread.join()
+        assert syncs == 1
+        assert words[word.LAST_DURABLE_SEQNO] == begun_with + 2
+
+
+def test_no_flush_waits_longer_than_half_of_the_last_one_nor_under_the_commit_lock(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    with session_of(instance) as session:
+        group = session.door.durability
+        group._abreast, group._flush_s = 3, 0.001
+        insert(session, 1)
+        assert group._abreast == 1  # the others have gone, and were waited for once
+        group._abreast, group._flush_s = 3, 1e9
+        with session.door.locked():
+            session.door.sync_to_end()
+        group._abreast, group._flush_s = 3, 1e9
+        insert(session, 2)  # GATHER_S_MAX
+        assert session.door.words[word.LAST_DURABLE_SEQNO] == session.door.words[word.LAST_SEQNO]
 
 
 def test_only_what_was_there_before_a_sync_is_durable_and_only_after_it(

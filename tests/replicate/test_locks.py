@@ -105,6 +105,18 @@ def test_fault_21_a_forked_child_holds_no_lock_and_can_take_none(tmp_path: Path)
     os.waitpid(child, 0)
 
 
+def test_a_waiter_goes_without_the_lock_when_there_is_nothing_to_wait_for_any_more(tmp_path: Path) -> None:
+    holder, waiter = FileLock(tmp_path / "a"), FileLock(tmp_path / "a")
+    assert holder.acquire(0)
+    answers = iter((False, False, True))
+    assert not waiter.acquire(60, unless=lambda: next(answers))
+    assert not waiter.held
+    holder.release()
+    assert waiter.acquire(0, unless=lambda: True)  # free: taken without a question
+    waiter.close()
+    holder.close()
+
+
 def test_the_commit_lock_serves_threads_one_by_one(tmp_path: Path) -> None:
     lock = CommitLock(tmp_path / "commit")
     inside, most, total = 0, 0, 0
