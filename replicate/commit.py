@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from os import getpid, stat
 from typing import Final
 
 import apsw
@@ -56,6 +57,8 @@ FLUSH_ELEMENTS: Final = 400
 that a full disk shows up while we may still fail; below it the pages fit the cache and a failing COMMIT is voided
 instead."""
 
+_DEFERRED_FKS: Final = apsw.SQLITE_DBSTATUS_DEFERRED_FKS
+
 PRUNE_FROM: Final = 0.5
 """Part of journal.cap_bytes from which on a writer prunes the journal itself, when it has begun a segment."""
 
@@ -93,8 +96,14 @@ class RegionSession:
             self._lock.close()
             raise
         self._run = self.connection.cursor().execute  # a kept cursor: no new one for each statement
+        self._status = self.connection.status
         self._write_slot = slot_writer(self.connection)
         self._schema_word = word.REGION_SCHEMA + self.entry.region_id
+        self._appended_word = word.REGION_APPENDED + self.entry.region_id
+        self._done_word = word.REGION_DONE + self.entry.region_id
+        self._inode, self._device = self._file.inode, self._file.device
+        self.schema = 0
+        """SQLite's schema version as `begin` or `upgrade` found it."""
 
     @property
     def holds_region(self) -> bool:
@@ -107,18 +116,37 @@ class RegionSession:
 
         Raises NotPrimaryError, BusyError, SchemaChangedError, RegionDamagedError, JournalDamagedError, ForkedError.
         """
-        self._check_writer()
-        if self._pool_is_gone or self.door.words[word.POOL_STATE] == word.STATE_CLOSED:
+        # All that every transaction passes is written out here; the methods beside it say what is wrong.
+        if self._pid != getpid() or not self.writable:
+            self._check_writer()
+        words = self.door.words
+        if self._pool_is_gone or words[word.POOL_STATE] == word.STATE_CLOSED:
             self._enter_again()
-        self._lock.acquire(timeout_s, what=self._region_name)
+            words = self.door.words
+        lock, run = self._lock, self._run
+        if not lock.try_acquire():
+            lock.acquire(timeout_s, what=self._region_name)
         try:
-            self._check_place()
-            self._execute("BEGIN IMMEDIATE")
-            if self._unfinished():
+            try:
+                found = stat(self.where)
+                if found.st_ino != self._inode or found.st_dev != self._device:
+                    self._check_place()
+            except OSError:
+                self._check_place()
+            try:
+                run("BEGIN IMMEDIATE")
+            except apsw.Error as error:
+                raise translate(error, where=self.where) from error
+            # In this order: whoever mends marks the region before the intent goes.
+            if (words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bit) or (
+                words[self._appended_word] != words[self._done_word]
+            ):
                 self._execute("ROLLBACK")
                 self._redo()
                 self._execute("BEGIN IMMEDIATE")
-            self._check_schema()
+            if run("PRAGMA main.schema_version").get != words[self._schema_word]:
+                self._check_schema()
+            self.schema = words[self._schema_word]
         except BaseException:
             self._abandon()
             raise
@@ -144,6 +172,7 @@ class RegionSession:
             except apsw.Error as error:
                 raise translate(error, where=self.where) from error
             self._check_schema()
+            self.schema = self.door.words[self._schema_word]
         except BaseException:
             self._lock.release()
             raise
@@ -156,26 +185,27 @@ class RegionSession:
         caller may mend and commit again, or roll back. Every ReplicateError has ended the transaction.
         """
         connection = self.connection
-        if not captured.count and captured.spool is None:
+        _, count, _, _, spool, schema_changed = captured
+        if not count and spool is None:
             connection.execute("COMMIT")
             self._lock.release()
             self.last_seqno = self.door.words[word.LAST_SEQNO]
             return self.last_seqno
-        if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0] > 0:
+        if self._status(_DEFERRED_FKS)[0] > 0:
             connection.execute("COMMIT")  # raises the constraint, and leaves the transaction open
-        if captured.schema_changed:
+        if schema_changed:
             store_schema_version(connection)
-        if captured.count >= FLUSH_ELEMENTS or captured.spool is not None:
+        if count >= FLUSH_ELEMENTS or spool is not None:
             connection.cache_flush()
         door = self.door
         try:
-            if captured.spool is not None:
-                captured.spool.finish()  # the bulk of its syncing, before anybody waits for us
+            if spool is not None:
+                spool.finish()  # the bulk of its syncing, before anybody waits for us
             door.enter()
             if door.words[word.BARRIER_SEQNO]:
                 stand_at_barrier(door)
             try:
-                seqno = self._commit_framed(captured) if captured.spool is None else self._commit_spooled(captured)
+                seqno = self._commit_framed(captured) if spool is None else self._commit_spooled(captured)
             finally:
                 door.leave()
         except BaseException as error:
@@ -205,17 +235,18 @@ class RegionSession:
 
     def _commit_framed(self, captured: CapturedChanges) -> int:
         door, words = self.door, self.door.words
-        allotted = door.allot(captured.payload, captured.count)
-        seqno = allotted.seqno
-        whole = len(allotted.frame) <= RING_RECORD_BYTES_MAX
+        payload, count, _, defines, _, schema_changed = captured
+        allotted = door.allot(payload, count)
+        seqno, frame = allotted[:2]
+        whole = len(frame) <= RING_RECORD_BYTES_MAX
         if seqno - RING_SLOTS > words[word.LAST_DURABLE_SEQNO]:
             door.sync_to_end()  # the slot that we overwrite must not hold the only durable copy
-        self._write_slot(seqno, allotted.frame if whole else None)
+        self._write_slot(seqno, frame if whole else None)
         hit("commit.before_append")
         # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
-        synced = not whole or captured.schema_changed
+        synced = not whole or schema_changed
         try:
-            door.append(allotted.frame, seqno, self._bit, defines=captured.defines)
+            door.append(frame, seqno, self._bit, defines=defines)
             if synced:
                 door.durability.sync_appended(door.segment())
         except JournalIOError as error:
@@ -225,9 +256,9 @@ class RegionSession:
         except apsw.Error as error:
             self._after_failed_commit(allotted, error)
         hit("commit.after_commit")
-        if captured.schema_changed:
-            words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
-        door.finish_own(allotted, defines=captured.defines)
+        if schema_changed:
+            words[self._schema_word] = schema_version(self.connection)
+        door.finish_own(allotted, defines=defines)
         if synced:
             try:
                 door.durability.note_durable(seqno)

@@ -28,7 +28,8 @@ class CommitLock:
         """Take it, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held. Others: see
         FileLock."""
         thread, file = self._thread, self._file
-        if not thread.acquire(timeout=max(0.0, timeout_s)):
+        # Tried without a time-out first: reckoning one takes longer than the lock itself.
+        if not thread.acquire(False) and not thread.acquire(timeout=max(0.0, timeout_s)):
             raise BusyError(
                 f"the commit lock was held by another thread for {timeout_s:g} s",
                 where=str(file.path),

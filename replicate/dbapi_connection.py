@@ -129,8 +129,12 @@ class Connection(Callbacks):
     def commit(self) -> None:
         """Commit through the door. Without an open transaction nothing happens."""
         self._check()
+        transactions = self._transactions
         try:
-            self._transactions.commit_told()
+            if transactions.tell is None:
+                transactions.commit()
+            else:
+                transactions.commit_told()
         except BaseException as error:
             shown = surface(error)
             if shown is error:

@@ -46,6 +46,8 @@ class Cursor:
     description: Description | None = None
     rowcount = -1
     lastrowid: int | None = None
+    _begun = False
+    _unusable: str
     _fresh = True
     _traced = False
     _columns: Columns = ()
@@ -56,15 +58,16 @@ class Cursor:
     def __init__(self, connection: Connection) -> None:
         if not hasattr(type(connection), "_open"):
             raise TypeError(f"Cursor() argument 1 must be replicate's Connection, not {type(connection).__name__}")
-        if self.__dict__.get("_unusable") == _BUSY:
-            raise ProgrammingError(_BUSY)
-        if "connection" in self.__dict__:  # called again
+        if self._begun:  # called again
+            if self._unusable == _BUSY:
+                raise ProgrammingError(_BUSY)
             for name in ("arraysize", "description", "rowcount", "lastrowid"):
                 self.__dict__.pop(name, None)
             self._next, self._rows, self._columns, self._change, self._traced = _END, None, (), None, False
         self.connection = connection
-        self.row_factory: Any = connection.row_factory
         self._unusable = ""
+        self._begun = True
+        self.row_factory: Any = connection.row_factory
         self._apsw: apsw.Cursor = connection._apsw.cursor()
 
     # PEP 249.

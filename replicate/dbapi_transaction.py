@@ -46,9 +46,11 @@ _WRITE, _READ = Verb.WRITE, Verb.READ
 
 
 class Session(Protocol):
-    """The door as a connection needs it (commit.RegionSession)."""
+    """The door as a connection needs it (commit.RegionSession). `schema`: the region's schema version when the open
+    transaction took the region."""
 
     connection: apsw.Connection
+    schema: int
 
     def begin(self, *, timeout_s: float) -> None: ...
     def upgrade(self, *, timeout_s: float) -> None: ...
@@ -377,20 +379,21 @@ class Transactions(SchemaChanges, Pending):
 
     def _become_writer(self, text: str = "") -> bool:
         """Take the region. Returns whether this began the transaction; if so, `text` is told to the trace callback."""
-        assert self.stage is not _WRITER
         fresh = self.stage is _NONE
         if fresh and text and self.tell is not None:
             self.tell(text)
+        session = self.session
         self.inside = True
         try:
             if fresh:
-                self.session.begin(timeout_s=self.timeout_s)
+                session.begin(timeout_s=self.timeout_s)
             else:
-                self.session.upgrade(timeout_s=self.timeout_s)
+                session.upgrade(timeout_s=self.timeout_s)
             try:
-                self.capture.begin(self._tables())
+                known = self._map
+                self.capture.begin(known[1] if known is not None and known[0] == session.schema else self._tables())
             except BaseException:
-                self.session.rollback()
+                session.rollback()
                 self._end()
                 raise
         finally:

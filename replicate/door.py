@@ -123,7 +123,7 @@ class Door:
         self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)
         try:
             words = self.words
-            if not self.pool.is_current():
+            if not self.pool.memory.is_current():
                 self.pool.check_current()
             if words[word.FATAL]:
                 self.durability.check_alive()
@@ -191,10 +191,10 @@ class Door:
         ) and first_seqno != words[word.SEGMENT_FIRST_SEQNO]:
             self._switch(first_seqno)
             end = words[word.END_OFFSET]
-        segment = self.segment()
+        segment = self._newest.segment()
         try:
-            segment.zeroed_offset = words[word.ZEROED_OFFSET]
-            if end + size > segment.zeroed_offset:
+            segment.zeroed_offset = zeroed = words[word.ZEROED_OFFSET]
+            if end + size > zeroed:
                 words[word.ZEROED_OFFSET] = segment.ensure_zeroed(end + size)
             words[word.INTENT_KIND] = APPENDS
             words[word.INTENT_OFFSET] = end
@@ -227,7 +227,7 @@ class Door:
         hit("finish.before_publish")
         self.pool.publish(allotted.frame, seqno, seqno, 1)
         words[word.INTENT_SEQNO] = 0
-        if self.pool.sleeping():
+        if words[word.SLEEPERS] or words[word.SLEEPERS + 1]:
             self._doorbells.ring(self.pool)
 
     def finish_batch(self, batch: FrameBatch, last: Head, *, defines: bool = False) -> None:
@@ -371,14 +371,12 @@ class Door:
 
     def _mark_regions(self, regions: int, seqno: int, *, done: bool) -> None:
         words = self.words
-        region = 0
         while regions:
-            if regions & 1:
-                words[word.REGION_APPENDED + region] = seqno
-                if done:
-                    words[word.REGION_DONE + region] = seqno
-            regions >>= 1
-            region += 1
+            region = regions.bit_length() - 1
+            words[word.REGION_APPENDED + region] = seqno
+            if done:
+                words[word.REGION_DONE + region] = seqno
+            regions ^= 1 << region
 
     def _note_definition(self, offset: int) -> None:
         words = self.words

@@ -12,7 +12,7 @@ The hook must never raise: SQLite stores the row all the same (measured). So any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import apsw
@@ -21,7 +21,7 @@ import msgpack
 from replicate.database.bookkeeping import OWN_TABLES
 from replicate.database.capture_blobs import BlobWrites, read_row
 from replicate.database.capture_net import NetChanges
-from replicate.database.capture_tables import CapturedTable, TableMap
+from replicate.database.capture_tables import CapturedTable, TableMap, with_zeros
 from replicate.database.names import is_internal, is_own
 from replicate.database.schema import COUNTERS
 from replicate.database.virtual_tables import flush
@@ -39,18 +39,6 @@ _FRAME_ROOM: Final = 128
 _INSERT: Final = apsw.SQLITE_INSERT
 _UPDATE: Final = apsw.SQLITE_UPDATE
 _NO_CHANGE: Final = apsw.no_change
-
-
-def _with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
-    """An UPDATE's new values where APSW takes 0.0 and -0.0 for the same: they are two."""
-    values = update.new
-    assert values is not None
-    return tuple(
-        values[at]
-        if value is _NO_CHANGE and type(old[at]) is float and old[at] == 0.0 and str(old[at]) != str(values[at])
-        else value
-        for at, value in enumerate(new)
-    )
 
 
 class CapturedChanges(NamedTuple):
@@ -96,6 +84,8 @@ class Mark(NamedTuple):
 
 
 _OWN: Final = dict.fromkeys(OWN_TABLES)
+_ONLY_DEFAULT: Final = (PARTITION_DEFAULT,)
+_DEFAULT_SET: Final = frozenset(_ONLY_DEFAULT)
 _FRESH: Final = _Context(TableMap({}, False), None, frozenset(), False, False, None)
 
 
@@ -127,11 +117,12 @@ class Capture:
         self.counted = False
         """Whether some table counts in sqlite_sequence."""
         self.restless = False
-        """Whether there may be changes that no hook has told of yet: `settle` before what takes back, and at the end."""
+        """Whether there may be changes that no hook has told of yet: `settle` before what takes back, and at COMMIT."""
         self.pressing = False
         """Whether some of them must be settled before a statement that may fail. (Touched rows need not: what is left
         of a failed statement is seen when they are looked at.)"""
         self._blobs = BlobWrites()
+        self._blob_rows = self._blobs.rows
         self._net = NetChanges()
         self.deaf = False
         """Whether changes of rows pass unheard: those that a CREATE VIRTUAL TABLE makes."""
@@ -269,13 +260,15 @@ class Capture:
             self._spool, self._spooled = None, 0
         if self._spool is not None:
             self._flush()
+        context = self._context
+        partitions = context.partitions
         return CapturedChanges(
-            payload=b"" if self._spool is not None else bytes(self._buffer),
-            count=self._changes * ELEMENTS_PER_CHANGE,
-            partitions=tuple(sorted(self._context.partitions)) or (PARTITION_DEFAULT,),
-            defines=self._context.defines,
-            spool=self._spool,
-            schema_changed=self._context.schema_changed,
+            b"" if self._spool is not None else bytes(self._buffer),
+            self._changes * ELEMENTS_PER_CHANGE,
+            _ONLY_DEFAULT if partitions == _DEFAULT_SET else tuple(sorted(partitions)) or _ONLY_DEFAULT,
+            context.defines,
+            self._spool,
+            context.schema_changed,
         )
 
     def _refusal_error(self) -> ReplicateError:
@@ -379,13 +372,13 @@ class Capture:
                     return
             opcode = update.opcode
             pack = self._pack
-            if self._blobs and opcode != _INSERT:
+            if opcode != _INSERT and self._blob_rows:
                 self._tell_blobs(table, update)
             if opcode == _UPDATE:
                 old: Any = update.old
                 new: Any = update.update  # both are there for an UPDATE
                 if 0.0 in old:
-                    new = _with_zeros(update, old, new)
+                    new = with_zeros(update, old, new)
                 if not table.plain:
                     old, new = table.images(update, old, new)
                 mask, bit, values = 0, 1, []
@@ -409,7 +402,12 @@ class Capture:
             else:
                 image = update.old
                 chunk = table.delete_prefix + pack(image if table.plain else table.image(update.rowid, image))
-            self._append(chunk)
+            # `_append`, written out: this is passed for every row of a bulk change.
+            buffer = self._buffer
+            buffer += chunk
+            self._changes = changes = self._changes + 1
+            if len(buffer) > self._limit or (changes > FRAME_CHANGES_MAX and self._spool is None):
+                self._flush()
         except BaseException as error:
             self._poison(error, update.table_name)
 

@@ -20,31 +20,32 @@ from replicate.errors import InternalError
 
 
 class BlobWrites:
-    """Rows with writes that have not been told yet. False if there are none."""
+    """Rows with writes that have not been told yet. False if there are none; so is `rows`, which is always the same
+    object: the hook asks it."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int], tuple[CapturedTable, list[Any]]] = {}
+        self.rows: dict[tuple[str, int], tuple[CapturedTable, list[Any]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._rows)
+        return bool(self.rows)
 
     def clear(self) -> None:
         """Forget them: the database has taken them back."""
-        self._rows.clear()
+        self.rows.clear()
 
     def note(self, table: CapturedTable, rowid: int, before: list[Any]) -> None:
         """A write to a row whose image is `before`."""
-        self._rows.setdefault((table.definition.table, rowid), (table, before))
+        self.rows.setdefault((table.definition.table, rowid), (table, before))
 
     def take(self, table: CapturedTable, rowid: int) -> list[Any] | None:
         """The image of a row before its writes, which the caller tells of now; None if there were none."""
-        found = self._rows.pop((table.definition.table, rowid), None)
+        found = self.rows.pop((table.definition.table, rowid), None)
         return None if found is None else found[1]
 
     def take_all(self) -> Iterator[tuple[CapturedTable, int, list[Any]]]:
         """(table, rowid, image before) of every row, whose writes the caller tells of now."""
-        rows = list(self._rows.items())
-        self._rows.clear()
+        rows = list(self.rows.items())
+        self.rows.clear()
         for (_, rowid), (table, before) in rows:
             yield table, rowid, before
 

@@ -69,6 +69,18 @@ class CapturedTable:
         return old, new
 
 
+def with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
+    """An UPDATE's new values where APSW takes 0.0 and -0.0 for the same: they are two."""
+    values = update.new
+    assert values is not None
+    return tuple(
+        values[at]
+        if value is apsw.no_change and type(old[at]) is float and old[at] == 0.0 and str(old[at]) != str(values[at])
+        else value
+        for at, value in enumerate(new)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TableMap:
     """All replicated tables of a region at one schema version; `autoincrement`: some of them count in

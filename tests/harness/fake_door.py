@@ -114,6 +114,7 @@ class FakeSession:
 
     def __init__(self, door: FakeDoor) -> None:
         self.door = door
+        self.schema = 0
         self.connection = open_region(door.path, readonly=not door.primary)
         self._lock = os.open(door.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
@@ -126,7 +127,8 @@ class FakeSession:
             raise BusyError("another writer holds the region") from None
 
     def _check_schema(self) -> None:
-        if schema_version(self.connection) != self.door.schema_version:
+        self.schema = schema_version(self.connection)
+        if self.schema != self.door.schema_version:
             raise SchemaChangedError("another client changed the schema")
 
     def begin(self, *, timeout_s: float) -> None:
