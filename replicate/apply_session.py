@@ -19,6 +19,7 @@ from replicate.commit_outcome import DISK_ERRORS, errno_of, outcome_of
 from replicate.database.bookkeeping import (
     ScrRow,
     check_region_identity,
+    check_schema_version,
     read_scr,
     schema_version,
     scr_chains,
@@ -112,7 +113,8 @@ class ApplySession:
 
     def begin(self) -> None:
         """Lock every region and open a transaction in each. A batch whose commit failed behind its append is finished
-        first: look at `position`. Raises BusyError, RegionReplacedError and what SQLite says; nothing is held then."""
+        first: look at `position`. Raises BusyError, RegionReplacedError, SchemaChangedError (another client changed the
+        schema, or dropped guards) and what SQLite says; nothing is held then."""
         try:
             for one in self._open:
                 one.lock.acquire(self._lock_timeout_s, what=f"region {one.entry.name}")
@@ -123,6 +125,7 @@ class ApplySession:
                 self._finish()
             for one in self._open:
                 self._sql(one, "BEGIN IMMEDIATE")
+                check_schema_version(one.connection, do=f"Seed it anew: {self.door.instance.way_out}")
             for applier in self.rows.values():
                 applier.begin()
         except BaseException:

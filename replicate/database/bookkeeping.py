@@ -356,8 +356,14 @@ def store_schema_version(connection: apsw.Connection) -> int:
     return version
 
 
-def check_schema_version(connection: apsw.Connection, *, expected: int | None = None) -> int:
-    """The schema version, if it is still ours (`expected` where the caller keeps it, else the stored one).
+def check_schema_version(
+    connection: apsw.Connection,
+    *,
+    expected: int | None = None,
+    do: str = "Run: replicate region release; then add the database again and seed the secondaries",
+) -> int:
+    """The schema version, if it is still ours (`expected` where the caller keeps it, else the stored one). `do`: what
+    mends it if it is not.
 
     SchemaChangedError otherwise: another client changed the schema, dropped guards or ran VACUUM.
     """
@@ -367,7 +373,7 @@ def check_schema_version(connection: apsw.Connection, *, expected: int | None = 
         raise SchemaChangedError(
             f"another client changed the schema (or ran VACUUM): schema version {found}, ours was {wanted}",
             where=connection.filename,
-            do="Run: replicate region release; then add the database again and seed the secondaries",
+            do=do,
             expected=wanted,
             found=found,
         )
