@@ -6,6 +6,7 @@ opened. Refuses to know: SQL.
 
 from __future__ import annotations
 
+import functools
 import os
 
 from replicate import dbapi_watch
@@ -14,7 +15,14 @@ from replicate.door import Door
 from replicate.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
 from replicate.opening import close_door, open_door
+from replicate.other_package import check_other_package
 from replicate.pool import control as word
+
+
+@functools.cache
+def _check_package() -> None:
+    """Once a process, unless it is refused: an upgrade beside the other package would replace half of us."""
+    check_other_package()
 
 
 class OpenedRegion:
@@ -51,6 +59,7 @@ class OpenedRegion:
 
 def open_region(instance: str | os.PathLike[str], region: str) -> OpenedRegion:
     """Open `region` of `instance`. Raises ReplicateErrors; nothing is open then."""
+    _check_package()
     door = open_door(Instance.open(resolve_instance(instance)))
     try:
         return OpenedRegion(door, region)

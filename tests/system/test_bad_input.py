@@ -435,6 +435,13 @@ def test_the_other_package_beside_ours(quiet: Street, tmp_path: Path) -> None:
     assert done.returncode == 78
     assert done.stderr.startswith("OTHER_PACKAGE")
     assert "pip uninstall replicate" in done.stderr
+    library = subprocess.run(
+        [sys.executable, "-c", "import sys, replicate; replicate.connect(sys.argv[1])", str(quiet.primary)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert library.returncode == 1
+    assert "OTHER_PACKAGE" in library.stderr.splitlines()[-1]
+    assert "pip uninstall replicate" in library.stderr
 
 
 def test_permissions_of_the_instance_directory(quiet: Street) -> None:
