@@ -264,7 +264,8 @@ def check_definition(connection: apsw.Connection, definition: TableDefinition, *
         difference = definition_difference(definition, found)
     if difference is not None:
         raise ConflictError(
-            f"table {definition.table} is not as the stream defines it (version {definition.version}): {difference}",
+            f"table {definition.table} is not as the stream defines it (version {definition.version}): {difference}"
+            + (f"; transaction {seqno} needs it" if seqno else ""),
             where=where,
             do="Another client changed the schema here: seed this region again",
             table=definition.table,
