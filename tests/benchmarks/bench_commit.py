@@ -139,7 +139,10 @@ def play(ways: list[Way], case: str, arguments: argparse.Namespace) -> int:
     if case == "row" and ways[0].waits:
         rows //= FULL_SHARE
     for number in range(arguments.rounds + 1):
-        for way in ways:
+        # Who comes first does so in other rounds last: behind a way that leaves much for the disk to do, one is slower
+        # (measured: 0.85).
+        at = number % len(ways)
+        for way in ways[at:] + ways[:at]:
             if case == "update" and not number:
                 way.run("insert", rows)
             found = way.run(case, rows)
