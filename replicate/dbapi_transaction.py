@@ -314,8 +314,8 @@ class Transactions(SchemaChanges, Pending):
     def _file_statement(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
         if statement.verb is Verb.VACUUM and statement.argument is None:
             raise NotSupportedError(
-                "VACUUM renumbers rows of tables without an INTEGER PRIMARY KEY, and runs outside of every transaction: "
-                "killed on its way, it would leave a schema version that nobody knows",
+                "VACUUM renumbers rows of tables without an INTEGER PRIMARY KEY, and runs outside of every "
+                "transaction: killed on its way, it would leave a schema version that nobody knows",
                 where=self.region,
                 do="Use VACUUM INTO for a compact copy",
             )
