@@ -182,6 +182,7 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
     durable = DurableSidecar(instance.journal_directory / "durable")
     try:
         last_durable = durable.read()
+        power_lost = not durable.is_of_this_boot()
     finally:
         durable.close()
     acknowledged = max((one.acknowledged_seqno for one in consumers if one is not None), default=0)
@@ -193,6 +194,8 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         last_durable_seqno=last_durable,
         region_seqno_max=region_witness(regions, scan.last_seqno),
         acknowledged_max=acknowledged,
+        # Then what was not synced may be missing in the middle too, before what is there.
+        power_lost=power_lost,
     )
     if isinstance(verdict, Damaged):
         raise JournalDamagedError(
@@ -302,6 +305,7 @@ def _note_durable(instance: Instance, journal: Journal) -> None:
     try:
         sidecar.write(journal.last_seqno)
         sidecar.sync()
+        sidecar.note_boot()
     finally:
         sidecar.close()
 

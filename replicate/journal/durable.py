@@ -148,6 +148,13 @@ class DurableSidecar:
         if seqno > known:
             self._store(seqno, counter + 1, 1 - index)
 
+    def note_boot(self) -> None:
+        """Have the mark say that it was written in this boot, synced; the number stays."""
+        if not self.is_of_this_boot():
+            counter, known, _, index = self._newest()
+            self._store(known, counter + 1, 1 - index)
+            self.sync()
+
     def reset(self, seqno: int) -> None:
         """Set the number, lower if need be (after a rollback), in both slots, and sync."""
         counter, _, _, index = self._newest()

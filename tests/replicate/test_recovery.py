@@ -22,6 +22,7 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.instance import FILE_NAME, Instance
+from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import decode, walk
 from replicate.opening import open_door
 from replicate.pool import control as word
@@ -130,6 +131,36 @@ def test_fault_33_a_page_in_the_middle_of_what_was_not_synced_is_missing(
         file.write(bytes(4096))
     lose_pool(instance)
     assert len(check(instance).rows["main"]) == 205
+
+
+@pytest.mark.parametrize("rebooted", [True, False])
+def test_fault_33_a_missing_page_that_no_ring_completes_ends_the_journal_after_a_reboot_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebooted: bool
+) -> None:
+    """What was not synced may be missing in the middle, before what is there; without a power loss that is damage."""
+    instance = unsynced(tmp_path, monkeypatch)
+    path = instance.region("main").path
+    write(instance, 1, 5)
+    save_region(path, tmp_path / "aside")
+    end, _ = write(instance, 100, 200)
+    restore_region(path, tmp_path / "aside")
+    page = -(-(end + 1) // 4096) * 4096
+    with open(newest_segment(instance), "r+b") as file:
+        file.seek(page)
+        file.write(bytes(4096))
+    lose_pool(instance)
+    if not rebooted:
+        with pytest.raises(JournalDamagedError, match="verifies behind it"), door_of(instance):
+            pass
+        return
+    monkeypatch.setattr("replicate.journal.durable._BOOT", 4711)
+    there = check(instance).rows["main"].keys()
+    assert there == {*range(1, 6), *range(100, 100 + len(there) - 5)}
+    assert 5 < len(there) < 205
+    assert Instance.open(instance.path).content.incarnation == 2
+    mark = DurableSidecar(instance.journal_directory / "durable")
+    assert mark.is_of_this_boot()  # from here on nothing can be missing
+    mark.close()
 
 
 @pytest.mark.parametrize("cut", [1, 60, -1])
