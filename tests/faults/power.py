@@ -29,6 +29,7 @@ from typing import Any, Final
 from replicate.database.sqlite import open_region
 from replicate.errors import ReplicateError
 from replicate.instance import Instance
+from replicate.journal import durable
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.snapshot import door_of
@@ -162,6 +163,7 @@ class Losses:
         for site in sites:
             self.figures[f"rounds: power loss, {site}"] += 1
         claims = self._ask("claims", self._claims)
+        durable._BOOT += 1  # type: ignore[misc]  # what is forked from now on runs in another boot
         for site in sites:
             self.disks[site].unmount()
             town.reboot(self.uuids[site])

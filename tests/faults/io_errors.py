@@ -1,0 +1,194 @@
+"""The n-th write, sync or rename of a short run fails, for every n: what must hold then.
+
+    python -m tests.faults.io_errors [--calls fdatasync,fsync,pwrite,rename] [--errors EIO,ENOSPC]
+
+The run is a child that commits small and large rows, a large transaction and a segment switch. In it the one call in
+`os` fails for journal, durable mark and instance file (SQLite's own calls are not Python's; tests of the door plant
+those). Afterwards another process opens the instance. Guarantees: the first error is fatal to the writer unless it is a
+full disk that took everything back; nothing acknowledged is missing, nothing that was refused is there; recovery needs
+nobody. Refuses to know: which call is which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from replicate.errors import ReplicateError
+from replicate.instance import Instance
+from tests.faults.town import fork
+from tests.harness import instances
+
+CALLS: Final = ("fdatasync", "fsync", "pwrite", "write", "rename")
+ERRORS: Final = ("EIO", "ENOSPC")
+ROWS: Final = (
+    (10, 1),
+    (11, 100),
+    (12, 9000),
+    (13, 200_000),
+    (14, 200_000),
+    (15, 200_000),
+    (16, 200_000),
+    (17, 400_000),
+)
+LARGE: Final = (100, 300)
+"""First row, and how many: of a large transaction."""
+
+
+class Plant:
+    """Makes the n-th of one call fail, below one directory; counts them all."""
+
+    def __init__(self, call: str, number: int, error: int, below: Path) -> None:
+        self.count = 0
+        self.later = 0
+        self._number, self._error, self._below = number, error, os.fspath(below)
+        self._real: Callable[..., Any] = getattr(os, call)
+        self._call = call
+        setattr(os, call, self)
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        path = arguments[0] if isinstance(arguments[0], str) else None
+        if path is None and isinstance(arguments[0], int):
+            path = os.readlink(f"/proc/self/fd/{arguments[0]}")
+        if str(path if path is not None else arguments[0]).startswith(self._below):
+            self.count += 1
+            if self.count == self._number:
+                if self._call == "pwrite" and self._error == errno.ENOSPC and len(arguments[1]) > 1:
+                    self._real(
+                        arguments[0], arguments[1][: len(arguments[1]) // 2], arguments[2]
+                    )  # half of it is there
+                raise OSError(self._error, os.strerror(self._error))
+            self.later += self.count > self._number
+        return self._real(*arguments, **more)
+
+    def undo(self) -> None:
+        setattr(os, self._call, self._real)
+
+
+def work(path: Path, call: str, number: int, error: str, told: Path) -> None:
+    """The child: commits, and writes down what it was told. The last line says how many calls there were."""
+    instance = Instance.open(path)
+    lines: list[str] = []
+    with instances.door_of(instance):
+        pass
+    plant = Plant(call, number, getattr(errno, error), path)
+    try:
+        with instances.session_of(instance) as session:
+            for row_id, size in ROWS:
+                lines.append(_commit(str(row_id), lambda r=row_id, n=size: instances.insert(session, r, "x" * n)))
+            lines.append(
+                _commit("large", lambda: session.commit(instances.begin_large(session, LARGE[0], LARGE[1])), session)
+            )
+            lines.append(_commit("18", lambda: instances.insert(session, 18)))
+            lines.append(f"fatal {session.door.words[_fatal()]}")
+    except ReplicateError as failure:
+        lines.append(f"opening {failure.code}")
+    plant.undo()
+    lines.append(f"calls {plant.count}")
+    told.write_text("\n".join(lines) + "\n")
+
+
+def _fatal() -> int:
+    from replicate.pool import control as word
+
+    return int(word.FATAL)
+
+
+def _commit(name: str, call: Callable[[], Any], session: Any = None) -> str:
+    try:
+        call()
+    except ReplicateError as error:
+        if session is not None:
+            with contextlib.suppress(ReplicateError):
+                session.rollback()
+        return f"{name} {'unknown' if error.code == 'OUTCOME_UNKNOWN' else 'failed'} {error.code}"
+    return f"{name} ok -"
+
+
+def judge(path: Path, told: Path) -> None:
+    """Another process: recovery, and what is there against what was told."""
+    results = dict(line.split(" ", 1) for line in told.read_text().splitlines())
+    found = instances.check(Instance.open(path))
+    there = set(found.rows["main"])
+    names = {**{str(row_id): {row_id} for row_id, _ in ROWS}, "18": {18}, "large": set(range(LARGE[0], sum(LARGE)))}
+    for name, rows in names.items():
+        result = results.get(name, "failed").split()[0]
+        if result == "ok":
+            assert rows <= there, f"{name} was acknowledged and is missing"
+        elif result == "failed":
+            assert not rows & there, f"{name} failed and is present"
+        else:
+            assert rows <= there or not rows & there, f"{name} is there in part"
+    codes = [text.split()[1] for name, text in results.items() if name in names]
+    first = next((place for place, code in enumerate(codes) if code != "-"), len(codes))
+    if first < len(codes) and int(results.get("fatal", "0")):
+        assert "-" not in codes[first + 1 :], f"a commit was acknowledged after a fatal error: {results}"
+    with instances.session_of(Instance.open(path)) as session:
+        instances.insert(session, 999_999)
+    instances.check(Instance.open(path))
+
+
+def sweep(call: str, error: str, figures: Counter[str], *, stride: int = 1) -> list[str]:
+    """Every n of one call; what was violated."""
+    violations: list[str] = []
+    number, last = 0, 0  # the first run fails nothing: it counts
+    before = os.environ.get("REPLICATE_SHM_DIR")
+    try:
+        while number <= last:
+            with tempfile.TemporaryDirectory(prefix="replicate-io-") as place:
+                root = Path(place)
+                (root / "shm").mkdir()
+                os.environ["REPLICATE_SHM_DIR"] = str(root / "shm")
+                path, told = root / "alpha", root / "told"
+                _child("build", lambda r=root: instances.make_primary(r / "alpha", segment_bytes=1 << 20), root)
+                failed = _child("work", lambda p=path, n=number, t=told: work(p, call, n, error, t), root)
+                failed = failed or _child("judge", lambda p=path, t=told: judge(p, t), root)
+                figures[f"I/O errors: {call} {error}"] += number > 0
+                if failed:
+                    figures["violations"] += 1
+                    violations.append(f"{call} {number} {error}: {failed}")
+                if told.exists():
+                    last = max(last, int(told.read_text().split("calls ")[1]))
+            number += stride if number else 1
+    finally:
+        if before is None:
+            os.environ.pop("REPLICATE_SHM_DIR", None)
+        else:
+            os.environ["REPLICATE_SHM_DIR"] = before
+    return violations
+
+
+def _child(what: str, call: Callable[[], Any], outside: Path) -> str:
+    errors = outside / "errors.txt"
+    child = fork(what, call, errors)
+    if not child.wait(60):
+        child.kill()
+        return f"{what} does not end"
+    return "" if child.status == 0 else errors.read_text().strip().splitlines()[-1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.io_errors")
+    parser.add_argument("--calls", default=",".join(CALLS))
+    parser.add_argument("--errors", default=",".join(ERRORS))
+    parser.add_argument("--stride", type=int, default=1)
+    options = parser.parse_args()
+    figures: Counter[str] = Counter(violations=0)
+    for call in options.calls.split(","):
+        for error in options.errors.split(","):
+            for violation in sweep(call, error, figures, stride=options.stride):
+                print(violation, flush=True)
+    print("".join(f"{name}  {count}\n" for name, count in sorted(figures.items())))
+    return int(bool(figures["violations"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

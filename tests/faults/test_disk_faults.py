@@ -1,0 +1,94 @@
+"""Crash states, journal damage and I/O errors in their short forms; the long ones are `deploy/test --faults`.
+
+Faults 6, 26 to 30, 33 to 41, 45 and 49.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.faults import crash_states, damage, io_errors
+from tests.faults.disk import Disk, Op, read_trace
+
+STRIDE = {"durable": 4, "off": 4, "switch": 90, "torn": 4, "instance": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("name", crash_states.RUNS)
+def test_every_crash_state_is_recovered_from(name: str) -> None:
+    figures: Counter[str] = Counter()
+    violations = crash_states.explore(name, samples=1, stride=STRIDE[name], seed=3, figures=figures)
+    assert violations == []
+    assert figures["crash states"] > 5
+
+
+@pytest.mark.slow
+def test_damage_is_detected_or_mended_and_nothing_is_silently_shortened() -> None:
+    figures: Counter[str] = Counter()
+    assert damage.sweep(stride=23, seed=4, figures=figures) == []
+    assert figures["detected"] > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", io_errors.ERRORS)
+@pytest.mark.parametrize("call", ["fdatasync", "fsync", "rename"])
+def test_the_nth_call_fails(call: str, error: str) -> None:
+    figures: Counter[str] = Counter()
+    assert io_errors.sweep(call, error, figures) == []
+    assert figures[f"I/O errors: {call} {error}"] >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", io_errors.ERRORS)
+def test_the_nth_write_fails(error: str) -> None:
+    figures: Counter[str] = Counter()
+    assert io_errors.sweep("pwrite", error, figures, stride=4) == []
+    assert figures[f"I/O errors: pwrite {error}"] >= 3
+
+
+def test_a_trace_is_read(tmp_path: Path) -> None:
+    lines = [
+        'openat(AT_FDCWD<\\x2f>, "\\x2f\\x61\\x2f\\x62", O_RDWR|O_CREAT|O_CLOEXEC, 0600) = 5<\\x2f\\x61\\x2f\\x62>',
+        'pwrite64(5<\\x2f\\x61\\x2f\\x62>, "\\x41\\x42\\x43", 3, 4096) = 3',
+        'write(5<\\x2f\\x61\\x2f\\x62>, "\\x44", 1) = 1',
+        "fdatasync(5<\\x2f\\x61\\x2f\\x62>) = 0",
+        "fdatasync(5<\\x2f\\x61\\x2f\\x62>) = -1 EIO (Input/output error)",
+        'rename("\\x2f\\x61\\x2f\\x62", "\\x2f\\x61\\x2f\\x63") = 0',
+        'write(1<\\x70>, "\\x35\\x0a", 2) = 2',
+    ]
+    assert list(read_trace(lines, "/a")) == [
+        Op("create", "/a/b"),
+        Op("write", "/a/b", 4096, b"ABC"),
+        Op("write", "/a/b", 0, b"D"),
+        Op("sync", "/a/b"),
+        Op("rename", "/a/b", target="/a/c"),
+        Op("told", "", 0, b"5\n"),
+    ]
+
+
+def test_what_is_synced_is_in_every_state_and_what_is_not_may_be_missing(tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    known.write_bytes(b"a" * 1024)
+    disk = Disk(tmp_path)
+    new = str(tmp_path / "new")
+    for op in (
+        Op("write", str(known), 0, b"b" * 1024),
+        Op("create", new),
+        Op("write", new, 0, b"n"),
+        Op("sync", new),
+    ):
+        disk.take(op)
+    states = [state for _, state in disk.states(random.Random(1), 40)]
+    assert {state[str(known)] for state in states} == {
+        one * 512 + other * 512 for one in (b"a", b"b") for other in (b"a", b"b")
+    }
+    assert {state.get(new) for state in states} == {None, b"n"}  # its name is not certain, its content is
+    disk.take(Op("sync", str(tmp_path)))
+    disk.take(Op("sync", str(known)))
+    assert {(state[new], state[str(known)]) for _, state in disk.states(random.Random(1), 9)} == {(b"n", b"b" * 1024)}
