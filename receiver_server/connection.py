@@ -76,6 +76,7 @@ class Connection:
         """Takes over the peer's stream; `where` is its address, `hello_by` (trio's clock) the end of its time to say
         who it is."""
         self.receiver = receiver
+        self.peer = peer
         self.log = receiver.log.bind(where=where)
         config = receiver.settings
         settings = LinkSettings(
@@ -139,7 +140,7 @@ class Connection:
             case Closed():
                 self.receiver.seeds.closed(self, event)
                 self._count_duplicates()
-                self._closed(event)
+                self._closed(self.peer.judged(event))
             case _:
                 pass
 

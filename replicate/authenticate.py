@@ -49,6 +49,7 @@ from replicate.tls import (
 )
 from replicate.tls_files import DAY_S, TlsFiles, certificate_findings
 from replicate.wire.codec import encode
+from replicate.wire.event import Closed, CloseReason
 from replicate.wire.introduction import as_refuse
 from replicate.wire.proof import NONCE_BYTES, Proof
 from replicate.wire.state import Role
@@ -73,6 +74,13 @@ class Authenticated:
     def alert(self) -> NotAuthenticatedError | None:
         """Why the peer has refused our certificate after all, if it has: with TLS 1.3 its client learns that late."""
         return self.stream.alert if isinstance(self.stream, TlsStream) else None
+
+    def judged(self, closed: Closed) -> Closed:
+        """The end of the connection as TLS knows it: bytes that were changed on their way are refused by us, not just
+        lost."""
+        damage = self.stream.damage if isinstance(self.stream, TlsStream) else None
+        is_lost = closed.reason is CloseReason.CONNECTION_LOST
+        return Closed(CloseReason.WE_REFUSED, damage) if is_lost and damage is not None else closed
 
 
 class Authenticator:

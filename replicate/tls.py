@@ -19,7 +19,13 @@ from typing import Final
 import trio
 
 from replicate.certificate import Described, describe
-from replicate.errors import ConfigurationError, NotAuthenticatedError, NotFoundError, ReplicateError
+from replicate.errors import (
+    ConfigurationError,
+    NotAuthenticatedError,
+    NotFoundError,
+    ProtocolViolationError,
+    ReplicateError,
+)
 from replicate.guarded_file import open_guarded, read_guarded
 from replicate.peer_authority import Reason, refused, tls_refusal
 from replicate.tls_files import TlsFiles
@@ -169,6 +175,8 @@ class TlsStream(trio.abc.HalfCloseableStream):
         self.tls = tls
         self.alert: NotAuthenticatedError | None = None
         """Why the peer refused our certificate: with TLS 1.3 a client learns that only after its handshake."""
+        self.damage: ProtocolViolationError | None = None
+        """What has arrived is not what the peer has sent; nothing of it, and nothing behind it, was handed on."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """As trio's."""
@@ -184,8 +192,14 @@ class TlsStream(trio.abc.HalfCloseableStream):
             return await self.tls.receive_some(max_bytes)
         except trio.BrokenResourceError as error:
             cause = error.__cause__
-            if isinstance(cause, ssl.SSLError) and "_ALERT_" in (cause.reason or ""):
-                self.alert = tls_refusal(cause.reason, None, str(cause))
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+                if "_ALERT_" in (cause.reason or ""):
+                    self.alert = tls_refusal(cause.reason, None, str(cause))
+                else:
+                    self.damage = ProtocolViolationError(
+                        f"what has arrived is not what the peer has sent: {cause.reason or cause}",
+                        do="Nothing is lost, it is sent again; if this repeats, look at the network between",
+                    )
             raise
 
     async def send_eof(self) -> None:

@@ -188,6 +188,7 @@ class Source:
         closed = await connection.run()
         if closed.reason is CloseReason.CONNECTION_LOST and (alert := peer.alert) is not None:
             return self._not_let_in(alert, where)
+        closed = peer.judged(closed)
         self._closed(closed, connection.has_streamed)
         return closed.error
 

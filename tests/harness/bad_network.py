@@ -25,7 +25,9 @@ PIECE_BYTES: Final = 64 * 1024
 _RESET: Final = struct.pack("ii", 1, 0)
 
 Mangle = Callable[[bytes], Iterable[bytes]]
-"""Gets every whole wire frame towards the receiver, and gives what is to be carried in its place."""
+"""Gets every whole wire frame towards the receiver, and gives what is to be carried in its place. Over TLS (`is_tls`)
+it gets every record."""
+TLS_HEAD_BYTES: Final = 5
 
 
 class Line:
@@ -72,6 +74,10 @@ class BadNetwork:
         self.piece_bytes = PIECE_BYTES
         self.mangle: Mangle | None = None
         """Set it before the connection is made."""
+        self.mangle_back: Mangle | None = None
+        """The same, towards the source."""
+        self.is_tls = False
+        """Set as `mangle`: what it gets are TLS records."""
         self._cut: Callable[[Line], None] | None = None
         self._is_closed = False
         self._threads: list[threading.Thread] = []
@@ -155,6 +161,7 @@ class BadNetwork:
     def _carry(self, line: Line, origin: socket.socket, target: socket.socket, way: threading.Event) -> None:
         is_there = way is self.there
         frames = bytearray()
+        whole = whole_records if self.is_tls else whole_frames
         try:
             while True:
                 way.wait()
@@ -164,9 +171,10 @@ class BadNetwork:
                     return  # without a word; the sockets are closed at the end
                 if not piece:
                     break
-                if is_there and self.mangle is not None:
+                mangle = self.mangle if is_there else self.mangle_back
+                if mangle is not None:
                     frames += piece
-                    piece = b"".join(out for one in whole_frames(frames) for out in self.mangle(one))
+                    piece = b"".join(out for one in whole(frames) for out in mangle(one))
                 if is_there and self._cut is not None and len(piece) >= 200:
                     target.sendall(piece[: len(piece) // 2])
                     self._cut(line)
@@ -189,9 +197,18 @@ class BadNetwork:
 
 def whole_frames(waiting: bytearray) -> list[bytes]:
     """Take the whole wire frames off the front of `waiting`."""
+    return _whole(waiting, FRAME_HEAD_BYTES, slice(0, 4))
+
+
+def whole_records(waiting: bytearray) -> list[bytes]:
+    """Take the whole TLS records off the front of `waiting`."""
+    return _whole(waiting, TLS_HEAD_BYTES, slice(3, 5))
+
+
+def _whole(waiting: bytearray, head_bytes: int, length: slice) -> list[bytes]:
     made = []
-    while len(waiting) >= FRAME_HEAD_BYTES:
-        end = FRAME_HEAD_BYTES + int.from_bytes(waiting[:4], "big")
+    while len(waiting) >= head_bytes:
+        end = head_bytes + int.from_bytes(waiting[length], "big")
         if len(waiting) < end:
             break
         made.append(bytes(waiting[:end]))

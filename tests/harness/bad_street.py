@@ -79,7 +79,8 @@ class BadStreet(Street):
     def begin(self) -> None:
         """A test begins: everything is well, and what follows counts from here."""
         network = self.network
-        network.mangle, network.bytes_per_s, network.piece_bytes = None, 0.0, PIECE_BYTES
+        network.mangle, network.mangle_back = None, None
+        network.bytes_per_s, network.piece_bytes = 0.0, PIECE_BYTES
         network.is_refusing, network.target_port = False, self.port()
         network.heal()
         self.applied(self.insert(), 60.0)

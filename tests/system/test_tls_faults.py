@@ -1,0 +1,87 @@
+"""The network changes bytes under TLS, between real daemons.
+
+Fault 61 of the project's catalogue, where TLS is what finds it. Behind it both databases are equal row by row, nothing
+has come twice, and no operator had to do anything.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.harness.bad_street import SETTINGS, BadStreet
+from tests.harness.certificates import Authority
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+OVER_TLS = SETTINGS.replace("[receiver]", '[receiver]\n    allow = "primary"') + "    [tls]\n    loopback = true\n"
+RECORD_OF_DATA = 0x17
+
+
+@pytest.fixture(scope="module")
+def one_street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadStreet]:
+    made = BadStreet(tmp_path_factory.mktemp("street"), settings=OVER_TLS)
+    try:
+        made.build()
+        authority = Authority(made.directory)
+        for side in (made.primary, made.secondary):
+            shutil.copytree(authority.files(side.name), side / "tls")
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def street(one_street: BadStreet) -> BadStreet:
+    one_street.begin()
+    return one_street
+
+
+@dataclass
+class Flip:
+    """Flips a bit at `at` in the first TLS record of data, once it is told to."""
+
+    at: int
+    is_wanted: bool = False
+    is_done: bool = False
+
+    def __call__(self, record: bytes) -> Iterable[bytes]:
+        if not self.is_wanted or self.is_done or record[0] != RECORD_OF_DATA:
+            return [record]
+        self.is_done = True
+        changed = bytearray(record)
+        changed[self.at] ^= 0x80  # a length becomes too long for TLS: what is possible would be waited for
+        return [bytes(changed)]
+
+
+@pytest.mark.parametrize("at", [0, 3, 20, -1], ids=["type", "length", "payload", "tag"])
+@pytest.mark.parametrize("towards", ["receiver", "source"])
+def test_fault_61_a_bit_changed_under_tls_closes_the_connection_and_is_counted(
+    towards: str, at: int, street: BadStreet
+) -> None:
+    """It has passed TCP's checksum: TLS finds it, whoever receives it says so, and the stream goes on."""
+    flip, network = Flip(at), street.network
+    network.is_tls = True
+    if towards == "receiver":
+        network.mangle = flip
+    else:
+        network.mangle_back = flip
+    network.lines[-1].close()  # records are told apart from a connection's first byte on
+    street.applied(street.insert())
+    lines = street.new_lines()
+    side = street.secondary if towards == "receiver" else street.primary
+    before = street.figure(side, "refused_connections_total", reason="PROTOCOL")
+    ends = len(street.ends(side))
+    flip.is_wanted = True
+    street.insert(5)
+    wait_until(lambda: flip.is_done, what="a changed record")
+    wait_until(lambda: len(street.ends(side)) > ends, what=f"{side.name} closes the connection")
+    assert "PROTOCOL: what has arrived is not what the peer has sent" in street.ends(side)[ends]
+    assert street.figure(side, "refused_connections_total", reason="PROTOCOL") == before + 1
+    street.prove_equal()
+    assert street.new_lines() > lines
+    assert street.duplicates() == 0
