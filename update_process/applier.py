@@ -3,8 +3,9 @@
 Guarantees: transactions are applied in order and exactly once, whole batches together with the synchronization
 checkpoint records in one local commit; what did not continue exactly what was applied before is refused by name and
 nothing of it is applied; at a conflict everything before it is committed, nothing of it is, and both images are in the
-conflict file. Memory is bounded by one batch and one part, whatever the size of a transaction. Nothing is waited for to
-fill a batch: it ends with what has arrived, at a limit of the settings, after BATCH_S, and around schema changes.
+conflict file. Memory is bounded by one batch, AHEAD_MAX windows and one part, whatever the size of a transaction.
+Nothing is waited for to fill a batch: it ends with what has arrived, at a limit of the settings, after BATCH_S, and
+around schema changes.
 Refuses to know: who fills the receive pool, when to sleep, and how an operator is told (process.py).
 
 Deviation from design §11: there is no savepoint around each transaction of a batch, to keep what came before one that
@@ -15,8 +16,9 @@ came before it (`_apply_singly`). That is three times the work, once, just befor
 up in the region, the journal and the conflict file is the same. A batch of several windows is first taken anew, window
 by window (`_rewind`), so that only the one that fails is applied singly.
 
-Used by one thread at a time. A full batch is committed by a thread of our own (`_commit_reading_on`); the caller's
-waits for it, and only reads from the receive pool meanwhile. It never applies rows beside it: SQLite gives up the
+Used by one thread at a time. A full batch is committed in a thread of its own (`_commit_reading_on`); the caller's
+waits for it, and only reads from the receive pool meanwhile: the session is the other one's then; windows, borders, the
+points that were verified, and all freeing are the caller's. It never applies rows beside it: SQLite gives up the
 interpreter's lock with every statement, and each time it would have to wait to have it back.
 """
 
@@ -26,8 +28,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +51,7 @@ from replicate.transaction import Catalogue
 from replicate.vector import Position
 from update_process import batch as plans
 from update_process.batch import Piece, PieceKind, Window
+from update_process.beside import run_beside
 from update_process.conflict import stopped
 from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
@@ -115,7 +118,6 @@ class Applier:
         """Up to here every window is a batch of its own: a batch of several has failed."""
         self._ahead: deque[Window] = deque()
         """Windows behind that one, read while a batch was being committed."""
-        self._helper = ThreadPoolExecutor(1, "commit")
         self._borders: list[tuple[int, int]] = []
         """Of each record taken and not freed: its last seqno, and the address up to which it may be freed then."""
         self._large: LargeApply | None = None
@@ -141,7 +143,6 @@ class Applier:
     def close(self) -> None:
         """Take back what is not committed. The session and the pool stay the caller's."""
         self._barrier.close()
-        self._helper.shutdown()
         self._abandon()
 
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
@@ -282,7 +283,7 @@ class Applier:
         self._borders += [(record.last_seqno, record.next_address) for record in records]
         return window
 
-    def _read_ahead(self, window: Window) -> bool:
+    def _read_ahead(self, window: Window, done: Done) -> bool:
         """Have the window behind `window` and those ahead verified; False when there is none to be had now."""
         records = self._peek()
         pieces = [self._piece(record, first=False) for record in records]
@@ -292,6 +293,7 @@ class Applier:
             if not isinstance(step, plans.Fill):
                 return False
             self._ahead.append(self._open_window(records[: step.pieces], step.skip))
+            done.skipped += step.skip
         except ReplicateError:
             return False  # it is said again when its turn comes
         return True
@@ -401,17 +403,16 @@ class Applier:
     def _commit_reading_on(self, window: Window, done: Done) -> None:
         """Commit the open batch in another thread, which mostly waits for the kernel; meanwhile read what is next.
 
-        When this returns or raises the other thread is done: nothing else runs beside it.
+        When this returns or raises the other thread is done, an interrupt included: what is rolled back afterwards is
+        never in its hands.
         """
         batch, self._batch = self._batch, None
         assert batch is not None
-        committing = self._helper.submit(self._commit_batch, batch)
-        try:
-            while not committing.done() and len(self._ahead) < AHEAD_MAX and self._read_ahead(window):
-                pass
-        finally:
-            wait((committing,))
-        committing.result()
+        run_beside(
+            partial(self._commit_batch, batch),
+            lambda: len(self._ahead) < AHEAD_MAX and self._read_ahead(window, done),
+            name="commit",
+        )
         self._committed(batch, done)
 
     def _commit_batch(self, batch: _Batch) -> None:

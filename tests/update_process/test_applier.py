@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -15,7 +13,7 @@ import pytest
 from replicate.apply_session import open_apply_session
 from replicate.barrier import Barrier
 from replicate.compare import compare
-from replicate.errors import BusyError, ConflictError, DiskFullError, DivergedError, GapError, JournalDamagedError
+from replicate.errors import BusyError, ConflictError, DivergedError, GapError
 from replicate.instance import Instance
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import pack_frame, read_head
@@ -27,7 +25,6 @@ from replicate.settings import UpdateConfig
 from replicate.status import collect
 from tests.harness.instances import ROOT
 from tests.harness.pair import Pair, work_all
-from tests.harness.waiting import wait_until
 from update_process.applier import Waiting
 
 
@@ -158,7 +155,6 @@ def test_a_barrier_falls_with_its_holder(pair: Pair) -> None:
     script = """
 import sys
 from pathlib import Path
-from typing import Any
 from replicate.barrier import Barrier
 from replicate.instance import Instance
 from replicate.opening import open_door
@@ -410,67 +406,3 @@ def test_frames_that_diverge_in_a_later_window_commit_all_before_them(pair: Pair
             work_all(applier)
         assert applier.applied_seqno >= first + 18  # at least all windows but the one that was forged
         assert len(pair.rows("account")) == applier.applied_seqno - first + 1
-
-
-def test_windows_read_while_a_batch_is_committed_are_applied_in_their_turn(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide(pair, 60)
-    with pair.receive_pool(32 * 1024 * 1024) as pool:
-        pair.deliver(pool)
-        with pair.applier(pool, UpdateConfig(batch_bytes=500_000)) as applier:
-            real = applier.session.commit
-            ahead = []
-
-            def commit(*arguments: Any, **options: Any) -> None:
-                with contextlib.suppress(AssertionError):
-                    wait_until(lambda: len(applier._ahead) >= 3, what="windows are ahead", timeout_s=0.5)
-                ahead.append(len(applier._ahead))
-                real(*arguments, **options)
-
-            monkeypatch.setattr(applier.session, "commit", commit)
-            done = work_all(applier)
-            assert max(ahead) >= 3
-            assert done.transactions == 60
-            assert pool.used_bytes == 0
-    assert_equal(pair)
-
-
-def test_a_commit_that_fails_while_we_read_on_leaves_nothing_behind(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide(pair, 60)
-    with pair.receive_pool(32 * 1024 * 1024) as pool:
-        pair.deliver(pool)
-        with pair.applier(pool, UpdateConfig(batch_bytes=500_000)) as applier:
-            first = applier.next_seqno
-            real, calls = applier.session.commit, 0
-
-            def commit(*arguments: Any, **options: Any) -> None:
-                nonlocal calls
-                calls += 1
-                if calls == 3:
-                    applier.session.rollback()
-                    raise DiskFullError("no room for the third batch")
-                real(*arguments, **options)
-
-            monkeypatch.setattr(applier.session, "commit", commit)
-            with pytest.raises(DiskFullError):
-                work_all(applier)
-            assert 0 < applier.next_seqno - first < 60
-            assert pool.applied_seqno == applier.applied_seqno
-            assert work_all(applier).waiting is Waiting.NOTHING
-            assert pool.used_bytes == 0
-    assert_equal(pair)
-
-
-def test_damage_that_is_met_while_we_read_on_is_told_in_its_turn(pair: Pair) -> None:
-    wide(pair, 30)
-    with pair.receive_pool(32 * 1024 * 1024) as pool:
-        with pair.applier(pool, UpdateConfig(batch_bytes=500_000)) as applier:
-            pair.deliver(pool)
-            last = pool.last_received_seqno
-            pool.offer(b"\xce" * 100, last + 1, last + 1, 1, RecordKind.FRAMES)
-            with pytest.raises(JournalDamagedError):
-                work_all(applier)
-            assert last - 4 < applier.applied_seqno <= last  # all windows but the one with the damage
