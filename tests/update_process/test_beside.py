@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
-from threading import Event, Thread, get_ident, main_thread
+from threading import Event, Thread, get_ident
 
 import pytest
 
+from tests.harness.interrupts import interrupting
 from tests.harness.waiting import wait_until
 from update_process.beside import run_beside
-
-
-def interrupt_main() -> None:
-    """As ^C does while the main thread waits."""
-    number = main_thread().ident
-    assert number is not None
-    signal.pthread_kill(number, signal.SIGINT)
 
 
 def test_both_run_at_once_and_both_have_ended() -> None:
@@ -69,13 +62,13 @@ def test_interrupts_are_raised_when_the_call_has_ended() -> None:
 
     def call() -> None:
         for _ in range(3):
-            interrupt_main()
+            interrupts.send()
             with contextlib.suppress(AssertionError):
                 wait_until(gone.is_set, what="the caller has gone", timeout_s=0.1)
         if not gone.is_set():
             ended.set()
 
-    with pytest.raises(KeyboardInterrupt):
+    with interrupting() as interrupts, pytest.raises(KeyboardInterrupt):
         run_beside(call, lambda: False, name="commit")
     gone.set()
     assert ended.is_set()

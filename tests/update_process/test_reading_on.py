@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from replicate.compare import compare
 from replicate.errors import DiskFullError, JournalDamagedError
 from replicate.pool.receive_pool import RecordKind
 from replicate.settings import UpdateConfig
+from tests.harness.interrupts import interrupting
 from tests.harness.pair import Pair, work_all
 from tests.harness.waiting import wait_until
 from update_process.applier import Waiting
@@ -113,7 +113,6 @@ def test_interrupts_roll_nothing_back_that_is_being_committed(pair: Pair, monkey
         with pair.applier(pool, UpdateConfig(batch_bytes=500_000)) as applier:
             session, first = applier.session, applier.next_seqno
             commit, rollback = session.commit, session.rollback
-            main = threading.get_ident()
             committing = False
             torn: list[str] = []
 
@@ -121,7 +120,7 @@ def test_interrupts_roll_nothing_back_that_is_being_committed(pair: Pair, monkey
                 nonlocal committing
                 committing = True
                 for _ in range(2):
-                    signal.pthread_kill(main, signal.SIGINT)
+                    interrupts.send()
                     with contextlib.suppress(AssertionError):
                         wait_until(lambda: bool(torn), what="it is torn away", timeout_s=0.2)
                 commit(*arguments, **options)
@@ -134,7 +133,7 @@ def test_interrupts_roll_nothing_back_that_is_being_committed(pair: Pair, monkey
 
             monkeypatch.setattr(session, "commit", slow)
             monkeypatch.setattr(session, "rollback", watched)
-            with pytest.raises(KeyboardInterrupt):
+            with interrupting() as interrupts, pytest.raises(KeyboardInterrupt):
                 work_all(applier)
             assert torn == []
             assert applier.applied_seqno == pool.applied_seqno >= first
