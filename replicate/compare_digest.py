@@ -57,18 +57,25 @@ def parse_digest(text: str, *, where: str) -> InstanceDigest:
                 do="Make both digests with one release",
             )
         return InstanceDigest(
-            str(made["instance"]),
+            _text(made["instance"]),
             int(made["seqno"]),
-            tuple((str(name), _region(region)) for name, region in made["regions"]),
-            str(made["network"]),
+            tuple((_text(name), _region(region)) for name, region in made["regions"]),
+            _text(made["network"]),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UsageError("this is no digest of an instance", where=where, do=HOW) from None
 
 
 def _region(made: Any) -> RegionDigest:
-    tables = tuple(TableDigest(str(t["table"]), int(t["rows"]), str(t["digest"])) for t in made["tables"])
-    return RegionDigest(tables, str(made["schema"]), str(made["digest"]))
+    tables = tuple(TableDigest(_text(t["table"]), int(t["rows"]), _text(t["digest"])) for t in made["tables"])
+    return RegionDigest(tables, _text(made["schema"]), _text(made["digest"]))
+
+
+def _text(made: Any) -> str:
+    """ValueError for what could not be shown (half of a surrogate pair)."""
+    text = str(made)
+    text.encode()
+    return text
 
 
 def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComparison:

@@ -220,6 +220,10 @@ def files() -> Made:
     yield "daemon_status", "one", json.dumps(status).encode()
     yield "daemon_word", "serves", b'{"pid": 5, "text": "serves", "facts": {}}\n'
     yield "daemon_word", "failed", b'{"error": "no", "exit_code": 69}\n'
+    table = {"table": "t", "rows": 3, "digest": "ff"}
+    region = {"tables": [table], "schema": "0a", "digest": "0b"}
+    made = {"format": 1, "instance": "oslo", "seqno": 7, "regions": [["main", region]], "network": "00"}
+    yield "digest", "one", json.dumps(made).encode()
     yield "conflict", "one", b'{"seqno": 7, "region": "main", "key": [1], "expected": {"a": {"blob": "00"}}}\n'
 
 
@@ -268,7 +272,7 @@ def extremes() -> Made:
     yield "config", "numbers", b"[journal]\ncap_bytes = inf\nsync_interval_s = nan\n"
     yield "config", "endless", b"[journal]\ncap_bytes = " + endless
     yield "config", "no-text", b"\xff\xfe[\x00"
-    for target in ("consumer", "daemon_status", "daemon_word", "seed_answer", "conflict", "instance_file"):
+    for target in ("consumer", "daemon_status", "daemon_word", "seed_answer", "conflict", "digest", "instance_file"):
         front = b"\x00" if target == "instance_file" else b""
         yield target, "deep", front + deep
         yield target, "deep-object", front + b'{"":' * 1100
@@ -282,6 +286,9 @@ def extremes() -> Made:
     status = b'{"name": "u", "pid": %b, "state": "serving", "text": "", "started_wall_ns": 5, "changed_wall_ns": 6, '
     yield "daemon_status", "infinite", status % b"-Infinity" + b'"facts": {}, "error": "", "exit_code": 0}'
     yield "daemon_status", "facts", status % b"1" + b'"facts": [[1, 2]], "error": "", "exit_code": 0}'
+    digest = b'{"instance": %b, "seqno": %b, "regions": [], "network": ""}'
+    yield "digest", "infinite", digest % (b'"oslo"', b"1e999")
+    yield "digest", "surrogate", digest % (b'"\\ud800"', b"1")
     yield "daemon_word", "infinite", b'{"pid": 1e999, "text": ""}'
     yield "daemon_word", "unhashable", b'{"error": "x", "exit_code": 300}'
     whole = encode(InstanceFile(bytes(16), bytes(16), "paris", 1, "primary", 5, "1:2", home="/x"))

@@ -32,6 +32,7 @@ _ALL: Final[tuple[Target, ...]] = (
     targets_files.daemon_status,
     targets_files.daemon_word,
     targets_files.conflict,
+    targets_files.digest,
     targets_files.seed_answer,
     targets_files.seed_file,
     targets_pools.pool_header,

@@ -1,4 +1,4 @@
-"""Fuzzing targets of the small files: instance, settings, consumers, what daemons say, conflicts.
+"""Fuzzing targets of the small files: instance, settings, consumers, what daemons say, conflicts, digests.
 
 Guarantees: a target is a function of its bytes alone. Where a file has a check over its content, the first byte says
 whether it is made right again.
@@ -8,9 +8,11 @@ Refuses to know: who calls it; what may be raised (oracle.py).
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from xxhash import xxh3_64_hexdigest
 
+from replicate.compare_digest import compare_digests, parse_digest
 from replicate.config import load, shown, toml_value
 from replicate.consumers import read_consumer
 from replicate.control import ready_word
@@ -89,6 +91,13 @@ def seed_file(data: bytes) -> None:
     with SeedReader(path) as reader:
         pages = sum(len(piece.data) for piece in reader.pages())
         assert pages == sum(region.bytes for region in reader.header.regions)
+
+
+def digest(data: bytes) -> None:
+    """A digest of another host. What was taken can be shown, and compared."""
+    found = parse_digest(data.decode("utf-8", "replace"), where="here")
+    assert repr(found).encode()
+    compare_digests(found, replace(found, instance=f"{found.instance}'s twin"))
 
 
 def conflict(data: bytes) -> None:

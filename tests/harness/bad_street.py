@@ -65,7 +65,7 @@ class BadStreet(Street):
         return self
 
     def wait_for_stream(self, timeout_s: float = 15.0) -> None:
-        wait_until(lambda: self.source()["state"] == "sending", timeout_s=timeout_s, what="the source streams")
+        wait_until(lambda: self.source().get("state") == "sending", timeout_s=timeout_s, what="the source streams")
 
     def close(self) -> None:
         if hasattr(self, "network"):

@@ -59,7 +59,15 @@ def test_what_can_not_be_compared_is_refused() -> None:
         compare_digests(replace(EAST, regions=()), replace(WEST, regions=()))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "nothing", '{"instance": "x"}', '{"regions": 7}', "[" * 100_000])
+WHOLE = '{"instance": "x", "seqno": 7, "regions": [], "network": "n"}'
+NO_DIGESTS = [
+    *("", "{}", "[]", "nothing", '{"instance": "x"}', '{"regions": 7}', "[" * 100_000),
+    *(WHOLE.replace("7", number) for number in ("1e999", "-Infinity", "NaN", "9" * 5000)),
+    WHOLE.replace('"x"', '"\\ud800"'),
+]
+
+
+@pytest.mark.parametrize("text", NO_DIGESTS)
 def test_what_is_no_digest_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match="no digest") as caught:
         parse_digest(text, where="some.json")
