@@ -17,12 +17,15 @@ from tests.harness.waiting import wait_until
 
 @dataclass
 class Interrupts:
-    """`raised`: how many the main thread has met."""
+    """`raised`: how many the main thread has met. `over`: it has left the block, and is left alone."""
 
     raised: int = 0
+    over: bool = False
 
     def send(self) -> None:
-        """Interrupt the main thread; AssertionError when it takes no notice."""
+        """Interrupt the main thread; AssertionError when it takes no notice. Nothing when it has left the block."""
+        if self.over:
+            return
         wanted, number = self.raised + 1, main_thread().ident
         assert number is not None
         signal.pthread_kill(number, signal.SIGINT)
@@ -42,4 +45,5 @@ def interrupting() -> Iterator[Interrupts]:
     try:
         yield made
     finally:
+        made.over = True
         signal.signal(signal.SIGINT, before)
