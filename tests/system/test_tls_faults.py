@@ -9,9 +9,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from tests.harness.bad_network import BadNetwork
 from tests.harness.bad_street import SETTINGS, BadStreet
 from tests.harness.certificates import Authority
 from tests.harness.waiting import wait_until
@@ -26,13 +28,18 @@ RECORD_OF_DATA = 0x17
 def one_street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadStreet]:
     made = BadStreet(tmp_path_factory.mktemp("street"), settings=OVER_TLS)
     try:
-        made.build()
-        authority = Authority(made.directory)
-        for side in (made.primary, made.secondary):
-            shutil.copytree(authority.files(side.name), side / "tls")
+        certify(made)
         yield made.start()
     finally:
         made.close()
+
+
+def certify(street: BadStreet) -> None:
+    """Make the instances, and a certificate for each."""
+    street.build()
+    authority = Authority(street.directory)
+    for side in (street.primary, street.secondary):
+        shutil.copytree(authority.files(side.name), side / "tls")
 
 
 @pytest.fixture
@@ -48,8 +55,12 @@ class Flip:
     at: int
     is_wanted: bool = False
     is_done: bool = False
+    wanted_after_bytes: int = 1 << 40
+    seen_bytes: int = 0
 
     def __call__(self, record: bytes) -> Iterable[bytes]:
+        self.seen_bytes += len(record)
+        self.is_wanted |= self.seen_bytes > self.wanted_after_bytes
         if not self.is_wanted or self.is_done or record[0] != RECORD_OF_DATA:
             return [record]
         self.is_done = True
@@ -85,3 +96,26 @@ def test_fault_61_a_bit_changed_under_tls_closes_the_connection_and_is_counted(
     street.prove_equal()
     assert street.new_lines() > lines
     assert street.duplicates() == 0
+
+
+def test_a_seed_over_tls_in_which_a_bit_changes_goes_on_at_that_byte(tmp_path: Path) -> None:
+    """The command waits, the source connects again and goes on; what arrives is verified whole before it is used."""
+    street = BadStreet(tmp_path, settings=OVER_TLS)
+    try:
+        certify(street)
+        street.start_receiver()
+        street.network = network = BadNetwork(street.port())
+        network.is_tls, network.mangle = True, (flip := Flip(-1, wanted_after_bytes=3_000_000))
+        street.on(street.primary, "peer", "add", "secondary", f"127.0.0.1:{network.port}")
+        street.insert(100, 60_000)
+        street.start_source()
+        assert "seeded at seqno" in street.on(street.secondary, "seed").stdout
+        assert flip.is_done
+        assert street.figure(street.secondary, "refused_connections_total", reason="PROTOCOL") == 1
+        lines = street.log(street.primary, "source-secondary")
+        first, second = (line["from_offset"] for line in lines if line["event"] == "sending the seed")
+        assert first == 0 < second
+        street.start_update()
+        street.prove_equal()
+    finally:
+        street.close()
