@@ -113,7 +113,7 @@ def _commit(name: str, call: Callable[[], Any], session: Any = None) -> str:
     return f"{name} ok -"
 
 
-def judge(path: Path, told: Path) -> None:
+def judge(path: Path, told: Path, must_fail: bool) -> None:
     """Another process: recovery, and what is there against what was told."""
     results = dict(line.split(" ", 1) for line in told.read_text().splitlines())
     found = instances.check(Instance.open(path))
@@ -128,6 +128,8 @@ def judge(path: Path, told: Path) -> None:
         else:
             assert rows <= there or not rows & there, f"{name} is there in part"
     codes = [text.split()[1] for name, text in results.items() if name in names]
+    if must_fail:
+        assert any(code != "-" for code in codes), "a sync failed, and nobody was told"
     first = next((place for place, code in enumerate(codes) if code != "-"), len(codes))
     if first < len(codes) and int(results.get("fatal", "0")):
         assert "-" not in codes[first + 1 :], f"a commit was acknowledged after a fatal error: {results}"
@@ -150,7 +152,9 @@ def sweep(call: str, error: str, figures: Counter[str], *, stride: int = 1) -> l
                 path, told = root / "alpha", root / "told"
                 _child("build", lambda r=root: instances.make_primary(r / "alpha", segment_bytes=1 << 20), root)
                 failed = _child("work", lambda p=path, n=number, t=told: work(p, call, n, error, t), root)
-                failed = failed or _child("judge", lambda p=path, t=told: judge(p, t), root)
+                failed = failed or _child(
+                    "judge", lambda p=path, t=told, m=call == "fdatasync" and number > 0: judge(p, t, m), root
+                )
                 figures[f"I/O errors: {call} {error}"] += number > 0
                 if failed:
                     figures["violations"] += 1

@@ -2,7 +2,8 @@
 
     python -m tests.faults.long [--hours H] [--seed N]
 
-Power loss on every file system that this machine can make (as root), a fifth of the time; kill rounds for the rest.
+Power loss on every file system that this machine can make (as root), a fifth of the time; kill rounds for the rest;
+crash states, journal damage, I/O errors and planted bugs, each once, which takes some twenty minutes more.
 Guarantees: exit code 0 only when every part ended well; what was left out is said.
 Refuses to know: the parts.
 """
@@ -32,12 +33,21 @@ def main() -> int:
         filesystems = []
     seconds = options.hours * 3600
     rounds = max(1, int(seconds / 5 / max(1, len(filesystems)) / (3 * POWER_ROUND_S)))
-    parts = [
+    parts: list[tuple[str, ...]] = [
         ("tests.faults.power", "--filesystem", kind, "--rounds", str(rounds), "--seed", str(options.seed))
         for kind in filesystems
     ]
     left_h = options.hours * (0.8 if filesystems else 1.0)
     parts.append(("tests.faults.campaign", "--hours", f"{left_h:g}", "--seed", str(options.seed)))
+    if shutil.which("strace"):
+        parts.append(("tests.faults.crash_states", "--stride", "2", "--seed", str(options.seed)))
+    else:
+        print("== no crash states: that needs strace", flush=True)
+    parts += [
+        ("tests.faults.damage", "--seed", str(options.seed)),
+        ("tests.faults.io_errors",),
+        ("tests.faults.plants",),
+    ]
     failed = []
     for part in parts:
         print(f"== {' '.join(part)}", flush=True)

@@ -12,6 +12,7 @@ from tests.faults import places
 from tests.faults.campaign import CLASSES, Campaign
 from tests.faults.client import NUMBERS
 from tests.faults.oracle import ZERO, Told, read_told
+from tests.faults.plants import PLANTS, find, plant
 
 SEED = 5
 PARTS = {
@@ -94,3 +95,16 @@ def test_the_figures_count_what_is_wrong() -> None:
     note(figures, "gaps", 0, "nothing")
     note(figures, "gaps", 2, "a hole")
     assert figures == Counter({"gaps": 2, "found: a hole": 2})
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_each_planted_bug_still_finds_its_place(name: str, tmp_path: Path) -> None:
+    plant(name, tmp_path)
+    changed = tmp_path / PLANTS[name].file
+    compile(changed.read_text(), str(changed), "exec")
+    assert changed.read_text() != (places.ROOT / PLANTS[name].file).read_text()
+
+
+@pytest.mark.slow
+def test_a_planted_bug_is_found() -> None:
+    assert find("pool not repaired behind a killed writer")[0]
