@@ -6,7 +6,8 @@ Real processes, real TCP over loopback, values of 100 bytes. Kinds: insert; upda
 that was seeded); mixed (of ten: five inserts, four updates, one delete); ten (inserts, ten rows a transaction); one
 (a single transaction of N rows). The journal is written once, through `replicate.connect()`; every round has a
 secondary of its own, seeded before anything was written. `--against` runs the daemons of another checkout in turns
-with ours, over the same journal.
+with ours, over the same journal: a checkout whose files have another format ends there, and says so. (Of a work tree in
+which others write, measure a copy.)
 
 Prints one JSON line for each kind: transactions a second (rows, for `ten` and `one`) until applied **and durable**,
 from the first one applied and from the moment `source start` was called (which includes the start of two Python
@@ -37,7 +38,7 @@ from replicate.errors import NotFoundError, TryAgainError
 from replicate.instance import Instance
 from replicate.pool.receive_pool import ReceivePool
 from tests.benchmarks import peer_postgresql
-from tests.benchmarks.street_bench import ROOT, Bench, commit_of, cost_of, machine, make_database, value, wait_for
+from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database, value, wait_for
 
 KINDS: Final = ("insert", "update", "mixed", "ten", "one")
 VALUE_BYTES: Final = 100
@@ -110,11 +111,12 @@ def catch_up(bench: Bench, instance: Path, last_seqno: int, count: int) -> dict[
     pool = attach(instance)
     first_seqno = pool.applied_seqno
     at = {"receiver": instance, "update": instance}
-    before = {name: cost_of(bench.pid(place, name)).cpu_s for name, place in at.items()}
+    before = {name: bench.cost(place, name, bench.pid(place, name)).cpu_s for name, place in at.items()}
     begun = time.perf_counter()
     bench.run("-i", bench.primary, "source", "start", "--peer", instance.name)
-    pids = {"source": bench.pid(bench.primary, f"source-{instance.name}")}
-    pids |= {name: bench.pid(place, name) for name, place in at.items()}
+    places = {"source": (bench.primary, f"source-{instance.name}")}
+    places |= {name: (place, name) for name, place in at.items()}
+    pids = {name: bench.pid(*place) for name, place in places.items()}
     most = dict.fromkeys(DAEMONS, 0)
     looked = first = 0.0
     applied_then = first_seqno
@@ -128,11 +130,11 @@ def catch_up(bench: Bench, instance: Path, last_seqno: int, count: int) -> dict[
         if now > looked + WATCH_S:
             looked = now
             for name, pid in pids.items():
-                most[name] = max(most[name], cost_of(pid).anonymous_bytes)
+                most[name] = max(most[name], bench.cost(*places[name], pid).anonymous_bytes)
         return pool.durable_seqno >= last_seqno
 
     ended = wait_for(reached, f"{instance.name} has applied {last_seqno}")
-    cpu = {name: cost_of(pid).cpu_s - before.get(name, 0.0) for name, pid in pids.items()}
+    cpu = {name: bench.cost(*places[name], pid).cpu_s - before.get(name, 0.0) for name, pid in pids.items()}
     pool.close()
     bench.run("-i", bench.primary, "source", "stop", "--peer", instance.name)
     bench.run("-i", instance, "receiver", "stop")

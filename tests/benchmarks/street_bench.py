@@ -117,6 +117,14 @@ class Bench:
         """The process of a daemon that runs."""
         return int(self.status_file(instance, daemon)["pid"])
 
+    def cost(self, instance: Path, daemon: str, pid: int) -> Cost:
+        """What that daemon, started as `pid`, has used so far; RuntimeError with its last words when it has ended."""
+        try:
+            return cost_of(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            said = self.status_file(instance, daemon)
+            raise RuntimeError(f"{daemon} of {instance.name} has ended: {said.get('error') or said['text']}") from None
+
     def complaints(self) -> str:
         """What the daemons have logged as warnings and errors: why a benchmark failed."""
         lines = []
