@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from replicate.wire.codec import decode, encode
-from replicate.wire.compression import Compressor
 from replicate.wire.message import Data, MessageType
 from tests.harness.bad_network import Mangle
 from tests.harness.bad_street import SETTINGS, BadStreet, bad_street
@@ -137,9 +136,9 @@ def rubbish(data: Data) -> bytes:
 
 
 def cut_short(data: Data) -> bytes:
-    whole = Compressor().compress(bytes(data.raw_bytes))
-    assert whole is not None
-    return whole[:-3]
+    import zstandard  # ours leaves a short batch as it is
+
+    return zstandard.ZstdCompressor().compress(bytes(data.raw_bytes))[:-3]
 
 
 def bomb(_data: Data) -> bytes:

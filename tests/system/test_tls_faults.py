@@ -16,6 +16,7 @@ import pytest
 from tests.harness.bad_network import BadNetwork
 from tests.harness.bad_street import SETTINGS, BadStreet
 from tests.harness.certificates import Authority
+from tests.harness.memory import Memory, anonymous_mib
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -107,15 +108,22 @@ def test_a_seed_over_tls_in_which_a_bit_changes_goes_on_at_that_byte(tmp_path: P
         street.network = network = BadNetwork(street.port())
         network.is_tls, network.mangle = True, (flip := Flip(-1, wanted_after_bytes=3_000_000))
         street.on(street.primary, "peer", "add", "secondary", f"127.0.0.1:{network.port}")
-        street.insert(100, 60_000)
+        street.insert(240, 100_000)
         street.start_source()
+        pids = {side.name: street.pid(side, street.server(side)) for side in (street.primary, street.secondary)}
+        before_mib = {name: anonymous_mib(pid) for name, pid in pids.items()}
+        memory = Memory(pids)
+        memory.start()
         assert "seeded at seqno" in street.on(street.secondary, "seed").stdout
+        for name, most_mib in memory.stop().items():
+            assert most_mib < before_mib[name] + 16, f"24 MB went through {name}: {most_mib - before_mib[name]} MiB"
         assert flip.is_done
         assert street.figure(street.secondary, "refused_connections_total", reason="PROTOCOL") == 1
         lines = street.log(street.primary, "source-secondary")
         first, second = (line["from_offset"] for line in lines if line["event"] == "sending the seed")
         assert first == 0 < second
         street.start_update()
-        street.prove_equal()
+        street.applied(street.insert())
+        street.on(street.secondary, "compare", "--with", street.primary)
     finally:
         street.close()
