@@ -168,10 +168,10 @@ def _processor() -> str:
 
 
 def commit_of(checkout: Path) -> str:
-    """The commit of a checkout, with a plus sign when its files differ from it."""
+    """The commit of a checkout, with a plus sign when its files differ from it; of a copy without history, its path."""
     words = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--abbrev=10"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    return done.stdout.strip() or str(checkout)
 
 
 def make_database(path: Path, rows: int, value_bytes: int) -> None:
