@@ -58,7 +58,7 @@ class Regions:
         self._made += 1
         instance = Instance.create(self._directory / f"instance{self._made}", role="primary", name=f"n{self._made}")
         (instance.path / "replicate.toml").write_text(_SETTINGS)
-        instance.reload()
+        instance = Instance.open(instance.path)  # with these settings
         with contextlib.closing(apsw.Connection(str(path))) as connection:
             connection.execute("PRAGMA application_id = 1; PRAGMA application_id = 0")  # a file of at least one page
         add_region(instance, path)
