@@ -21,6 +21,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -161,6 +162,7 @@ class _Frame:
         self._files = files
         self._ready_fd = ready_fd
         self._started_wall_ns = time.time_ns()
+        self._writing = threading.Lock()
         self._status_failed = False
         self._early_stop = False
         config = load(files.instance_path / FILE_NAME).with_values(overrides)
@@ -358,7 +360,8 @@ class _Frame:
     def _write(self, status: DaemonStatus) -> None:
         """A status that can not be written is logged once and harms nothing else."""
         try:
-            self._files.write_status(status)
+            with self._writing:  # a thread does it once a second, and this one when the state changes
+                self._files.write_status(status)
             self._status_failed = False
         except OSError as error:
             if not self._status_failed:

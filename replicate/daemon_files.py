@@ -158,7 +158,7 @@ class DaemonFiles:
     # The status.
 
     def write_status(self, status: DaemonStatus) -> None:
-        """Replace the status file whole. Raises OSError; the old one then stays."""
+        """Replace the status file whole; by one thread at a time. Raises OSError; the old one then stays."""
         made = {
             "name": status.name,
             "pid": status.pid,

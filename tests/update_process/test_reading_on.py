@@ -152,9 +152,9 @@ def test_a_commit_without_a_thread_to_be_had_is_made_all_the_same(pair: Pair, mo
     with pair.receive_pool(32 * 1024 * 1024) as pool:
         pair.deliver(pool)
         with pair.applier(pool, UpdateConfig(batch_bytes=500_000)) as applier:
-            monkeypatch.setattr(threading.Thread, "start", start)
-            assert work_all(applier).transactions == 20
-            monkeypatch.undo()
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", start)
+                assert work_all(applier).transactions == 20
     assert_equal(pair)
 
 
