@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replicate import control
-from replicate.daemon import DaemonContext, notify, watchdog_period_s
+from replicate.daemon import DaemonContext, _Frame, notify, watchdog_period_s
 from replicate.daemon_files import DEAD, FAILED, SERVING, STOPPED, DaemonFiles, daemon_names
 from replicate.errors import AlreadyRunningError, NotFoundError, TryAgainError
 from tests.harness.waiting import wait_until
@@ -228,3 +229,27 @@ def test_a_pid_that_was_given_to_another_process_is_not_believed(files: DaemonFi
         assert running.pid == 0
     finally:
         os.close(fd)
+
+
+def test_two_threads_that_tell_the_status_leave_it_whole(files: DaemonFiles) -> None:
+    """The one that tells each second, and the one whose state changes: they have one temporary file."""
+    files.make_directories()
+    frame = _Frame(files, {}, None)
+    long, failures = {"said": "x" * 5000}, []
+
+    def tell(facts: dict[str, Any]) -> None:
+        for _ in range(300):
+            frame._write(replace(frame._picture(), facts=facts))
+
+    threads = [threading.Thread(target=tell, args=(facts,)) for facts in ({}, long)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        try:
+            assert json.loads(files.status.read_text())["facts"] in ({}, long)
+        except FileNotFoundError:
+            pass  # not yet
+        except ValueError as error:
+            failures.append(error)
+    assert not failures
+    assert not frame._status_failed
