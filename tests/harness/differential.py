@@ -112,6 +112,8 @@ class Street:
             raise Refused  # an INSERT that failed has left plain SQLite a deferred violation that is none (measured)
         if ours != theirs and "UPDATE" in str(step.items).upper() and _is_unique(ours, theirs):
             raise Refused  # in which order an UPDATE visits rows is up to SQLite, and guards change it (measured)
+        if "triggers nested too deep" in str(self.calls.error):
+            raise Refused  # plain SQLite, without guards, may keep a part of what this statement did (measured)
         if ours != theirs and ours[:2] == ("error", _ERROR) and theirs[0] == "error":
             # A text that can not be prepared; plain SQLite may find that out later: it had seen no schema change yet.
             if step.kind != "execute":

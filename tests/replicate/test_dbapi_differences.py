@@ -71,3 +71,24 @@ def test_changes_behind_a_commit(ours: replicate.Connection) -> None:
     ours.commit()
     assert ours.execute("SELECT changes()").fetchone() == (1,)
     assert (cursor.rowcount, ours.total_changes - before) == (2, 2)
+
+
+def test_a_statement_whose_triggers_nest_too_deep_is_taken_back_whole(
+    plain: apsw.Connection, ours: replicate.Connection
+) -> None:
+    """Found by the differential test: without guards SQLite sees nothing in this DELETE that could fail half way, so it
+    keeps no way back for it; and then it does fail."""
+    left = []
+    for connection in (plain, ours):
+        connection.execute("PRAGMA recursive_triggers = ON")
+        connection.execute("CREATE TABLE t (b, d)")
+        connection.execute("CREATE TRIGGER g BEFORE DELETE ON t BEGIN DELETE FROM t WHERE b IS old.d; END")
+        connection.execute("INSERT INTO t VALUES (-1, -7), (1, 5), (7, 7)")  # the last one asks for itself
+        if connection is ours:
+            ours.commit()
+        else:
+            plain.execute("BEGIN")  # as ours does; alone, the statement would be a transaction, and roll back
+        with pytest.raises((apsw.SQLError, replicate.OperationalError), match="triggers nested too deep"):
+            connection.execute("DELETE FROM t")
+        left.append(connection.execute("SELECT b FROM t").fetchall())
+    assert left == [[(7,)], [(-1,), (1,), (7,)]]
