@@ -65,6 +65,8 @@ _LOCAL: Final = struct.Struct(">BHBBQBQBQ")
 _ORIGIN: Final = struct.Struct(">BIBQBQ")
 _PART: Final = struct.Struct(">BIBI")
 _KINDS: Final = frozenset(int(kind) for kind in Kind)
+_RUN_KINDS: Final = frozenset((int(Kind.TRANSACTION), int(Kind.NULL), int(Kind.HISTORY)))
+"""What may stand where a seqno is expected; all else (a CATALOGUE, a PART) has its place elsewhere."""
 _BODY_HEAD_BYTES: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
 _BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
 _CATALOGUE_BODY_BYTES_MAX: Final = CATALOGUE_BYTES_MAX + FRAME_HEAD_BYTES
@@ -289,9 +291,11 @@ def measure(
 
     Stops quietly before a frame above `last_seqno`, one that goes beyond `max_bytes` from `offset` (never before the
     first), one that is not wholly in the buffer, zeros, and one that is wrong when good ones stand before it.
-    `next_seqno`: the number that the first should have. When the very first is wrong: FrameDamaged, FormatUnknownError,
-    or GapError for its number, whose `facts` name `seqno` and `expected`.
+    `next_seqno`: the number that the first should have; then a CATALOGUE, PART or LARGE frame is wrong, too. When the
+    very first is wrong: FrameDamaged, FormatUnknownError, or GapError for its number, whose `facts` name `seqno` and
+    `expected`.
     """
+    kinds = _KINDS if next_seqno is None else _RUN_KINDS
     view = memoryview(buffer)
     end = len(view)
     limit = end if max_bytes is None else min(end, offset + max_bytes)
@@ -315,8 +319,10 @@ def measure(
         if m2 != 0xDC or m3 != 0xCF or kind > 0x7F or (length > _BODY_BYTES_MAX and kind != Kind.CATALOGUE):
             wrong = _damaged("no frame begins here: a marker or length is wrong", offset)
             break
-        if kind not in _KINDS:
+        if kind not in kinds:
             wrong = FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
+            if kind in _KINDS:
+                wrong = _damaged(f"a frame of kind {Kind(kind).name} stands in a transaction's place", offset)
             break
         if seqno > last_seqno and (expected is None or seqno == expected):
             break

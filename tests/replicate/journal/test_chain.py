@@ -24,7 +24,7 @@ from replicate.errors import (
 )
 from replicate.journal.chain import Chain, ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, batch_of, measure, read_head
-from replicate.journal.segment import segment_name
+from replicate.journal.segment import catalogue_frame, segment_name
 from replicate.journal.tail import Clean, classify_tail
 from tests.harness.journals import (
     INSTANCE,
@@ -231,6 +231,23 @@ def test_a_frame_larger_than_asked_for_comes_alone(journal: ToyJournal) -> None:
     assert isinstance(found, FrameBatch)
     assert (found.count, found.last_seqno) == (1, 1)
     reader.close()
+
+
+def test_a_catalogue_in_a_transactions_place_is_refused_by_name(journal: ToyJournal) -> None:
+    journal.write(3)
+    header = replace(journal.segment.header, first_seqno=4)
+    at = journal.append(catalogue_frame(journal.catalogue, header))  # its check and its number are right
+    journal.maker.transactions(1)
+    journal.write(2)
+    reader = ChainReader(journal.chain)
+    found = reader.read(10**6, 6)
+    assert isinstance(found, FrameBatch)
+    assert found.last_seqno == 3
+    for at_reader in (reader, ChainReader(journal.chain, 5)):
+        with pytest.raises(FrameDamaged, match="of kind CATALOGUE stands in a transaction's place") as caught:
+            at_reader.read(10**6, 6)
+        assert f"offset {at}" in str(caught.value)
+        at_reader.close()
 
 
 def test_what_was_pruned_is_missing(three: ToyJournal) -> None:
