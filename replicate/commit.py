@@ -185,7 +185,7 @@ class RegionSession:
         caller may mend and commit again, or roll back. Every ReplicateError has ended the transaction.
         """
         connection = self.connection
-        _, count, _, _, spool, schema_changed = captured
+        _, count, _, _, spool, schema_changed, _ = captured
         if not count and spool is None:
             connection.execute("COMMIT")
             self._lock.release()
@@ -235,7 +235,7 @@ class RegionSession:
 
     def _commit_framed(self, captured: CapturedChanges) -> int:
         door, words = self.door, self.door.words
-        payload, count, _, defines, _, schema_changed = captured
+        payload, count, _, defines, _, schema_changed, _ = captured
         allotted = door.allot(payload, count)
         seqno, frame = allotted[:2]
         whole = len(frame) <= RING_RECORD_BYTES_MAX

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import apsw
 
+from replicate.database.names import quote
 from replicate.errors import FormatUnknownError, RegionDamagedError, RegionReplacedError, SchemaChangedError
 from replicate.limits import FORMAT_VERSION, PARTITION_STREAM, RING_SLOTS
 from replicate.vector import SynchronizationVector
@@ -36,7 +37,7 @@ BOOKKEEPING: Final = (
 """The statements that make the bookkeeping tables, in order."""
 
 OWN_TABLES: Final = ("_replicate_region", "_replicate_table", "_replicate_ring", "_replicate_scr", "_replicate_state")
-_WRITE_SLOT: Final = "UPDATE main._replicate_ring SET seqno = ?2, record = ?3 WHERE slot = ?1"
+_WRITE_SLOT: Final = "UPDATE {}._replicate_ring SET seqno = ?2, record = ?3 WHERE slot = ?1"
 _WRITE_SCR: Final = (
     "INSERT INTO main._replicate_scr (origin, partition, origin_seqno, chain, csn, seqno) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (origin, partition) DO UPDATE SET origin_seqno = excluded.origin_seqno, chain = excluded.chain, "
@@ -208,29 +209,32 @@ def check_region_identity(
 # Ring: the last RING_SLOTS commits of this region, written in the same transaction as the rows.
 
 
-def write_slot(connection: apsw.Connection, seqno: int, record: bytes | None) -> None:
-    """Put a commit's own row into its slot: the hot path of every commit, inside its transaction.
+def write_slot(connection: apsw.Connection, seqno: int, record: bytes | None, schema: str = "main") -> None:
+    """Put a commit's own row into its slot: the hot path of every commit, inside its transaction. `schema`: the name
+    under which the region is attached.
 
     RegionDamagedError when the slot's row is not there. The application's `changes()` counts this statement.
     """
-    connection.execute(_WRITE_SLOT, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
+    text = _WRITE_SLOT.format(quote(schema))
+    connection.execute(text, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
     if connection.changes() != 1:
         raise RegionDamagedError(
             f"slot {seqno % RING_SLOTS} of _replicate_ring is missing",
-            where=connection.filename,
+            where=connection.db_filename(schema),
             do="Another client deleted our rows: seed the region again from the other site",
         )
 
 
-def slot_writer(connection: apsw.Connection) -> Callable[[int, bytes | None], None]:
+def slot_writer(connection: apsw.Connection, schema: str = "main") -> Callable[[int, bytes | None], None]:
     """`write_slot` bound to one kept cursor of the connection: a third quicker (measured: 1.0 µs against 1.6)."""
     execute = connection.cursor().execute
     changes = connection.changes
+    text = _WRITE_SLOT.format(quote(schema))
 
     def write(seqno: int, record: bytes | None) -> None:
-        execute(_WRITE_SLOT, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
+        execute(text, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
         if changes() != 1:
-            write_slot(connection, seqno, record)  # raises
+            write_slot(connection, seqno, record, schema)  # raises
 
     return write
 
@@ -251,11 +255,12 @@ def clear_ring(connection: apsw.Connection) -> None:
     connection.execute("DELETE FROM main._replicate_state WHERE key = ?", (HELD_BELOW,))
 
 
-def region_seqno(connection: apsw.Connection) -> int:
+def region_seqno(connection: apsw.Connection, schema: str = "main") -> int:
     """The last seqno that this region holds: the larger of its ring's and its checkpoint records'; 0 if none."""
+    name = quote(schema)
     seqno = connection.execute(
-        "SELECT max(coalesce((SELECT max(seqno) FROM main._replicate_ring), 0), "
-        "coalesce((SELECT max(seqno) FROM main._replicate_scr), 0))"
+        f"SELECT max(coalesce((SELECT max(seqno) FROM {name}._replicate_ring), 0), "
+        f"coalesce((SELECT max(seqno) FROM {name}._replicate_scr), 0))"
     ).get
     return int(seqno)
 
@@ -325,18 +330,20 @@ def read_state(connection: apsw.Connection, key: str) -> int | float | str | byt
     return value
 
 
-def write_state(connection: apsw.Connection, key: str, value: int | float | str | bytes | None) -> None:
+def write_state(
+    connection: apsw.Connection, key: str, value: int | float | str | bytes | None, schema: str = "main"
+) -> None:
     """Set a value, inside the caller's transaction."""
     connection.execute(
-        "INSERT OR REPLACE INTO main._replicate_state (key, value) VALUES (?, ?)",
+        f"INSERT OR REPLACE INTO {quote(schema)}._replicate_state (key, value) VALUES (?, ?)",
         (key, value),
         prepare_flags=OWN_STATEMENT,
     )
 
 
-def schema_version(connection: apsw.Connection) -> int:
+def schema_version(connection: apsw.Connection, schema: str = "main") -> int:
     """The file's schema version as this connection's transaction sees it; every schema change and VACUUM raises it."""
-    return int(connection.execute("PRAGMA main.schema_version").get)
+    return int(connection.execute(f"PRAGMA {quote(schema)}.schema_version").get)
 
 
 def stored_schema_version(connection: apsw.Connection) -> int:
@@ -349,10 +356,10 @@ def stored_schema_version(connection: apsw.Connection) -> int:
     return value
 
 
-def store_schema_version(connection: apsw.Connection) -> int:
+def store_schema_version(connection: apsw.Connection, schema: str = "main") -> int:
     """Keep the present schema version; the last thing in every transaction of ours that changed the schema."""
-    version = schema_version(connection)
-    write_state(connection, "schema_version", version)
+    version = schema_version(connection, schema)
+    write_state(connection, "schema_version", version, schema)
     return version
 
 

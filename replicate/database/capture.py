@@ -13,16 +13,19 @@ The hook must never raise: SQLite stores the row all the same (measured). So any
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import msgpack
 
 from replicate.database.bookkeeping import OWN_TABLES
 from replicate.database.capture_blobs import BlobWrites, read_row
+from replicate.database.capture_marks import CapturedChanges as CapturedChanges
+from replicate.database.capture_marks import Context
+from replicate.database.capture_marks import Mark as Mark
 from replicate.database.capture_net import NetChanges
 from replicate.database.capture_tables import CapturedTable, TableMap, with_zeros
-from replicate.database.names import is_internal, is_own
+from replicate.database.names import is_internal, is_own, quote
 from replicate.database.schema import COUNTERS
 from replicate.database.virtual_tables import flush
 from replicate.errors import InternalError, NotSupportedError, ReplicateError
@@ -41,52 +44,10 @@ _UPDATE: Final = apsw.SQLITE_UPDATE
 _NO_CHANGE: Final = apsw.no_change
 
 
-class CapturedChanges(NamedTuple):
-    """One transaction's changes, ready for a frame. With a spool, all of them are in the spool and `payload` is empty.
-
-    `count`: elements (four to a change). `defines`: it holds DEFINE changes. `schema_changed`: the region's schema
-    version moved.
-    """
-
-    payload: bytes
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of these
-    partitions: tuple[int, ...]
-    defines: bool
-    spool: Spool | None
-    schema_changed: bool
-
-
-class _Context(NamedTuple):
-    """What changes seldom within a transaction, and goes back with a mark."""
-
-    tables: TableMap
-    sequences: Mapping[str, int] | None
-    """The counters of AUTOINCREMENT before the first statement that may move them; None before that."""
-    partitions: frozenset[int]
-    defines: bool
-    schema_changed: bool
-    refusal: BaseException | None
-    doubt: bool = False
-    """Whether the counters of AUTOINCREMENT may be other than the rows that were inserted make them."""
-
-
-class Mark(NamedTuple):
-    """A place in the change stream, and all that goes back with it. Taken before every statement, so it is cheap."""
-
-    offset: int
-    changes: int
-    context: _Context
-
-    @property
-    def refusal(self) -> BaseException | None:
-        """Why the transaction could only be rolled back at that place already."""
-        return self.context.refusal
-
-
 _OWN: Final = dict.fromkeys(OWN_TABLES)
 _ONLY_DEFAULT: Final = (PARTITION_DEFAULT,)
 _DEFAULT_SET: Final = frozenset(_ONLY_DEFAULT)
-_FRESH: Final = _Context(TableMap({}, False), None, frozenset(), False, False, None)
+_FRESH: Final = Context(TableMap({}, False), None, frozenset(), False, False, None)
 
 
 class Capture:
@@ -94,12 +55,17 @@ class Capture:
 
     `active` while a transaction holds the region; a replicated row that changes outside of one is refused at commit.
     `foreign` once the connection has temporary or attached tables: only then does the hook ask whose table it is.
+    `schema`: the name under which the region is attached.
     """
 
-    def __init__(self, connection: apsw.Connection, region: str, spool_factory: Callable[[], Spool]) -> None:
+    def __init__(
+        self, connection: apsw.Connection, region: str, spool_factory: Callable[[], Spool], schema: str = "main"
+    ) -> None:
+        self.schema = schema
         self._connection = connection
         self._region = region
         self._spool_factory = spool_factory
+        self._counters = COUNTERS.replace("main", quote(schema))
         self._pack = msgpack.Packer(autoreset=True).pack
         self._buffer = bytearray()
         self._spooled = 0
@@ -111,9 +77,9 @@ class Capture:
         self._last: CapturedTable | None = None
         self._context = _FRESH
         self._begun = _FRESH
-        self._noted: tuple[_Context, int, _Context] = (_FRESH, 0, _FRESH)
+        self._noted: tuple[Context, int, Context] = (_FRESH, 0, _FRESH)
         self.active = False
-        self.foreign = False
+        self.foreign = schema != "main"
         self.counted = False
         """Whether some table counts in sqlite_sequence."""
         self.restless = False
@@ -123,7 +89,7 @@ class Capture:
         of a failed statement is seen when they are looked at.)"""
         self._blobs = BlobWrites()
         self._blob_rows = self._blobs.rows
-        self._net = NetChanges()
+        self._net = NetChanges(schema)
         self.deaf = False
         """Whether changes of rows pass unheard: those that a CREATE VIRTUAL TABLE makes."""
         self.poisoned = False
@@ -141,7 +107,7 @@ class Capture:
     def begin(self, tables: TableMap) -> None:
         """A transaction holds the region from here on. `tables`: as its snapshot has them. (Cleared before.)"""
         if self._begun.tables is not tables:
-            self._begun = _Context(tables, None, frozenset(), False, False, None)
+            self._begun = Context(tables, None, frozenset(), False, False, None)
             self._start = Mark(0, 0, self._begun)
         self._context = self._begun
         if tables is not self._tables_of:
@@ -191,7 +157,7 @@ class Capture:
         """The present place. Cheap: taken before every statement."""
         return Mark(self._spooled + len(self._buffer), self._changes, self._context)
 
-    def place(self) -> tuple[int, int, _Context]:
+    def place(self) -> tuple[int, int, Context]:
         """The fields of a mark: cheaper still, for what is seldom needed."""
         return self._spooled + len(self._buffer), self._changes, self._context
 
@@ -235,7 +201,7 @@ class Capture:
         try:
             for table, rowid, before in self._blobs.take_all():
                 name = table.definition.table
-                after = read_row(self._connection, table, rowid)
+                after = read_row(self._connection, table, rowid, self.schema)
                 self._note(table)
                 self._append(self._update_of(table, before, after))
             if self._net.pending:
@@ -334,7 +300,7 @@ class Capture:
         self._context = self._context._replace(sequences=now, doubt=False)
 
     def _read_sequences(self) -> Mapping[str, int]:
-        rows: list[Any] = self._connection.execute(COUNTERS).fetchall()
+        rows: list[Any] = self._connection.execute(self._counters).fetchall()
         counters = dict(rows)
         if len(counters) != len(rows):
             self.refuse(NotSupportedError("a table has two counters in sqlite_sequence", do="Roll back; keep one"))
@@ -357,7 +323,7 @@ class Capture:
 
     def _on_change(self, update: apsw.PreUpdate) -> None:
         try:
-            if self.foreign and update.database_name != "main":
+            if self.foreign and update.database_name != self.schema:
                 return
             name = update.table_name
             table = self._tables.get(name)

@@ -50,22 +50,22 @@ class BlobWrites:
             yield table, rowid, before
 
 
-def read_row(connection: apsw.Connection, table: CapturedTable, rowid: int) -> list[Any]:
+def read_row(connection: apsw.Connection, table: CapturedTable, rowid: int, schema: str = "main") -> list[Any]:
     """The image of a row as it is now. Raises UnicodeDecodeError, InternalError and what SQLite says."""
-    found = find_row(connection, table, rowid)
+    found = find_row(connection, table, rowid, schema)
     if found is None:
         raise InternalError(f"a row of table {table.definition.table} is gone, and no change told of it")
     return found
 
 
-def find_row(connection: apsw.Connection, table: CapturedTable, rowid: int) -> list[Any] | None:
+def find_row(connection: apsw.Connection, table: CapturedTable, rowid: int, schema: str = "main") -> list[Any] | None:
     """The image of a row as it is now; None if there is none. Raises UnicodeDecodeError, and what SQLite says."""
     definition = table.definition
-    hidden = local_rowid_name(connection, definition)
+    hidden = local_rowid_name(connection, definition, schema)
     names = [quote(column.name) for column in definition.columns]
     where = hidden or names[definition.key[0]]
     names[:0] = [hidden] if hidden else []
     found: Any = connection.execute(
-        f"SELECT {', '.join(names)} FROM main.{quote(definition.table)} WHERE {where} = ?", (rowid,)
+        f"SELECT {', '.join(names)} FROM {quote(schema)}.{quote(definition.table)} WHERE {where} = ?", (rowid,)
     ).fetchone()
     return None if found is None else list(found)

@@ -45,8 +45,9 @@ class NetChanges:
     """The touched rows of one connection's transactions. `pending`: how often rows were touched since the last `take`;
     0 if there is nothing to look at."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: str) -> None:
         self.pending = 0
+        self._schema = schema
         self._spill = Spill()
         self._places: dict[str, int] = {}
         self._tables: list[CapturedTable] = []
@@ -106,7 +107,7 @@ class NetChanges:
     def redefined(self, connection: apsw.Connection, table: CapturedTable, changes: int) -> None:
         """A table has been made or altered, as the change of that number."""
         name = table.definition.table
-        empty = connection.execute(f"SELECT 1 FROM main.{quote(name)} LIMIT 1").get is None
+        empty = connection.execute(f"SELECT 1 FROM {quote(self._schema)}.{quote(name)} LIMIT 1").get is None
         self._made.setdefault(name, []).append(_Made(changes, empty))
 
     def take(self, connection: apsw.Connection, changes: int) -> Iterator[NetChange]:
@@ -127,7 +128,7 @@ class NetChanges:
                 old = None
             else:
                 old = find_row(self._before or self._begin_reading(connection), table, row)
-            new = find_row(connection, table, row)
+            new = find_row(connection, table, row, self._schema)
             if msgpack.packb(old) == msgpack.packb(new):
                 continue
             spill.tell(place, row, at, new)
@@ -139,7 +140,7 @@ class NetChanges:
         self.untouch()
 
     def _begin_reading(self, connection: apsw.Connection) -> apsw.Connection:
-        before = self._before = open_region(connection.filename, readonly=True)
+        before = self._before = open_region(connection.db_filename(self._schema), readonly=True)
         before.execute("BEGIN")  # one snapshot, and no lock taken for each row
         return before
 

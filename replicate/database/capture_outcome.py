@@ -36,22 +36,23 @@ def kept(connection: apsw.Connection, capture: Capture, mark: Mark, text: str) -
     packed = capture.behind(mark)
     if packed is None:
         # A part has left memory. Without the word FAIL anywhere, SQLite takes every failed statement back.
-        return None if "fail" in text.lower() or _schema_says_fail(connection) else False
+        return None if "fail" in text.lower() or _schema_says_fail(connection, capture.schema) else False
     states = _net_states(packed, {t.definition.table_id: t for t in capture.tables.tables.values()})
     if states is None:
         return None
     for (table, key), (before, after) in states.items():
         if _same(before, after):
             continue
-        now = _read(connection, table, key)
+        now = _read(connection, table, key, capture.schema)
         if _same(now, after):
             return True
         return False if _same(now, before) else None
     return False  # no net change at all: both answers give the same database
 
 
-def _schema_says_fail(connection: apsw.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM main.sqlite_schema WHERE sql LIKE '%fail%' LIMIT 1").get is not None
+def _schema_says_fail(connection: apsw.Connection, schema: str) -> bool:
+    found = connection.execute(f"SELECT 1 FROM {quote(schema)}.sqlite_schema WHERE sql LIKE '%fail%' LIMIT 1").get
+    return found is not None
 
 
 class _Table:
@@ -104,14 +105,14 @@ def _images(table: CapturedTable, op: int, argument: Any, values: list[Any]) -> 
     return tuple(before), tuple(after)
 
 
-def _read(connection: apsw.Connection, table: _Table, key: tuple[Any, ...]) -> _Image:
+def _read(connection: apsw.Connection, table: _Table, key: tuple[Any, ...], schema: str) -> _Image:
     definition = table.captured.definition
     names = [quote(column.name) for column in definition.columns]
     if definition.rowid:
         names.insert(0, str(rowid_name([column.name for column in definition.columns])))
     where = " AND ".join(f"{names[ordinal]} IS ?" for ordinal in definition.key)
     found = connection.execute(
-        f"SELECT {', '.join(names)} FROM main.{quote(definition.table)} WHERE {where}", key, can_cache=False
+        f"SELECT {', '.join(names)} FROM {quote(schema)}.{quote(definition.table)} WHERE {where}", key, can_cache=False
     ).fetchall()
     return tuple(found[0]) if found else None
 

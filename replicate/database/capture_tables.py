@@ -15,6 +15,7 @@ import apsw
 import msgpack
 
 from replicate.database.guards import GUARD_PREFIX
+from replicate.database.names import quote
 from replicate.database.schema import is_autoincrement
 from replicate.database.virtual_tables import virtual_tables
 from replicate.errors import NotSupportedError
@@ -93,27 +94,32 @@ class TableMap:
     virtual: bool = False
 
 
-def read_table_map(connection: apsw.Connection, definitions: Sequence[TableDefinition]) -> TableMap:
-    """The map for tables that are now as `definitions` say."""
+def read_table_map(
+    connection: apsw.Connection, definitions: Sequence[TableDefinition], schema: str = "main"
+) -> TableMap:
+    """The map for tables that are now as `definitions` say. `schema`: the name under which their region is attached."""
     generated: dict[str, dict[int, int]] = {}
     for name, ordinal, hidden in connection.execute(
-        "SELECT t.name, x.cid, x.hidden FROM pragma_table_list AS t, pragma_table_xinfo(t.name, 'main') AS x "
-        "WHERE t.schema = 'main' AND t.type = 'table' AND x.hidden IN (2, 3)"
+        "SELECT t.name, x.cid, x.hidden FROM pragma_table_list AS t, pragma_table_xinfo(t.name, ?1) AS x "
+        "WHERE t.schema = ?1 AND t.type = 'table' AND x.hidden IN (2, 3)",
+        (schema,),
     ):
         generated.setdefault(name, {})[ordinal] = hidden
-    possible = connection.table_exists("main", "sqlite_sequence")
+    possible = connection.table_exists(schema, "sqlite_sequence")
     tables = {
         definition.table: _captured(
-            definition, generated.get(definition.table, {}), possible and is_autoincrement(connection, definition.table)
+            definition,
+            generated.get(definition.table, {}),
+            possible and is_autoincrement(connection, definition.table, schema),
         )
         for definition in definitions
     }
     counting = connection.execute(
-        "SELECT count(*) FROM main.sqlite_schema WHERE type = 'trigger' AND name NOT GLOB ? AND "
+        f"SELECT count(*) FROM {quote(schema)}.sqlite_schema WHERE type = 'trigger' AND name NOT GLOB ? AND "
         "(sql LIKE '%insert%' OR sql LIKE '%replace%' OR sql LIKE '%sqlite_sequence%')",
         (GUARD_PREFIX + "*",),
     ).get
-    virtual = bool(virtual_tables(connection))
+    virtual = bool(virtual_tables(connection, schema))
     return TableMap(tables, any(table.counts for table in tables.values()), bool(counting), virtual)
 
 

@@ -94,35 +94,36 @@ def guard_statements(table: str) -> tuple[str, ...]:
     )
 
 
-def _guards_found(connection: apsw.Connection) -> dict[str, tuple[str, str]]:
+def _guards_found(connection: apsw.Connection, schema: str = "main") -> dict[str, tuple[str, str]]:
     """name -> (table, sql) of every guard trigger in the file."""
     return {
         name: (table, sql)
         for name, table, sql in connection.execute(
-            "SELECT name, tbl_name, sql FROM main.sqlite_schema WHERE type = 'trigger' AND name GLOB ?",
+            f"SELECT name, tbl_name, sql FROM {quote(schema)}.sqlite_schema WHERE type = 'trigger' AND name GLOB ?",
             (GUARD_PREFIX + "*",),
         )
     }
 
 
-def install_guards(connection: apsw.Connection, tables: list[str]) -> list[str]:
+def install_guards(connection: apsw.Connection, tables: list[str], schema: str = "main") -> list[str]:
     """Give each of `tables` exactly its three guards; what a RENAME or a copied table left behind is replaced.
 
     Runs inside the caller's transaction. Tables that have them already are not touched (no schema change then).
     Returns the tables that were changed.
     """
-    found = _guards_found(connection)
+    found = _guards_found(connection, schema)
     wanted: dict[str, tuple[str, str]] = {}
     for table in tables:
         for operation, sql in zip(_OPERATIONS, guard_statements(table), strict=True):
             wanted[guard_name(operation, table)] = (table, sql)
     for name, was in found.items():
         if wanted.get(name) != was:
-            connection.execute(f"DROP TRIGGER main.{quote(name)}")
+            connection.execute(f"DROP TRIGGER {quote(schema)}.{quote(name)}")
     changed: dict[str, None] = {}
     for name, (table, sql) in wanted.items():
         if found.get(name) != (table, sql):
-            connection.execute(sql)
+            # SQLite keeps the text without the schema's name.
+            connection.execute(sql.replace("CREATE TRIGGER ", f"CREATE TRIGGER {quote(schema)}.", 1))
             changed[table] = None
     return list(changed)
 

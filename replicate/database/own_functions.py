@@ -12,25 +12,27 @@ from typing import Final
 
 import apsw
 
-from replicate.database.names import is_internal
+from replicate.database.names import is_internal, quote
 from replicate.database.statements import tokens, unquote
 
 OPERATORS: Final = frozenset(("like", "glob", "regexp", "match"))
 """Words that call the function of their name without a parenthesis."""
 
 
-def names_used(connection: apsw.Connection) -> frozenset[str]:
+def names_used(connection: apsw.Connection, schema: str = "main") -> frozenset[str]:
     """The functions and collations, in lower case, that stored values and the order of indexes depend on."""
     generated = {
         table
         for (table,) in connection.execute(
-            "SELECT DISTINCT t.name FROM pragma_table_list AS t, pragma_table_xinfo(t.name, 'main') AS x "
-            "WHERE t.schema = 'main' AND t.type = 'table' AND x.hidden IN (2, 3)"
+            "SELECT DISTINCT t.name FROM pragma_table_list AS t, pragma_table_xinfo(t.name, ?1) AS x "
+            "WHERE t.schema = ?1 AND t.type = 'table' AND x.hidden IN (2, 3)",
+            (schema,),
         )
     }
     found: set[str] = set()
     for kind, name, sql in connection.execute(
-        "SELECT type, name, sql FROM main.sqlite_schema WHERE type IN ('table', 'index') AND sql IS NOT NULL"
+        f"SELECT type, name, sql FROM {quote(schema)}.sqlite_schema WHERE type IN ('table', 'index') "
+        "AND sql IS NOT NULL"
     ):
         if not is_internal(name):
             found |= _names(sql, functions=kind == "index" or name in generated)

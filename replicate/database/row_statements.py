@@ -43,12 +43,13 @@ LEGACY_ALTER: Final = {"PRAGMA legacy_alter_table = ON": 1, "PRAGMA legacy_alter
 """How an ALTER under the old rules travels: between these two texts, in one transaction (ORMs' migrations do that)."""
 
 
-def local_rowid_name(connection: apsw.Connection, definition: TableDefinition) -> str:
+def local_rowid_name(connection: apsw.Connection, definition: TableDefinition, schema: str = "main") -> str:
     """The name under which the hidden rowid can be reached (generated columns count too); "" if the table has none."""
     if not definition.rowid:
         return ""
     names = [
-        name for (name,) in connection.execute("SELECT name FROM pragma_table_xinfo(?1, 'main')", (definition.table,))
+        name
+        for (name,) in connection.execute("SELECT name FROM pragma_table_xinfo(?1, ?2)", (definition.table, schema))
     ]
     return rowid_name(names) or ""
 

@@ -52,15 +52,15 @@ def user_tables(connection: apsw.Connection) -> list[str]:
     return [name for name, kind, *_ in _table_list(connection) if kind in _WITH_ROWS and not is_internal(name)]
 
 
-def guarded_tables(connection: apsw.Connection) -> list[str]:
+def guarded_tables(connection: apsw.Connection, schema: str = "main") -> list[str]:
     """Those of `user_tables` that bear guards: not the shadows (see virtual_tables.py)."""
-    return [name for name, kind, *_ in _table_list(connection) if kind == "table" and not is_internal(name)]
+    return [name for name, kind, *_ in _table_list(connection, schema) if kind == "table" and not is_internal(name)]
 
 
-def _table_list(connection: apsw.Connection) -> list[tuple[str, str, int, int]]:
-    """(name, kind, without rowid, strict) of the main schema's tables and views, by name."""
+def _table_list(connection: apsw.Connection, schema: str = "main") -> list[tuple[str, str, int, int]]:
+    """(name, kind, without rowid, strict) of a schema's tables and views, by name."""
     rows: list[Any] = connection.execute(
-        "SELECT name, type, wr, strict FROM pragma_table_list WHERE schema = 'main' ORDER BY name"
+        "SELECT name, type, wr, strict FROM pragma_table_list WHERE schema = ? ORDER BY name", (schema,)
     ).fetchall()
     return rows
 
@@ -102,18 +102,19 @@ def _definition(
     region: str,
     partition: int,
     version: int,
+    schema: str = "main",
 ) -> TableDefinition:
     rows: list[Any] = connection.execute(
-        "SELECT name, type, \"notnull\", pk, hidden FROM pragma_table_xinfo(?1, 'main') ORDER BY cid", (table,)
+        'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?1, ?2) ORDER BY cid', (table, schema)
     ).fetchall()
     columns = tuple(
-        Column(name, declared, bool(not_null), connection.column_metadata("main", table, name)[1].upper())
+        Column(name, declared, bool(not_null), connection.column_metadata(schema, table, name)[1].upper())
         for name, declared, not_null, _, hidden in rows
         if hidden not in _GENERATED
     )
     kept = [row for row in rows if row[4] not in _GENERATED]
     primary = [ordinal for _, ordinal in sorted((row[3], ordinal) for ordinal, row in enumerate(kept) if row[3])]
-    if without_rowid or _has_alias(connection, table, kept, primary):
+    if without_rowid or _has_alias(connection, table, kept, primary, schema):
         rowid, key = False, tuple(primary)
     else:
         rowid, key = True, (0,)
@@ -138,33 +139,40 @@ def _definition(
     )
 
 
-def _has_alias(connection: apsw.Connection, table: str, columns: list[Any], primary: list[int]) -> bool:
+def _has_alias(connection: apsw.Connection, table: str, columns: list[Any], primary: list[int], schema: str) -> bool:
     """Whether the primary key is the rowid itself: declared INTEGER, one column, and without an index of its own.
 
     (INTEGER PRIMARY KEY DESC looks the same in the columns, and is no alias: it has an index.)
     """
     if len(primary) != 1 or columns[primary[0]][1].upper() != "INTEGER":
         return False
-    indexes = connection.execute("SELECT count(*) FROM pragma_index_list(?1, 'main') WHERE origin = 'pk'", (table,)).get
+    indexes = connection.execute(
+        "SELECT count(*) FROM pragma_index_list(?1, ?2) WHERE origin = 'pk'", (table, schema)
+    ).get
     return bool(indexes == 0)
 
 
-def read_definitions(connection: apsw.Connection, *, region: str) -> tuple[TableDefinition, ...]:
+def read_definitions(connection: apsw.Connection, *, region: str, schema: str = "main") -> tuple[TableDefinition, ...]:
     """All user tables as they are now, with the partition and version that were recorded for them (else 1 and 1)."""
     recorded = {
         name: (version, partition)
-        for name, version, partition in connection.execute("SELECT name, version, partition FROM main._replicate_table")
+        for name, version, partition in connection.execute(
+            f"SELECT name, version, partition FROM {quote(schema)}._replicate_table"
+        )
     }
     result = []
-    for name, kind, without_rowid, strict in _table_list(connection):
+    for name, kind, without_rowid, strict in _table_list(connection, schema):
         if kind in _WITH_ROWS and not is_internal(name):
             version, partition = recorded.get(name, (1, PARTITION_DEFAULT))
-            result.append(_definition(connection, name, bool(without_rowid), bool(strict), region, partition, version))
+            result.append(
+                _definition(connection, name, bool(without_rowid), bool(strict), region, partition, version, schema)
+            )
     return tuple(result)
 
 
-def record_definitions(connection: apsw.Connection, *, region: str) -> Recorded:
+def record_definitions(connection: apsw.Connection, *, region: str, schema: str = "main") -> Recorded:
     """Record the tables as they are now, inside the caller's transaction: versions rise where a definition changed.
+    `schema`: the name under which the region is attached.
 
     A dropped table leaves its version behind, so that a later table of its name does not reuse a number.
     Raises NotSupportedError; nothing that was written then may be committed.
@@ -172,37 +180,39 @@ def record_definitions(connection: apsw.Connection, *, region: str) -> Recorded:
     stored: dict[str, tuple[int, bytes]] = {
         name: (version, definition)
         for name, version, definition in connection.execute(
-            "SELECT name, version, definition FROM main._replicate_table"
+            f"SELECT name, version, definition FROM {quote(schema)}._replicate_table"
         )
     }
     definitions: list[TableDefinition] = []
     changed: list[TableDefinition] = []
-    for definition in read_definitions(connection, region=region):
+    for definition in read_definitions(connection, region=region, schema=schema):
         version, packed = stored.pop(definition.table, (0, b""))
         if _packed(definition) != packed:
             definition = replace(definition, version=version + 1)
-            record_definition(connection, definition)
+            record_definition(connection, definition, schema)
             changed.append(definition)
         definitions.append(definition)
     dropped = tuple(name for name, (_, packed) in stored.items() if packed)
     if dropped:
-        forget_dropped(connection)
+        forget_dropped(connection, schema)
     return Recorded(tuple(definitions), tuple(changed), dropped)
 
 
-def forget_dropped(connection: apsw.Connection) -> None:
+def forget_dropped(connection: apsw.Connection, schema: str = "main") -> None:
     """Leave only the versions of tables that are no longer there."""
+    name = quote(schema)
     connection.execute(
-        "UPDATE main._replicate_table SET definition = x'' "
-        "WHERE definition <> x'' AND name NOT IN (SELECT name FROM main.sqlite_schema WHERE type = 'table')",
+        f"UPDATE {name}._replicate_table SET definition = x'' "
+        f"WHERE definition <> x'' AND name NOT IN (SELECT name FROM {name}.sqlite_schema WHERE type = 'table')",
         prepare_flags=OWN_STATEMENT,
     )
 
 
-def record_definition(connection: apsw.Connection, definition: TableDefinition) -> None:
+def record_definition(connection: apsw.Connection, definition: TableDefinition, schema: str = "main") -> None:
     """Record one definition as it is given (from the stream: with the version of its origin)."""
     connection.execute(
-        "INSERT OR REPLACE INTO main._replicate_table (name, version, partition, definition) VALUES (?, ?, ?, ?)",
+        f"INSERT OR REPLACE INTO {quote(schema)}._replicate_table (name, version, partition, definition) "
+        "VALUES (?, ?, ?, ?)",
         (definition.table, definition.version, definition.partition, _packed(definition)),
         prepare_flags=OWN_STATEMENT,
     )
@@ -213,17 +223,18 @@ def _packed(definition: TableDefinition) -> bytes:
     return packed
 
 
-def recorded_definitions(connection: apsw.Connection) -> tuple[TableDefinition, ...]:
+def recorded_definitions(connection: apsw.Connection, schema: str = "main") -> tuple[TableDefinition, ...]:
     """The definitions as they were recorded last, without looking at the tables. RegionDamagedError if unreadable."""
     result = []
     for name, packed in connection.execute(
-        "SELECT name, definition FROM main._replicate_table WHERE definition <> x'' ORDER BY name"
+        f"SELECT name, definition FROM {quote(schema)}._replicate_table WHERE definition <> x'' ORDER BY name"
     ):
         try:
             result.append(TableDefinition.unpack(msgpack.unpackb(packed, use_list=True)))
         except Exception as error:
             raise RegionDamagedError(
-                f"the recorded definition of table {name} can not be read: {error}", where=connection.filename
+                f"the recorded definition of table {name} can not be read: {error}",
+                where=connection.db_filename(schema),
             ) from error
     return tuple(result)
 
@@ -321,11 +332,11 @@ def check_writable(connection: apsw.Connection, definition: TableDefinition) -> 
             break
 
 
-def is_autoincrement(connection: apsw.Connection, table: str) -> bool:
+def is_autoincrement(connection: apsw.Connection, table: str, schema: str = "main") -> bool:
     """Whether the table's rowids are counted in sqlite_sequence."""
     return any(
-        connection.column_metadata("main", table, name)[4]
-        for (name,) in connection.execute("SELECT name FROM pragma_table_xinfo(?1, 'main') WHERE pk = 1", (table,))
+        connection.column_metadata(schema, table, name)[4]
+        for (name,) in connection.execute("SELECT name FROM pragma_table_xinfo(?1, ?2) WHERE pk = 1", (table, schema))
     )
 
 

@@ -28,12 +28,12 @@ VIEWS: Final = frozenset(("fts5vocab", "fts4aux"))
 """These show what another virtual table holds, and hold nothing themselves."""
 
 
-def virtual_tables(connection: apsw.Connection) -> dict[str, str]:
-    """Name -> module, in lower case, of the main schema's virtual tables."""
+def virtual_tables(connection: apsw.Connection, schema: str = "main") -> dict[str, str]:
+    """Name -> module, in lower case, of a schema's virtual tables."""
     return {
         name: classify(sql).argument or ""
         for name, sql in connection.execute(
-            "SELECT name, sql FROM main.sqlite_schema WHERE type = 'table' AND rootpage = 0 ORDER BY name"
+            f"SELECT name, sql FROM {quote(schema)}.sqlite_schema WHERE type = 'table' AND rootpage = 0 ORDER BY name"
         )
     }
 
