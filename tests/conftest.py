@@ -21,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """How much the differential test runs (tests/system/test_differential.py)."""
     parser.addoption("--differential-statements", default="20000", help="statements that the differential test runs")
     parser.addoption("--differential-seed", default="20", help="another number gives other statements")
+    parser.addoption("--differential-program", default="", help="one program's seed, as printed: run and shrink it")
 
 
 def allowed_patterns(text: str) -> tuple[str, ...]:

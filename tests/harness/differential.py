@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,12 @@ from replicate import connect
 from replicate.compare import compare
 from replicate.settings import UpdateConfig
 from tests.harness.pair import Pair, work_all
-from tests.harness.sql_calls import Calls, Content, Outcome, content
+from tests.harness.sql_calls import CONNECTIONS, Calls, Content, Outcome, content
+from tests.harness.sql_draw import Drawn
 from tests.harness.sql_programs import Step
+from tests.harness.sql_worker import ROOT, RemoteCalls, Worker
 
 ROUND_STEPS = 60
-ROOT = Path(__file__).resolve().parents[2]
 _REFUSALS = ("NOT_SUPPORTED",)
 _ERROR = apsw.SQLITE_ERROR
 _FOREIGN_KEY = apsw.SQLITE_CONSTRAINT_FOREIGNKEY
@@ -70,7 +71,14 @@ class Divergence(AssertionError):
 class Street:
     """One program's three databases. `refused`: how often we refused by name; `steps`: how many were run."""
 
-    def __init__(self, directory: Path, plain: Plain, script: str, pragmas: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        plain: Plain,
+        script: str,
+        pragmas: tuple[str, ...] = (),
+        workers: Sequence[Worker] | None = None,
+    ) -> None:
         self.refused = self.steps = 0
         self.plain_side = True
         self.log: list[str] = []
@@ -82,7 +90,11 @@ class Street:
         self.pair.seed()
         plain.ask("begin", (script, pragmas, str(directory / "plain.db")))
         path = self.pair.primary.path
-        self.calls = Calls(lambda level: connect(path, timeout=0, isolation_level=level), pragmas)
+        self.calls: Calls | RemoteCalls
+        if workers is None:
+            self.calls = Calls(lambda level: connect(path, timeout=0, isolation_level=level), pragmas)
+        else:
+            self.calls = RemoteCalls(workers, path, pragmas)
 
     def close(self) -> None:
         """Close what is open."""
@@ -130,13 +142,12 @@ class Street:
             raise Divergence(f"{step} on the plain side: {outcome}")
 
     def _violations(self) -> list[Any]:
-        found: list[Any] = self.calls.connections[0].execute("PRAGMA foreign_key_check").fetchall()
-        return found
+        return self.calls.rows("PRAGMA foreign_key_check")
 
     def _may_be_busy(self, number: int, error: Any) -> bool:
         """Whether another connection writes, or this one has read what is old by now."""
-        others = [one for at, one in enumerate(self.calls.connections) if at != number]
-        return getattr(error, "code", None) == "BUSY_SNAPSHOT" or any(one.in_transaction for one in others)
+        others = (self.calls.in_transaction(other) for other in range(CONNECTIONS) if other != number)
+        return getattr(error, "code", None) == "BUSY_SNAPSHOT" or any(others)
 
     def _roll_back(self, number: int) -> None:
         self.calls.roll_back(number)
@@ -145,7 +156,7 @@ class Street:
 
     def finish(self) -> None:
         """End every transaction."""
-        for number in range(len(self.calls.connections)):
+        for number in range(CONNECTIONS):
             self.step(Step(number, "commit"))
             self.step(Step(number, "rollback"))
 
@@ -174,12 +185,14 @@ class Refused(Exception):
 
 
 @contextlib.contextmanager
-def street(plain: Plain, script: str, pragmas: tuple[str, ...] = ()) -> Iterator[Street]:
-    """Three fresh databases with `script` in them, in memory."""
+def street(
+    plain: Plain, script: str, pragmas: tuple[str, ...] = (), workers: Sequence[Worker] | None = None
+) -> Iterator[Street]:
+    """Three fresh databases with `script` in them, in memory. `workers`: the primary's connections are in these."""
     directory = Path(tempfile.mkdtemp(prefix="replicate-differential-", dir="/dev/shm"))
     before = os.environ.get("REPLICATE_SHM_DIR")
     try:
-        made = Street(directory, plain, script, pragmas)
+        made = Street(directory, plain, script, pragmas, workers)
         try:
             yield made
         finally:
@@ -192,24 +205,26 @@ def street(plain: Plain, script: str, pragmas: tuple[str, ...] = ()) -> Iterator
             os.environ["REPLICATE_SHM_DIR"] = before
 
 
-def run(
-    plain: Plain, script: str, steps: list[Step], pragmas: tuple[str, ...] = (), *, plain_side: bool = True, **how: int
-) -> Street:
-    """Run a program on all sides (with `plain_side`, else on two), and compare after each round of ROUND_STEPS.
-    Divergence carries the log of it."""
-    with street(plain, script, pragmas) as made:
-        made.plain_side = plain_side
-        for start in range(0, len(steps), ROUND_STEPS):
+def run(plain: Plain, drawn: Drawn, workers: Sequence[Worker]) -> Street:
+    """Run a program on all sides (a wild one on two), and compare after each round of ROUND_STEPS. Divergence carries
+    the log of it."""
+    with street(plain, drawn.script, drawn.pragmas, workers if drawn.processes else None) as made:
+        made.plain_side = not drawn.wild
+        for start in range(0, len(drawn.steps), ROUND_STEPS):
             try:
-                _round(made, steps[start : start + ROUND_STEPS])
-                made.prove(plain=made.plain_side, **how)
+                _round(made, drawn.steps[start : start + ROUND_STEPS])
+                made.prove(
+                    plain=made.plain_side,
+                    record_bytes=drawn.record_bytes,
+                    batch_transactions=drawn.batch_transactions,
+                )
             except Exception as error:
-                log = "\n".join([f"{type(error).__name__}: {error}", "pragmas " + str(pragmas), script, *made.log])
+                log = "\n".join([f"{type(error).__name__}: {error}", drawn.head, drawn.script, *made.log])
                 raise Divergence(log) from error
     return made
 
 
-def _round(made: Street, steps: list[Step]) -> None:
+def _round(made: Street, steps: Sequence[Step]) -> None:
     """Some steps, and the end of every transaction. What we refuse in the midst of a step parts us from plain SQLite:
     from then on only primary and secondary are compared."""
     for step in steps:

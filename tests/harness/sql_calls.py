@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import apsw
@@ -27,15 +28,32 @@ class ApplicationError(Exception):
     """What a `with` block ends with when it is to fail."""
 
 
-class Calls:
-    """The connections of one program. `connect` opens one with an isolation level."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a step raised, as far as a differential test asks."""
 
-    def __init__(self, connect: Callable[[str | None], Any], pragmas: tuple[str, ...]) -> None:
+    text: str
+    code: str | None
+    sqlite_errorname: str | None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Calls:
+    """The connections of one program, or those of `numbers`. `connect` opens one with an isolation level."""
+
+    def __init__(
+        self,
+        connect: Callable[[str | None], Any],
+        pragmas: tuple[str, ...],
+        numbers: Iterable[int] = range(CONNECTIONS),
+    ) -> None:
         self._connect = connect
         self._pragmas = pragmas
         self.error: BaseException | None = None
         """What the last step raised."""
-        self.connections = [self._open(number) for number in range(CONNECTIONS)]
+        self.connections = {number: self._open(number) for number in numbers}
 
     def _open(self, number: int) -> Any:
         connection = self._connect(LEVELS[number])
@@ -45,7 +63,7 @@ class Calls:
 
     def close(self) -> None:
         """Close all."""
-        for connection in self.connections:
+        for connection in self.connections.values():
             connection.close()
 
     def perform(self, step: Step) -> Outcome:
@@ -83,7 +101,7 @@ class Calls:
             table, (column, row, data) = step.items[0]
             with connection.blobopen(table, column, row) as blob:
                 blob.write(data)
-        elif step.kind == "reopen":
+        elif step.kind in ("reopen", "kill"):
             connection.close()
             self.connections[step.connection] = self._open(step.connection)
         else:
@@ -97,6 +115,16 @@ class Calls:
     def roll_back(self, number: int) -> None:
         """Roll back one connection's transaction."""
         self.connections[number].rollback()
+
+    def in_transaction(self, number: int) -> bool:
+        """Whether a transaction is open on a connection."""
+        found: bool = self.connections[number].in_transaction
+        return found
+
+    def rows(self, text: str) -> list[Any]:
+        """What a query gives on the first connection."""
+        found: list[Any] = self.connections[0].execute(text).fetchall()
+        return found
 
 
 def typed(rows: Iterable[tuple[Any, ...]]) -> list[str]:

@@ -23,14 +23,15 @@ _EXTREMES = (2**63 - 1, -(2**63), 2**53 + 1, 1.7976931348623157e308, 5e-324, "\U
 """Only for a column without affinity that no rowid is made of: behind the largest rowid SQLite numbers at random, and
 releases differ in how many digits a REAL gets as text."""
 
-Kind = Literal["execute", "many", "script", "commit", "rollback", "with", "reopen", "blob"]
+Kind = Literal["execute", "many", "script", "commit", "rollback", "with", "reopen", "kill", "blob"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One call on one of a program's connections. `items`: (text, parameters) pairs, one but for `with`; for `many`
     the parameters are a list of sets, for `blob` text is a table's name and they are column, rowid and what is written
-    there in place. `fails`: the `with` block ends in an exception of the application."""
+    there in place. `fails`: the `with` block ends in an exception of the application. `kill` is SIGKILL for a
+    connection in a process of its own, and `reopen` for one that is not."""
 
     connection: int
     kind: Kind

@@ -338,7 +338,7 @@ def test_what_stands_in_place_of_sqlites_own_is_refused_where_it_would_be_felt(
     sides: Street, bring: Any, create: str
 ) -> None:
     """The primary stored what the application's function made of a row, the secondary what SQLite's made of it."""
-    first, second = sides.calls.connections[:2]
+    first, second = sides.calls.connections[0], sides.calls.connections[1]
     with first:
         first.execute(create)
     with pytest.raises(sqlite3.NotSupportedError, match="other values"):

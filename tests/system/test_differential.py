@@ -1,40 +1,26 @@
 """Plain SQLite, a primary and its secondary under the same random programs: all three must end up the same.
 
 By default 20,000 statements, in shards. `--differential-statements N` runs N, `--differential-seed S` other ones than
-usual; the seed is printed.
+usual. Each program's seed is printed; it depends on nothing but S, the shard and its place, so a shard runs the same
+programs whether it runs alone or in the whole suite. `--differential-program SEED` runs one program again, and
+shrinks it if it fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 
-from tests.harness.differential import Plain, Street, run
-from tests.harness.sql_programs import Program, schema
+from tests.harness.differential import Divergence, Plain, Street, run
+from tests.harness.sql_calls import CONNECTIONS
+from tests.harness.sql_draw import Drawn, draw, shrink
+from tests.harness.sql_worker import ROOT, Worker
 
 SHARDS = 5
-PROGRAMS_AT_A_TIME = 4
-PRAGMAS = ("PRAGMA foreign_keys = ON", "PRAGMA recursive_triggers = ON")
-
-_numbers = st.integers(min_value=0, max_value=2**32 - 1)
-_tables = st.lists(_numbers, min_size=1, max_size=4)
-_steps = st.lists(_numbers, min_size=60, max_size=300)
-_pragmas = st.sampled_from([(), PRAGMAS[:1], PRAGMAS[1:], PRAGMAS])
-_how = st.sampled_from([(1, 1), (1, 1000), (400, 3), (64 * 1024, 1), (64 * 1024, 1000)])
-"""Bytes of a received record, transactions of a batch."""
-
-_settings = settings(
-    max_examples=PROGRAMS_AT_A_TIME,
-    deadline=None,
-    database=None,
-    derandomize=False,  # the seed below says it all
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
 
 
 @pytest.fixture(scope="module")
@@ -44,54 +30,88 @@ def plain() -> Iterator[Plain]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Sequence[Worker]]:
+    made = [Worker() for _ in range(CONNECTIONS)]
+    yield made
+    for worker in made:
+        worker.close()
+
+
 class Tally:
     """How much a test has run."""
 
     def __init__(self) -> None:
-        self.programs = self.steps = self.refused = self.compared = 0
+        self.programs = self.steps = self.refused = self.compared = self.processes = self.kills = 0
 
-    def add(self, street: Street) -> None:
+    def add(self, drawn: Drawn, street: Street) -> None:
         """Count one program."""
         self.programs += 1
         self.steps += street.steps
         self.refused += street.refused
         self.compared += street.plain_side
+        self.processes += drawn.processes
+        self.kills += sum(step.kind == "kill" for step in drawn.steps)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("wild", [False, True], ids=["plain", "wild"])
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_all_sides_are_the_same(plain: Plain, request: pytest.FixtureRequest, shard: int, wild: bool) -> None:
-    """`wild`: where our guards change what SQLite does (see sql_programs.table), so without the plain side."""
+def test_all_sides_are_the_same(
+    plain: Plain, workers: Sequence[Worker], request: pytest.FixtureRequest, shard: int, wild: bool
+) -> None:
+    again = request.config.getoption("--differential-program")
+    if again:
+        _again(plain, workers, draw(again, wild="wild" in again))
+        return
     wanted = int(request.config.getoption("--differential-statements")) // (2 * SHARDS)
-    first_seed = int(request.config.getoption("--differential-seed")) * 1_000_000 + shard * 100_000
+    start = f"{request.config.getoption('--differential-seed')}-{'wild' if wild else 'plain'}-{shard}"
     tally = Tally()
-
-    @_settings
-    @given(_tables, _steps, _pragmas, _how)
-    def same(tables: list[int], steps: list[int], pragmas: tuple[str, ...], how: tuple[int, int]) -> None:
-        made, script = schema(tables, wild=wild)
-        program = Program(made, wild=wild)
-        record_bytes, batch_transactions = how
-        tally.add(
-            run(
-                plain,
-                ";\n".join(script) + ";",
-                [program.step(number) for number in steps],
-                pragmas,
-                plain_side=not wild,
-                record_bytes=record_bytes,
-                batch_transactions=batch_transactions,
-            )
-        )
-
-    next_seed = first_seed
     while tally.steps < wanted:
-        print(f"seed {next_seed}")
-        seed(next_seed)(same)()
-        next_seed += 1
+        drawn = draw(f"{start}-{tally.programs}", wild=wild)
+        print(f"seed {drawn.seed}")
+        tally.add(drawn, run(plain, drawn, workers))
     print(f"{tally.programs} programs, {tally.steps} statements, {tally.refused} refused by name")
     print(f"{tally.compared} programs compared with plain SQLite to the end")
+    print(f"{tally.processes} programs in several processes, {tally.kills} processes killed")
     assert tally.refused <= tally.steps // 20
     assert wild or tally.compared >= tally.programs // 3
+    assert tally.processes
+
+
+def _again(plain: Plain, workers: Sequence[Worker], drawn: Drawn) -> None:
+    """One program; a failing one is made as short as it goes."""
+    found: list[Divergence] = []
+
+    def fails(less: Drawn) -> bool:
+        try:
+            run(plain, less, workers)
+        except Divergence as error:
+            found.append(error)
+            return True
+        return False
+
+    if fails(drawn):
+        shrink(drawn, fails)
+        raise found[-1]
+
+
+def digest(seed: str) -> str:
+    """What tells two programs apart."""
+    return sha256(repr([draw(seed + mode, wild=mode == "wild") for mode in ("plain", "wild")]).encode()).hexdigest()
+
+
+def test_a_seed_is_the_same_program_in_every_process() -> None:
+    """Here, where a whole suite may be loaded, and in a process with nothing in it."""
+    text = "import tests.system.test_differential as it; print(it.digest('7'), it.digest('8'))"
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == [digest("7"), digest("8")]
+    assert digest("7") != digest("8")
+
+
+def test_a_failing_program_is_shrunk_to_what_it_needs() -> None:
+    drawn = draw("1-plain", wild=False)
+    one, other = drawn.steps[10], drawn.steps[40]
+    shrunk = shrink(drawn, lambda less: one in less.steps and other in less.steps)
+    assert shrunk.steps == (one, other)
