@@ -28,6 +28,7 @@ from replicate.instance import Instance
 from replicate.journal.segment import SegmentFile
 from replicate.pool import control as word
 from replicate.transaction import Kind
+from tests.harness.descriptors import open_descriptors
 from tests.harness.instances import (
     Writer,
     begin_insert,
@@ -375,11 +376,11 @@ def test_fault_14_a_stopped_holder_is_waited_for_and_never_robbed(tmp_path: Path
 
 def test_errors_of_open_are_named_and_leave_nothing_open(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with door_of(instance) as door:
         with pytest.raises(NotFoundError):
             RegionSession(door, "nowhere")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_a_child_of_a_fork_can_not_harm_its_parents_transaction(tmp_path: Path) -> None:

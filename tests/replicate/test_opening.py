@@ -29,6 +29,7 @@ from replicate.opening import begin_journal, close_door, is_seeded, make_chain, 
 from replicate.pool import control as word
 from replicate.regions import add_region
 from replicate.transaction import Kind
+from tests.harness.descriptors import open_descriptors
 from tests.harness.instances import (
     ROOT,
     SCRIPT,
@@ -118,11 +119,11 @@ def test_killed_while_the_history_record_is_written(tmp_path: Path, step: str) -
 
 def test_a_failed_opening_leaves_nothing_open(tmp_path: Path) -> None:
     instance = Instance.create(tmp_path / "alpha", role="primary")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     failpoint.arm("append.before_write:1:raise")
     with pytest.raises(FailpointError):
         open_door(instance)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     open_door(instance).close()
 
 

@@ -23,6 +23,7 @@ from replicate.pool.control import LAST_SEQNO, SLEEPERS_OFFSET
 from replicate.pool.doorbell import CAP_S, Doorbell, Doorbells, doorbell_path
 from replicate.pool.journal_pool import JournalPool
 from replicate.pool.shared_memory import PoolKind
+from tests.harness.descriptors import open_descriptors
 from tests.harness.waiting import wait_until, wait_until_async
 
 INSTANCE = uuid.UUID(int=78).bytes
@@ -233,7 +234,7 @@ def test_descriptors_are_closed_on_exec(pool: JournalPool, bell: Doorbell, bells
 
 def test_what_is_no_doorbell_is_refused(pool: JournalPool, tmp_path: Path, bells: Doorbells) -> None:
     path = doorbell_path(tmp_path, PoolKind.JOURNAL, 0)
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = open_descriptors()
     path.write_text("precious")
     with pytest.raises(PermissionRefusedError):
         Doorbell.claim(pool, tmp_path)
@@ -253,7 +254,7 @@ def test_what_is_no_doorbell_is_refused(pool: JournalPool, tmp_path: Path, bells
         Doorbell.claim(pool, tmp_path)
     with pytest.raises(JournalIOError):
         Doorbell.claim(pool, tmp_path / "missing")
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert open_descriptors() == opened
 
 
 def test_closing_after_the_pool(tmp_path: Path) -> None:

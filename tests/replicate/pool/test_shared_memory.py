@@ -27,6 +27,7 @@ from replicate.errors import (
 from replicate.limits import FORMAT_VERSION, MIB, POOL_BYTES_MIN
 from replicate.pool import control, shared_memory
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path, retire
+from tests.harness.descriptors import open_descriptors
 
 INSTANCE = uuid.UUID(int=0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0).bytes
 JOURNAL = PoolKind.JOURNAL
@@ -166,11 +167,11 @@ def test_epoch_overwritten(ready: SharedMemory) -> None:
 )
 def test_a_header_that_is_not_ours(ready: SharedMemory, index: int, value: int, error: type[Exception]) -> None:
     ready.words[index] = value
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = open_descriptors()
     with pytest.raises(error) as caught:
         SharedMemory.attach(JOURNAL, INSTANCE)
     assert str(ready.path) in str(caught.value)
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert open_descriptors() == opened
     create(replace=True).close()
 
 
@@ -263,11 +264,11 @@ def test_no_room_although_statvfs_said_so(monkeypatch: pytest.MonkeyPatch, shm_d
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = open_descriptors()
     with pytest.raises(DiskFullError):
         create()
     assert not os.listdir(shm_directory)
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert open_descriptors() == opened
 
 
 def test_the_directory_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
