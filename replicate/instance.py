@@ -301,7 +301,7 @@ class Instance:
     def _take(self, content: InstanceFile) -> None:
         self.content = content
         for entry in content.regions:
-            set_init(entry.path, self.config.region.init)
+            set_init(entry.path, self.config.region.init, entry.name)
 
     def reload(self) -> None:
         """Read the instance file again."""

@@ -45,7 +45,7 @@ def add_region(instance: Instance, path: str | os.PathLike[str], *, name: str = 
             do="Run: replicate seed --from PRIMARY",
         )
     file = Path(os.path.abspath(path))
-    set_init(file, instance.config.region.init)
+    set_init(file, instance.config.region.init, name)
     door = open_door(instance)
     try:
         region_uuid = _install(instance, file, name)

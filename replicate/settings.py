@@ -261,7 +261,7 @@ class RegionConfig:
     init: str = _setting(
         "",
         "MODULE:FUNCTION, called with each connection to a region: registers the functions and collations of the "
-        "application that indexes, CHECKs and generated columns use. The same on both sides.",
+        "application that its schema uses. The same on both sides. NAME=MODULE:FUNCTION, NAME=… is for single regions.",
     )
 
 

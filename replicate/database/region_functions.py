@@ -1,5 +1,5 @@
-"""Functions and collations of the application that a region's indexes, CHECKs and generated columns need: brought by
-the setting `region.init` to every connection that opens the region's file.
+"""Functions and collations of the application that a region's indexes, CHECKs, generated columns, views and triggers
+need: brought by the setting `region.init` to every connection that opens the region's file.
 
 Guarantees: a connection to a region for which an `init` is set has what it registers, or is not opened: a missing
 module or function, and one that fails, are a ConfigurationError that names the setting. Imported at the first
@@ -26,8 +26,30 @@ _inits: Final[dict[str, str]] = {}
 """The setting of each region's file."""
 
 
+class _Run:
+    """One run of an aggregate or window class of the application: made with the first row, and never without one."""
+
+    def __init__(self, source: Callable[[], Any]) -> None:
+        self._source = source
+        self._made: Any = None
+
+    def step(self, *arguments: Any) -> None:
+        if self._made is None:
+            self._made = self._source()
+        self._made.step(*arguments)
+
+    def inverse(self, *arguments: Any) -> None:
+        self._made.inverse(*arguments)
+
+    def value(self) -> Any:
+        return None if self._made is None else self._made.value()
+
+    def finalize(self) -> Any:
+        return None if self._made is None else self._made.finalize()
+
+
 class Registrar:
-    """What `init` gets: the two methods of sqlite3.Connection that register what a schema may use."""
+    """What `init` gets: the methods of sqlite3.Connection that register what a schema may use."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -40,16 +62,42 @@ class Registrar:
             name, func, narg, deterministic=deterministic, flags=apsw.SQLITE_INNOCUOUS
         )
 
+    def create_aggregate(self, name: str, n_arg: int, aggregate_class: Callable[[], Any] | None) -> None:
+        """Make a class with `step` and `finalize` an SQL aggregate, for views and triggers."""
+        source = aggregate_class
+        made = None if source is None else lambda: (_Run(source), _Run.step, _Run.finalize)
+        self._connection.create_aggregate_function(name, made, n_arg, flags=apsw.SQLITE_INNOCUOUS)
+
+    def create_window_function(self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None) -> None:
+        """Make a class with `step`, `inverse`, `value` and `finalize` an SQL window function."""
+        source = aggregate_class
+        window = (_Run.step, _Run.finalize, _Run.value, _Run.inverse)
+        made: Any = None if source is None else lambda: (_Run(source), *window)
+        self._connection.create_window_function(name, made, num_params, flags=apsw.SQLITE_INNOCUOUS)
+
     def create_collation(self, name: str, callback: Callable[[str, str], int] | None) -> None:
         """Make `callback` an SQL collation: negative, 0 or positive for two texts."""
         self._connection.create_collation(name, callback)
 
 
-def set_init(path: str | os.PathLike[str], setting: str) -> None:
-    """From now on connections to the region's file at `path` are given what `setting` ("module:function", or "" for
-    none) registers."""
-    if setting:
-        _inits[os.path.realpath(path)] = setting
+def init_of(setting: str, region: str) -> str:
+    """What `region.init` says of one region: of "a:b" a:b, of "main=a:b, stock=c:d, e:f" what stands for its name, or
+    else what stands for none."""
+    found = ""
+    for part in setting.split(","):
+        name, equals, init = part.partition("=")
+        if not equals:
+            found = found or name.strip()
+        elif name.strip() == region:
+            return init.strip()
+    return found
+
+
+def set_init(path: str | os.PathLike[str], setting: str, region: str) -> None:
+    """From now on connections to the file at `path` of `region` are given what `setting` (see `init_of`) registers."""
+    init = init_of(setting, region)
+    if init:
+        _inits[os.path.realpath(path)] = init
     else:
         _inits.pop(os.path.realpath(path), None)
 
