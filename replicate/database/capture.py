@@ -24,7 +24,7 @@ from replicate.database.capture_marks import CapturedChanges as CapturedChanges
 from replicate.database.capture_marks import Context
 from replicate.database.capture_marks import Mark as Mark
 from replicate.database.capture_net import NetChanges
-from replicate.database.capture_tables import CapturedTable, TableMap, with_zeros
+from replicate.database.capture_tables import CapturedTable, TableMap, not_utf8, with_zeros
 from replicate.database.names import is_internal, is_own, quote
 from replicate.database.schema import COUNTERS
 from replicate.database.virtual_tables import flush
@@ -267,9 +267,12 @@ class Capture:
         """Rows that no hook reported (CREATE TABLE AS): images of a table that has just been defined."""
         captured = self._tables[table]
         assert captured is not None
-        for image in rows:
-            self._note(captured)
-            self._append(captured.insert_prefix + self._pack(list(image)))
+        try:
+            for image in rows:
+                self._note(captured)
+                self._append(captured.insert_prefix + self._pack(list(image)))
+        except UnicodeDecodeError:
+            raise not_utf8(table) from None
 
     def watch_sequences(self) -> None:
         """A statement comes that may move counters of AUTOINCREMENT. (No hook tells of it if it inserts no row, as
@@ -454,9 +457,5 @@ class Capture:
 
     def _poison(self, error: BaseException, name: str) -> None:
         if isinstance(error, UnicodeDecodeError):
-            error = NotSupportedError(
-                f"table {name} holds TEXT that is not UTF-8; it can not be replicated",
-                do="Roll back; store such bytes as a BLOB",
-                table=name,
-            )
+            error = not_utf8(name)
         self.refuse(error)

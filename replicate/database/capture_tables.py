@@ -138,3 +138,13 @@ def _captured(definition: TableDefinition, generated: Mapping[int, int], counts:
             table=definition.table,
         )
     return CapturedTable(definition, kept, refusal, counts, net)
+
+
+def not_utf8(table: str) -> NotSupportedError:
+    """Rows of a table hold TEXT that is not UTF-8, which the hook can not give."""
+    return NotSupportedError(
+        f"table {table} holds TEXT that is not UTF-8; it can not be replicated",
+        do="Roll back; store such bytes as a BLOB. Rows that hold it from before can be mended while the region is "
+        "released: UPDATE … SET column = CAST(column AS BLOB)",
+        table=table,
+    )
