@@ -317,7 +317,8 @@ class Transactions(SchemaChanges, Pending):
                 "VACUUM renumbers rows of tables without an INTEGER PRIMARY KEY, and runs outside of every "
                 "transaction: killed on its way, it would leave a schema version that nobody knows",
                 where=self.region,
-                do="Use VACUUM INTO for a compact copy",
+                do="For a compact copy: VACUUM INTO 'copy.db'. For a compact region: replicate region release "
+                f"{self.region}, VACUUM with any SQLite client, replicate region add, replicate seed --restart there",
             )
         if statement.verb is Verb.ATTACH and statement.argument not in (":memory:", ""):
             raise NotSupportedError(
