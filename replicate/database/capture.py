@@ -208,6 +208,9 @@ class Capture:
                 name = self._net.names
                 for table, goes, image in self._net.take(self._connection, self._changes):
                     self._note(table)
+                    if table.counts and not goes:  # an UPDATE counts nothing here, its INSERT does there
+                        self.watch_sequences()
+                        self.doubt_sequences()
                     self._append((table.delete_prefix if goes else table.insert_prefix) + self._pack(image))
         except BaseException as error:
             self._poison(error, name)

@@ -469,3 +469,16 @@ def test_rows_of_an_altered_table_with_a_virtual_column_are_refused_by_name(plai
             connection.commit()
         connection.rollback()
         sides.prove()
+
+
+COUNTED = "CREATE TABLE c (id INTEGER PRIMARY KEY AUTOINCREMENT, g AS (a) VIRTUAL, a)"
+
+
+@pytest.mark.parametrize("between", ["COMMIT", "SELECT 1", "CREATE INDEX i ON c (a)"])
+def test_a_changed_rowid_beside_a_virtual_column_moves_no_counter(sides: Street, between: str) -> None:
+    """Such a row goes and comes on the secondary, and what came there raised the AUTOINCREMENT counter (found by the
+    differential test, seed 102-wild-2-0)."""
+    play(sides, COUNTED, "BEGIN", "INSERT INTO c (id, a) VALUES (7, 1)", between, "UPDATE c SET id = id + 10")
+    play(sides, "INSERT INTO c (a) VALUES (2)", "UPDATE c SET id = 40 WHERE id = 8")
+    play(sides, "UPDATE c SET a = 3")
+    play(sides, "DELETE FROM c", "INSERT INTO c (a) VALUES (4)")
