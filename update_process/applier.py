@@ -274,7 +274,7 @@ class Applier:
 
     def _open_window(self, records: list[ReceivedRecord], skip: int) -> Window:
         data = records[0].data if len(records) == 1 else b"".join(record.data for record in records)
-        decoded = decode_batch(data)
+        decoded = decode_batch(data, tuples=True)
         first_seqno = records[0].first_seqno + skip
         if skip:
             start = sum(decoded[0 : 3 * skip : 3]) + skip * FRAME_PREFIX_BYTES

@@ -8,6 +8,7 @@ Refuses to know: what is wrong with frames that do not verify; how a change is a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, repeat
@@ -73,7 +74,11 @@ class Plain:
         """The position behind the transactions `start` to `stop` (exclusive), when `before` is in front of them."""
         table_ids = self.columns.table_ids[self._span(start, stop)]
         numbers: Sequence[int] = self.origin_seqnos[start:stop]
-        if self.ends is not None:
+        if table_ids and table_ids.count(table_ids[0]) == len(table_ids):
+            # One table: what its last change says is all that there is to say.
+            changed = stop - 1 if self.ends is None else bisect_left(self.ends, self.ends[stop - 1])
+            table_ids, numbers = table_ids[:1], (self.origin_seqnos[changed],)
+        elif self.ends is not None:
             ends = [self.ends[start - 1] if start else 0, *self.ends[start:stop]]
             counts = [end - begin for begin, end in pairwise(ends)]
             numbers = list(chain.from_iterable(map(repeat, numbers, counts)))

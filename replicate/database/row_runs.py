@@ -17,6 +17,7 @@ ROWS_MAX: Final = 32
 PARAMETERS_MAX: Final = 4000
 """Of one statement: SQLite allows 32,766, but the binding keeps no prepared statement whose text is long."""
 
+_ROWS: Final = frozenset((list, tuple))
 _UNFIT: Final = (apsw.ConstraintError, apsw.BindingsError, TypeError, OverflowError, UnicodeEncodeError)
 """What one row may be the cause of. After any other error SQLite may have ended the transaction by itself."""
 
@@ -28,20 +29,21 @@ def insert_run(
 
     `insert`: the statement for one row, as `row_statements.insert` gives it, of `columns` parameters. What is left is
     less than a whole statement, or begins with a row that does not fit, or was never begun because the rows are not
-    lists of that length: insert it one by one, and what is wrong will show. Raises what else SQLite says.
+    lists or tuples of that length: insert it one by one, and what is wrong will show. Raises what else SQLite says.
     """
     each = min(ROWS_MAX, PARAMETERS_MAX // columns)
-    if each < 2 or len(rows) < each or set(map(type, rows)) != {list} or set(map(len, rows)) != {columns}:
+    if each < 2 or len(rows) < each or not _ROWS.issuperset(map(type, rows)) or set(map(len, rows)) != {columns}:
         return 0
     # OR FAIL keeps the rows before one that does not fit, and so SQLite needs no journal for the statement.
     head = insert.rpartition(" VALUES ")[0].replace("INSERT", "INSERT OR FAIL", 1)
     row = f"({', '.join('?' * columns)})"
     statement = f"{head} VALUES {', '.join([row] * each)}"
     before = connection.total_changes()
-    place = 0
+    flat = list(chain.from_iterable(rows))
+    step = each * columns
     try:
-        for place in range(0, len(rows) - each + 1, each):
-            execute(statement, list(chain.from_iterable(rows[place : place + each])))
+        for place in range(0, len(flat) - step + 1, step):
+            execute(statement, flat[place : place + step])
     except _UNFIT:
         pass
     return int(connection.total_changes()) - before

@@ -29,7 +29,16 @@ from replicate.failpoint import hit
 from replicate.journal.record import read_part
 from replicate.limits import RECEIVE_POOL_BYTES_MIN
 from replicate.pool.control import CONTROL_BYTES, CONTROL_WORDS, SLEEPERS, SLEEPERS_OFFSET, SLEEPERS_WORDS
-from replicate.pool.ring import HEAD_BYTES, RecordKind, aligned, pack_head, pack_padding, parse, room_at, whole_bytes
+from replicate.pool.ring import (
+    HEAD_BYTES,
+    RecordKind,
+    aligned,
+    pack_head,
+    pack_padding,
+    parse_apart,
+    room_at,
+    whole_bytes,
+)
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 
 __all__ = ["RECEIVER_SLOT", "UPDATE_SLOT", "ReceivePool", "ReceivedRecord", "RecordKind"]
@@ -298,8 +307,8 @@ class ReceivePool:
             available = min(room, words[WRITTEN] - place)
             head_bytes = bytes(self._ring[offset : offset + HEAD_BYTES])
             length = min(whole_bytes(head_bytes), available)
-            chunk = bytes(self._ring[offset : offset + length])
-            head = parse(chunk, 0, place)
+            data = bytes(self._ring[offset + HEAD_BYTES : offset + length])
+            head = parse_apart(head_bytes, data, place)
             if head is None:
                 raise DamagedError(
                     f"the receive pool does not verify at address {place}",
@@ -316,7 +325,7 @@ class ReceivePool:
                     head.first_seqno,
                     head.last_seqno,
                     head.count,
-                    chunk[HEAD_BYTES:],
+                    data,
                     place,
                     following,
                 )

@@ -99,6 +99,23 @@ def parse(chunk: bytes, position: int, address: int) -> RecordHead | None:
     return RecordHead(length, own, first_seqno, last_seqno, count, kind)
 
 
+def parse_apart(head_bytes: bytes, data: bytes, address: int) -> RecordHead | None:
+    """The same for a record whose head and data were copied apart; `data` may be cut short, and is nothing's but its.
+
+    None as `parse` says it; for padding `data` is not looked at.
+    """
+    if len(head_bytes) < HEAD_BYTES:
+        return None
+    check, length, own, first_seqno, last_seqno, count, kind = unpack_head(head_bytes, 0)
+    is_padding = kind == RecordKind.PADDING
+    if own != address or length < HEAD_BYTES or (not is_padding and length != HEAD_BYTES + len(data)):
+        return None
+    found = crc32c(head_bytes[CHECK_BYTES:HEAD_BYTES])
+    if check != (found if is_padding else crc32c(data, found)):
+        return None
+    return RecordHead(length, own, first_seqno, last_seqno, count, kind)
+
+
 def room_at(address: int, capacity: int) -> int:
     """Bytes from `address` to the end of the ring."""
     return capacity - address % capacity
