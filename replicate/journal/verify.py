@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from replicate.errors import ReplicateError
+from replicate.errors import JournalMissingError, ReplicateError
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
@@ -94,8 +94,8 @@ class _Verifier:
                 continue
             if last_seqno is not None and first > last_seqno:
                 break
-            looked.append(first)
-            self._segment(first, durable if newest else None)
+            if self._segment(first, durable if newest else None):
+                looked.append(first)
         if not numbers:
             self.findings.append(Finding(self.chain.directory, 0, 0, "there is no segment"))
         return Verification(
@@ -115,15 +115,17 @@ class _Verifier:
     def _find(self, first: int, offset: int, seqno: int, what: str) -> None:
         self.findings.append(Finding(segment_name(first), offset, seqno, what))
 
-    def _segment(self, first: int, durable: int | None) -> None:
-        """`durable`: the mark beside the journal, for the newest segment only."""
+    def _segment(self, first: int, durable: int | None) -> bool:
+        """`durable`: the mark beside the journal, for the newest segment only. False: it was pruned meanwhile."""
         previous, ended = self.previous, self.ended
         self.previous = self.ended = None
         try:
             segment = self.chain.open(first)
         except ReplicateError as error:
+            if self._is_pruned(first, error):
+                return False
             self._find(first, 0, first, error.what)
-            return
+            return True
         with segment:
             header = self.previous = segment.header
             if previous is not None:
@@ -131,8 +133,15 @@ class _Verifier:
             try:
                 self.ended = self._adopted(segment) if header.adopted else self._ordinary(segment, ended, durable)
             except ReplicateError as error:
+                if self._is_pruned(first, error):
+                    return False
                 where = error.facts.get("offset", 0)
                 self._find(first, where if isinstance(where, int) else 0, first, error.what)
+        return True
+
+    def _is_pruned(self, first: int, error: ReplicateError) -> bool:
+        """Pruning takes the oldest: what stood before the oldest of now is not missing."""
+        return isinstance(error, JournalMissingError) and first < min(self.chain.first_seqnos(), default=0)
 
     def _link(self, previous: SegmentHeader, header: SegmentHeader, ended: ScanResult | None) -> None:
         fault = header.link_fault(previous)

@@ -11,6 +11,7 @@ import pytest
 
 from replicate.errors import FrameDamaged, JournalMissingError, UsageError
 from replicate.journal.record import pack_elements, walk
+from replicate.journal.segment import SegmentFile
 from replicate.journal.show import show_chain
 from replicate.journal.verify import Verification, verify_chain
 from replicate.limits import PART_BYTES
@@ -157,6 +158,21 @@ def test_content_that_makes_no_sense_is_found(journal: ToyJournal) -> None:
     text = _whats(verify_chain(journal.chain))
     assert "fours" in text
     assert "has number 3, 2 should stand here" in text
+
+
+def test_what_is_pruned_while_it_is_verified_is_not_missing(full: ToyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, real = full.chain, full.chain.open
+
+    def pruning(first_seqno: int) -> SegmentFile:
+        if first_seqno == 1:
+            os.unlink(chain.path_of(first_seqno))
+        return real(first_seqno)
+
+    whole = verify_chain(chain)
+    monkeypatch.setattr(chain, "open", pruning)
+    found = verify_chain(chain)
+    assert found.findings == ()
+    assert found.segment_count == whole.segment_count - 1
 
 
 def test_an_empty_directory_is_a_finding(tmp_path: Path) -> None:
