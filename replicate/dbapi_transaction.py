@@ -300,6 +300,9 @@ class Transactions(SchemaChanges, Pending):
         own = self.stage is _NONE
         if self.stage is not _WRITER:
             self._become_writer()
+        if self.capture.restless:
+            self._settle()
+        self.capture.close_sequences()  # the other site reads counters anew behind a statement that travels
         mark = self.capture.mark()
         try:
             cursor.execute(statement.text, bindings)

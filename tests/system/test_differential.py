@@ -63,13 +63,13 @@ def test_all_sides_are_the_same(
 ) -> None:
     again = request.config.getoption("--differential-program")
     if again:
-        _again(plain, workers, draw(again, wild="wild" in again))
+        _again(plain, workers, draw(again))
         return
     wanted = int(request.config.getoption("--differential-statements")) // (2 * SHARDS)
     start = f"{request.config.getoption('--differential-seed')}-{'wild' if wild else 'plain'}-{shard}"
     tally = Tally()
     while tally.steps < wanted:
-        drawn = draw(f"{start}-{tally.programs}", wild=wild)
+        drawn = draw(f"{start}-{tally.programs}")
         print(f"seed {drawn.seed}")
         tally.add(drawn, run(plain, drawn, workers))
     print(f"{tally.programs} programs, {tally.steps} statements, {tally.refused} refused by name")
@@ -99,7 +99,8 @@ def _again(plain: Plain, workers: Sequence[Worker], drawn: Drawn) -> None:
 
 def digest(seed: str) -> str:
     """What tells two programs apart."""
-    return sha256(repr([draw(seed + mode, wild=mode == "wild") for mode in ("plain", "wild")]).encode()).hexdigest()
+    programs = [draw(f"{seed}-{mode}-{shard}-{shard}") for mode in ("plain", "wild") for shard in range(SHARDS)]
+    return sha256(repr(programs).encode()).hexdigest()
 
 
 def test_a_seed_is_the_same_program_in_every_process() -> None:
@@ -111,7 +112,7 @@ def test_a_seed_is_the_same_program_in_every_process() -> None:
 
 
 def test_a_failing_program_is_shrunk_to_what_it_needs() -> None:
-    drawn = draw("1-plain", wild=False)
+    drawn = draw("1-plain-0-0")
     one, other = drawn.steps[10], drawn.steps[40]
     shrunk = shrink(drawn, lambda less: one in less.steps and other in less.steps)
     assert shrunk.steps == (one, other)
