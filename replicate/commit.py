@@ -19,14 +19,13 @@ from typing import Final
 import apsw
 
 from replicate.barrier import stand_at_barrier
+from replicate.commit_attached import AttachedRegions, HalfCommittedError, Part, RegionLocks, schema_changed
 from replicate.commit_outcome import DISK_ERRORS, errno_of, outcome_of
 from replicate.database.bookkeeping import (
     OWN_STATEMENT,
     check_region_identity,
     region_seqno,
-    schema_version,
     slot_writer,
-    store_schema_version,
 )
 from replicate.database.capture import CapturedChanges
 from replicate.database.sqlite import check_same_file, open_region, region_facts, translate
@@ -40,7 +39,6 @@ from replicate.errors import (
     PoolReplacedError,
     RegionReplacedError,
     ReplicateError,
-    SchemaChangedError,
     SnapshotStaleError,
 )
 from replicate.failpoint import hit
@@ -63,7 +61,7 @@ PRUNE_FROM: Final = 0.5
 """Part of journal.cap_bytes from which on a writer prunes the journal itself, when it has begun a segment."""
 
 
-class RegionSession:
+class RegionSession(AttachedRegions):
     """A region opened for one application connection. `connection` is the APSW connection that everything runs on."""
 
     def __init__(self, door: Door, region_name: str, *, adding: bool = False) -> None:
@@ -78,14 +76,17 @@ class RegionSession:
         self._region_id = self.entry.region_id
         self._region_name = f"region {self.entry.name}"
         self._bit = 1 << self._region_id
-        self._lock = FileLock(door.instance.locks_directory / f"region-{self.entry.region_id}.lock")
+        self._lock: FileLock | RegionLocks = FileLock(
+            door.instance.locks_directory / f"region-{self.entry.region_id}.lock"
+        )
         self._pid = os.getpid()
         self.writable = door.instance.role == "primary"
         self.last_seqno = 0
         self._pool_is_gone = False
+        self.parts: list[Part] = []
         self._way_out = door.instance.way_out
         try:
-            self._file = region_facts(self.where)
+            self.file = region_facts(self.where)
             self.connection = open_region(self.entry.path, readonly=not self.writable, region=self.entry.uuid)
             try:
                 self._check_file(adding=adding)
@@ -101,7 +102,7 @@ class RegionSession:
         self._schema_word = word.REGION_SCHEMA + self.entry.region_id
         self._appended_word = word.REGION_APPENDED + self.entry.region_id
         self._done_word = word.REGION_DONE + self.entry.region_id
-        self._inode, self._device = self._file.inode, self._file.device
+        self._inode, self._device = self.file.inode, self.file.device
         self.schema = 0
         """SQLite's schema version as `begin` or `upgrade` found it."""
 
@@ -116,12 +117,15 @@ class RegionSession:
 
         Raises NotPrimaryError, BusyError, SchemaChangedError, RegionDamagedError, JournalDamagedError, ForkedError.
         """
+        if self.parts:
+            self._begin_several(timeout_s)
+            return
         # All that every transaction passes is written out here; the methods beside it say what is wrong.
         if self._pid != getpid() or not self.writable:
             self._check_writer()
         words = self.door.words
         if self._pool_is_gone or words[word.POOL_STATE] == word.STATE_CLOSED:
-            self._enter_again()
+            self._check_pool()
             words = self.door.words
         lock, run = self._lock, self._run
         if not lock.try_acquire():
@@ -157,6 +161,9 @@ class RegionSession:
         Raises SnapshotStaleError when another transaction has written since this one began to read, or unfinished
         work is there; the transaction then still stands as a reader and should be rolled back.
         """
+        if self.parts:
+            self._upgrade_several(timeout_s)
+            return
         self._check_writer()
         self._lock.acquire(timeout_s, what=self._region_name)
         try:
@@ -185,7 +192,7 @@ class RegionSession:
         caller may mend and commit again, or roll back. Every ReplicateError has ended the transaction.
         """
         connection = self.connection
-        _, count, _, _, spool, schema_changed, _ = captured
+        _, count, _, _, spool, schema_changed, touched = captured
         if not count and spool is None:
             connection.execute("COMMIT")
             self._lock.release()
@@ -193,10 +200,12 @@ class RegionSession:
             return self.last_seqno
         if self._status(_DEFERRED_FKS)[0] > 0:
             connection.execute("COMMIT")  # raises the constraint, and leaves the transaction open
+        if touched is not None:
+            self._touch(touched)
         if schema_changed:
-            store_schema_version(connection)
-        if count >= FLUSH_ELEMENTS or spool is not None:
-            connection.cache_flush()
+            self._store_versions(touched)
+        if count >= FLUSH_ELEMENTS or spool is not None or (touched is not None and len(touched) > 1):
+            connection.cache_flush()  # of several regions always: one that fails must not come behind another's COMMIT
         door = self.door
         try:
             if spool is not None:
@@ -210,8 +219,10 @@ class RegionSession:
                 door.leave()
         except BaseException as error:
             self._pool_is_gone = isinstance(error, PoolReplacedError)
-            self._settle()
-            raise
+            finished = self._settle()
+            if not (finished and isinstance(error, HalfCommittedError)):
+                raise
+            seqno = error.seqno
         self._lock.release()
         self.last_seqno = seqno
         door.durability.after_commit(seqno)
@@ -257,7 +268,7 @@ class RegionSession:
             self._after_failed_commit(allotted, error)
         hit("commit.after_commit")
         if schema_changed:
-            words[self._schema_word] = schema_version(self.connection)
+            self._note_versions()
         door.finish_own(allotted, defines=defines)
         if synced:
             try:
@@ -279,7 +290,7 @@ class RegionSession:
             self._after_failed_commit(allotted, error)
         hit("commit.after_commit")
         if captured.schema_changed:
-            words[word.REGION_SCHEMA + self.entry.region_id] = schema_version(self.connection)
+            self._note_versions()
         try:
             door.finish_adopted(read_head(allotted.frame))
         except DISK_ERRORS as error:
@@ -290,13 +301,13 @@ class RegionSession:
         self._write_slot(seqno, None)
 
     def _after_failed_commit(self, allotted: Allotted, error: apsw.Error) -> None:
-        """COMMIT failed behind the append. Return when the region has the transaction all the same; raise
+        """COMMIT failed behind the append. Return when its regions have the transaction all the same; raise
         otherwise."""
         connection = self.connection
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            has_it = region_seqno(connection) >= allotted.seqno
+            have = [region_seqno(connection, part.schema) >= allotted.seqno for part in self._touched_parts()]
         except apsw.Error as second:
             self.door.poison(errno_of(connection, error))
             raise OutcomeUnknownError(
@@ -304,10 +315,13 @@ class RegionSession:
                 where=self.where,
                 do="Stop every process of this instance, mend the disk, start again: recovery decides",
             ) from error
-        if not has_it:
-            named = translate(error, where=self.where)
-            self.door.void(allotted, reason=type(named).__name__)
-            raise named from error
+        if all(have):
+            return
+        if any(have):
+            raise self._half_committed(allotted.seqno, have, error) from error
+        named = translate(error, where=self.where)
+        self.door.void(allotted, reason=type(named).__name__)
+        raise named from error
 
     # Helpers.
 
@@ -336,9 +350,11 @@ class RegionSession:
                 do="Run the same 'replicate region add' again",
             )
 
-    def _enter_again(self) -> None:
-        """The pool was made anew (recovery after a failed disk, or somebody removed the file): go through the new
+    def _check_pool(self) -> None:
+        """If the pool was made anew (recovery after a failed disk, or somebody removed the file), go through the new
         door."""
+        if not self._pool_is_gone and self.door.words[word.POOL_STATE] != word.STATE_CLOSED:
+            return
         door = open_door(self.door.instance)
         self.door.close()
         self.door = door
@@ -354,8 +370,14 @@ class RegionSession:
             if door.chain.size_bytes() > door.instance.config.journal.cap_bytes * PRUNE_FROM:
                 prune_journal(door)
 
+    def _own_part(self) -> Part:
+        if self.parts:
+            return self.parts[0]
+        assert isinstance(self._lock, FileLock)
+        return Part(self.entry, "main", self.file, self._lock, slot_writer(self.connection))
+
     def _check_place(self) -> None:
-        check_same_file(self.where, self._file, region=self.entry.name, way_out=self._way_out)
+        check_same_file(self.where, self.file, region=self.entry.name, way_out=self._way_out)
 
     def _check_writer(self) -> None:
         if os.getpid() != self._pid:
@@ -370,6 +392,8 @@ class RegionSession:
             )
 
     def _unfinished(self) -> bool:
+        if self.parts:
+            return self._unfinished_several()
         # In this order: whoever mends marks the region before the intent goes.
         words, region = self.door.words, self._region_id
         if words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bit:
@@ -378,6 +402,9 @@ class RegionSession:
 
     def _redo(self) -> None:
         """We hold the region lock, so whoever left this work unfinished is dead."""
+        if self.parts:
+            self._redo_several()
+            return
         with self.door.locked():
             pass  # mends the journal's end
         redo_region(self.door, self.entry)
@@ -386,12 +413,7 @@ class RegionSession:
         expected = self.door.words[self._schema_word]
         found = self._run("PRAGMA main.schema_version").get
         if found != expected:
-            raise SchemaChangedError(
-                f"another client changed the schema of region {self.entry.name} "
-                f"(schema version {found}, ours {expected})",
-                where=self.where,
-                do="Run: replicate region release; then add the database again and seed the secondaries",
-            )
+            raise schema_changed(self.entry, found, expected)
 
     def _stale(self) -> SnapshotStaleError:
         return SnapshotStaleError(
@@ -406,18 +428,20 @@ class RegionSession:
         except apsw.Error as error:
             raise translate(error, where=self.where) from error
 
-    def _settle(self) -> None:
+    def _settle(self) -> bool:
         """After a failed commit: roll back; what is in the journal all the same (an interrupt came between append and
-        COMMIT) is finished before the caller hears of the failure, if that can be done now."""
+        COMMIT) is finished before the caller hears of the failure, if that can be done now. Whether nothing is
+        unfinished."""
         if os.getpid() != self._pid:
-            return
+            return False
         self.door.give_up()
         try:
             self._roll_back()
             if self._lock.held and self._unfinished():
                 self._redo()
+            return True
         except ReplicateError:
-            pass  # the next transaction in this region tries again, and says what is wrong
+            return False  # the next transaction in this region tries again, and says what is wrong
         finally:
             self._lock.release()
 

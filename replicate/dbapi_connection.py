@@ -22,6 +22,7 @@ import apsw
 from replicate import dbapi_errors as pep249
 from replicate.database.names import is_own
 from replicate.database.statements import classify
+from replicate.dbapi_attach import Neighbours
 from replicate.dbapi_cursor import Cursor
 from replicate.dbapi_dump import dump
 from replicate.dbapi_errors import ProgrammingError, surface
@@ -56,6 +57,8 @@ class Opened(Protocol):
     def session(self) -> Session: ...
     @property
     def busy_timeout_s(self) -> float: ...
+    @property
+    def neighbours(self) -> Neighbours | None: ...
     def new_spool(self) -> Spool: ...
     def wait_durable(self, seqno: int) -> None: ...
     def close(self) -> None: ...
@@ -121,6 +124,7 @@ class Connection(Callbacks):
         timeout_s = opened.busy_timeout_s if timeout is None else timeout
         self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout_s)
         self._transactions.begin_text = f"BEGIN {self._isolation_level}"
+        self._transactions.neighbours = opened.neighbours
         self._authorize_by(None)
         self._opened = opened
 
@@ -335,7 +339,7 @@ class Connection(Callbacks):
 
         check = end = None
         try:
-            if not readonly and name == "main":
+            if not readonly and self._transactions.is_region(name.lower()):
                 if is_own(table):
                     raise NotReplicable(f"{table} belongs to replication's bookkeeping", do="Leave it alone")
                 check, end = self._transactions.write_blob()

@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 
 from replicate.database.capture import Capture
+from replicate.database.capture_several import SeveralCaptures
 from replicate.database.capture_tables import TableMap, read_table_map
 from replicate.database.guards import install_guards
 from replicate.database.names import OWN_PREFIX, quote
@@ -26,7 +27,7 @@ from replicate.database.schema import (
     recorded_definitions,
     rowid_name,
 )
-from replicate.database.statements import Statement
+from replicate.database.statements import Statement, qualifies
 from replicate.database.virtual_tables import check_module
 from replicate.errors import NotSupportedError
 
@@ -37,7 +38,7 @@ class SchemaChanges:
     """The part of a connection's transactions that changes the schema."""
 
     connection: apsw.Connection
-    capture: Capture
+    capture: Capture | SeveralCaptures
     region: str
     inside: bool
     own_changes: int
@@ -45,8 +46,17 @@ class SchemaChanges:
     _execute: Callable[..., apsw.Cursor]
     _map: tuple[int, TableMap] | None
 
+    def _region_schemas(self) -> tuple[str, ...]:
+        raise AssertionError("the transaction's own")
+
+    def _capture_of(self, schema: str) -> Capture:
+        raise AssertionError("the transaction's own")
+
+    def _forget_map(self, schema: str) -> None:
+        raise AssertionError("the transaction's own")
+
     def _define(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
-        """Run and capture a schema change of the main schema; the region is held."""
+        """Run and capture a schema change of a region, or of several (ANALYZE); they are held."""
         connection, capture = self.connection, self.capture
         last_rowid, before = connection.last_insert_rowid(), connection.total_changes()
         self.inside = True
@@ -57,13 +67,14 @@ class SchemaChanges:
         mark = capture.mark()
         connection.execute("SAVEPOINT _replicate_define")
         try:
-            version = self._schema_version()
+            versions = {schema: self._schema_version(schema) for schema in self._region_schemas()}
             self.inside = False
             cursor.execute(statement.text, bindings)
             rows: Rows = list(cursor)
             self.inside = True
-            if self._schema_version() != version:
-                self._capture_definition(statement)
+            for schema, version in versions.items():
+                if self._schema_version(schema) != version:
+                    self._capture_definition(statement, schema)
             refused = capture.refused if mark.refusal is None else None
             if refused is not None:
                 raise refused
@@ -83,6 +94,19 @@ class SchemaChanges:
 
     def _check_definable(self, statement: Statement) -> None:
         kind, words = statement.kind, statement.words
+        # SQLite would keep the name in the text, and could not read the file under another one.
+        if (
+            kind in ("VIEW", "TRIGGER")
+            and statement.schema not in ("", "main")
+            and statement.qualifier is not None
+            and qualifies(statement.text, statement.schema, statement.qualifier[1] + 1)
+        ):
+            raise NotSupportedError(
+                f"the text of {kind.lower()} {statement.name} names its own database as {statement.schema}: the file "
+                "could not be opened under another name",
+                where=self.region,
+                do=f"Leave {statement.schema}. out behind the name of the {kind.lower()}",
+            )
         if statement.keyword == "ALTER" and self._legacy() and self.connection.pragma("foreign_keys"):
             raise NotSupportedError(
                 "ALTER TABLE under legacy_alter_table does something else with foreign_keys on than with them off, as "
@@ -108,15 +132,15 @@ class SchemaChanges:
                 do="Use what SQLite itself brings",
             )
 
-    def _capture_definition(self, statement: Statement) -> None:
+    def _capture_definition(self, statement: Statement, schema: str) -> None:
         """The schema has changed under the region lock: the statement's text travels, then what it made of the
         tables."""
-        connection, capture = self.connection, self.capture
-        text = statement.text
+        connection, capture = self.connection, self._capture_of(schema)
+        text = statement.text if schema == "main" else statement.as_main(schema)
         if statement.selects:
             text = str(
                 connection.execute(
-                    "SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE",
+                    f"SELECT sql FROM {quote(schema)}.sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE",
                     (statement.name,),
                 ).get
             )
@@ -125,10 +149,10 @@ class SchemaChanges:
             if one:
                 capture.statement(one)
         if statement.kind == "TABLE":
-            install_guards(connection, guarded_tables(connection))
-        recorded = record_definitions(connection, region=self.region)
-        capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions))
-        self._map = None
+            install_guards(connection, guarded_tables(connection, schema), schema)
+        recorded = record_definitions(connection, region=capture.region, schema=schema)
+        capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions, schema))
+        self._forget_map(schema)
         if statement.selects or statement.kind == "VIRTUAL TABLE":  # no hook told of these rows, or it was not heard
             for definition in recorded.changed:
                 hidden = rowid_name([column.name for column in definition.columns]) or ROWID_NAMES[0]
@@ -136,7 +160,7 @@ class SchemaChanges:
                 table = quote(definition.table)
                 capture.insert(
                     definition.table,
-                    connection.execute(f"SELECT {', '.join(names)} FROM main.{table}", can_cache=False),
+                    connection.execute(f"SELECT {', '.join(names)} FROM {quote(schema)}.{table}", can_cache=False),
                 )
 
     def bring(self, name: str) -> None:
@@ -151,7 +175,10 @@ class SchemaChanges:
             raise
 
     def _check_functions(self) -> None:
-        used = sorted(self.functions & names_used(self.connection)) if self.functions else []
+        if not self.functions:
+            return
+        names = {name for schema in self._region_schemas() for name in names_used(self.connection, schema)}
+        used = sorted(self.functions & names)
         if used:
             raise NotSupportedError(
                 f"an index, a generated column or a collation of this region depends on {used[0]}; with a function or "
@@ -163,8 +190,8 @@ class SchemaChanges:
     def _legacy(self) -> bool:
         return bool(self.connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, -1))
 
-    def _schema_version(self) -> int:
-        version: Any = self._execute("PRAGMA main.schema_version").get
+    def _schema_version(self, schema: str = "main") -> int:
+        version: Any = self._execute(f"PRAGMA {quote(schema)}.schema_version").get
         return int(version)
 
     def _tables(self) -> TableMap:

@@ -231,7 +231,8 @@ class Callbacks:
         def authorize(action: int, one: str | None, two: str | None, database: str | None, trigger: str | None) -> int:
             if transactions.inside:
                 return apsw.SQLITE_OK
-            refuse_own(action, one, two, database, trigger)
+            refuse_own(action, one, two, database, trigger, transactions.guarded)
+            transactions.refuse_plain(action, one, database)
             if function is None:
                 return apsw.SQLITE_OK
             try:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
+from urllib.parse import quote as percent_encoded
+
+import apsw
 
 from replicate import dbapi_watch
 from replicate.commit import RegionSession
+from replicate.database.bookkeeping import is_region
+from replicate.database.names import quote, quote_text
 from replicate.door import Door
+from replicate.errors import NotFoundError, NotSupportedError
 from replicate.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
 from replicate.opening import close_door, open_door
@@ -37,6 +44,7 @@ class OpenedRegion:
             dbapi_watch.leave(self._watched)
             raise
         self.region = region
+        self.neighbours = Neighbours(self.session)
 
     def new_spool(self) -> Spool:
         """A spool for a large transaction, in the instance's journal directory."""
@@ -53,8 +61,97 @@ class OpenedRegion:
 
     def close(self) -> None:
         """Give the door back. The session has been closed by its user."""
+        self.neighbours.close()
         dbapi_watch.leave(self._watched)
         close_door(self.session.door)
+
+
+class Neighbours:
+    """What the connection of a session may attach: dbapi_attach.Neighbours."""
+
+    def __init__(self, session: RegionSession) -> None:
+        self._session = session
+        self._watched: dict[str, tuple[int, int] | None] = {}
+
+    def region_at(self, file: str) -> str | None:
+        """The region of the session's instance that is in that file, under whatever name; None if it is none.
+
+        Raises NotFoundError if there is no such file, and what reading the instance file raises.
+        """
+        try:
+            facts = os.stat(file)
+        except (OSError, ValueError) as error:
+            raise NotFoundError(
+                f"no database can be attached there: {error}", where=file, do="Name an existing file; none is created"
+            ) from error
+        instance = self._session.door.instance
+        instance.reload()  # a region may have been added since
+        for entry in instance.regions:
+            try:
+                found = os.stat(entry.path)
+            except OSError:
+                continue  # it is not this one
+            if (found.st_dev, found.st_ino) == (facts.st_dev, facts.st_ino):
+                return entry.name
+        return None
+
+    def attach(self, region: str, schema: str, run: Callable[[str], object]) -> None:
+        """Open and check that region as if for itself, then attach it. Raises ReplicateErrors and what SQLite says of
+        the name; nothing is attached then."""
+        session = self._session
+        entry = session.door.instance.region(region)
+        session.refuse_second(entry)
+        watched = dbapi_watch.enter(str(entry.path))
+        try:
+            probe = RegionSession(session.door, region)
+            try:
+                session.attach(entry, schema, probe.file, run)
+            finally:
+                probe.close()
+        except BaseException:
+            dbapi_watch.leave(watched)
+            raise
+        self._watched[schema] = watched
+
+    def attach_plain(self, file: str, schema: str, run: Callable[[str], object]) -> None:
+        """Attach a plain database for reading; it is watched from here on, as a region is.
+
+        NotSupportedError for a region of another instance, or a copy of one; what SQLite says of the file and the name.
+        Nothing is attached then.
+        """
+        path = os.path.realpath(file)
+        watched = dbapi_watch.enter(path)
+        try:
+            probe = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+            try:
+                if is_region(probe):
+                    raise NotSupportedError(
+                        "the file is a region of another instance, or a copy of a region",
+                        where=path,
+                        do="Open it with replicate.connect; a copy is made plain by: replicate region plain PATH",
+                    )
+            finally:
+                probe.close(True)
+            run(f"ATTACH {quote_text(f'file:{percent_encoded(path)}?mode=ro')} AS {quote(schema)}")
+        except BaseException:
+            dbapi_watch.leave(watched)
+            raise
+        self._watched[schema] = watched
+
+    def detached(self, schema: str) -> None:
+        """What was attached under that name is no longer."""
+        dbapi_watch.leave(self._watched.pop(schema, None))
+        if any(part.schema == schema for part in self._session.parts):
+            self._session.detached(schema)
+
+    def version_of(self, schema: str) -> int:
+        """The schema version of an attached region as the open transaction found it."""
+        return self._session.version_of(schema)
+
+    def close(self) -> None:
+        """The session is closed."""
+        while self._watched:
+            dbapi_watch.leave(self._watched.popitem()[1])
 
 
 def open_region(instance: str | os.PathLike[str], region: str) -> OpenedRegion:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import apsw
 
 from replicate.database.capture import Capture
+from replicate.database.capture_several import SeveralCaptures
 from replicate.errors import NotSupportedError
 
 
@@ -22,7 +23,7 @@ class Pending:
     """
 
     connection: apsw.Connection
-    capture: Capture
+    capture: Capture | SeveralCaptures
     region: str
     inside: bool
     begun: int

@@ -19,10 +19,11 @@ import apsw
 
 from replicate.database import pragmas
 from replicate.database.capture import Capture, CapturedChanges, Mark
-from replicate.database.capture_outcome import kept
+from replicate.database.capture_several import SeveralCaptures
 from replicate.database.capture_tables import TableMap
 from replicate.database.statements import Statement, Verb
-from replicate.dbapi_definition import Rows, SchemaChanges
+from replicate.dbapi_attach import Attaching
+from replicate.dbapi_definition import Rows
 from replicate.dbapi_pending import Pending
 from replicate.errors import NotSupportedError
 
@@ -59,7 +60,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-class Transactions(SchemaChanges, Pending):
+class Transactions(Attaching, Pending):
     """The transactions of one connection, one after the other. Used by one thread at a time.
 
     `tell`: told the text of every transaction control statement that is not run as it is (the trace callback).
@@ -81,12 +82,14 @@ class Transactions(SchemaChanges, Pending):
         self.functions: set[str] = set()
         self.tell: Callable[[str], object] | None = None
         self.begin_text = "BEGIN "
-        self.capture = Capture(self.connection, region, spool_factory)
+        self.spool_factory = spool_factory
+        self.capture: Capture | SeveralCaptures = Capture(self.connection, region, spool_factory)
         self._changes = self.connection.changes
         self._execute = self.connection.cursor().execute  # a kept cursor, for short questions of ours
         self._savepoints: list[tuple[str, Mark | None]] = []
         self._map: tuple[int, TableMap] | None = None
         self._journaled = self.begun = self.blobs_open = 0
+        self.clear_attached()
         self.connection.set_commit_hook(self._forbid_commit, id=self)
 
     def close(self) -> None:
@@ -267,7 +270,7 @@ class Transactions(SchemaChanges, Pending):
         return rows
 
     def _change_schema(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
-        if statement.temporary or statement.schema not in ("", "main"):
+        if statement.temporary or not self.is_region(statement.schema):
             self.capture.foreign = True
             self._natively(cursor, statement, bindings)
             return _NO_ROWS
@@ -290,7 +293,7 @@ class Transactions(SchemaChanges, Pending):
         verdict = pragmas.judge(statement.name, statement.argument)
         if verdict is pragmas.Verdict.NOTHING:
             return _NO_ROWS
-        if verdict is pragmas.Verdict.READ or statement.schema not in ("", "main"):
+        if verdict is pragmas.Verdict.READ or not self.is_region(statement.schema):
             if statement.name == "case_sensitive_like" and statement.argument is not None:
                 self.bring("like")
             if statement.name == "busy_timeout" and (statement.argument or "").isdigit():
@@ -306,7 +309,9 @@ class Transactions(SchemaChanges, Pending):
         mark = self.capture.mark()
         try:
             cursor.execute(statement.text, bindings)
-            self.capture.statement(statement.text)
+            schema = self.name_of(statement.schema)
+            text = statement.text if schema == "main" else statement.as_main(schema)
+            self._capture_of(schema).statement(text)
         except BaseException as error:
             self._after_failure(mark, statement, error, fresh=False, own=own)
             raise
@@ -323,14 +328,12 @@ class Transactions(SchemaChanges, Pending):
                 do="For a compact copy: VACUUM INTO 'copy.db'. For a compact region: replicate region release "
                 f"{self.region}, VACUUM with any SQLite client, replicate region add, replicate seed --restart there",
             )
-        if statement.verb is Verb.ATTACH and statement.argument not in (":memory:", ""):
-            raise NotSupportedError(
-                "ATTACH of a file is refused: its changes would go round the commit door",
-                where=self.region,
-                do="Open the other database with a connection of its own (':memory:' may be attached)",
-            )
-        self._natively(cursor, statement, bindings)
-        self.capture.foreign = True
+        if statement.verb is Verb.VACUUM:
+            self._natively(cursor, statement, bindings)
+        elif statement.verb is Verb.ATTACH:
+            self._attach(cursor, statement, bindings)
+        else:
+            self._detach(cursor, statement, bindings)
 
     # Transaction control.
 
@@ -429,7 +432,7 @@ class Transactions(SchemaChanges, Pending):
             return
         self.inside = True
         try:
-            rows_kept = kept(connection, capture, mark, statement.text)
+            rows_kept = capture.kept(mark, statement.text)
         finally:
             self.inside = False
         if rows_kept is None:
@@ -445,7 +448,7 @@ class Transactions(SchemaChanges, Pending):
         else:
             capture.cut(mark, failed=True)
             self._settle()
-            rows_kept = capture.changes > mark.changes
+            rows_kept = capture.grown(mark)
         if own:
             if rows_kept:
                 self._commit_own()

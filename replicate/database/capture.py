@@ -24,6 +24,7 @@ from replicate.database.capture_marks import CapturedChanges as CapturedChanges
 from replicate.database.capture_marks import Context
 from replicate.database.capture_marks import Mark as Mark
 from replicate.database.capture_net import NetChanges
+from replicate.database.capture_outcome import kept
 from replicate.database.capture_tables import CapturedTable, TableMap, not_utf8, with_zeros
 from replicate.database.names import is_internal, is_own, quote
 from replicate.database.schema import COUNTERS
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from replicate.journal.spool import Spool
 
 ELEMENTS_PER_CHANGE: Final = 4
-_FRAME_ROOM: Final = 128
+FRAME_ROOM: Final = 128
 """Left free in a frame for its own heads."""
 
 _INSERT: Final = apsw.SQLITE_INSERT
@@ -63,14 +64,14 @@ class Capture:
     ) -> None:
         self.schema = schema
         self._connection = connection
-        self._region = region
+        self.region = region
         self._spool_factory = spool_factory
         self._counters = COUNTERS.replace("main", quote(schema))
         self._pack = msgpack.Packer(autoreset=True).pack
         self._buffer = bytearray()
         self._spooled = 0
         self._spool: Spool | None = None
-        self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
+        self._limit = FRAME_BYTES_MAX - FRAME_ROOM
         self._changes = 0
         self._tables: dict[str, CapturedTable | None] = {}
         self._tables_of: TableMap | None = None
@@ -119,7 +120,7 @@ class Capture:
         spool, self._spool = self._spool, None
         self._buffer.clear()
         self._spooled = self._changes = 0
-        self._limit = FRAME_BYTES_MAX - _FRAME_ROOM
+        self._limit = FRAME_BYTES_MAX - FRAME_ROOM
         self._blobs.clear()
         self._net.clear()
         self._context = _FRESH
@@ -180,6 +181,14 @@ class Capture:
             self._use(mark.context.tables)
         self._context = mark.context
         self.poisoned = mark.context.refusal is not None
+
+    def kept(self, mark: Mark, text: str) -> bool | None:
+        """Whether what the failed statement `text` did behind `mark` is still there (capture_outcome.py)."""
+        return kept(self._connection, self, mark, text)
+
+    def grown(self, mark: Mark) -> bool:
+        """Whether anything was captured behind `mark`."""
+        return self.changes > mark.changes
 
     def behind(self, mark: Mark) -> bytes | None:
         """The captured bytes behind `mark`; None if a part of them has left memory."""
@@ -252,7 +261,7 @@ class Capture:
         """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place."""
         partitions = self._context.partitions or frozenset((PARTITION_DEFAULT,))
         self._context = self._context._replace(schema_changed=True, partitions=partitions)
-        self._emit(Op.SCHEMA, 0, self._region, [text])
+        self._emit(Op.SCHEMA, 0, self.region, [text])
 
     def redefine(self, changed: tuple[TableDefinition, ...], tables: TableMap) -> None:
         """The schema has changed: DEFINE what is new, and go on with `tables`."""

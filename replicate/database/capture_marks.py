@@ -52,8 +52,12 @@ class Mark(NamedTuple):
     offset: int
     changes: int
     context: Context
+    others: tuple[Mark, ...] = ()
+    """The places in the streams of attached regions (capture_several.py)."""
 
     @property
     def refusal(self) -> BaseException | None:
         """Why the transaction could only be rolled back at that place already."""
+        if self.context.refusal is None and self.others:
+            return next((other.refusal for other in self.others if other.refusal is not None), None)
         return self.context.refusal

@@ -11,17 +11,20 @@ is in the table now.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import msgpack
 
-from replicate.database.capture import Capture, Mark
+from replicate.database.capture_marks import Mark
 from replicate.database.capture_tables import CapturedTable
 from replicate.database.names import quote
 from replicate.database.schema import rowid_name
 from replicate.limits import MIB
 from replicate.transaction import Op
+
+if TYPE_CHECKING:
+    from replicate.database.capture import Capture
 
 _ROW_OPS: Final = (Op.INSERT, Op.UPDATE, Op.DELETE)
 _VALUE_BYTES_MAX: Final = 1024 * MIB

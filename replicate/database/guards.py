@@ -14,6 +14,7 @@ but only as long as no release of SQLite folds it away before it looks up the na
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 import apsw
@@ -21,6 +22,8 @@ import apsw
 from replicate.database.names import is_own, quote, quote_text
 from replicate.errors import NotSupportedError, SchemaChangedError
 
+OURS: Final = frozenset(("main", "temp"))
+"""Where names of ours are refused, but for attached regions."""
 GUARD_FUNCTION: Final = "replicate_connect_is_required"
 GUARD_PREFIX: Final = "_replicate_guard_"
 _OPERATIONS: Final = ("insert", "update", "delete")
@@ -65,11 +68,18 @@ def register_guard(connection: apsw.Connection) -> None:
     )
 
 
-def refuse_own(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> None:
+def refuse_own(
+    action: int,
+    first: str | None,
+    second: str | None,
+    database: str | None,
+    trigger: str | None,
+    databases: Container[str | None] = OURS,
+) -> None:
     """For an authorizer, with its arguments: NotSupportedError for a statement of an application, or a trigger that it
-    fires, which would change our bookkeeping or make something of such a name."""
+    fires, which would change our bookkeeping in one of `databases`, or make something of such a name there."""
     name = first if action in _FIRST else second if action in _SECOND else None
-    if name is None or not is_own(name) or database not in ("main", "temp"):
+    if name is None or not is_own(name) or database not in databases:
         return
     by = f" (trigger {trigger} would change it)" if trigger else ""
     raise NotSupportedError(

@@ -15,6 +15,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
+from replicate.database.names import quote_text
+
 TEXT_CACHED_MAX: Final = 16_384
 """Longer texts are classified anew each time: they are scripts or literals, seldom repeated."""
 
@@ -65,7 +67,8 @@ class Statement:
     mode. `temporary`: the schema change is of the connection's own temp schema. `argument`: of a pragma, None if it
     has none; of ATTACH and VACUUM INTO, the file as written; of CREATE VIRTUAL TABLE, the module in lower case.
     `several`: text goes on behind this statement with another one. `words`: all names in a schema change, in lower
-    case. `counts`: it may move a counter of AUTOINCREMENT.
+    case. `counts`: it may move a counter of AUTOINCREMENT. `qualifier`: where in the text `schema` stands (of ANALYZE
+    and REINDEX, which may name a whole schema: where their one name stands).
     """
 
     text: str
@@ -82,6 +85,14 @@ class Statement:
     several: bool = False
     words: frozenset[str] = frozenset()
     counts: bool = True
+    qualifier: tuple[int, int] | None = None
+
+    def as_main(self, schema: str) -> str:
+        """The text with `main` in the place of the qualifier `schema`: as it is run where that region is alone."""
+        start, end = self.qualifier or (0, 0)
+        if unquote(self.text[start:end]).lower() != schema.lower():
+            return self.text
+        return f"{self.text[:start]}main{self.text[end:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +260,9 @@ def _classify_rest(sql: str, keyword: str, start: int, several: bool) -> Stateme
 
 def _pragma(sql: str, found: list[_Token], several: bool) -> Statement:
     texts = [token.text for token in found[1:]]
-    schema = ""
+    schema, qualifier = "", None
     if len(texts) > 2 and texts[1] == ".":
+        qualifier = (found[1].start, found[1].end)
         schema, texts = unquote(texts[0]).lower(), texts[2:]
     name = unquote(texts[0]).lower() if texts else ""
     argument: str | None = None
@@ -258,7 +270,15 @@ def _pragma(sql: str, found: list[_Token], several: bool) -> Statement:
         words = texts[2:-1] if texts[1] == "(" and texts[-1] == ")" else texts[2:]
         argument = unquote("".join(words))
     return Statement(
-        sql, Verb.PRAGMA, "PRAGMA", rows=True, name=name, schema=schema, argument=argument, several=several
+        sql,
+        Verb.PRAGMA,
+        "PRAGMA",
+        rows=True,
+        name=name,
+        schema=schema,
+        argument=argument,
+        several=several,
+        qualifier=qualifier,
     )
 
 
@@ -289,9 +309,12 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
     at += 1
     while at < len(upper) and upper[at] in ("IF", "NOT", "EXISTS"):
         at += 1
-    schema = ""
+    schema, qualifier = "", None
     if at + 2 < len(found) and found[at + 1].text == ".":
+        qualifier = (found[at].start, found[at].end)
         schema, at = unquote(found[at].text).lower(), at + 2
+    elif keyword in ("REINDEX", "ANALYZE") and at < len(found):
+        qualifier = (found[at].start, found[at].end)
     name = unquote(found[at].text) if at < len(found) else ""
     after = upper[at + 1 : at + 2]
     selects = keyword == "CREATE" and kind == "TABLE" and after == ["AS"]
@@ -308,7 +331,47 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
         argument=unquote(found[at + 2].text).lower() if module else None,
         several=several,
         words=words,
+        qualifier=qualifier,
     )
+
+
+def qualifies(sql: str, schema: str, start: int) -> bool:
+    """Whether `schema.` (in lower case, without the point) stands before a name somewhere behind `start`."""
+    before = ""
+    for token in tokens(sql, start):
+        if token.text == "." and before == schema:
+            return True
+        before = unquote(token.text).lower() if token.kind in ("word", "quoted") else ""
+    return False
+
+
+def file_query(sql: str) -> str | None:
+    """A SELECT that gives what ATTACH (file, name) or DETACH (name) is told, with the same bindings; None if the text
+    is neither.
+
+    A bare name is a text there, as a quoted one is. Several rows of values stand for a KEY, which is given too.
+    """
+    found = [token for token in tokens(sql) if token.kind != "semi"]
+    if not found or found[0].upper not in ("ATTACH", "DETACH"):
+        return None
+    at = 2 if len(found) > 2 and found[1].upper == "DATABASE" and found[2].upper != "AS" else 1
+    pieces: list[list[_Token]] = [[]]
+    depth = 0
+    for token in found[at:]:
+        depth += (token.text == "(") - (token.text == ")")
+        if depth == 0 and token.upper in ("AS", "KEY") and pieces[-1] and len(pieces) < 3:
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    if not all(pieces) or len(pieces) < (2 if found[0].upper == "ATTACH" else 1):
+        return None
+    return "SELECT " + ", ".join(_expression(sql, piece) for piece in pieces)
+
+
+def _expression(sql: str, piece: list[_Token]) -> str:
+    if len(piece) == 1 and piece[0].kind in ("word", "quoted"):
+        return quote_text(unquote(piece[0].text))
+    return sql[piece[0].start : piece[-1].end]
 
 
 _classify_cached = lru_cache(maxsize=512)(_classify)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -133,6 +134,13 @@ class Spool:
         del self._chains[number:]
         self._flushed_bytes = number * PART_BYTES
         self._buffer = bytearray(head)
+
+    def stream(self) -> Iterator[bytes]:
+        """The change stream as it is now, a part at a time, before `finish`. JournalDamagedError, JournalIOError."""
+        self._refuse_finished()
+        for number in range(len(self._chains)):
+            yield bytes(read_part(read_part_frame(self._fd, self.path, number, PART_BYTES))[2])
+        yield bytes(self._buffer)
 
     def _flush(self, count: int) -> None:
         number = len(self._chains)

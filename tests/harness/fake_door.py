@@ -92,6 +92,7 @@ class FakeOpened:
     """dbapi_connection.Opened over a fake door."""
 
     busy_timeout_s = 5.0
+    neighbours = None
 
     def __init__(self, door: FakeDoor) -> None:
         self.door = door
