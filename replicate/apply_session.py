@@ -17,6 +17,7 @@ import apsw
 
 from replicate.commit_outcome import DISK_ERRORS, errno_of, outcome_of
 from replicate.database.bookkeeping import (
+    APPLIED_FROM,
     ScrRow,
     check_region_identity,
     check_schema_version,
@@ -48,6 +49,7 @@ from replicate.locks import FileLock
 from replicate.opening import open_door
 from replicate.pool import control as word
 from replicate.redo import redo_region
+from replicate.stale_wal import refuse_stale
 from replicate.takeover import enter_taken, finish_taken
 from replicate.transaction import Catalogue
 from replicate.vector import Position
@@ -105,6 +107,7 @@ class ApplySession:
             lock.close()
             raise
         self._open.append(_Open(entry, connection, lock, file))
+        refuse_stale(self.door.instance, entry, connection)
         lock.release()
         check_region_identity(
             connection, region=entry.uuid, network=content.network, instance=content.uuid, where=str(entry.path)
@@ -301,6 +304,7 @@ class ApplySession:
                 if defines:
                     store_schema_version(one.connection)
                 write_scr(one.connection, rows)
+                write_state(one.connection, APPLIED_FROM, before.last_seqno + 1)
             except apsw.Error as error:
                 raise translate(error, where=str(one.entry.path)) from error
 

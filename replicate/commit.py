@@ -49,6 +49,7 @@ from replicate.opening import open_door
 from replicate.pool import control as word
 from replicate.pruning import prune_journal
 from replicate.redo import redo_region
+from replicate.stale_wal import refuse_stale
 
 FLUSH_ELEMENTS: Final = 400
 """From so many captured elements (a hundred rows) on, dirty pages are written before the commit lock is taken, so
@@ -327,6 +328,7 @@ class RegionSession(AttachedRegions):
 
     def _check_file(self, *, adding: bool) -> None:
         content = self.door.instance.content
+        refuse_stale(self.door.instance, self.entry, self.connection)
         # In this order: the word is raised after COMMIT.
         done = self.door.words[word.REGION_DONE + self.entry.region_id]
         check_region_identity(

@@ -26,6 +26,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.segment import first_seqno_of_name, sync_directory
 from replicate.locks import FileLock
 from replicate.pool import control as word
+from replicate.stale_wal import refuse_stale_file
 
 KEPT_SEGMENTS_MIN: Final = 2
 
@@ -132,6 +133,7 @@ class _Pruning:
             try:
                 if not lock.try_acquire():
                     return False
+                refuse_stale_file(self._door.instance, entry)
                 note_held(entry.path, region=entry.uuid, below=oldest)
             except BusyError:
                 return False

@@ -33,6 +33,7 @@ from replicate.journal.tail import ScanResult
 from replicate.limits import RING_SLOTS
 from replicate.mending import changes_catalogue
 from replicate.private_files import read_private
+from replicate.stale_wal import refuse_stale
 from replicate.transaction import Catalogue, Kind
 from replicate.unapply import inverse
 
@@ -78,6 +79,7 @@ def open_regions(instance: Instance) -> list[Region]:
         for entry in instance.regions:
             region = Region(entry, open_region(entry.path, applier=True, region=entry.uuid))
             opened.append(region)
+            refuse_stale(instance, entry, region.connection)
             check_region_identity(
                 region.connection,
                 region=entry.uuid,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from replicate.database.bookkeeping import (
+    APPLIED_FROM,
     ScrRow,
     held_below,
     region_seqno,
@@ -30,6 +31,7 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FIXED_ELEMENTS, Head, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
 from replicate.pool import control as word
+from replicate.stale_wal import refuse_stale
 from replicate.transaction import Catalogue, Kind, Op, TableDefinition
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def redo_region(door: Door, entry: RegionEntry) -> int:
     door.sync_to_end()
     connection = open_region(entry.path, applier=True, region=entry.uuid)
     try:
+        refuse_stale(door.instance, entry, connection)
         have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
         note_region(words, entry, connection, have)
     finally:
@@ -179,6 +182,7 @@ class _Redo:
                 else:
                     row = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)
                     write_scr(connection, [row, *self._partitions(head)])
+                    write_state(connection, APPLIED_FROM, head.seqno)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:

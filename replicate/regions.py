@@ -25,6 +25,7 @@ from replicate.journal.record import pack_elements
 from replicate.limits import FRAME_BYTES_MAX
 from replicate.opening import open_door
 from replicate.pool import control as word
+from replicate.stale_wal import refuse_stale
 from replicate.transaction import Op
 
 LOCK_TIMEOUT_S = 30.0
@@ -62,6 +63,9 @@ def _install(instance: Instance, file: Path, name: str) -> bytes:
     try:
         if is_region(connection):
             found = read_identity(connection, where=str(file))
+            for entry in instance.regions:
+                if entry.uuid == found.region:
+                    refuse_stale(instance, entry, connection)
             if found.instance == instance.content.uuid and found.name == name:
                 return found.region
         for entry in instance.regions:

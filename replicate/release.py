@@ -22,6 +22,7 @@ from replicate.locks import FileLock
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.snapshot import door_of, finish_regions
 from replicate.stale_pools import home_of
+from replicate.stale_wal import refuse_stale
 
 
 def release_region(
@@ -83,12 +84,14 @@ def _refuse_the_region_itself(instance: bytes, file: Path) -> None:
             )
 
 
-def _release(instance: Instance, entry: RegionEntry, timeout_s: float) -> None:
+def _release(instance: Instance, entry: RegionEntry, timeout_s: float, *, check: bool = False) -> None:
     lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
     try:
         lock.acquire(timeout_s, what=f"region {entry.name}")
         connection = open_region(entry.path)
         try:
+            if check:
+                refuse_stale(instance, entry, connection)
             # Not a region any more: an earlier release got so far and no further.
             if is_region(connection):
                 check_region_identity(

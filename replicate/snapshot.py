@@ -22,6 +22,7 @@ from replicate.locks import FileLock
 from replicate.opening import close_door, open_door
 from replicate.pool import control as word
 from replicate.redo import redo_region
+from replicate.stale_wal import refuse_stale
 from replicate.transaction import Catalogue
 from replicate.vector import Position
 
@@ -57,6 +58,8 @@ def take_snapshot(door: Door, *, timeout_s: float, only_at: int | None = None) -
     instance = door.instance
     regions = OpenRegions.open({entry.name: entry.path for entry in instance.regions})
     try:
+        for entry in instance.regions:
+            refuse_stale(instance, entry, regions.connections[entry.name])
         yield _begin(door, regions, timeout_s, only_at)
     finally:
         regions.close()

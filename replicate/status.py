@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from replicate.opening import is_being_seeded
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.space import fill_percent, journal_space
+from replicate.stale_wal import refuse_stale
 from replicate.status_journal import problem_of_closed_journal
 from replicate.status_report import (
     DaemonReport,
@@ -165,7 +167,8 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
     name, path = entry.name, str(entry.path)
     try:
         disk_percent = _disk_percent(instance, entry)
-        found = look_at(path, region=entry.uuid, network=instance.content.network)
+        check = partial(refuse_stale, instance, entry)
+        found = look_at(path, region=entry.uuid, network=instance.content.network, check=check)
     except BusyError:  # somebody restarts the WAL, or recovers it: a moment
         return RegionReport(name, path, None, is_busy=True)
     except ReplicateError as error:

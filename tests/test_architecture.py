@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.wire", "P"),
     ("replicate.wire.*", "P"),
     ("replicate.database.names", "P"),
+    ("replicate.database.pages", "P"),
     ("replicate.database.statements", "P"),
     ("replicate.database.pragmas", "P"),
     ("replicate.seed_format", "P"),
@@ -87,7 +88,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
 )
 
 # Who may import a library. "" = everybody not in P; listed patterns only otherwise.
-DOOR = ("replicate.commit*", "replicate.recovery*", "replicate.apply_session", "replicate.redo")
+DOOR = ("replicate.commit*", "replicate.recovery*", "replicate.apply_session", "replicate.redo", "replicate.stale_wal")
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "apsw": ("replicate.database.*", "replicate.dbapi*", *DOOR),
     "sqlite3": ("replicate.dbapi*",),  # for its exception classes only: two SQLite libraries on one file lose locks

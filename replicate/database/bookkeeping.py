@@ -53,6 +53,9 @@ PUT_BACK: Final = (
 HELD_BELOW: Final = "held_below"
 """Key in _replicate_state: a primary's region lacks nothing of the journal below this number, though its own last one
 may be much lower, because nothing was written in it (pruning.py)."""
+APPLIED_FROM: Final = "applied_from"
+"""Key in _replicate_state: on a secondary, the number that the last batch begins with; so beneath.py knows what the
+region held before it."""
 _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
@@ -252,7 +255,7 @@ def read_ring(connection: apsw.Connection) -> list[RingSlot]:
 def clear_ring(connection: apsw.Connection) -> None:
     """Forget all slots (a copied region begins without a past of its own), inside the caller's transaction."""
     connection.execute("UPDATE main._replicate_ring SET seqno = 0, record = NULL")
-    connection.execute("DELETE FROM main._replicate_state WHERE key = ?", (HELD_BELOW,))
+    connection.execute("DELETE FROM main._replicate_state WHERE key IN (?, ?)", (HELD_BELOW, APPLIED_FROM))
 
 
 def region_seqno(connection: apsw.Connection, schema: str = "main") -> int:

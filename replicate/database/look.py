@@ -8,6 +8,7 @@ Refuses to know: what a status makes of it.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,14 +30,17 @@ class Look:
     hindrances: tuple[Reader, ...]
 
 
-def look_at(path: str | os.PathLike[str], *, region: bytes, network: bytes) -> Look:
-    """The region of that UUID and network at `path`.
+def look_at(
+    path: str | os.PathLike[str], *, region: bytes, network: bytes, check: Callable[[apsw.Connection], None]
+) -> Look:
+    """The region of that UUID and network at `path`. `check`: is given the new connection, and may raise.
 
     Raises BusyError (locked as a whole at this moment), and what opening a region raises, and RegionDamagedError.
     """
     where = os.fspath(path)
     connection = open_region(where, readonly=True, bare=True, busy_timeout_ms=0)
     try:
+        check(connection)
         check_region_identity(connection, region=region, network=network, where=where)
         last_seqno = region_seqno(connection)
         wal, hindrances = find_hindrances(where)

@@ -247,9 +247,12 @@ def open_region(
             name, flags=flags, statementcachesize=STATEMENTS_CACHED_APPLIER if applier else STATEMENTS_CACHED
         )
         connection.set_busy_timeout(busy_timeout_ms)
+        # What is refused is left as it is: the last one out would take the WAL over.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         _configure(connection, name, readonly=readonly, applier=applier, plain=plain, region=region)
         if not bare:
             bring(connection, name)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     except BaseException as error:
         if connection is not None:
             connection.close(True)

@@ -7,8 +7,9 @@ two looks, while the checkpoint has not moved: a busy moment is none.
 Refuses to know: what a status says of it, and what is in the WAL.
 
 The first 136 bytes of the wal-index are a documented format (sqlite.org/walformat.html): twice the header of 48 bytes,
-of which word 4 is mxFrame and the 16 bits at 14 the page size; then nBackfill, and five read marks. Reader i holds byte
-123 + i of the file locked; slot 0 is for readers to whom the whole WAL was in the database already.
+of which word 4 is mxFrame, the 16 bits at 14 the page size, and words 8 and 9 the WAL's salts; then nBackfill, and five
+read marks. Reader i holds byte 123 + i of the file locked; slot 0 is for readers to whom the whole WAL was in the
+database already.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _HEADER: Final = struct.Struct("=12xB1xHI")
 """isInit, page size, mxFrame."""
 _CHECKPOINT: Final = struct.Struct("=6I")
 _HEADER_BYTES: Final = 48
+_SALTS: Final = slice(32, 40)
 _READ_LOCK: Final = 123
 _UNUSED_MARK: Final = 0xFFFFFFFF
 _FRAME_HEADER_BYTES: Final = 24
@@ -84,7 +86,7 @@ def read_wal_state(path: str | os.PathLike[str]) -> WalState | None:
 
     None when it can not be told: no connection here has its -shm file open, or the header is being written.
     """
-    fd = _descriptor(f"{os.fspath(path)}-shm")
+    fd = descriptor_of(f"{os.fspath(path)}-shm")
     if fd is None:
         return None
     try:
@@ -109,6 +111,34 @@ def read_wal_state(path: str | os.PathLike[str]) -> WalState | None:
     return WalState(frames, backfilled, page_bytes, readers)
 
 
+@dataclass(frozen=True, slots=True)
+class WalHeader:
+    """Which WAL is in force: `salts` stand in each of its frames, `frames` of them are committed, `backfilled` of these
+    are in the database already."""
+
+    salts: bytes
+    frames: int
+    backfilled: int
+    page_bytes: int
+
+
+def read_wal_header(path: str | os.PathLike[str]) -> WalHeader | None:
+    """The WAL of the database at `path`, as its wal-index tells; None as in `read_wal_state`."""
+    fd = descriptor_of(f"{os.fspath(path)}-shm")
+    try:
+        data = os.pread(fd, 2 * _HEADER_BYTES + 4, 0) if fd is not None else b""
+    except OSError:
+        return None
+    first = data[:_HEADER_BYTES]
+    if len(data) < 2 * _HEADER_BYTES + 4 or first != data[_HEADER_BYTES : 2 * _HEADER_BYTES]:
+        return None
+    is_made, page, frames = _HEADER.unpack_from(first)
+    (backfilled,) = struct.unpack_from("=I", data, 2 * _HEADER_BYTES)
+    if not is_made:
+        return None
+    return WalHeader(first[_SALTS], frames, backfilled, 65536 if page == 1 else page)
+
+
 def find_hindrances(path: str | os.PathLike[str]) -> tuple[WalState | None, tuple[Reader, ...]]:
     """The state, and the readers that keep the WAL from being checkpointed; waits LOOK_AGAIN_S if there may be one."""
     state = read_wal_state(path)
@@ -122,8 +152,8 @@ def find_hindrances(path: str | os.PathLike[str]) -> tuple[WalState | None, tupl
     return later, tuple(reader for reader in suspects if reader in still)
 
 
-def _descriptor(path: str) -> int | None:
-    """SQLite's own descriptor of the file in this process."""
+def descriptor_of(path: str) -> int | None:
+    """SQLite's own descriptor of the file in this process; None: there is none. Read through it, and never close it."""
     try:
         wanted = os.stat(path, follow_symlinks=False)
         numbers = [int(entry) for entry in os.listdir("/proc/self/fd")]

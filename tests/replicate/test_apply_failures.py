@@ -117,10 +117,10 @@ class FullAtCommit:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def execute(self, sql: str, *more: Any) -> Any:
+    def execute(self, sql: str, *more: Any, **named: Any) -> Any:
         if sql == "COMMIT":
             raise apsw.FullError("database or disk is full")
-        return self._real.execute(sql, *more)
+        return self._real.execute(sql, *more, **named)
 
 
 def fill_disk(session: ApplySession) -> None:

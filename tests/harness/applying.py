@@ -1,0 +1,60 @@
+"""Applying a primary's journal to a secondary's regions without an Update Process, a batch at a time.
+
+Guarantees: what is handed over is what the journal has; every change goes to its region's applier.
+Refuses to know: how an Update Process cuts its batches.
+"""
+
+from __future__ import annotations
+
+from replicate.apply_session import ApplySession
+from replicate.instance import Instance
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head, walk
+from replicate.opening import make_chain
+from replicate.pool import control as word
+from replicate.transaction import Kind
+from replicate.vector import Position
+from tests.harness.instances import door_of
+
+
+def batches(primary: Instance, next_seqno: int, max_bytes: int = 1 << 20) -> list[FrameBatch | LargeTransaction]:
+    """What the primary's journal has from `next_seqno` on."""
+    with door_of(primary) as door:
+        last = int(door.words[word.LAST_SEQNO])
+    reader = ChainReader(make_chain(primary), next_seqno)
+    found = []
+    while (piece := reader.read(max_bytes, last)) is not None:
+        found.append(piece)
+    reader.close()
+    return found
+
+
+def following(before: Position, data: bytes, partition: int = 1) -> tuple[Position, int]:
+    """The position and csn behind some frames; every transaction of ours carries the default partition."""
+    csn = 0
+    for offset, head in walk(data):
+        carried = (partition,) if read_head(data, offset).kind in (Kind.TRANSACTION, Kind.LARGE) else ()
+        before = before.advanced(head.seqno, head.origin, head.origin_seqno, head.chain, carried)
+        csn = head.csn
+    return before, csn
+
+
+def apply_rows(session: ApplySession, data: bytes) -> None:
+    """Route every change to its region's applier."""
+    for body in decode_batch(data)[2::3]:
+        if body[0] != Kind.TRANSACTION:
+            continue
+        changes = body[FIXED_ELEMENTS:]
+        for at in range(0, len(changes), 4):
+            for applier in session.rows.values():
+                known = applier.definitions.get(changes[at + 1])
+                if known is not None and known.region == applier.region:
+                    applier.apply(*changes[at : at + 4])
+
+
+def apply_batch(session: ApplySession, batch: FrameBatch) -> None:
+    """Apply and commit one batch."""
+    session.begin()
+    apply_rows(session, batch.data)
+    position, csn = following(session.position, batch.data)
+    session.commit(batch, position, csn)
