@@ -64,6 +64,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.filter", "N"),
     ("replicate", "X"),
     ("replicate.dbapi*", "X"),
+    ("replicate.bench*", "X"),
     ("replicate.cli", "X"),
     ("replicate.cli.*", "X"),
     ("replicate.*", "D"),  # the door, recovery, instance and what stands on them
@@ -90,7 +91,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
 # Who may import a library. "" = everybody not in P; listed patterns only otherwise.
 DOOR = ("replicate.commit*", "replicate.recovery*", "replicate.apply_session", "replicate.redo", "replicate.stale_wal")
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "apsw": ("replicate.database.*", "replicate.dbapi*", *DOOR),
+    "apsw": ("replicate.database.*", "replicate.dbapi*", "replicate.bench.*", *DOOR),  # bench: plain SQLite as the measure
     "sqlite3": ("replicate.dbapi*",),  # for its exception classes only: two SQLite libraries on one file lose locks
     "pyspark": ("update_process.replay.*",),
     "click": ("replicate.cli.*",),

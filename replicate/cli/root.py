@@ -10,6 +10,7 @@ import click
 
 from replicate import __version__
 from replicate.cli.archive import archive
+from replicate.cli.bench import bench
 from replicate.cli.certificate import certificate
 from replicate.cli.common import Noun
 from replicate.cli.compare import compare, digest
@@ -35,5 +36,6 @@ def root() -> None:
 for _verb in (
     instance, region, peer, source, receiver, update, seed, status, wait, digest, compare, journal, config, certificate,
     archive, replay,
+    bench,
 ):  # fmt: skip
     root.add_command(_verb)

@@ -6,108 +6,23 @@ Real daemons, TCP over loopback, one writer through `replicate.connect()`, one r
 own, which looks every LOOK_S. Both read the machine's monotonic clock. Prints one JSON line: milliseconds from the
 return of commit() to the row's being visible (below 0: visible even before), median, 90 %, 99 % and worst; the same of
 commit() itself, most of which is the flush of the primary's disk under the default policy; and of a bare fdatasync
-there. Nothing is asserted.
+there. Nothing is asserted. `--peers` has PostgreSQL and GT.M take their turns (the median of their rounds' figures).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import random
-import subprocess
-import sys
+import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final
 
-import replicate
-from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database, value
+from replicate.bench.latency import LOOK_S, flushes, latency, spread
+from tests.benchmarks import peer_gtm, peer_postgresql
+from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database
 
-LOOK_S: Final = 0.0001
-
-READER: Final = """
-import sqlite3, sys, time
-path, last, look_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
-seen, times = 0, []
-print("ready", flush=True)
-while seen < last:
-    found = connection.execute("SELECT coalesce(max(id), 0) FROM item").fetchone()[0]
-    if found > seen:
-        now = time.monotonic_ns()
-        times += [(number, now) for number in range(seen + 1, found + 1)]
-        seen = found
-    else:
-        time.sleep(look_s)
-for number, at in times:
-    print(number, at)
-"""
-
-
-def spread(milliseconds: list[float]) -> dict[str, float]:
-    """Median, 90 %, 99 %, worst."""
-    ordered = sorted(milliseconds)
-
-    def at(part: float) -> float:
-        return round(ordered[min(len(ordered) - 1, int(part * len(ordered)))], 3)
-
-    return {"median": at(0.5), "p90": at(0.9), "p99": at(0.99), "worst": at(1.0)}
-
-
-def flushes(directory: Path, count: int) -> list[float]:
-    """Milliseconds of a small overwrite and its fdatasync."""
-    taken = []
-    fd = os.open(directory / "flush", os.O_RDWR | os.O_CREAT, 0o600)
-    os.pwrite(fd, bytes(1 << 20), 0)
-    os.fsync(fd)
-    for number in range(count):
-        begun = time.perf_counter()
-        os.pwrite(fd, b"x" * 300, number * 300)
-        os.fdatasync(fd)
-        taken.append((time.perf_counter() - begun) * 1e3)
-        time.sleep(0.005)
-    os.close(fd)
-    return taken
-
-
-def run(bench: Bench, name: str, count: int, pause_s: float) -> dict[str, Any]:
-    """One round with a secondary of its own."""
-    instance = bench.add_secondary(name)
-    bench.start_receiver(instance)
-    bench.run("-i", instance, "update", "start")
-    bench.run("-i", bench.primary, "source", "start", "--peer", name)
-    connection = replicate.connect(bench.primary)
-    last = connection.execute("SELECT coalesce(max(id), 0) FROM item").fetchone()[0]
-    path = str(instance / "regions" / "main.db")
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READER, path, str(last + count), str(LOOK_S)], stdout=subprocess.PIPE, text=True
-    )
-    assert reader.stdout is not None
-    try:
-        reader.stdout.readline()
-        dice = random.Random(3)
-        time.sleep(2.0)  # the stream runs, nothing is left to do
-        returned, took = {}, []
-        for number in range(last + 1, last + count + 1):
-            begun = time.monotonic_ns()
-            connection.execute("INSERT INTO item VALUES (?, ?)", (number, value(number, 0, 100)))
-            connection.commit()
-            returned[number] = time.monotonic_ns()
-            took.append((returned[number] - begun) / 1e6)
-            time.sleep(pause_s * (0.5 + dice.random()))
-        connection.close()
-        lines = reader.communicate(timeout=60)[0].splitlines()
-    finally:
-        reader.kill()
-        reader.wait()
-    visible = {int(number): int(at) for number, at in (line.split() for line in lines)}
-    late = [(at - returned[number]) / 1e6 for number, at in visible.items() if number in returned]
-    bench.run("-i", bench.primary, "source", "stop", "--peer", name)
-    bench.run("-i", instance, "receiver", "stop")
-    bench.run("-i", instance, "update", "stop")
-    return {"visible": late, "commit": took}
+PEERS: Final[dict[str, Any]] = {"postgresql": peer_postgresql, "gtm": peer_gtm}
 
 
 def main() -> None:
@@ -118,10 +33,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each checkout")
     parser.add_argument("--against", type=Path, help="another checkout, whose daemons are measured in turns with ours")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
+    parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=[], help="measure these too, in turns")
     arguments = parser.parse_args()
     codes = [ROOT, *([arguments.against] if arguments.against else [])]
     facts = machine()
     found: dict[Path, dict[str, list[float]]] = {code: {"visible": [], "commit": []} for code in codes}
+    peers: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-latency-", dir=arguments.directory) as directory:
         database = Path(directory) / "app.db"
         make_database(database, 0, 0)
@@ -130,8 +47,13 @@ def main() -> None:
             bench.make_primary(database)
             for number in range(arguments.rounds * len(codes)):
                 bench.code = codes[number % len(codes)]
-                for what, taken in run(bench, f"s{number}", arguments.commits, arguments.pause).items():
+                instance = bench.add_secondary(f"s{number}")
+                for what, taken in latency(bench, instance, arguments.commits, arguments.pause).items():
                     found[bench.code][what] += taken
+                if number % len(codes) == 0:
+                    for peer in arguments.peers:
+                        theirs = PEERS[peer].latency(arguments.commits, arguments.pause)
+                        peers.setdefault(peer, []).append(spread(theirs))
         finally:
             bench.close()
         flush = spread(flushes(Path(directory), 200))
@@ -143,6 +65,10 @@ def main() -> None:
         "unit": "ms",
         "figure": figure,
         "fdatasync": flush,
+        "peers": {
+            peer: {what: round(statistics.median(one[what] for one in rounds), 3) for what in rounds[0]}
+            for peer, rounds in peers.items()
+        },
         "commits": arguments.commits,
         "rounds": arguments.rounds,
         "pause_s": arguments.pause,

@@ -1,0 +1,47 @@
+"""`replicate bench`: what this host can do, measured on two throw-away instances."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from replicate.cli.common import Verb, emit, wants_json
+
+
+@click.command(cls=Verb)
+@click.option(
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="On the disk to be measured; a directory is made there, and removed [the current one].",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 3600),
+    default=30.0,
+    show_default=True,
+    help="Time to measure; setting up takes some ten seconds more.",
+)
+def bench(directory: Path, seconds: float) -> None:
+    """Measure commit cost, catch-up and latency on this host; needs no instance, and leaves nothing."""
+    from replicate.bench.run import run_bench
+
+    def told(text: str) -> None:
+        if not wants_json() and sys.stderr.isatty():
+            click.echo(f"… {text}", err=True)
+
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # daemons and directory go then, too
+    try:
+        found = run_bench(directory.absolute(), seconds=seconds, told=told)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    lines = [f"{'':24}{'figure':>14}  unit"]
+    lines += [f"{one.what:24}{one.figure:>14,}  {one.unit:18}{one.beside}".rstrip() for one in found.figures]
+    facts = found.machine
+    lines += ["", f"{facts['processor']}, {facts['cores']} cores, load {facts['load_before']} before; {found.took_s} s"]
+    emit(found, [*lines, f"dualsite {found.version}, SQLite {facts['sqlite']}, settings {json.dumps(found.settings)}"])

@@ -1,0 +1,265 @@
+"""The peer GT.M: two instances of our own on loopback, its replication between them; catching up and latency measured.
+
+Needs Debian's package fis-gtm (`--install` of tests.benchmarks.all fetches it) and a user who may run it. Settings are
+those in SETTINGS, the rest are GT.M's defaults: its secondary waits for the disk at no transaction, so `durable` is not
+part of its figure. A transaction is one SET of a global variable, or ten between TSTART and TCOMMIT.
+
+Guarantees: all of its servers are stopped, its shared memory is given back, and its data removed, whatever happens.
+Refuses to know: our own daemons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = "fis-gtm"
+SETTINGS: Final = {
+    "pools": "256 MiB",
+    "global_buffer_count": 16384,
+    "journal": "enable,nobefore",
+    "transactions": "TSTART with transactionid BATCH where several rows, else single SETs",
+}
+POOL_BYTES: Final = 256 << 20
+
+PROGRAM: Final = """
+insert(n,size) new i
+ for i=1:1:n set ^item(i)=$$value(i,".",size)
+ quit
+ten(n,size) new i,k
+ for i=1:10:n tstart ():transactionid="BATCH"  do  tcommit
+ . for k=i:1:i+9 set ^item(k)=$$value(k,".",size)
+ quit
+update(n,size) new i,k,step
+ for step=n\\.6180339887:1 quit:$$gcd(step,n)=1
+ set k=0
+ for i=1:1:n set k=k+step#n set ^item(k+1)=$$value(k+1,"-",size)
+ quit
+gcd(a,b) new c
+ for  quit:b=0  set c=a#b,a=b,b=c
+ quit a
+value(i,mark,size) quit $extract($translate($justify(i,12)," ","0")_mark_^fill,1,size)
+fill(size) set ^fill=$translate($justify("",size)," ","v")
+ quit
+end set ^ended=1
+ quit
+begin set ^begun=1
+ quit
+level for  quit:$data(^ended)  hang .01
+ quit
+watch new first
+ for  quit:$data(^begun)  hang .0005
+ set first=$zut
+ for  quit:$data(^ended)  hang .0005
+ write "first ",first," last ",$zut,!
+ quit
+again kill ^begun,^ended
+ quit
+commits(from,n,pause,size) new i
+ for i=from:1:from+n-1 do
+ . tstart ():serial  set ^seen(i)=$$value(i,".",size)  tcommit
+ . write i," ",$zut,!
+ . hang pause*(.5+($random(1000)/1000))
+ quit
+reader(from,n) new i
+ write "ready",!
+ for i=from:1:from+n-1 do
+ . for  quit:$data(^seen(i))  hang .0001
+ . write i," ",$zut,!
+ quit
+"""
+
+
+def distribution() -> Path:
+    """Where the package has put it; FileNotFoundError when it is not installed."""
+    for path in sorted(Path("/usr/lib").glob("*/fis-gtm/V*"), reverse=True):
+        if (path / "mupip").exists():
+            return path
+    raise FileNotFoundError(f"GT.M is not installed: apt-get install {PACKAGE}")
+
+
+class Instance:
+    """One GT.M instance with one region below `directory`."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory = directory
+        self.name = name
+        self._gtm = distribution()
+        (directory / "r").mkdir(parents=True)
+        (directory / "r" / "bench.m").write_text(PROGRAM.lstrip())
+        self.environment = {
+            **os.environ,
+            "gtm_dist": str(self._gtm),
+            "gtmgbldir": str(directory / "m.gld"),
+            "gtm_repl_instance": str(directory / "m.repl"),
+            "gtm_repl_instname": name,
+            "gtmroutines": f"{directory}/r {self._gtm}/libgtmutil.so {self._gtm}",
+            "gtm_tmp": str(directory),
+            "gtm_log": str(directory),
+        }
+        layout = (
+            f'change -segment DEFAULT -file_name="{directory}/m.dat" -allocation=60000 -extension=60000 '
+            f"-global_buffer_count={SETTINGS['global_buffer_count']}\n"
+            "change -region DEFAULT -record_size=4000 -key_size=255\nexit\n"
+        )
+        self.run("mumps", "-run", "GDE", feed=layout)
+        self.run("mupip", "create")
+        journal = f"-journal={SETTINGS['journal']},file={directory}/m.mjl"
+        self.run("mupip", "set", "-replication=on", journal, "-region", "DEFAULT")
+        self.run("mupip", "replicate", "-instance_create", f"-name={name}")
+
+    def run(self, program: str, *words: str, feed: str = "", check: bool = True) -> str:
+        """Run one of its programs; what it says. RuntimeError with its words when it fails."""
+        # Not pipes: a server that is started would inherit them, and we should wait for its end.
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as source:
+            source.write(feed)
+            source.seek(0)
+            command = [str(self._gtm / program), *words]
+            done = subprocess.run(
+                command,
+                env=self.environment,
+                stdin=source,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+                check=False,
+            )
+            output.seek(0)
+            text = output.read()
+        if check and done.returncode:
+            raise RuntimeError(f"GT.M: {program} {' '.join(words)}: {text}")
+        return text
+
+    def call(self, what: str) -> str:
+        """Call a routine of PROGRAM."""
+        return self.run("mumps", "-run", "%XCMD", f"do {what}")
+
+    def watching(self, what: str) -> subprocess.Popen[str]:
+        """The same in the background, its output a pipe."""
+        return subprocess.Popen(
+            [str(self._gtm / "mumps"), "-run", "%XCMD", f"do {what}"],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.directory,
+        )
+
+    def replicate(self, *words: str, check: bool = True) -> str:
+        """`mupip replicate …`."""
+        return self.run("mupip", "replicate", *words, check=check)
+
+    def close(self) -> None:
+        """Stop what may run, and give the shared memory back."""
+        self.replicate("-receiver", "-shutdown", "-timeout=0", check=False)
+        self.replicate("-source", "-shutdown", "-timeout=0", check=False)
+        self.run("mupip", "rundown", "-region", "*", check=False)
+
+
+class Pair:
+    """A primary with its Source Server, and a secondary whose Receiver Server is started on demand."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.primary = Instance(directory / "a", "BENCHA")
+        self.secondary = Instance(directory / "b", "BENCHB")
+        self.primary.replicate(
+            "-source", "-start", f"-secondary=127.0.0.1:{self._port}", "-instsecondary=BENCHB",
+            f"-buffsize={POOL_BYTES}", f"-log={directory}/source.log", "-connectparams=5,50,1,0,15,60",
+        )  # fmt: skip
+        self.secondary.replicate(
+            "-source", "-start", "-passive", "-instsecondary=BENCHC", f"-buffsize={POOL_BYTES}",
+            f"-log={directory}/passive.log",
+        )  # fmt: skip
+        self._log = directory / "receiver.log"
+
+    def connect(self) -> None:
+        """Start the Receiver Server."""
+        self.secondary.replicate(
+            "-receiver", "-start", f"-listenport={self._port}", f"-buffsize={POOL_BYTES}", f"-log={self._log}"
+        )
+
+    def disconnect(self) -> None:
+        """Stop it."""
+        self.secondary.replicate("-receiver", "-shutdown", "-timeout=0")
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.secondary.close()
+        self.primary.close()
+
+
+@contextlib.contextmanager
+def pair() -> Iterator[Pair]:
+    """Two instances, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="bench-gtm-") as name:
+        both = None
+        try:
+            both = Pair(Path(name))
+            yield both
+        finally:
+            if both is not None:
+                both.close()
+
+
+def catch_up(kind: str, count: int, value_bytes: int) -> dict[str, float]:
+    """Rows a second until the last one is applied, from the first one applied: `from_first`. Kinds: insert, update,
+    ten."""
+    with pair() as both:
+        primary, secondary = both.primary, both.secondary
+        primary.call(f"fill^bench({value_bytes - 13})")
+        if kind == "update":
+            primary.call(f"insert^bench({count},{value_bytes})")
+        primary.call("end^bench")
+        both.connect()
+        _finish(secondary.watching("level^bench"))
+        both.disconnect()
+        primary.call("again^bench")
+        primary.call("begin^bench")
+        primary.call(f"{kind}^bench({count},{value_bytes})")
+        primary.call("end^bench")
+        watcher = secondary.watching("watch^bench")
+        both.connect()
+        words = _finish(watcher).split()
+        first_us, last_us = int(words[1]), int(words[3])
+        return {"from_first": count / (last_us - first_us) * 1e6}
+
+
+def latency(commits: int, pause_s: float) -> list[float]:
+    """Milliseconds from a TCOMMIT's return on the primary to the variable's being seen on the secondary."""
+    with pair() as both:
+        primary, secondary = both.primary, both.secondary
+        both.connect()
+        primary.call("fill^bench(87)")
+        primary.call("end^bench")
+        _finish(secondary.watching("level^bench"))
+        reader = secondary.watching(f"reader^bench(1,{commits})")
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        returned = _times(primary.call(f"commits^bench(1,{commits},{pause_s},100)"))
+        seen = _times(_finish(reader))
+        return [(seen[number] - at) / 1e3 for number, at in returned.items()]
+
+
+def _times(text: str) -> dict[int, int]:
+    found = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 2:
+            found[int(words[0])] = int(words[1])
+    return found
+
+
+def _finish(process: subprocess.Popen[str], timeout_s: float = 300.0) -> str:
+    try:
+        return process.communicate(timeout=timeout_s)[0]
+    finally:
+        process.kill()
+        process.wait()
