@@ -27,6 +27,7 @@ from replicate.database.bookkeeping import (
     scr_vector,
     store_schema_version,
     write_scr,
+    write_state,
 )
 from replicate.database.rows import RowApplier
 from replicate.database.sqlite import FileFacts, check_same_file, open_region, region_facts, translate

@@ -20,6 +20,7 @@ from replicate.database.bookkeeping import (
     stored_schema_version,
     write_scr,
     write_slot,
+    write_state,
 )
 from replicate.database.rows import RowApplier
 from replicate.database.sqlite import open_region, translate

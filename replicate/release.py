@@ -50,7 +50,7 @@ def release_region(
     else:
         with door_of(instance) as door:
             finish_regions(door, timeout_s)
-            _release(instance, entry, timeout_s)
+            _release(instance, entry, timeout_s, check=True)
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)
