@@ -318,6 +318,12 @@ def _check_combinations(config: Config, where: str) -> None:
             where=where,
             do="Raise cap_bytes or lower segment_bytes",
         )
+    if config.journal.cap_policy == "prune-archived" and not config.journal.archive:
+        raise ConfigurationError(
+            "journal.cap_policy is prune-archived, and journal.archive names no archive",
+            where=where,
+            do="Set journal.archive, or another cap_policy",
+        )
     parse_address(config.receiver.listen, where=f"{where}: receiver.listen")
     parse_allow(config.receiver.allow, where=f"{where}: receiver.allow")
     for section in ("source", "receiver", "update"):

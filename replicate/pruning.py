@@ -2,8 +2,9 @@
 
 Guarantees: a segment goes only when every registered consumer has durably applied all of it (and so has the seed that
 is on its way to one), and every region holds it on the disk, so that neither a secondary nor our own recovery can want
-it; the newest two always stay. At the cap the policy `keep` removes nothing more; `drop-consumer` gives up the slowest
-consumer, one after another as far as it takes, each marked as to be seeded.
+it; the newest two always stay. Where an archive is configured, a segment goes only when that holds it, too. At the cap
+the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumer, one after another as far as it
+takes, each marked as to be seeded; `prune-archived` removes what is archived, whatever consumers still need.
 Refuses to know: who asks and how often, what a consumer does about it.
 """
 
@@ -16,6 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
+from replicate.archived import archived_seqno
 from replicate.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.database.sqlite import note_held
 from replicate.door import Door
@@ -67,9 +69,14 @@ class _Pruning:
         self._chain = chain
         self._consumers = [read_consumer(self._directory, peer.name) or Consumer(peer.name) for peer in content.peers]
         self._bound: int | None = None
+        self._archived = archived_seqno(door.instance)
 
     def run(self, on_drop: Callable[[Consumer], None]) -> list[int]:
-        removed = self._prune()
+        removed = self._remove(self._below(self._consumers))
+        if self._settings.cap_policy == "prune-archived" and self._chain.size_bytes() > self._settings.cap_bytes:
+            below = self._below([])
+            within = self._chain.seqno_within_cap(self._settings.cap_bytes)
+            return removed + self._remove(None if below is None else min(below, within))
         if self._settings.cap_policy != "drop-consumer":
             return removed
         while self._chain.size_bytes() > self._settings.cap_bytes:
@@ -88,7 +95,7 @@ class _Pruning:
             write_hold(self._directory, dropped.name, None)
             on_drop(dropped)
             self._consumers = [*without, dropped]
-            removed += self._prune()
+            removed += self._remove(self._below(self._consumers))
         return removed
 
     def _needed(self, consumer: Consumer) -> int | None:
@@ -100,6 +107,8 @@ class _Pruning:
         if len(numbers) <= KEPT_SEGMENTS_MIN:
             return None
         needed = [seqno for consumer in consumers if (seqno := self._needed(consumer)) is not None]
+        if self._archived is not None:
+            needed.append(self._archived)
         below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])
         if below < numbers[1]:
             return None
@@ -109,8 +118,8 @@ class _Pruning:
         below = min(below, self._bound + 1)
         return below if below >= numbers[1] else None
 
-    def _prune(self) -> list[int]:
-        below = self._below(self._consumers)
+    def _remove(self, below: int | None) -> list[int]:
+        """Remove the segments that hold only seqnos below that one."""
         if below is None:
             return []
         if not self._note_idle(below):

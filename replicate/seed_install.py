@@ -162,8 +162,14 @@ def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progr
     """The same for one who holds the `seed_lock` already."""
     check_secondary(secondary, restart=restart)
     with SeedReader(path) as reader:
+        check_header(secondary, reader.header, str(path))
+    return install_checked(secondary, path, progress=progress)
+
+
+def install_checked(secondary: Instance, path: Path, *, progress: Progress = silent) -> Seeded:
+    """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held."""
+    with SeedReader(path) as reader:
         header = reader.header
-        check_header(secondary, header, str(path))
         directory = secondary.path / "regions"
         require_free(directory, sum(region.bytes for region in header.regions), "the copy of the regions")
         copies = copies_directory(secondary)
@@ -182,6 +188,20 @@ def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progr
 def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
     """Is this seed one for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
     content = secondary.content
+    check_base(secondary, header, where)
+    is_other = header.secondary_uuid not in (NO_ID, content.uuid)
+    if header.secondary_name != secondary.name or is_other:
+        whom = f"another instance named {secondary.name}" if is_other else header.secondary_name
+        raise WrongInstanceError(
+            f"the seed was made for {whom}; {header.primary_name} keeps no journal for this {secondary.name} behind it",
+            where=where,
+            do=f"Make one on {header.primary_name}: replicate seed --to-file FILE --for {secondary.name}",
+        )
+
+
+def check_base(secondary: Instance, header: SeedHeader, where: str) -> None:
+    """Is this a seed of its network, whoever it was made for? UsageError, WrongNetworkError."""
+    content = secondary.content
     if header.primary == content.uuid:
         raise UsageError("an instance can not be seeded from itself", where=where)
     if header.network != content.network:
@@ -190,14 +210,6 @@ def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
             f"{uuid.UUID(bytes=content.network)}",
             where=where,
             do=f"Make the instance anew: instance create --network {uuid.UUID(bytes=header.network)}",
-        )
-    is_other = header.secondary_uuid not in (NO_ID, content.uuid)
-    if header.secondary_name != secondary.name or is_other:
-        whom = f"another instance named {secondary.name}" if is_other else header.secondary_name
-        raise WrongInstanceError(
-            f"the seed was made for {whom}; {header.primary_name} keeps no journal for this {secondary.name} behind it",
-            where=where,
-            do=f"Make one on {header.primary_name}: replicate seed --to-file FILE --for {secondary.name}",
         )
 
 

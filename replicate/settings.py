@@ -83,11 +83,22 @@ class JournalConfig:
         least=4 * FRAME_BYTES_MAX,
         most=2**50,
     )
-    cap_policy: Literal["keep", "drop-consumer"] = _setting(
+    cap_policy: Literal["keep", "drop-consumer", "prune-archived"] = _setting(
         "keep",
         "At the cap: keep the journal for all consumers (status alarms; only a full disk refuses commits), or drop the "
-        "slowest consumer, which must then be seeded anew.",
-        choices=("keep", "drop-consumer"),
+        "slowest consumer, which must then be seeded anew, or remove what is archived, which a consumer that still "
+        "needs it then replays from there.",
+        choices=("keep", "drop-consumer", "prune-archived"),
+    )
+    archive: str = _setting(
+        "", "Directory or URI of the archive that journal files are kept for until they are in it; '' for none."
+    )
+    archive_lag_bytes: int = _setting(
+        GIB,
+        "status warns when more finished journal than this is not in the archive.",
+        unit="bytes",
+        least=FRAME_BYTES_MAX,
+        most=2**50,
     )
     pool_bytes: int = _setting(
         POOL_BYTES_DEFAULT,

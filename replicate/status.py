@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.archived import look_at_archive
 from replicate.barrier import is_held
 from replicate.consumers import read_consumer, read_hold
 from replicate.daemon_files import DaemonFiles, DaemonStatus
@@ -95,7 +96,7 @@ def collect(instance: Instance) -> Status:
         problems.append(Finding("BARRIER_HELD", text, do))
     problems += certificate_findings(instance.path, instance.config.tls, now_wall_ns / 1e9)
     problems += _read_only(instance, regions)
-    journal = _journal(instance, words, regions)
+    journal = _journal(instance, words, regions, problems)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
     content = instance.content
@@ -142,9 +143,16 @@ def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
         memory.close()
 
 
-def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionReport, ...]) -> JournalReport:
+def _journal(
+    instance: Instance, words: _Words | None, regions: tuple[RegionReport, ...], problems: list[Finding]
+) -> JournalReport:
     space = journal_space(instance.journal_directory)
     cap_bytes = instance.config.journal.cap_bytes
+    archive = None
+    try:
+        archive = look_at_archive(instance)
+    except ReplicateError as error:
+        problems.append(Finding("ARCHIVE_UNREADABLE", str(error), error.do or "mend that; then replicate status"))
     return JournalReport(
         is_open=words is not None,
         # Without the control words the regions know best; the journal may hold more, which recovery will redo.
@@ -160,6 +168,10 @@ def _journal(instance: Instance, words: _Words | None, regions: tuple[RegionRepo
         disk_free_bytes=space.disk_free_bytes,
         durability=instance.config.journal.durability,
         fatal_errno=words.fatal_errno if words else 0,
+        archive=instance.config.journal.archive,
+        archived_seqno=archive.last_seqno if archive else None,
+        unarchived_bytes=archive.waiting_bytes if archive else 0,
+        archive_lag_bytes=instance.config.journal.archive_lag_bytes,
     )
 
 

@@ -43,6 +43,13 @@ class JournalReport:
     disk_free_bytes: int
     durability: str
     fatal_errno: int = 0
+    archive: str = ""
+    """Where segments go before they are pruned; "" where no archive is configured."""
+    archived_seqno: int | None = None
+    unarchived_bytes: int = 0
+    """Of finished segments that are not in the archive."""
+    archive_lag_bytes: int = 0
+    """More than this is a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +221,7 @@ def findings(
     found = [
         *_journal_findings(journal),
         *_region_findings(role, regions),
-        *(finding for peer in peers for finding in _peer_findings(peer)),
+        *(finding for peer in peers for finding in (*_peer_findings(peer), *_archive_need(journal, peer))),
         *(_receiving_findings(receiving) if receiving is not None else ()),
     ]
     if role == "primary" and not peers:
@@ -266,6 +273,21 @@ def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
             "make room there; then start the daemons that have stopped",
             "journal",
         )
+
+    if journal.archive and journal.unarchived_bytes > journal.archive_lag_bytes:
+        text = (
+            f"{journal.unarchived_bytes / 2**20:.0f} MiB of finished journal behind transaction "
+            f"{journal.archived_seqno or 0} are not in the archive {journal.archive}, and are kept for it"
+        )
+        yield Finding("ARCHIVE_LAGS", text, "replicate archive (best from a timer)")
+
+
+def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]:
+    """A peer whose next transaction was pruned, since it is archived."""
+    needed = peer.last_durable_seqno + 1
+    if journal.archive and not peer.needs_seed and needed < (journal.first_kept_seqno or 0):
+        text = f"peer {peer.name} needs transaction {needed}; the journal begins with {journal.first_kept_seqno}"
+        yield Finding("PEER_NEEDS_ARCHIVE", text, f"there: replicate replay --journal {journal.archive}", peer.name)
 
 
 def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[Finding]:

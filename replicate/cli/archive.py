@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from replicate.cli.common import Verb, emit, instance_path
+from replicate.cli.common import Verb, emit, open_instance
+from replicate.errors import UsageError
 
 
 @click.command(cls=Verb)
-@click.argument("uri", metavar="TO_URI")
+@click.argument("uri", metavar="[TO_URI]", required=False)
 @click.option(
     "--journal", type=click.Path(path_type=Path), metavar="PATH", help="Segments elsewhere [this instance's]."
 )
 @click.option("--master", metavar="URL", help="The Spark master [local[*]].")
 @click.option("--verify", is_flag=True, help="Compare everything in the archive with its manifests, too.")
-def archive(uri: str, journal: Path | None, master: str | None, verify: bool) -> None:
-    """Add the sealed segments of this instance's journal to a Parquet archive: a directory, or any URI of Spark's."""
-    from update_process.replay.command import archive_journal
+def archive(uri: str | None, journal: Path | None, master: str | None, verify: bool) -> None:
+    """Add the sealed segments of this instance's journal to an archive: a directory, or any URI that Spark writes.
 
-    path = instance_path() if journal is None else journal.absolute()
-    done = archive_journal(path, _absolute(uri), master=master, verify=verify, told=_told)
+    Without TO_URI: to the one that journal.archive names, for which segments are kept.
+    """
+    from replicate.cli.progress import archiving
+    from update_process.replay.command import archive_instance, archive_journal, spark_sessions
+
+    spark = spark_sessions(master)
+    with archiving() as told:
+        if journal is None:
+            done = archive_instance(open_instance(), uri, spark=spark, verify=verify, told=told)
+        elif uri is None:
+            raise UsageError("--journal needs the archive's URI, too", do="replicate archive --journal PATH TO_URI")
+        else:
+            done = archive_journal(journal.absolute(), uri, spark=spark, verify=verify, told=told)
     lines = [f"archived {done.ranges} ranges: {done.transactions} transactions, {done.changes} changes"]
     if not done.ranges:
         lines = ["nothing to archive: only the segment that is written to is not in the archive"]
     emit(done, [*lines, f"the archive reaches up to transaction {done.last_seqno}"])
-
-
-def _absolute(uri: str) -> str:
-    """A path as a URI of this machine; anything with a scheme as it is."""
-    return uri if "://" in uri or uri.startswith("file:") else Path(uri).absolute().as_uri()
-
-
-def _told(line: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(line, err=True)

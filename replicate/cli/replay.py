@@ -1,12 +1,7 @@
-"""`replicate replay`: bring a secondary that is far behind up to date from journal files, offline."""
+"""`replicate replay`: bring a secondary that is far behind up to date from journal files or an archive, offline."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,11 +10,8 @@ from replicate.cli.common import Verb, emit, open_instance
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
-    from replicate.instance import Instance
-    from update_process.replay.apply import Told
-    from update_process.replay.run import Engine, Summary
-
-LINE_PERIOD_S = 1.0
+    from update_process.replay.command import SparkSessions
+    from update_process.replay.run import Summary
 
 
 class Bound(click.ParamType[int]):
@@ -44,86 +36,62 @@ class Bound(click.ParamType[int]):
     "journals",
     multiple=True,
     required=True,
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="A primary's instance, or a directory of its journal segments; several may be named.",
+    metavar="URI",
+    help="A primary's instance, a directory of its journal segments, or an archive; several may be named.",
 )
 @click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help="Where to end [latest].")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", help="Who collapses it [local].")
-@click.option("--archive", metavar="URI", help="With --engine spark: read from this archive what is in it.")
 @click.option("--master", metavar="URL", help="With --engine spark: the Spark master [local[*]].")
 @click.option("--verify-before", is_flag=True, help="Compare rows that end as they began, too.")
 @click.option("--dry-run", is_flag=True, help="Read, verify and collapse; change nothing.")
 def replay(
-    journals: tuple[Path, ...],
+    journals: tuple[str, ...],
     last_seqno: int,
     engine: str,
-    archive: str | None,
     master: str | None,
     verify_before: bool,
     dry_run: bool,
 ) -> None:
-    """Apply a backlog in bulk: the net change of journal files, with this secondary's daemons stopped."""
+    """Apply a backlog in bulk: the net change of journals, with this secondary's daemons stopped."""
+    from replicate.cli.progress import replaying
     from update_process.replay.command import replay as replay_into
 
-    if engine != "spark" and (archive or master):
-        raise UsageError("--archive and --master are Spark's", do="Add --engine spark")
-    opened = open_instance()
-    paths = [path.absolute() for path in journals]
-    with _engine(engine, opened, paths, archive, master, verify_before) as chosen:
+    spark = sessions_for(engine, master)
+    with replaying() as told:
         done = replay_into(
-            opened,
-            paths,
+            open_instance(),
+            journals,
             last_seqno=last_seqno or None,
-            engine=chosen,
+            spark=spark,
             verify=verify_before,
             dry_run=dry_run,
-            told=_told(),
+            told=told,
         )
-    emit(done, _lines(done))
+    emit(done, summary_lines(done))
 
 
-@contextmanager
-def _engine(
-    name: str, opened: Instance, paths: list[Path], archive: str | None, master: str | None, verify: bool
-) -> Iterator[Engine]:
-    """The engine, and what it needs, for the time of the replay."""
-    if name == "local":
-        from update_process.replay.run import local_engine
+def sessions_for(engine: str, master: str | None) -> SparkSessions | None:
+    """Spark's sessions where that was asked for. UsageError."""
+    if engine != "spark":
+        if master:
+            raise UsageError("--master is Spark's", do="Add --engine spark")
+        return None
+    from update_process.replay.command import spark_sessions
 
-        yield local_engine
-        return
-    from update_process.replay.command import spark_engine
-
-    with spark_engine(opened, paths, archive_uri=archive, master=master, verify=verify) as engine:
-        yield engine
+    return spark_sessions(master)
 
 
-def _lines(done: Summary) -> list[str]:
+def summary_lines(done: Summary) -> list[str]:
+    """What a replay has done, for people."""
     if not done.transactions:
         return [f"nothing to replay: transaction {done.seqno} is applied already"]
     verb = "would replay" if done.dry_run else "replayed"
+    rate = f", {done.transactions / done.seconds:.0f} a second" if done.seconds else ""
     lines = [
-        f"{verb} {done.transactions} transactions, {done.first_seqno} to {done.seqno}, in {done.seconds:.1f} s",
-        f"{done.pieces} pieces, {done.keys} rows touched; {done.alone} transactions one by one",
+        f"{verb} {done.transactions} transactions, {done.first_seqno} to {done.seqno}, in {done.seconds:.1f} s{rate}",
+        f"{done.pieces} pieces: {done.changes} changes of {done.keys} rows; {done.alone} transactions one by one",
     ]
     if not done.dry_run:
         lines.append(f"rows: {done.deleted} removed, {done.updated} changed, {done.inserted} inserted")
         lines.append("next: replicate receiver start; replicate update start")
     return lines
-
-
-def _told() -> Told:
-    """Progress on standard error, once a second; nothing when that is no terminal."""
-    if not sys.stderr.isatty():
-        return lambda _what, _done: None
-    began_s = next_s = time.monotonic()
-
-    def told(what: str, done: int) -> None:
-        nonlocal next_s
-        now_s = time.monotonic()
-        if now_s >= next_s:
-            next_s = now_s + LINE_PERIOD_S
-            click.echo(f"{now_s - began_s:6.0f} s  {what} {done}", err=True)
-
-    return told

@@ -18,6 +18,7 @@ from replicate.cli.config import config
 from replicate.cli.instance import instance
 from replicate.cli.journal import journal
 from replicate.cli.peer import peer
+from replicate.cli.rebuild import rebuild
 from replicate.cli.receiver import receiver
 from replicate.cli.region import region
 from replicate.cli.replay import replay
@@ -35,7 +36,7 @@ def root() -> None:
 
 for _verb in (
     instance, region, peer, source, receiver, update, seed, status, wait, digest, compare, journal, config, certificate,
-    archive, replay,
+    archive, replay, rebuild,
     bench,
 ):  # fmt: skip
     root.add_command(_verb)

@@ -10,6 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from replicate.archived import look_at_archive, note_archived
 from replicate.consumers import Consumer, read_consumer, write_consumer
 from replicate.door import Door
 from replicate.errors import DamagedError
@@ -112,6 +113,51 @@ def test_drop_consumer_gives_up_the_slowest_as_far_as_it_takes(make: Make) -> No
     assert west is not None
     assert not west.needs_seed  # dropping it would free nothing more
     assert door.chain.first_seqnos() == numbers[-2:]
+
+
+def test_what_is_not_in_the_archive_stays(make: Make) -> None:
+    door = make("archive = '/srv/archive'\n")
+    numbers = door.chain.first_seqnos()
+    for name in ("west", "south"):
+        acknowledge(door, name, 200)
+    assert prune_journal(door) == []
+    note_archived(door.instance, numbers[2] - 1)
+    assert prune_journal(door) == numbers[:2]
+    found = look_at_archive(door.instance)
+    assert found is not None
+    assert found.last_seqno == numbers[2] - 1
+    assert found.waiting_bytes == sum(os.stat(door.chain.path_of(n)).st_blocks * 512 for n in numbers[2:-1])
+    # Another archive has got nothing of it yet, and what makes no sense is no permission to remove anything.
+    path = door.instance.consumers_directory / "_archive.json"
+    text = path.read_text()
+    for harm, error in (
+        (text.replace("srv", "mnt"), None),
+        ("{}", DamagedError),
+        (text.replace("1", "9", 1), DamagedError),
+    ):
+        path.write_text(harm)
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            assert prune_journal(door) == []
+    assert door.chain.first_seqnos() == numbers[2:]
+    path.write_text(text)
+    note_archived(door.instance, 200)
+    assert prune_journal(door) == numbers[2:-2]
+
+
+def test_prune_archived_keeps_within_the_cap_what_a_consumer_needs(make: Make) -> None:
+    door = make("archive = '/srv/archive'\ncap_policy = 'prune-archived'\ncap_bytes = 8388608\n")
+    numbers = door.chain.first_seqnos()
+    acknowledge(door, "west", 200)
+    assert door.chain.size_bytes() > 8388608
+    assert prune_journal(door) == []  # nothing is archived
+    note_archived(door.instance, numbers[1] - 1)
+    assert prune_journal(door) == numbers[:1]  # no further than that, though it is not enough
+    note_archived(door.instance, 200)
+    removed = prune_journal(door)
+    assert removed == numbers[1 : 1 + len(removed)]
+    assert 8388608 - 2 * 1048576 < door.chain.size_bytes() <= 8388608
+    south = read_consumer(door.instance.consumers_directory, "south")
+    assert south is None or not south.needs_seed
 
 
 def test_unfinished_work_of_a_region_is_kept(tmp_path: Path) -> None:

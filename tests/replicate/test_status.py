@@ -97,6 +97,18 @@ def test_cap_and_disk_are_warned_of_in_time(percent: float, severity: str | None
         assert all(mark in f.text and f.do for f in found)
 
 
+def test_an_archive_that_lags_and_a_peer_that_needs_it_are_named() -> None:
+    journal = replace(JOURNAL, archive="/srv/archive", archived_seqno=40, archive_lag_bytes=2**20)
+    assert not findings("primary", journal, (REGION,), (PEER,), None)
+    behind = replace(journal, unarchived_bytes=3 * 2**20, first_kept_seqno=90)
+    found = findings("primary", behind, (REGION,), (PEER, replace(PEER, name="south", last_durable_seqno=88)), None)
+    assert [(f.code, f.subject) for f in found] == [("PEER_NEEDS_ARCHIVE", "south"), ("ARCHIVE_LAGS", "")]
+    assert "needs transaction 89; the journal begins with 90" in found[0].text
+    assert found[0].do.endswith("replay --journal /srv/archive")
+    assert "3 MiB of finished journal behind transaction 40" in found[1].text
+    assert not findings("primary", behind, (REGION,), (replace(PEER, last_durable_seqno=89),), None)[1:]
+
+
 def test_findings_name_the_command_and_errors_come_first() -> None:
     dead = replace(RUNS, state="dead", text="was serving")
     found = findings(

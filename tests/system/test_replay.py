@@ -60,7 +60,7 @@ def test_what_makes_no_sense_is_refused(street: Street, tmp_path: Path) -> None:
     for arguments, code, text in (
         (("--journal", tmp_path / "nowhere"), 69, "NOT_FOUND"),
         (("--journal", street.primary, "--to", "many"), 2, "neither a sequence number"),
-        (("--journal", street.primary, "--archive", "x"), 2, "--engine spark"),
+        (("--journal", street.primary, "--master", "local[1]"), 2, "--engine spark"),
         ((), 2, "--journal"),
     ):
         found = street.on(street.secondary, "replay", *map(str, arguments), check=False)

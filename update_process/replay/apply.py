@@ -37,8 +37,22 @@ class Applied:
         return self.deleted + self.updated + self.inserted
 
 
-Told = Callable[[str, int], None]
-"""Called with what is being done, and how many rows of it are done; whatever it raises ends the replay."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a replay is. `done` and `whole` are of what is being done: transactions, rows or parts; `whole` is 0
+    where nobody knows. The rest counts from the replay's beginning; `keys`: rows touched, once for each piece."""
+
+    what: str
+    done: int
+    whole: int = 0
+    seqno: int = 0
+    changes: int = 0
+    keys: int = 0
+    written: int = 0
+
+
+Told = Callable[[Progress], None]
+"""Whatever it raises ends the replay."""
 
 
 class NetApply:
@@ -51,8 +65,9 @@ class NetApply:
         *,
         seqno: int,
         verify: bool,
-        told: Told,
+        told: Callable[[str, int, int], None],
     ) -> None:
+        """`told`: called with what is being done, rows seen so far in this phase, and rows written so far in all."""
         self._session = session
         self._known_table = known_table
         self._verify = verify
@@ -60,6 +75,7 @@ class NetApply:
         self._appliers: dict[int, RowApplier] = {}
         self._unique: dict[int, Unique] = {}
         self._inserted: set[int] = set()
+        self._written = 0
         for rows in session.rows.values():
             rows.seqno = seqno
 
@@ -99,10 +115,11 @@ class NetApply:
             waiting_rows.setdefault(table_id, []).append(row)
             if len(run) >= 4 * CHUNK_CHANGES:
                 self._apply(applier, run, waiting_rows[table_id])
-                self._told(what, written)
+                self._told(what, seen, self._written + written)
         for table_id, run in waiting.items():
             self._apply(self._appliers[table_id], run, waiting_rows[table_id])
-        self._told(what, written)
+        self._written += written
+        self._told(what, seen, self._written)
         return seen, written
 
     def _apply(self, applier: RowApplier, run: list[Any], rows: list[NetRow]) -> None:

@@ -9,66 +9,134 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from replicate.apply_session import ApplySession, open_apply_session
+from replicate.archived import note_archived
 from replicate.daemon_files import DaemonFiles
-from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError
+from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.instance import Instance
+from replicate.instance_file import io_error
 from replicate.journal.chain import Chain
 from replicate.opening import close_door, require_seeded
 from replicate.seed_install import seed_lock
 from update_process.replay.apply import Told
-from update_process.replay.journals import Journals, journal_directory
+from update_process.replay.archive_files import archive_uri
+from update_process.replay.journals import Journals, journal_directory, require_here
 from update_process.replay.run import Engine, Replay, Summary, local_engine, silent
 
 if TYPE_CHECKING:
-    from update_process.replay.archive import Archived
+    from update_process.replay.archive import Archived, Step
 
+STAGE: Final = "replay"
+"""Directory of the instance for what a replay stages."""
+SparkSessions = Callable[[], AbstractContextManager[Any]]
 DAEMONS: Final = (("update", "Update Process"), ("receiver", "Receiver Server"))
 
 
 def replay(
     instance: Instance,
-    paths: Sequence[Path],
+    names: Sequence[str | Path],
     *,
     last_seqno: int | None = None,
-    engine: Engine = local_engine,
+    spark: SparkSessions | None = None,
     verify: bool = False,
     dry_run: bool = False,
     told: Told = silent,
 ) -> Summary:
-    """Bring the secondary `instance` from its position up to `last_seqno` (None: the last durable one) of `paths`.
+    """Bring the secondary `instance` from its position up to `last_seqno` (None: the last durable one) of the journals
+    `names` (see `Journals`). `spark` gives the session whose net change is applied; None: it is found in this process.
 
     Raises PermissionRefusedError (not a secondary), NotFoundError (not seeded; no journal; a number beyond them),
-    AlreadyRunningError (a daemon of the instance), BusyError (a seed), WrongNetworkError, and what `Replay.run` raises.
-    A position that is there already is no error: nothing is done.
+    AlreadyRunningError (a daemon of the instance), BusyError (a seed or another replay), WrongNetworkError,
+    PrerequisiteMissingError (no Java, no Spark), and what `Replay.run` raises. A position that is there already is no
+    error: nothing is done.
     """
+    require_secondary(instance)
+    require_here(names)
+    require_seeded(instance)
+    with (
+        stopped_daemons(instance),
+        seed_lock(instance),
+        stage_of(instance) as stage,
+        one_session(spark) as get,
+    ):
+        return replay_locked(
+            instance, names, stage, get, last_seqno=last_seqno, verify=verify, dry_run=dry_run, told=told
+        )
+
+
+@contextmanager
+def one_session(spark: SparkSessions | None) -> Iterator[Callable[[], Any] | None]:
+    """Gives one session, made when it is first asked for; None where there is to be none."""
+    with ExitStack() as stack:
+        yield None if spark is None else cache(lambda: stack.enter_context(spark()))
+
+
+def require_secondary(instance: Instance) -> None:
+    """PermissionRefusedError when it is none."""
     if instance.role != "secondary":
         raise PermissionRefusedError(
             f"instance {instance.name} is {instance.role}: a backlog is replayed into a secondary only",
             where=str(instance.path),
         )
-    require_seeded(instance)
-    journals = Journals(paths, instance.content.network)
-    with stopped_daemons(instance), seed_lock(instance), apply_session(instance) as session, no_collector():
-        target = target_seqno(journals, last_seqno)
-        if target <= session.position.last_seqno:
-            done = session.position.last_seqno
+
+
+def replay_locked(
+    instance: Instance,
+    names: Sequence[str | Path],
+    stage: Path,
+    get: Callable[[], Any] | None,
+    *,
+    last_seqno: int | None,
+    told: Told,
+    verify: bool = False,
+    dry_run: bool = False,
+) -> Summary:
+    """The same for one who has stopped the daemons, and holds the seed's lock, the stage and `one_session`."""
+    journals = Journals(names, instance.content.network, stage=stage, spark=get)
+    target = target_seqno(journals, last_seqno)
+    with apply_session(instance) as session:
+        done = session.position.last_seqno
+        if target <= done:
             return Summary(done + 1, done, dry_run=dry_run)
+        journals.require(done + 1, target)
         run = Replay(
             session,
             journals,
             instance.conflict_directory,
-            engine=engine,
+            engine=local_engine if get is None else _spark_engine(get(), journals, stage, verify),
             verify=verify,
             dry_run=dry_run,
             told=told,
         )
-        return run.run(target)
+        with no_collector():
+            return run.run(target)
+
+
+def _spark_engine(spark: Any, journals: Journals, stage: Path, verify: bool) -> Engine:
+    from update_process.replay.spark_net import SparkEngine
+
+    return SparkEngine(spark, journals, stage, verify=verify)
+
+
+def spark_sessions(master: str | None) -> SparkSessions:
+    """Sessions at a Spark master (None: this machine). PrerequisiteMissingError (no Java, no Spark) when entered."""
+
+    @contextmanager
+    def make() -> Iterator[Any]:
+        from update_process.replay import spark_session
+
+        spark_session.require_java()
+        with spark_session.session(master) as spark:
+            yield spark
+
+    return make
 
 
 def target_seqno(journals: Journals, last_seqno: int | None) -> int:
@@ -78,7 +146,7 @@ def target_seqno(journals: Journals, last_seqno: int | None) -> int:
     if last_seqno > journals.last_seqno:
         raise NotFoundError(
             f"these journals end with transaction {journals.last_seqno}, up to {last_seqno} was asked for",
-            where=", ".join(map(str, journals.directories)),
+            where=journals.where,
             do="Ask for less, or name a further --journal",
         )
     return last_seqno
@@ -128,47 +196,49 @@ def apply_session(instance: Instance) -> Iterator[ApplySession]:
 
 
 @contextmanager
-def spark_engine(
-    instance: Instance,
-    paths: Sequence[Path],
-    *,
-    archive_uri: str | None = None,
-    master: str | None = None,
-    verify: bool = False,
-) -> Iterator[Engine]:
-    """Spark's engine, its session and stage (below the instance's directory) while it lasts.
-
-    PrerequisiteMissingError (no Java, no Spark), WrongNetworkError, and what the archive's manifests raise.
-    """
-    journals = Journals(paths, instance.content.network)
-    with _spark_session(master) as spark:
-        from update_process.replay.archive import Archive
-        from update_process.replay.spark_net import SparkEngine
-
-        archive = None if archive_uri is None else Archive(spark, archive_uri)
-        with closing(SparkEngine(spark, journals, instance.path, archive=archive, verify=verify)) as engine:
-            yield engine
+def stage_of(instance: Instance) -> Iterator[Path]:
+    """An empty directory of the instance, for as long as it lasts. The seed's lock is held: what is there was left by
+    one that was killed. JournalIOError, DiskFullError."""
+    stage = instance.path / STAGE
+    try:
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir(mode=0o700)
+    except OSError as error:
+        raise io_error(error, "the stage of a replay can not be made", str(stage)) from error
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
 
 
 def archive_journal(
-    path: Path, uri: str, *, master: str | None = None, verify: bool = False, told: Callable[[str], None]
+    path: Path, uri: str, *, spark: SparkSessions, verify: bool = False, told: Callable[[Step], None]
 ) -> Archived:
     """Archive the sealed segments of the journal (or instance) at `path`. What `Archive.add` and `verify` raise."""
     chain = Chain(journal_directory(path))
-    with _spark_session(master) as spark:
+    with spark() as session:
         from update_process.replay.archive import Archive
 
-        archive = Archive(spark, uri)
-        done = archive.add(chain, told=lambda one: told(f"archived {one.first_seqno} to {one.last_seqno}"))
+        archive = Archive(session, archive_uri(uri))
+        done = archive.add(chain, told=told)
         if verify:
             archive.verify()
         return done
 
 
-@contextmanager
-def _spark_session(master: str | None) -> Iterator[Any]:
-    from update_process.replay import spark_session
-
-    spark_session.require_java()
-    with spark_session.session(master) as spark:
-        yield spark
+def archive_instance(
+    instance: Instance, uri: str | None, *, spark: SparkSessions, verify: bool = False, told: Callable[[Step], None]
+) -> Archived:
+    """The same for an instance's own journal; `uri` None: to the archive that its configuration names. Where it is that
+    one, pruning learns how far it reaches. UsageError when it names none."""
+    configured = instance.config.journal.archive
+    if not (uri or configured):
+        raise UsageError(
+            "no archive is named, and none configured",
+            where=str(instance.path),
+            do="Name a directory or URI, or set journal.archive",
+        )
+    done = archive_journal(instance.path, uri or configured, spark=spark, verify=verify, told=told)
+    if configured and archive_uri(uri or configured) == archive_uri(configured):
+        note_archived(instance, done.last_seqno)
+    return done

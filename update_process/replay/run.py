@@ -34,7 +34,7 @@ from update_process import batch as plans
 from update_process.batch import PAYLOAD, Window
 from update_process.conflict import stopped
 from update_process.large import LargeApply
-from update_process.replay.apply import Applied, NetApply, Told
+from update_process.replay.apply import Applied, NetApply, Progress, Told
 from update_process.replay.journals import Journals
 from update_process.replay.net import NetChange, NetRow, NetSequence
 from update_process.routes import Routes
@@ -72,13 +72,15 @@ def local_engine(definition_of: Callable[[int], TableDefinition], first_seqno: i
 
 @dataclass(slots=True)
 class Summary:
-    """What a replay has done. `alone`: transactions that were applied one by one. `seqno`: where it stands now."""
+    """What a replay has done. `alone`: transactions that were applied one by one. `seqno`: where it stands now.
+    `changes`: of rows in what was collapsed; `keys`: rows that they touched, once for each piece."""
 
     first_seqno: int
     seqno: int
     transactions: int = 0
     pieces: int = 0
     alone: int = 0
+    changes: int = 0
     keys: int = 0
     deleted: int = 0
     updated: int = 0
@@ -102,7 +104,7 @@ class _Piece:
     bytes: int = 0
 
 
-def silent(_what: str, _done: int) -> None:
+def silent(_progress: Progress) -> None:
     """A Told that tells nobody."""
 
 
@@ -127,6 +129,7 @@ class Replay:
     _points: plans.Points = field(init=False)
     _piece: _Piece | None = field(init=False, default=None)
     _summary: Summary = field(init=False)
+    _last_seqno: int = field(init=False, default=0)
 
     def run(self, last_seqno: int) -> Summary:
         """Replay up to `last_seqno`, which the journals hold.
@@ -140,6 +143,7 @@ class Replay:
         self._points = dict(self._position.chains)
         first = self._position.last_seqno + 1
         self._summary = Summary(first, first - 1, dry_run=self.dry_run)
+        self._last_seqno = last_seqno
         try:
             for found in self.journals.read(first, last_seqno):
                 if isinstance(found, LargeTransaction):
@@ -191,7 +195,11 @@ class Replay:
         piece.bytes += window.offset(stop) - window.offset(start)
         if piece.aside is not None:
             piece.aside.write(*_batch(window, start, stop))
-        self.told("reading", piece.position.last_seqno)
+        self._summary.changes += (sum(map(len, bodies)) - PAYLOAD * len(bodies)) // 4
+        first = self._summary.first_seqno
+        self._tell(
+            "reading", piece.position.last_seqno - first + 1, self._last_seqno - first + 1, keys=piece.net.key_count
+        )
         if piece.net.key_count >= self.keys_max or piece.bytes >= self.bytes_max:
             self._close_piece()
 
@@ -204,7 +212,10 @@ class Replay:
         if piece.aside is not None:
             self.session.begin()
             seqno = piece.position.last_seqno
-            apply = NetApply(self.session, self._routes.known_table, seqno=seqno, verify=self.verify, told=self.told)
+            self._tell("collapsing", 0)
+            apply = NetApply(
+                self.session, self._routes.known_table, seqno=seqno, verify=self.verify, told=self._applied
+            )
             try:
                 applied = apply.apply(piece.net.rows, piece.net.sequences())
             except (DamagedError, NotSupportedError) as error:
@@ -220,6 +231,26 @@ class Replay:
         summary.pieces += 1
         self._moved(piece.position)
         self._drop_piece()
+
+    def _tell(self, what: str, done: int, whole: int = 0, *, keys: int = 0, written: int = 0) -> None:
+        so_far = self._summary
+        position = self._position if self._piece is None else self._piece.position
+        self.told(
+            Progress(
+                what,
+                done,
+                whole,
+                position.last_seqno,
+                so_far.changes,
+                so_far.keys + keys,
+                so_far.deleted + so_far.updated + so_far.inserted + written,
+            )
+        )
+
+    def _applied(self, what: str, seen: int, written: int) -> None:
+        assert self._piece is not None
+        keys = self._piece.net.key_count
+        self._tell(what, seen, keys, keys=keys, written=written)
 
     def _drop_piece(self) -> None:
         if self._piece is not None and self._piece.aside is not None:
@@ -275,7 +306,7 @@ class Replay:
             try:
                 for number, part in enumerate(found.parts()):
                     large.take(part)
-                    self.told("applying parts", number + 1)
+                    self._tell("applying parts", number + 1, found.part_count)
                 position = large.finish(found.commit_frame, body, self.session.position)
                 self.session.commit_large(spool, found.commit_frame, position, body[6], defines=large.defines)
             except (DamagedError, NotSupportedError) as error:

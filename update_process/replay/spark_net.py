@@ -5,27 +5,27 @@ images of just these places, by semi-join. Images that travelled through the agg
 What is archived comes from Parquet; what is not yet is read from segments, once, into the stage.
 
 Guarantees: what `rows` gives is what NetChange would give for the same transactions, rows without effect left out
-unless `verify`. It is staged in files, so that memory does not bound the number of rows. The stage goes with `close`.
+unless `verify`. It is staged in files, so that memory does not bound the number of rows.
 Refuses to know: whether histories contradict themselves (chain hashes have proven whose they are); applying.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from replicate.errors import WrongNetworkError
+from replicate.errors import DamagedError
 from replicate.transaction import TableDefinition
-from update_process.replay.archive import Archive, Range
+from update_process.replay.archive import rows as archive_rows
 from update_process.replay.blocks import unpack_image
-from update_process.replay.journals import Journals
+from update_process.replay.journals import Journals, Span
+from update_process.replay.manifest import Range
 from update_process.replay.net import NetRow, NetSequence
 from update_process.replay.source import NAME
+from update_process.replay.spark_errors import spark_work
 
 BATCH_ROWS: Final = 16 * 1024
 PLACES: Final = 65_536
@@ -35,54 +35,61 @@ _OPS: Final = ("insert", "update", "delete", "sequence")
 
 
 class SparkEngine:
-    """Makes the Net of each piece of one replay."""
+    """Makes the Net of each piece of one replay. `stage`: a directory for what is staged; the caller's to remove."""
 
-    def __init__(
-        self, spark: Any, journals: Journals, stage: Path, *, archive: Archive | None = None, verify: bool = False
-    ) -> None:
-        """`stage`: where a temporary directory is made. WrongNetworkError, and what `Archive.ranges` raises."""
+    def __init__(self, spark: Any, journals: Journals, stage: Path, *, verify: bool = False) -> None:
         self.spark = spark
         self.verify = verify
+        self.stage = stage
+        self.where = f"{journals.where}; stage {stage}"
         self._journals = journals
-        self._archive = archive
-        self._ranges: list[Range] = archive.ranges() if archive is not None else []
-        for one in self._ranges[:1]:
-            ours = {chain.segment(chain.oldest_seqno()).header.network.hex() for chain in journals.chains}
-            if ours != {one.network}:
-                raise WrongNetworkError(
-                    f"the archive is of network {one.network}", where=archive.uri if archive else ""
-                )
-        self.stage = Path(tempfile.mkdtemp(prefix="replay-", dir=stage))
+        self._counted: set[tuple[str, str]] = set()
 
     def __call__(self, definition_of: Callable[[int], TableDefinition], first_seqno: int) -> SparkNet:
         return SparkNet(self, first_seqno)
 
-    def close(self) -> None:
-        """Remove the stage."""
-        shutil.rmtree(self.stage, ignore_errors=True)
-
     def changes(self, first: int, last: int) -> Any:
-        """A DataFrame of the row changes from `first` to `last`, from the archive as far as it reaches."""
+        """A DataFrame of the row changes from `first` to `last`, from archives as far as they reach.
+
+        DamagedError when an archive does not hold as many rows as its manifests say.
+        """
         from pyspark.sql import functions as f
 
-        wanted = [one for one in self._ranges if one.last_seqno >= first and one.first_seqno <= last]
         parts = []
-        if wanted and wanted[0].first_seqno <= first:
-            assert self._archive is not None
-            parts.append(self._archive.rows("changes", wanted).select(*_NEEDED))
-            rest = wanted[-1].last_seqno + 1
-        else:
-            rest = first
-        for directory, low, high in self._journals.spans(rest, last):
-            raw = self.spark.read.format(NAME).option("path", str(directory)).option("first", low).option("last", high)
-            path = str(self.stage / f"raw-{low}-{high}")
-            raw.load().select(*_NEEDED).write.mode("overwrite").parquet(f"file://{path}")
-            parts.append(self.spark.read.parquet(f"file://{path}"))
+        archived: dict[str, list[Range]] = {}
+        for span in self._journals.spans(first, last):
+            if span.archive is not None and span.range is not None:
+                archived.setdefault(span.archive.uri, []).append(span.range)
+            else:
+                parts.append(self._raw(span))
+        for uri, ranges in archived.items():
+            self._check_counts(uri, ranges)
+            parts.append(archive_rows(self.spark, uri, "changes", ranges).select(*_NEEDED))
         rows = parts[0]
         for part in parts[1:]:
             rows = rows.unionByName(part)
         rows = rows.where(f.col("seqno").between(first, last) & f.col("op").isin(*_OPS))
         return rows.withColumn("at", f.col("seqno") * PLACES + f.col("place"))
+
+    def _raw(self, span: Span) -> Any:
+        low, high = span.first_seqno, span.last_seqno
+        raw = self.spark.read.format(NAME).option("path", str(span.directory))
+        path = (self.stage / f"raw-{low}-{high}").as_uri()
+        raw.option("first", low).option("last", high).load().select(*_NEEDED).write.mode("overwrite").parquet(path)
+        return self.spark.read.parquet(path)
+
+    def _check_counts(self, uri: str, ranges: list[Range]) -> None:
+        """Parquet's own footers say how many rows there are; pages are verified as they are read."""
+        new = [one for one in ranges if (uri, one.name) not in self._counted]
+        found = archive_rows(self.spark, uri, "changes", new).count() if new else 0
+        if found != sum(one.changes for one in new):
+            raise DamagedError(
+                f"the archive's changes of {new[0].first_seqno}–{new[-1].last_seqno} are {found} rows, its manifests "
+                f"say {sum(one.changes for one in new)}",
+                where=uri,
+                do="Run `replicate archive --verify`; or replay from segments",
+            )
+        self._counted.update((uri, one.name) for one in new)
 
 
 class SparkNet:
@@ -98,7 +105,11 @@ class SparkNet:
 
     def fold(self, bodies: Sequence[Sequence[Any]]) -> None:
         """Note how far the piece goes."""
-        self._last_seqno = bodies[-1][1]
+        self.until(bodies[-1][1])
+
+    def until(self, last_seqno: int) -> None:
+        """The piece goes as far as that."""
+        self._last_seqno = last_seqno
 
     def rows(self) -> Iterator[NetRow]:
         """The net change of each row, from the stage."""
@@ -127,6 +138,11 @@ class SparkNet:
                     yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def _stage(self) -> Path:
+        what = f"the net change from {self._first_seqno} to {self._last_seqno} can not be found"
+        with spark_work(what, self._engine.where):
+            return self._collapse()
+
+    def _collapse(self) -> Path:
         from pyspark.sql import functions as f
 
         engine = self._engine
@@ -144,8 +160,8 @@ class SparkNet:
             counters = f.length("key") == 0
             effect = ~f.col("before").eqNullSafe(f.col("after"))
             kept = net.where(~counters) if engine.verify else net.where(~counters & effect)
-            kept.write.mode("overwrite").parquet(f"file://{folder}/rows")
-            net.where(counters).coalesce(1).write.mode("overwrite").parquet(f"file://{folder}/sequences")
+            kept.write.mode("overwrite").parquet(f"{folder.as_uri()}/rows")
+            net.where(counters).coalesce(1).write.mode("overwrite").parquet(f"{folder.as_uri()}/sequences")
         finally:
             ends.unpersist()
         return folder

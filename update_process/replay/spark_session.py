@@ -20,6 +20,8 @@ from replicate.errors import PrerequisiteMissingError
 LOCAL: Final = "local[*]"
 SHUFFLE_PARTITIONS: Final = 8
 DRIVER_MEMORY: Final = "2g"
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, which has chosen master and memory itself."""
 
 
 def require_java() -> None:
@@ -50,16 +52,20 @@ def make_session(master: str | None = None, **settings: str) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("dualsite")
-    builder = builder.master(master or os.environ.get("MASTER", LOCAL))
+    is_submitted = SUBMITTED in os.environ
+    if master or not is_submitted:
+        builder = builder.master(master or os.environ.get("MASTER", LOCAL))
     chosen = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": DRIVER_MEMORY,
+        # Under spark-submit the driver runs already, and its memory is spark-submit's to say.
+        **({} if is_submitted else {"spark.driver.memory": DRIVER_MEMORY}),
         "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         **settings,
     }
     for key, value in chosen.items():

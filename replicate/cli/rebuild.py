@@ -1,0 +1,77 @@
+"""`replicate rebuild`: a new secondary at any transaction or time, from a base copy and an archive."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import click
+
+from replicate.cli.common import Verb, emit, open_instance
+from replicate.cli.replay import Bound, sessions_for, summary_lines
+from replicate.errors import UsageError
+
+
+class Moment(click.ParamType[float]):
+    """A time with its offset, as ISO 8601 writes it; seconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            made = datetime.datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no time such as 2030-01-31T12:00:00Z", param, ctx)
+        if made.tzinfo is None:
+            self.fail(f"{value!r} does not say where: append Z for UTC, or an offset such as +02:00", param, ctx)
+        return made.timestamp()
+
+
+@click.command(cls=Verb)
+@click.option("--from-file", "base", required=True, metavar="FILE", help="The base copy: a seed file of this network.")
+@click.option(
+    "--journal",
+    "journals",
+    multiple=True,
+    required=True,
+    metavar="URI",
+    help="An archive, or a directory of journal segments, that goes on behind it; several may be named.",
+)
+@click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help="Where to end [latest].")
+@click.option("--at", "until_s", type=Moment(), metavar="TIME", help="End with the last transaction until then.")
+@click.option("--engine", type=click.Choice(["local", "spark"]), default="local", help="Who collapses it [local].")
+@click.option("--master", metavar="URL", help="With --engine spark: the Spark master [local[*]].")
+@click.option("--restart", is_flag=True, help="Replace what this secondary holds.")
+def rebuild(
+    base: str,
+    journals: tuple[str, ...],
+    last_seqno: int,
+    until_s: float | None,
+    engine: str,
+    master: str | None,
+    restart: bool,
+) -> None:
+    """Fill this secondary from a base copy, and bring it to one transaction or time by replaying journals."""
+    from replicate.cli.progress import replaying
+    from replicate.cli.seed import bar
+    from update_process.replay.rebuild import rebuild as make
+
+    if last_seqno and until_s is not None:
+        raise UsageError("--to and --at together make no sense", do="Give one of them")
+    spark = sessions_for(engine, master)
+    with replaying() as told, bar() as copied:
+        done = make(
+            open_instance(),
+            Path(base).absolute(),
+            journals,
+            last_seqno=last_seqno or None,
+            until_s=until_s,
+            restart=restart,
+            spark=spark,
+            told=told,
+            copied=copied,
+        )
+    lines = [f"base copy at seqno {done.base.seqno}: {', '.join(done.base.regions)} ({done.base.pages} pages)"]
+    emit(done, [*lines, *summary_lines(done.replay)])

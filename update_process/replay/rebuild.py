@@ -1,0 +1,134 @@
+"""`replicate rebuild` as a function: a new secondary as it was at one transaction, from a base copy and journals.
+
+The base copy is a seed file of the network, whoever it was made for: the journals (an archive, usually) hold what came
+after it, so no primary has to have kept it.
+
+Guarantees: before anything is changed it is known that the base copy is of this network, that it is not younger than
+what was asked for, and that the journals say to hold everything between. Killed before the base copy is in its place
+the secondary is marked as being seeded, and the same command does it again; killed later it stands at the end of a
+piece, and `replicate replay` goes on.
+Refuses to know: the command line; how a replay works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicate.errors import NotFoundError
+from replicate.instance import Instance
+from replicate.journal.reader import LargeTransaction
+from replicate.journal.record import read_head, walk
+from replicate.seed_file import read_header
+from replicate.seed_format import SeedHeader
+from replicate.seed_install import Progress, Seeded, check_base, check_secondary, install_checked, seed_lock
+from replicate.seed_install import silent as silent_copy
+from update_process.replay.apply import Told
+from update_process.replay.blocks import CSN_COUNTER_BITS
+from update_process.replay.command import (
+    SparkSessions,
+    one_session,
+    replay_locked,
+    require_secondary,
+    stage_of,
+    stopped_daemons,
+    target_seqno,
+)
+from update_process.replay.journals import Journals, require_here
+from update_process.replay.run import Summary, silent
+
+MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """`base`: what the base copy was; `replay`: what came after it. `seqno`: where the secondary stands."""
+
+    seqno: int
+    base: Seeded
+    replay: Summary
+
+
+def rebuild(
+    instance: Instance,
+    base: Path,
+    names: Sequence[str | Path],
+    *,
+    last_seqno: int | None = None,
+    until_s: float | None = None,
+    restart: bool = False,
+    spark: SparkSessions | None = None,
+    told: Told = silent,
+    copied: Progress = silent_copy,
+) -> Rebuilt:
+    """Fill the secondary `instance` from the seed file `base` and bring it to transaction `last_seqno`, or to the last
+    one committed until `until_s` (seconds since 1970, UTC), or (both None) to the last durable one of the journals.
+
+    Raises NotFoundError (a number or time outside of what there is), GapError and JournalMissingError (the journals do
+    not go on where the base copy ends), what `install_file` raises but for its question whom the seed was made for, and
+    what `replay` raises.
+    """
+    require_secondary(instance)
+    require_here(names)
+    with seed_lock(instance):
+        check_secondary(instance, restart=restart)
+        with stopped_daemons(instance), stage_of(instance) as stage, one_session(spark) as get:
+            header = read_header(base)
+            check_base(instance, header, str(base))
+            journals = Journals(names, instance.content.network, stage=stage, spark=get)
+            target = _target(header, journals, last_seqno, until_s)
+            seeded = install_checked(instance, base, progress=copied)
+            instance.reload()
+            done = replay_locked(instance, names, stage, get, last_seqno=target, told=told)
+    return Rebuilt(done.seqno, seeded, done)
+
+
+def _target(header: SeedHeader, journals: Journals, last_seqno: int | None, until_s: float | None) -> int:
+    target = target_seqno(journals, last_seqno) if until_s is None else seqno_at(journals, header, until_s)
+    if target < header.seqno:
+        raise NotFoundError(
+            f"the base copy stands at transaction {header.seqno}, beyond {target}",
+            where=journals.where,
+            do="Take an older base copy" if last_seqno is not None else "Name journals that go on behind it",
+        )
+    journals.require(header.seqno + 1, target)
+    return target
+
+
+def seqno_at(journals: Journals, base: SeedHeader, until_s: float) -> int:
+    """The last transaction committed until then, by the time that it bears; not before `base`.
+
+    NotFoundError when that is before the base copy, or when the journals end before then: nobody could say what else
+    was committed until then. What reading journals raises.
+    """
+    bound = ((int(until_s * MICROSECONDS) + 1) << CSN_COUNTER_BITS) - 1
+    if base.csn > bound:
+        raise NotFoundError(
+            f"the base copy is of {_shown(base.csn)}, later than {_shown(bound)}", do="Take an older base copy"
+        )
+    seqno, csn = base.seqno, base.csn
+    while (one := journals.range_with(seqno + 1)) is not None and one.last_csn <= bound:
+        seqno, csn = one.last_seqno, one.last_csn
+    for found in journals.read(seqno + 1, journals.last_durable_seqno):
+        if isinstance(found, LargeTransaction):
+            heads = [read_head(found.commit_frame)]
+        else:
+            heads = [head for _, head in walk(found.data)]
+        for head in heads:
+            if head.csn > bound:
+                return head.seqno - 1
+            csn = max(csn, head.csn)
+    raise NotFoundError(
+        f"these journals end with a transaction of {_shown(csn)}: what else was committed until {_shown(bound)} is not "
+        "known",
+        where=journals.where,
+        do="Name a further --journal; or ask for --to latest",
+    )
+
+
+def _shown(csn: int) -> str:
+    seconds, micros = divmod(csn >> CSN_COUNTER_BITS, MICROSECONDS)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{micros:06d}Z"
