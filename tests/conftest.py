@@ -1,13 +1,18 @@
-"""What holds for the whole suite: a test that is skipped without leave fails.
+"""What holds for the whole suite: a test that is skipped without leave fails, and none depends on how the suite was
+started or on which tests ran before.
 
 Guarantees: a skip (or an expected failure) of a test or a module that no line of tests/skips.txt allows is reported
 as a failure, so it shows in pytest's closing line and in its exit code.
+SIGINT works also where the suite was started in the background, and a test leaves the umask as it found it (commands
+that run in our process set it).
 Refuses to know: what the tests test.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--differential-statements", default="20000", help="statements that the differential test runs")
     parser.addoption("--differential-seed", default="20", help="another number gives other statements")
     parser.addoption("--differential-program", default="", help="one program's seed, as printed: run and shrink it")
+
+
+def pytest_configure() -> None:
+    """A shell that starts us in the background has us ignore SIGINT, and with us every process that we start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Leaves the umask as it was before the test."""
+    before = os.umask(0o022)
+    os.umask(before)
+    try:
+        return (yield)
+    finally:
+        os.umask(before)
 
 
 def allowed_patterns(text: str) -> tuple[str, ...]:

@@ -352,6 +352,7 @@ def test_a_machine_is_installed_and_left_as_it_was(tmp_path: Path, frozen_checko
     container = Container(tmp_path / "steps")
     upper = tmp_path / "upper"
     upper.mkdir()
+    upper.chmod(0o755)  # it becomes /usr
     binds = (f"--bind-ro={wheels}:/wheels", f"--bind-ro={frozen_checkout}:/checkout")
     found = container.boot("install", *binds, f"--overlay=/usr:{upper}:/usr")
     assert found["installed"] == "0"
