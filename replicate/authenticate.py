@@ -77,10 +77,14 @@ class Authenticated:
 
     def judged(self, closed: Closed) -> Closed:
         """The end of the connection as TLS knows it: bytes that were changed on their way are refused by us, not just
-        lost."""
-        damage = self.stream.damage if isinstance(self.stream, TlsStream) else None
-        is_lost = closed.reason is CloseReason.CONNECTION_LOST
-        return Closed(CloseReason.WE_REFUSED, damage) if is_lost and damage is not None else closed
+        lost; a peer of whom only a part of a record has come was not just silent."""
+        damage: ReplicateError | None = None
+        if isinstance(self.stream, TlsStream):
+            if closed.reason is CloseReason.CONNECTION_LOST:
+                damage = self.stream.damage
+            elif closed.reason is CloseReason.PEER_DEAD:
+                damage = self.stream.unfinished()
+        return closed if damage is None else Closed(CloseReason.WE_REFUSED, damage)
 
 
 class Authenticator:

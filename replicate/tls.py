@@ -33,8 +33,12 @@ from replicate.tls_files import TlsFiles
 LAST_WORD_S: Final = 1.0
 """How long a peer that is refused may take to read why."""
 READ_BYTES: Final = 4096
+_DAMAGE_DO: Final = "Nothing is lost, it is sent again; if this repeats, look at the network between"
 HANDSHAKE_BYTE: Final = b"\x16"
 """The first byte of every TLS connection."""
+RECORD_PROGRESS_S: Final = 20.0 + 16
+"""So long may bytes arrive without a whole TLS record among them: what a link allows a message that is as long as the
+longest record, 16 KiB (wire/connection.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +167,65 @@ def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: 
             f"({error.where})",
             where=where,
             do=f"Make certificates: replicate certificate init, then replicate certificate issue {instance} (README, "
-            "'Two hosts')",
+            "'On two hosts')",
         ) from error
+
+
+class Records(trio.abc.Stream):
+    """The TCP connection below TLS. It breaks when bytes go on arriving, and a record does not come to its end.
+
+    A length that was changed on its way to another possible one makes TLS wait for bytes that nobody sends; the peer's
+    heartbeats go into that hole, and to the link that looks like silence.
+    """
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.is_stuck = False
+        self._began: float | None = None
+        self._last = 0.0
+
+    def begin(self) -> None:
+        """A record is awaited from now on, for as long as it takes to begin."""
+        self._began = None
+
+    def unfinished_s(self) -> float:
+        """For how long bytes have arrived that make no whole record; 0.0: none is begun, or its bytes have ceased."""
+        if self._began is None:
+            return 0.0
+        since_s = trio.current_time() - self._began
+        return since_s if self._last - self._began > since_s / 2 else 0.0
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """As trio's. TLS asks again only while the record is not whole."""
+        if self.unfinished_s() > RECORD_PROGRESS_S:
+            self.is_stuck = True
+            raise trio.BrokenResourceError("no TLS record comes to its end")
+        data = await self.stream.receive_some(max_bytes)
+        self._last = trio.current_time()
+        if self._began is None:
+            self._began = self._last
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """As trio's."""
+        await self.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As trio's."""
+        await self.stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """As trio's."""
+        await self.stream.aclose()
 
 
 class TlsStream(trio.abc.HalfCloseableStream):
     """A TLS connection whose sending direction can be ended, as that of plain TCP can."""
 
-    def __init__(self, transport: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream]) -> None:
+    def __init__(self, transport: trio.abc.HalfCloseableStream, records: Records, tls: trio.SSLStream[Records]) -> None:
         self.transport = transport
         self.tls = tls
+        self._records = records
         self.alert: NotAuthenticatedError | None = None
         """Why the peer refused our certificate: with TLS 1.3 a client learns that only after its handshake."""
         self.damage: ProtocolViolationError | None = None
@@ -188,19 +241,33 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """As trio's."""
+        self._records.begin()
         try:
             return await self.tls.receive_some(max_bytes)
         except trio.BrokenResourceError as error:
             cause = error.__cause__
-            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+            if self._records.is_stuck:
+                self.damage = self.unfinished()
+            elif isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
                 if "_ALERT_" in (cause.reason or ""):
                     self.alert = tls_refusal(cause.reason, None, str(cause))
                 else:
                     self.damage = ProtocolViolationError(
                         f"what has arrived is not what the peer has sent: {cause.reason or cause}",
-                        do="Nothing is lost, it is sent again; if this repeats, look at the network between",
+                        do=_DAMAGE_DO,
                     )
             raise
+
+    def unfinished(self) -> ProtocolViolationError | None:
+        """What is to be said of a record to whose end the bytes that go on arriving do not come; None: there is none."""
+        began_s = self._records.unfinished_s()
+        if not began_s:
+            return None
+        return ProtocolViolationError(
+            f"a TLS record that began {began_s:.1f} s ago has not come to its end, though bytes went on arriving: its "
+            "length was changed on its way, or the line stands still in its midst",
+            do=_DAMAGE_DO,
+        )
 
     async def send_eof(self) -> None:
         """End the sending direction. The peer knows by our last word, not by TLS, that nothing is missing."""
@@ -220,7 +287,7 @@ async def first_byte(stream: trio.SocketStream) -> bytes:
         return b""
 
 
-async def _send_alert(stream: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream]) -> None:
+async def _send_alert(stream: trio.SocketStream, tls: trio.SSLStream[Records]) -> None:
     """Tell the peer why: trio leaves TLS's own last word unsent when a handshake fails. A courtesy, no more."""
     outgoing = getattr(tls, "_outgoing", None)
     data = outgoing.read() if isinstance(outgoing, ssl.MemoryBIO) else b""
@@ -255,7 +322,8 @@ async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server:
                 do="There: a non-loopback address, or tls.loopback = true",
             )
     context = identity.server if is_server else identity.client
-    tls = trio.SSLStream(stream, context, server_side=is_server)
+    records = Records(stream)
+    tls = trio.SSLStream(records, context, server_side=is_server)
     try:
         await tls.do_handshake()
     except trio.BrokenResourceError as error:
@@ -266,4 +334,4 @@ async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server:
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             raise tls_refusal(cause.reason, None, cause.reason or str(cause)) from error
         raise refused(Reason.CUT, "the connection was lost in the middle of the TLS handshake") from error
-    return TlsStream(stream, tls)
+    return TlsStream(stream, records, tls)
