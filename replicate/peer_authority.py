@@ -87,6 +87,13 @@ def tls_refusal(said: str | None, verify_code: int | None, text: str) -> NotAuth
             do=f"Look at the peer's log. {_UNTRUSTED_DO}",
         )
     reason = _SAID.get(said or "", Reason.TLS_FAILED)
+    if reason is Reason.PLAINTEXT:
+        return refused(
+            reason,
+            f"the peer does not speak TLS: it is set to plain TCP, or is no Dualsite Replicate, such as a web server "
+            f"({text})",
+            do="Look at the address and port of the peer (replicate peer list), and at tls.loopback on both sides",
+        )
     return refused(reason, f"no TLS 1.3 with the peer: {text}", do="Look at the settings of both sides, and the log")
 
 

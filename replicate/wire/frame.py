@@ -20,6 +20,15 @@ from replicate.errors import InternalError, ProtocolViolationError
 
 _HEAD: Final = struct.Struct(">IIB")
 FRAME_HEAD_BYTES: Final = _HEAD.size
+_STRANGERS: Final = (
+    (b"HTTP/", "a web server (HTTP)"),
+    *((verb + b" ", "a web browser or the like (HTTP)") for verb in (b"GET", b"HEAD", b"POST", b"PUT", b"OPTIONS")),
+    (b"PRI * ", "a web browser or the like (HTTP/2)"),
+    (b"SSH-", "an SSH server or client"),
+    (b"\x15\x03", "something that speaks TLS (a web server with HTTPS, or this side alone lacks tls.loopback)"),
+    (b"\x16\x03", "something that speaks TLS (a web browser with HTTPS, or this side alone lacks tls.loopback)"),
+)
+"""How what is not ours begins, within the nine bytes of a head. An opening of ours begins with 0: its length is small."""
 _SEEDS: Final = tuple(crc32c(bytes((number,))) for number in range(256))
 
 
@@ -57,6 +66,7 @@ class FrameReader:
         self._buffer = bytearray()
         self._head: tuple[int, int, int] | None = None
         self._error: ProtocolViolationError | None = None
+        self._is_opening = True
         self.received_bytes = 0
         """All bytes ever fed in."""
 
@@ -85,6 +95,8 @@ class FrameReader:
             raise self._error
         buffer = self._buffer
         if self._head is None:
+            if self._is_opening and buffer and buffer[0]:
+                self._refuse_stranger()
             if len(buffer) < FRAME_HEAD_BYTES:
                 return None
             length, check, message_type = _HEAD.unpack_from(buffer)
@@ -104,12 +116,20 @@ class FrameReader:
             self._fail(f"the check of a message of type {message_type} with {length} bytes does not fit its content")
         del buffer[:length]
         self._head = None
+        self._is_opening = False
         return WireFrame(message_type, body)
 
-    def _fail(self, what: str) -> None:
+    def _refuse_stranger(self) -> None:
+        """The first bytes of all are no opening of ours: whose are they?"""
+        for begin, who in _STRANGERS:
+            if self._buffer.startswith(begin):
+                self._fail(
+                    f"this is not Dualsite Replicate, but {who}",
+                    do="Look at what has connected, or at the address and port of the peer (replicate peer list)",
+                )
+
+    def _fail(self, what: str, do: str = "The connection is closed; look for damage on the way, or versions") -> None:
         self._buffer.clear()
         self._head = None
-        self._error = ProtocolViolationError(
-            what, do="The connection is closed; look for damage on the way, or versions"
-        )
+        self._error = ProtocolViolationError(what, do=do)
         raise self._error

@@ -9,8 +9,11 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 
+from receiver_server import server
+from replicate.authenticate import Authenticated
 from replicate.instance import Instance
 from replicate.introduce import introduction
 from replicate.wire.codec import encode
@@ -76,3 +79,16 @@ async def still_serves(running: Servers, receiver: Daemon, pair: Pair, **setting
 
 def hello_of(instance: Instance) -> bytes:
     return b"".join(encode(Hello(*PROTOCOL, introduction(instance, 1.0))))
+
+
+def watch_links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The address of every peer whose bytes could reach a link of a Receiver Server, as they come."""
+    made: list[str] = []
+
+    class Watched(server.Connection):
+        def __init__(self, receiver: server.Receiver, peer: Authenticated, where: str, hello_by: float) -> None:
+            made.append(where)
+            super().__init__(receiver, peer, where, hello_by)
+
+    monkeypatch.setattr(server, "Connection", Watched)
+    return made

@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 import ssl
 import struct
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from receiver_server import server as module
 from replicate.errors import ConfigurationError, PermissionRefusedError
 from replicate.instance import Instance
 from replicate.introduce import introduction
-from replicate.opening import close_door, open_door
 from replicate.shared_key import default_path, read_key
 from replicate.wire.codec import encode
 from replicate.wire.connection import LinkSettings
@@ -34,38 +32,6 @@ from tests.harness.servers import point, prove_to, servers
 from tests.harness.waiting import wait_until_async
 
 pytestmark = pytest.mark.trio
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    door = open_door(made.primary)
-    yield made
-    close_door(door)
-
-
-@pytest.fixture
-def authority(tmp_path: Path, pair: Pair) -> Authority:
-    made = Authority(tmp_path)
-    made.install(pair.primary)
-    made.install(pair.secondary)
-    return made
-
-
-@pytest.fixture
-def links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The address of every peer whose bytes could reach a link."""
-    made: list[str] = []
-
-    class Watched(module.Connection):
-        def __init__(self, receiver: module.Receiver, peer: object, where: str, hello_by: float) -> None:
-            made.append(where)
-            super().__init__(receiver, peer, where, hello_by)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "Connection", Watched)
-    return made
 
 
 async def test_the_hello_must_bear_the_name_of_the_certificate(pair: Pair, authority: Authority) -> None:
@@ -144,6 +110,47 @@ async def test_one_side_speaks_tls_and_the_other_does_not(
         source = running.source(pair.primary, tls__loopback=is_source_tls)
         await wait_until_async(lambda: source.log.events("connection refused"))
         assert (await refused(receiver))[0] == ("TLS_NOT_EXPECTED" if is_source_tls else "PLAINTEXT")
+
+
+async def test_a_web_browser_at_a_plain_port_is_named(pair: Pair, links: list[str]) -> None:
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        async with connected(port_of(receiver)) as stream:
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await heard(stream)
+        assert await refused(receiver) == ["PROTOCOL"]
+        (event,) = receiver.log.events("connection refused")
+        assert "not Dualsite Replicate, but a web browser" in event["error"]
+        await still_serves(running, receiver, pair)
+        assert len(links) == 1
+
+
+@pytest.mark.parametrize(
+    ("is_tls", "reason", "text"),
+    [
+        (False, "PROTOCOL", "not Dualsite Replicate, but a web server"),
+        (True, "PLAINTEXT", "no Dualsite Replicate, such as a web server"),
+    ],
+)
+async def test_a_web_server_at_the_peers_address_is_named(
+    is_tls: bool, reason: str, text: str, pair: Pair, authority: Authority
+) -> None:
+    del authority
+
+    async def web_server(stream: trio.SocketStream) -> None:
+        await stream.receive_some(4096)
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await stream.aclose()
+
+    async with servers() as running, trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, web_server, 0, host="127.0.0.1"))
+        pair.primary.register_peer("west", "127.0.0.1", listener.socket.getsockname()[1], replace_address=True)
+        source = running.source(pair.primary, tls__loopback=is_tls)
+        await wait_until_async(lambda: source.log.events("connection refused"))
+        event = source.log.events("connection refused")[0]
+        assert event["reason"] == reason
+        assert text in event["error"]
+        nursery.cancel_scope.cancel()
 
 
 # What is refused at the start.

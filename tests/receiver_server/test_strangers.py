@@ -6,15 +6,12 @@ Fault 66 and I10 (trust): nothing of a peer that has not proven who it is reache
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import trio
 
-from receiver_server import server as module
-from replicate.opening import close_door, open_door
 from tests.harness.certificates import Authority, client_context, foreign_context
 from tests.harness.openings import TLS, connected, heard, hello_of, over_tls, port_of, refused, still_serves
 from tests.harness.pair import Pair
@@ -22,38 +19,6 @@ from tests.harness.servers import servers
 from tests.harness.waiting import wait_until_async
 
 pytestmark = pytest.mark.trio
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    door = open_door(made.primary)
-    yield made
-    close_door(door)
-
-
-@pytest.fixture
-def authority(tmp_path: Path, pair: Pair) -> Authority:
-    made = Authority(tmp_path)
-    made.install(pair.primary)
-    made.install(pair.secondary)
-    return made
-
-
-@pytest.fixture
-def links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The address of every peer whose bytes could reach a link."""
-    made: list[str] = []
-
-    class Watched(module.Connection):
-        def __init__(self, receiver: module.Receiver, peer: object, where: str, hello_by: float) -> None:
-            made.append(where)
-            super().__init__(receiver, peer, where, hello_by)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "Connection", Watched)
-    return made
 
 
 @dataclass
@@ -103,6 +68,12 @@ async def tls_1_2(port: int, authority: Authority, _pair: Pair) -> None:
 async def plaintext(port: int, _authority: Authority, pair: Pair) -> None:
     async with connected(port) as stream:
         await stream.send_all(hello_of(pair.primary))
+        await heard(stream)
+
+
+async def web_browser(port: int, _authority: Authority, _pair: Pair) -> None:
+    async with connected(port) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await heard(stream)
 
 
@@ -168,6 +139,7 @@ STRANGERS = {
     "no certificate": Stranger("CERTIFICATE_MISSING", no_certificate),
     "TLS 1.2": Stranger("TLS_VERSION", tls_1_2),
     "plaintext": Stranger("PLAINTEXT", plaintext),
+    "web browser": Stranger("PLAINTEXT", web_browser),
     "silent": Stranger("HELLO_TIMEOUT", silent),
     "stops half way": Stranger("HELLO_TIMEOUT", stops_half_way),
     "dribbles": Stranger("HELLO_TIMEOUT", dribbles),

@@ -17,6 +17,12 @@ def packed(message_type: int, body: bytes) -> bytes:
     return b"".join(pack_wire_frame(message_type, body))
 
 
+def take(reader: FrameReader, *pieces: bytes) -> None:
+    for piece in pieces:
+        reader.receive(piece)
+        drained(reader)
+
+
 def drained(reader: FrameReader) -> list[tuple[int, bytes]]:
     frames = []
     while (frame := reader.next_frame()) is not None:
@@ -55,6 +61,33 @@ def test_bulk_is_not_copied() -> None:
     reader = FrameReader(LIMITS)
     reader.receive(b"".join(pieces))
     assert drained(reader) == [(3, b"head" + bulk)]
+
+
+@pytest.mark.parametrize(
+    ("begin", "who"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "a web server"),
+        (b"GET / HTTP/1.1\r\n", "a web browser"),
+        (b"OPTIONS * HTTP/1.1\r\n", "a web browser"),
+        (b"PRI * HTTP/2.0\r\n", "HTTP/2"),
+        (b"SSH-2.0-OpenSSH\r\n", "SSH"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "TLS"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "TLS"),
+    ],
+)
+def test_what_is_not_ours_at_all_is_named_however_it_is_cut(begin: bytes, who: str) -> None:
+    for cut in range(len(begin)):
+        reader = FrameReader(LIMITS)
+        with pytest.raises(ProtocolViolationError, match=rf"not Dualsite Replicate.*{who}"):
+            take(reader, begin[:cut], begin[cut:])
+
+
+def test_a_stranger_s_words_behind_a_frame_are_no_stranger() -> None:
+    reader = FrameReader(LIMITS)
+    reader.receive(packed(1, b"alpha") + b"HTTP/1.1 400 Bad Request")
+    assert reader.next_frame() == (1, b"alpha")
+    with pytest.raises(ProtocolViolationError, match="type 32 is unknown"):
+        reader.next_frame()
 
 
 def test_every_flipped_bit_is_refused_or_incomplete() -> None:
