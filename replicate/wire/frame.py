@@ -28,7 +28,7 @@ _STRANGERS: Final = (
     (b"\x15\x03", "something that speaks TLS (a web server with HTTPS, or this side alone lacks tls.loopback)"),
     (b"\x16\x03", "something that speaks TLS (a web browser with HTTPS, or this side alone lacks tls.loopback)"),
 )
-"""How what is not ours begins, within the nine bytes of a head. An opening of ours begins with 0: its length is small."""
+"""How what is not ours begins, within the nine bytes of a head. An opening of ours begins with 0: it is short."""
 _SEEDS: Final = tuple(crc32c(bytes((number,))) for number in range(256))
 
 
