@@ -67,6 +67,11 @@ class Bench:
         os.environ["REPLICATE_SHM_DIR"] = self._memory.name  # for the writer in this process, and for the daemons
         self._network = ""
 
+    @property
+    def shared_memory(self) -> Path:
+        """Where the pools are."""
+        return Path(self._memory.name)
+
     def run(self, *arguments: str | Path) -> str:
         """Run `replicate` with these arguments; its output. InternalError with its words when it fails."""
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The peer PostgreSQL: two clusters of our own on loopback, logical replication between them, catching up measured.
+"""The peer PostgreSQL: two clusters of our own on loopback, logical replication between them; catching up and latency.
 
 Needs Debian's package postgresql-15 (or what `--postgresql-bin` names) and, run by root, the user `postgres`, since the
 server refuses to run as root. Settings are those in SETTINGS, the rest are PostgreSQL's defaults.
@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,11 +61,11 @@ class Cluster:
             raise RuntimeError(f"{program}: {text}")
         return text
 
-    def sql(self, text: str) -> str:
-        """Run statements, each on its own; what they answer."""
+    def sql(self, *texts: str) -> str:
+        """Run statements, each on its own, in one session; what they answer."""
         return self._run(
             "psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", str(self.port),
-            "-U", "postgres", "-c", text,
+            "-U", "postgres", *(word for text in texts for word in ("-c", text)),
         ).strip()  # fmt: skip
 
     def stop(self) -> None:
@@ -131,3 +132,35 @@ def catch_up(kind: str, count: int, value_bytes: int) -> dict[str, Any]:
         if kind != "update" and subscriber.sql("SELECT count(*) FROM item") != str(count):
             raise RuntimeError("PostgreSQL's subscriber says that it is level, and is not")
     return {"from_start": count / seconds}
+
+
+def latency(commits: int, pause_s: float) -> list[float]:
+    """Milliseconds from COMMIT's return on the publisher (which waits for its disk) to the row's being visible to a
+    reader on the subscriber, which looks ten thousand times a second. Both run in their server, and read one clock."""
+    with clusters() as (publisher, subscriber):
+        for cluster in (publisher, subscriber):
+            cluster.sql("CREATE TABLE item (id integer PRIMARY KEY, value text NOT NULL)")
+        publisher.sql("CREATE PUBLICATION everything FOR TABLE item")
+        subscriber.sql(
+            f"CREATE SUBSCRIPTION them CONNECTION 'host=127.0.0.1 port={publisher.port} user=postgres dbname=postgres' "
+            "PUBLICATION everything"
+        )
+        publisher.sql(
+            "CREATE PROCEDURE commits(n integer, pause float, INOUT told text) LANGUAGE plpgsql AS $$ BEGIN "
+            "told := ''; FOR i IN 1..n LOOP INSERT INTO item VALUES (i, rpad(i::text, 100, 'v')); COMMIT; "
+            "told := told || extract(epoch FROM clock_timestamp()) || ' '; "
+            "PERFORM pg_sleep(pause * (0.5 + random())); END LOOP; END $$"
+        )
+        subscriber.sql(
+            "CREATE PROCEDURE reader(n integer, INOUT told text) LANGUAGE plpgsql AS $$ DECLARE seen integer := 0; "
+            "last integer; BEGIN told := ''; WHILE seen < n LOOP COMMIT; "
+            "SELECT coalesce(max(id), 0) INTO last FROM item; WHILE seen < last LOOP seen := seen + 1; "
+            "told := told || extract(epoch FROM clock_timestamp()) || ' '; END LOOP; "
+            "PERFORM pg_sleep(0.0001); END LOOP; END $$"
+        )
+        time.sleep(1.0)  # the subscription's table is synchronized, and the stream runs
+        with ThreadPoolExecutor(1) as beside:
+            reader = beside.submit(subscriber.sql, f"CALL reader({commits}, '')")
+            returned = publisher.sql("SET synchronous_commit = on", f"CALL commits({commits}, {pause_s}, '')").split()
+            seen = reader.result(300).split()
+        return [(float(later) - float(at)) * 1e3 for at, later in zip(returned, seen, strict=True)]

@@ -1,0 +1,254 @@
+"""Every benchmark, beside its peers, in one go; prints README's table in the end.
+
+Run: python -m tests.benchmarks.all [--quick] [--minutes N] [--only NAME …] [--install] [--json FILE]
+
+`--quick` takes smaller backlogs and is meant to end within twelve minutes on an idle machine of two cores; without it
+everything has its full size. Each benchmark takes its turns with its peers five times by itself, and prints a JSON line
+with the medians; here they run one after the other, the most important first. What would begin after `--minutes` is not
+begun, and said in the end; so is a peer that is not installed (`--install` fetches PostgreSQL and GT.M from Debian, as
+root) and a benchmark that fails. The exit code is 1 then.
+
+Guarantees: a figure in the table is one of this run. Refuses to know: how anything is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.benchmarks import peer_gtm, peer_postgresql
+from tests.benchmarks.street_bench import ROOT
+
+PACKAGES: Final = {"postgresql": "postgresql-15", "gtm": peer_gtm.PACKAGE}
+ROUNDS: Final = "5"
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of one benchmark. `peers`: those that it can measure beside ours."""
+
+    name: str
+    module: str
+    words: tuple[str, ...]
+    quick: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+
+def _catch_up(kind: str, *peers: str) -> Step:
+    words = ("--kind", kind, "--rounds", ROUNDS)
+    return Step(f"catch-up {kind}", "bench_catch_up", words, ("--transactions", "200000"), peers)
+
+
+def _commit(case: str, policy: str) -> Step:
+    words = ("--case", case, "--policy", policy, "--rounds", ROUNDS)
+    return Step(f"commit {case} {policy}", "bench_commit", words)
+
+
+STEPS: Final = (
+    _catch_up("insert", "postgresql", "gtm"),
+    Step("latency", "bench_latency", ("--rounds", ROUNDS), ("--commits", "100"), ("postgresql", "gtm")),
+    _commit("row", "interval"),
+    _commit("row", "durable"),
+    _catch_up("update", "gtm", "postgresql"),
+    _commit("insert", "interval"),
+    _commit("update", "interval"),
+    _catch_up("one", "postgresql"),
+    _catch_up("ten", "gtm"),
+    Step("steady", "bench_steady", (), ("--seconds", "20")),
+    Step("journal", "bench_scaling", ("--part", "journal", "--rounds", ROUNDS), ("--transactions", "2000000")),
+    Step("wire", "bench_wire", ("--rounds", ROUNDS), ("--transactions", "200000")),
+    _commit("row", "off"),
+    _catch_up("mixed"),
+    Step("secondary down", "bench_steady", ("--down", "1000000", "--seconds", "20"), ("--down", "200000")),
+    Step("width", "bench_scaling", ("--part", "width"), ("--backlog", "30000")),
+    Step("tables", "bench_scaling", ("--part", "tables"), ("--backlog", "30000")),
+    Step("secondaries", "bench_scaling", ("--part", "secondaries"), ("--backlog", "100000")),
+)
+
+
+def installed() -> dict[str, bool]:
+    """Which peers are there."""
+    try:
+        peer_gtm.distribution()
+    except FileNotFoundError:
+        gtm = False
+    else:
+        gtm = True
+    return {"postgresql": (peer_postgresql.BIN / "initdb").exists(), "gtm": gtm}
+
+
+def install() -> None:
+    """Fetch the peers that are missing."""
+    missing = [PACKAGES[peer] for peer, there in installed().items() if not there]
+    if missing:
+        command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+        subprocess.run(command, check=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, stdout=sys.stderr)
+
+
+def run(step: Step, *, quick: bool, peers: list[str], timeout_s: float) -> tuple[list[Line], str]:
+    """The lines that a benchmark prints, and why it failed ("": it has not)."""
+    words = [*step.words, *(step.quick if quick else ())]
+    beside = [peer for peer in step.peers if peer in peers]
+    if quick and step.name == "catch-up update":
+        beside = beside[:1]  # the other one writes a random order slowly
+    if beside:
+        words += ["--peers", *beside]
+    command = [sys.executable, "-m", f"tests.benchmarks.{step.module}", *words]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        why = f"exit code {process.returncode}" if process.returncode else ""
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it stops its daemons, and its peers
+        output, _ = process.communicate()
+        why = f"not done within {timeout_s:.0f} s"
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")], why
+
+
+# The table. Ratios stand first; each row names what it comes from.
+
+
+def _ours(line: Line) -> Any:
+    return next(iter(line["figure"].values()))
+
+
+def _row_catch_up(line: Line) -> tuple[str, str, str]:
+    ours = _ours(line)
+    ratios = [
+        f"{line[f'ratio_to_{peer}']:.2f} × {name} ({line[peer][what]:,})"
+        for peer, name, what in (("gtm", "GT.M", "from_first"), ("postgresql", "PostgreSQL", "from_start"))
+        if peer in line
+    ]
+    rate = ours["from_first"] or ours["from_start"]
+    cpu = " + ".join(str(ours["cpu_us"][daemon]) for daemon in ("source", "receiver", "update"))
+    return f"catch-up, {line['kind']}", ", ".join(ratios) or "–", f"{rate:,} {line['unit']}; CPU µs {cpu}"
+
+
+def _row_latency(line: Line) -> tuple[str, str, str]:
+    ours = _ours(line)["visible"]
+    ratios = [
+        f"{ours['median'] / theirs['median']:.2f} × {name} ({theirs['median']} ms, p99 {theirs['p99']})"
+        for peer, name in (("gtm", "GT.M"), ("postgresql", "PostgreSQL"))
+        if (theirs := line["peers"].get(peer))
+    ]
+    flush = line["fdatasync"]["median"]
+    return "latency", ", ".join(ratios) or "–", f"{ours['median']} ms, p99 {ours['p99']}; a flush {flush} ms"
+
+
+def _row_commit(line: Line) -> tuple[str, str, str]:
+    names = list(line["figure"])
+    ratio = line["ratio"][names[-2]]
+    what = f"commit, {line['case']}, {line['policy']}, {line['writers']} writer{'s' if line['writers'] > 1 else ''}"
+    return what, f"{ratio:.2f} × plain SQLite, {line['against']}", f"{line['figure'][names[0]]:,} rows/s"
+
+
+def _row_steady(line: Line) -> tuple[str, str, str]:
+    found, down = line["figure"], line["settings"]["down"]
+    cpu = " + ".join(str(found["cpu_us"][daemon]) for daemon in ("source", "receiver", "update"))
+    memory = max(found["memory_mib"].values())
+    text = f"{found['committed_per_s']:,} commits/s; CPU µs {cpu}; most memory {memory} MiB"
+    return (
+        f"secondary down for {down:,} transactions" if down else "steady state",
+        f"backlog {found['backlog_first_third']:,} → {found['backlog_last_third']:,}, "
+        f"gone {found['level_after_s']} s after",
+        text,
+    )
+
+
+def _row_scaling(line: Line) -> tuple[str, str, str]:
+    figure = line["figure"]
+    if line["part"] == "journal":
+        short, long = figure.values()
+        size = list(figure)[1]
+        text = ", ".join(f"{what} {long[what]} s" for what in ("recover", "start", "resync", "status"))
+        ratio = f"status {long['status'] / short['status']:.2f} × a journal of 1,000"
+        return f"journal of {int(size):,} transactions", ratio, text
+    what = "rows_per_s_each" if line["part"] == "secondaries" else "rows_per_s"
+    text = "; ".join(f"{size}: {one[what]:,}" for size, one in figure.items())
+    return f"by {line['part']}", "–", f"{text} rows/s"
+
+
+def _row_wire(line: Line) -> tuple[str, str, str]:
+    figure = line["figure"]
+    ratios = ", ".join(f"{ratio:.3f} ({name})" for name, ratio in figure["ratio"].items())
+    text = "; ".join(f"{name}: {figure[name]['transactions_per_s']:,.0f} transactions/s" for name in figure["ratio"])
+    return "wire, nobody applying", f"{ratios} × bare bytes ({figure['bare_mb_per_s']:,} MB/s)", text
+
+
+ROWS: Final[dict[str, Callable[[Line], tuple[str, str, str]]]] = {
+    "catch_up": _row_catch_up,
+    "latency": _row_latency,
+    "commit": _row_commit,
+    "steady": _row_steady,
+    "scaling": _row_scaling,
+    "wire": _row_wire,
+}
+
+
+def table(lines: list[Line]) -> str:
+    """README's table."""
+    rows = ["| what | ratio | figure | benchmark |", "|---|---|---|---|"]
+    for line in lines:
+        what, ratio, figure = ROWS[line["benchmark"]](line)
+        rows.append(f"| {what} | {ratio} | {figure} | `bench_{line['benchmark']}` |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Run everything and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller backlogs")
+    parser.add_argument("--minutes", type=float, help="begin nothing after that [11 with --quick, else 180]")
+    parser.add_argument("--only", nargs="*", choices=[step.name for step in STEPS], help="these only")
+    parser.add_argument("--install", action="store_true", help="install the peers that are missing, with apt-get")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON lines there, too")
+    arguments = parser.parse_args()
+    if arguments.install:
+        install()
+    there = installed()
+    peers = [peer for peer, is_there in there.items() if is_there]
+    failed = [f"peer {peer}: not installed ({PACKAGES[peer]})" for peer in there if peer not in peers]
+    begun = time.monotonic()
+    until = begun + 60 * (arguments.minutes or (11 if arguments.quick else 180))
+    lines: list[Line] = []
+    for step in STEPS:
+        if arguments.only and step.name not in arguments.only:
+            continue
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            failed.append(f"{step.name}: not begun, the time was over")
+            continue
+        print(f"{time.monotonic() - begun:6.0f} s  {step.name}", file=sys.stderr, flush=True)
+        found, why = run(step, quick=arguments.quick, peers=peers, timeout_s=left_s + 60)
+        lines += found
+        failed += [f"{step.name}: {why}"] if why else []
+        for line in found:
+            print(json.dumps(line), flush=True)
+            if arguments.json is not None:
+                with arguments.json.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+    print()
+    print(table(lines))
+    if lines:
+        facts = lines[0]
+        print(
+            f"\n{facts['processor']}, {facts['cores']} cores, Linux {facts['system']}, SQLite {facts['sqlite']}, "
+            f"load before {facts['load_before']}; {'--quick, ' if arguments.quick else ''}medians of {ROUNDS} rounds."
+        )
+    for one in failed:
+        print(f"missing: {one}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

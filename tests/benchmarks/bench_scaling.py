@@ -1,0 +1,273 @@
+"""Scaling: what costs more when the journal is long, rows are wide, tables or secondaries are many.
+
+Run: python -m tests.benchmarks.bench_scaling [--part PART] [--transactions N] [--backlog N] [--rounds N]
+
+Parts: journal (start, resynchronization and status beside a journal of 1,000 transactions and one of N, 20 million if
+nothing else is said: frames of comments, which our own commit door appends, many at a time); width (values of 10 bytes
+to 1 MiB); tables (1 to 1000, the same backlog spread over them); secondaries (1 to 4, all catching up at once).
+
+Prints one JSON line for each part. Seconds of `journal` are those of the whole command as an operator waits for it:
+`recover` is the first start after the machine's (nothing in shared memory), `start` that of a Source Server beside a
+secondary that is level, `resync` until it streams, `status` one look; `command` is one that does nothing, which each of
+them includes. Elsewhere rows and MB of values a second from the first one applied. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+import replicate
+from replicate.bench.catch_up import catch_up, write
+from replicate.bench.street import Bench, attach, machine, make_database, wait_for
+from replicate.errors import InternalError
+from replicate.instance import Instance
+from replicate.journal.record import FrameBatch, pack_elements, pack_frame, read_head
+from replicate.opening import close_door, open_door
+from replicate.pool import control as word
+from replicate.pool.receive_pool import ReceivePool
+from replicate.transaction import Kind, Op
+from tests.benchmarks.street_bench import ROOT, commit_of
+
+PARTS: Final = ("journal", "width", "tables", "secondaries")
+SHORT: Final = 1_000
+AT_ONCE: Final = 20_000
+"""Frames appended together when a journal is lengthened."""
+WIDTHS: Final = (10, 100, 1_000, 10_000, 100_000, 1 << 20)
+WIDTH_BYTES_MAX: Final = 64 << 20
+"""Of one backlog of wide rows."""
+TABLES: Final = (1, 10, 100, 1000)
+SECONDARIES: Final = (1, 2, 4)
+
+
+def lengthen(instance: Path, count: int) -> int:
+    """Append `count` transactions to a primary's journal that change no row; its last seqno."""
+    door = open_door(Instance.open(instance))
+    payload, elements = pack_elements(int(Op.COMMENT), 0, 0, ["bench"])
+    try:
+        words = door.words
+        while count:
+            number = min(count, AT_ONCE)
+            with door.locked():
+                first = words[word.LAST_SEQNO] + 1
+                chain, origin, csn = words[word.OWN_CHAIN], words[word.OWN_ORIGIN], words[word.LAST_CSN]
+                origin_seqno, mark = words[word.OWN_ORIGIN_SEQNO], words[word.LAST_DURABLE_SEQNO]
+                frames = []
+                for place in range(number):
+                    frame, chain = pack_frame(
+                        Kind.TRANSACTION, first + place, mark, chain, origin, origin_seqno + place + 1,
+                        csn + place + 1, payload, elements,
+                    )  # fmt: skip
+                    frames.append(frame)
+                data, last = b"".join(frames), first + number - 1
+                door.append(data, first, 0)
+                door.finish_batch(FrameBatch(first, last, number, data), read_head(frames[-1]))
+            count -= number
+        door.sync_to_end()
+        return int(words[word.LAST_SEQNO])
+    finally:
+        close_door(door)
+
+
+def seconds_of(call: Any, *words: Any) -> float:
+    """How long a call takes."""
+    begun = time.perf_counter()
+    call(*words)
+    return time.perf_counter() - begun
+
+
+def journal(directory: Path, count: int, rounds: int) -> dict[str, Any]:
+    """Start, resynchronization and status, with so many transactions in the journal."""
+    database = directory / "app.db"
+    make_database(database, 10, 100)
+    bench = Bench(directory)
+    found: dict[str, list[float]] = {"command": [], "recover": [], "start": [], "resync": [], "status": []}
+    try:
+        bench.make_primary(database)
+        kept = bench.add_secondary("keeps")  # it never comes again, and keeps the journal from being pruned
+        last = lengthen(bench.primary, count)
+        level = bench.add_secondary("level")
+        for number in range(rounds):
+            for file in bench.shared_memory.iterdir():
+                file.unlink()  # as a start of the machine does
+            found["command"].append(seconds_of(bench.run, "-i", bench.primary, "config", "show"))
+            found["recover"].append(seconds_of(open_once, bench.primary, number))
+            bench.start_receiver(level)
+            bench.run("-i", level, "update", "start")
+            begun = time.perf_counter()
+            found["start"].append(seconds_of(bench.run, "-i", bench.primary, "source", "start", "--peer", "level"))
+            pool = attach(level)
+            until_applied(pool, last + number + 1)
+            pool.close()
+            found["resync"].append(time.perf_counter() - begun)
+            found["status"].append(seconds_of(status, bench))
+            bench.run("-i", bench.primary, "source", "stop", "--peer", "level")
+            bench.run("-i", level, "receiver", "stop")
+            bench.run("-i", level, "update", "stop")
+        size = sum(file.stat().st_size for file in (bench.primary / "journal").iterdir())
+    except BaseException:
+        print(bench.complaints(), file=sys.stderr)
+        raise
+    finally:
+        bench.close()
+    assert kept.exists()
+    return {"journal_mb": size // 1_000_000} | {
+        what: round(statistics.median(taken), 3) for what, taken in found.items()
+    }
+
+
+def open_once(primary: Path, number: int) -> None:
+    """Recovery, and one commit behind it, in this process (which has imported everything)."""
+    connection = replicate.connect(primary)
+    connection.execute("INSERT INTO item VALUES (?, 'x')", (1_000_000 + number,))
+    connection.commit()
+    connection.close()
+
+
+def until_applied(pool: ReceivePool, seqno: int) -> None:
+    """The Update Process has applied it."""
+    wait_for(lambda: pool.applied_seqno >= seqno, f"transaction {seqno} is applied", timeout_s=120)
+
+
+def status(bench: Bench) -> None:
+    """One look; findings (the peer that never comes) are no failure."""
+    try:
+        bench.run("-i", bench.primary, "status")
+    except InternalError as error:
+        if "PEER_NOT_CONNECTED" not in str(error) and "DAEMON_STOPPED" not in str(error):
+            raise
+
+
+def one_street(directory: Path, database: Path, secondaries: int = 1) -> tuple[Bench, list[Path]]:
+    """A primary over `database`, and secondaries that are down."""
+    bench = Bench(directory, settings='[journal]\ndurability = "off"\n')
+    try:
+        bench.make_primary(database)
+        return bench, [bench.add_secondary(f"s{number}") for number in range(secondaries)]
+    except BaseException:
+        bench.close()
+        raise
+
+
+def width(directory: Path, size: int, backlog: int) -> dict[str, Any]:
+    """Values of `size` bytes."""
+    count = max(20, min(backlog, WIDTH_BYTES_MAX // size))
+    database = directory / "app.db"
+    make_database(database, 0, 0)
+    bench, (secondary,) = one_street(directory, database)
+    try:
+        connection = replicate.connect(bench.primary)
+        for number in range(count):
+            connection.execute("INSERT INTO item VALUES (?, ?)", (number, "v" * size))
+            connection.commit()
+        last = connection.last_seqno
+        connection.close()
+        return told(catch_up(bench, secondary, last or 0, count), count, size)
+    finally:
+        bench.close()
+
+
+def tables(directory: Path, many: int, backlog: int) -> dict[str, Any]:
+    """The backlog spread over so many tables, one after the other."""
+    database = directory / "app.db"
+    plain = apsw.Connection(str(database))
+    with plain:
+        for number in range(many):
+            plain.execute(f"CREATE TABLE t{number} (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
+    plain.close()
+    bench, (secondary,) = one_street(directory, database)
+    try:
+        connection = replicate.connect(bench.primary)
+        for number in range(backlog):
+            connection.execute(f"INSERT INTO t{number % many} VALUES (?, ?)", (number, "v" * 100))
+            connection.commit()
+        last = connection.last_seqno
+        connection.close()
+        return told(catch_up(bench, secondary, last or 0, backlog), backlog, 100)
+    finally:
+        bench.close()
+
+
+def secondaries(directory: Path, many: int, backlog: int) -> dict[str, Any]:
+    """So many secondaries, from the start of the first Source Server until the last one is level and durable."""
+    database = directory / "app.db"
+    make_database(database, 0, 0)
+    bench, places = one_street(directory, database, many)
+    try:
+        last, count = write(bench.primary, "insert", backlog)
+        pools = []
+        for place in places:
+            bench.start_receiver(place)
+            bench.run("-i", place, "update", "start")
+            pools.append(attach(place))
+        begun = time.perf_counter()
+        for place in places:
+            bench.run("-i", bench.primary, "source", "start", "--peer", place.name)
+        ended = wait_for(lambda: all(pool.durable_seqno >= last for pool in pools), "all are level")
+        for pool in pools:
+            pool.close()
+        return {"rows_per_s_each": int(count / (ended - begun)), "rows_per_s_all": int(many * count / (ended - begun))}
+    finally:
+        bench.close()
+
+
+def told(found: dict[str, Any], count: int, size: int) -> dict[str, Any]:
+    """Rows and MB a second, and what they cost."""
+    rate = found["from_first"] or found["from_start"]
+    return {
+        "rows": count,
+        "rows_per_s": int(rate),
+        "mb_per_s": round(rate * size / 1e6, 1),
+        "cpu_us_update": round(found["cpu_us"]["update"], 2),
+        "memory_mib": round(max(found["memory_mib"].values()), 1),
+    }
+
+
+def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One part."""
+    facts = machine()
+    figure: dict[str, Any] = {}
+    calls: dict[str, tuple[Any, tuple[int, ...], int]] = {
+        "journal": (journal, (SHORT, arguments.transactions), arguments.rounds),
+        "width": (width, WIDTHS, arguments.backlog),
+        "tables": (tables, TABLES, arguments.backlog),
+        "secondaries": (secondaries, SECONDARIES, arguments.backlog),
+    }
+    call, sizes, last = calls[part]
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="bench-scaling-", dir=arguments.directory) as name:
+            figure[str(size)] = call(Path(name), size, last)
+    return {
+        "benchmark": "scaling",
+        "part": part,
+        "unit": "s" if part == "journal" else "see the names",
+        "figure": figure,
+        "settings": {"backlog": arguments.backlog, "rounds": arguments.rounds},
+        "commit": commit_of(ROOT),
+        **facts,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("--transactions", type=int, default=20_000_000, help="of the long journal")
+    parser.add_argument("--backlog", type=int, default=100_000, help="rows, elsewhere")
+    parser.add_argument("--rounds", type=int, default=5, help="of journal")
+    parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
+    arguments = parser.parse_args()
+    for part in PARTS if arguments.part == "all" else (arguments.part,):
+        print(json.dumps(measure(part, arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
