@@ -103,21 +103,6 @@ apt_install() {
     rm -f "$install_log"
 }
 
-# Root may install what is missing; anybody else is told the one command.
-install_python() {
-    if ! command -v apt-get >/dev/null 2>&1 || [ -n "${PYTHON:-}" ]; then
-        fail 69 "Python $PYTHON_NEEDED or newer with the modules venv and ensurepip is needed${PYTHON:+ (PYTHON=$PYTHON)}"
-    fi
-    if [ "$(id -u)" != 0 ]; then
-        say "deploy/${0##*/}: Python $PYTHON_NEEDED or newer with its module venv is needed. As root, run"
-        say "    apt-get update && apt-get install --yes python3-venv"
-        say "and then start this again."
-        exit 69
-    fi
-    apt_install python3-venv
-    find_python || fail 69 "Python $PYTHON_NEEDED or newer is needed; this machine offers $(python3 --version 2>&1)"
-}
-
 # The same rule as Spark's own: JAVA_HOME, if it is set, else the search path.
 find_java() {
     if [ -n "${JAVA_HOME:-}" ]; then
@@ -127,16 +112,35 @@ find_java() {
     fi
 }
 
-# Only the tests need it, for archive and replay by Spark.
-install_java() {
-    if [ "$(id -u)" != 0 ] || [ -n "${JAVA_HOME:-}" ] || ! command -v apt-get >/dev/null 2>&1; then
-        say "deploy/${0##*/}: the tests of Spark need Java 17 or newer${JAVA_HOME:+ (JAVA_HOME=$JAVA_HOME has none)}. As root, run"
-        say "    apt-get update && apt-get install --yes openjdk-17-jre-headless"
-        say "and then start this again."
+# install_missing PYTHON JAVA: what is not "" is missing. Root gets it installed; anybody else is told of all of it at
+# once, and the one command. Only the tests need Java, for archive and replay by Spark.
+install_missing() {
+    missing="" packages="" can_install=yes
+    if [ -n "$1" ]; then
+        missing="Python $PYTHON_NEEDED or newer with the modules venv and ensurepip${PYTHON:+ (PYTHON=$PYTHON)}"
+        packages=python3-venv
+        [ -z "${PYTHON:-}" ] || can_install="" packages=""
+    fi
+    if [ -n "$2" ]; then
+        missing="${missing:+$missing; }Java 17 or newer for the tests of Spark${JAVA_HOME:+ (JAVA_HOME=$JAVA_HOME has none)}"
+        packages="${packages:+$packages }openjdk-17-jre-headless"
+        [ -z "${JAVA_HOME:-}" ] || can_install=""
+    fi
+    if [ -z "$can_install" ] || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        say "deploy/${0##*/}: missing on this machine: $missing."
+        if [ -n "$packages" ]; then
+            say "As root, on Debian, run"
+            say "    apt-get update && apt-get install --yes $packages"
+            say "and then start this again."
+        fi
         exit 69
     fi
-    apt_install openjdk-17-jre-headless
-    find_java || fail 69 "Java 17 or newer is needed, and is not found after its installation"
+    for package in $packages; do
+        apt_install "$package"
+    done
+    [ -z "$1" ] || find_python ||
+        fail 69 "Python $PYTHON_NEEDED or newer is needed; this machine offers $(python3 --version 2>&1)"
+    [ -z "$2" ] || find_java || fail 69 "Java 17 or newer is needed, and is not found after its installation"
 }
 
 # Makes the directory ours if it is new or empty; refuses one that holds something else.
@@ -196,7 +200,7 @@ make_environment() {
     else
         : >"$environment/$MARKER" || fail 77 "can not write into $environment"
     fi
-    [ -n "$python" ] || find_python || install_python
+    [ -n "$python" ] || find_python || install_missing python ""
     say "Making the environment $environment ..."
     printf '*\n' >"$environment/.gitignore"
     run_step "$environment/set-up.log" "$python" -m venv "$environment" || show_failure "making the environment failed"
@@ -218,8 +222,10 @@ set_up_environment() {
     [ -w "$checkout" ] || install_mode=copy
 
     # Before a directory is made: a machine that lacks Python is left as it was.
-    [ -x "$environment/bin/python" ] || find_python || install_python
-    [ "$extra" != test ] || find_java || install_java
+    lacks_python="" lacks_java=""
+    [ -x "$environment/bin/python" ] || find_python || lacks_python=yes
+    [ "$extra" != test ] || find_java || lacks_java=yes
+    [ -z "$lacks_python$lacks_java" ] || install_missing "$lacks_python" "$lacks_java"
     claim_directory
     lock_environment -s
     if is_complete "$extra"; then

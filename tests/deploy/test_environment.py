@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -68,15 +69,18 @@ class Machine:
         )
         self.python.chmod(0o755)
 
-    def start(self, extra: str = "run", environment: Path | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, extra: str = "run", environment: Path | None = None, *, python: str | None = ""
+    ) -> subprocess.Popen[str]:
+        """`python`: the setting PYTHON; the pretended one if "", none at all if None."""
         command = ["sh", str(self.checkout / "deploy" / "probe"), str(environment or self.environment), extra]
-        settings = {**os.environ, "PYTHON": str(self.python)}
+        settings = {**os.environ, "PYTHON": "" if python is None else python or str(self.python)}
         return subprocess.Popen(
             command, env=settings, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def run(self, extra: str = "run", environment: Path | None = None) -> tuple[int, str]:
-        process = self.start(extra, environment)
+    def run(self, extra: str = "run", environment: Path | None = None, *, python: str | None = "") -> tuple[int, str]:
+        process = self.start(extra, environment, python=python)
         printed, errors = process.communicate(timeout=30)
         return process.returncode, printed + errors
 
@@ -139,6 +143,32 @@ def test_the_tests_need_java_and_say_how_to_get_it(
     (tmp_path / "no java" / "bin" / "java").write_text("")
     (tmp_path / "no java" / "bin" / "java").chmod(0o755)
     assert machine.run("test")[0] == 0
+
+
+def test_all_that_is_missing_is_named_at_once_with_one_command(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine with nothing but what the script itself calls, and a Python without venv."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("sh", "dirname", "cat"):
+        (bare / name).symlink_to(shutil.which(name) or name)
+    (bare / "id").write_text("#!/bin/sh\necho 1000\n")
+    (bare / "id").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", "")
+    script = machine.checkout / "deploy" / "environment.sh"
+    # The script looks at /usr/bin/python3 by its full name; this machine may have one.
+    script.write_text(script.read_text().replace("/usr/bin/python3", "/nonexistent/python3"))
+    monkeypatch.setenv("PATH", str(bare))
+    code, said = machine.run("test", python=None)
+    assert code == 69, said
+    assert said.count("apt-get install") == 1
+    assert "apt-get install --yes python3-venv openjdk-17-jre-headless" in said
+    assert "Python 3.11 or newer with the modules venv and ensurepip; Java 17 or newer" in said
+    code, said = machine.run("run", python=None)
+    assert code == 69
+    assert "apt-get install --yes python3-venv\n" in said
+    assert not machine.environment.exists()
 
 
 def test_a_changed_project_file_is_installed_anew_into_the_same_environment(machine: Machine) -> None:
