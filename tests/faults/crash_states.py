@@ -1,10 +1,11 @@
 """Every legal disk state of short recorded runs, each recovered from and judged: I1 to I4 and I6.
 
-    python -m tests.faults.crash_states [--samples N] [--stride N] [--seed N]
+    python -m tests.faults.crash_states [--samples N] [--stride N | --seconds S] [--seed N] [--runs durable,off,…]
 
 Runs: commits under `durable` and `off`, segment switches, the recovery of a torn tail, changes of the instance file.
 strace writes the system calls of a real process down, SQLite's among them; disk.py makes states of them.
-Guarantees: an acknowledgement counts from the moment when the process told it on its pipe.
+Guarantees: an acknowledgement counts from the moment when the process told it on its pipe. The states behind an
+operation depend on the seed, the run and the operation's number alone, however many others are looked at.
 Refuses to know: what a disk may do (disk.py).
 """
 
@@ -12,21 +13,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.errors import DamagedError
 from replicate.instance import Instance
 from replicate.journal import durable
-from tests.faults.disk import CALLS, Disk, read_trace
+from tests.faults.disk import CALLS, Disk, Op, read_trace
+from tests.faults.part import parser, run_part
 from tests.faults.town import fork
 from tests.harness import instances
 
@@ -112,10 +117,22 @@ def ids_of(command: Command) -> range:
     return range(0)
 
 
-def judge(path: Path, must: set[int], may: set[int]) -> None:
-    """Recover, and look; AssertionError or the product's error for a violation. In a process of its own."""
+def judge(path: Path, must: set[int], may: set[int], may_refuse: bool = False) -> None:
+    """Recover, and look; AssertionError or the product's error for a violation. In a process of its own.
+
+    `may_refuse`: that recovery names damage is well, too; if it does not, all is there that the mark beside the journal
+    calls durable."""
     durable._BOOT = 4711  # type: ignore[misc]  # the machine was started again
-    found = instances.check(Instance.open(path))
+    mark = durable.DurableSidecar(path / "journal" / "durable")
+    known = mark.read()
+    mark.close()
+    try:
+        found = instances.check(Instance.open(path))
+    except DamagedError:
+        if may_refuse:
+            return
+        raise
+    assert max(found.transactions) >= known, (max(found.transactions), known)
     there = set(found.rows["main"])
     assert must <= there <= may, (sorted(must - there), sorted(there - may))
     with instances.session_of(Instance.open(path)) as session:
@@ -124,8 +141,23 @@ def judge(path: Path, must: set[int], may: set[int]) -> None:
     assert set(again.rows["main"]) == there | {999_999}
 
 
-def explore(name: str, *, samples: int, stride: int, seed: int, figures: Counter[str]) -> list[str]:
-    """All states of one run; what was violated."""
+Edit = Callable[[list[Op]], list[Op]]
+
+
+def explore(
+    name: str,
+    *,
+    samples: int,
+    stride: int,
+    seed: int,
+    figures: Counter[str],
+    deadline_s: float = math.inf,
+    edit: Edit = lambda ops: ops,
+    may_refuse: bool = False,
+) -> list[str]:
+    """The states of one run, behind every `stride`-th operation or, with a deadline, as many as fit; what was violated.
+    `edit` changes the operations that were recorded (to see what comes of a sync that is missing); `may_refuse`: a
+    recovery that names damage is no violation then, and an acknowledgement binds no more."""
     violations: list[str] = []
     before = os.environ.get("REPLICATE_SHM_DIR")
     with tempfile.TemporaryDirectory(prefix="replicate-states-") as place:
@@ -146,7 +178,11 @@ def explore(name: str, *, samples: int, stride: int, seed: int, figures: Counter
             disk = Disk(root)
             _clear(outside / "shm")
             record(name, run, outside / "trace", {**os.environ, "PYTHONPATH": str(instances.ROOT)})
-            violations = _walk(name, run, disk, outside, random.Random(seed), samples, stride, figures)
+            with open(outside / "trace", encoding="ascii", errors="replace") as trace:
+                ops = edit(list(read_trace(trace, str(disk.root))))
+            pace = Pace(len(ops), stride, deadline_s, random.Random(f"{seed} {name}"))
+            choice = Choice(seed, samples, may_refuse)
+            violations = _walk(name, run, disk, ops, outside, choice, pace, figures)
         finally:
             if before is None:
                 os.environ.pop("REPLICATE_SHM_DIR", None)
@@ -155,14 +191,49 @@ def explore(name: str, *, samples: int, stride: int, seed: int, figures: Counter
     return violations
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which states are looked at, and how they are judged."""
+
+    seed: int
+    samples: int
+    may_refuse: bool
+
+
+class Pace:
+    """Which operations are looked behind: about every `stride`-th, or as many as fit the time."""
+
+    def __init__(self, count: int, stride: int, deadline_s: float, dice: random.Random) -> None:
+        self._count, self._stride, self._deadline_s, self._dice = count, stride, deadline_s, dice
+        self._looked, self._spent_s = 0, 0.0
+        self._began_s: float | None = None
+
+    def takes(self, number: int) -> bool:
+        """Whether this one is; the time until the next call is what it took."""
+        now = time.monotonic()
+        if self._began_s is not None:
+            self._spent_s += now - self._began_s
+            self._began_s = None
+        if math.isinf(self._deadline_s):
+            takes = not (number + self._dice.randrange(self._stride)) % self._stride
+        else:
+            each_s = self._spent_s / self._looked if self._looked else 0.1
+            wanted_s = each_s * (self._count - number)
+            takes = self._dice.random() < (self._deadline_s - now) / max(wanted_s, 0.001)
+        if takes:
+            self._looked += 1
+            self._began_s = now
+        return takes
+
+
 def _walk(
     name: str,
     run: Run,
     disk: Disk,
+    ops: list[Op],
     outside: Path,
-    dice: random.Random,
-    samples: int,
-    stride: int,
+    choice: Choice,
+    pace: Pace,
     figures: Counter[str],
 ) -> list[str]:
     violations = []
@@ -170,20 +241,20 @@ def _walk(
     base = {1, 2, 3}
     may = base | {row_id for command in run.commands for row_id in ids_of(command)} | {900}
     tried: set[int] = set()
-    with open(outside / "trace", encoding="ascii", errors="replace") as trace:
-        ops = list(read_trace(trace, str(disk.root)))
     for number, op in enumerate(ops):
         if op.kind == "told":
             told += op.data.count(b"\n")
             continue
         disk.take(op)
         figures["operations"] += 1
-        if (number + dice.randrange(stride)) % stride:
+        if not pace.takes(number):
             continue
+        figures["operations looked behind"] += 1
+        dice = random.Random(f"{choice.seed} {name} {number}")
         must = set(base)
-        if run.acknowledged:
+        if run.acknowledged and not choice.may_refuse:
             must |= {row_id for command in run.commands[:told] for row_id in ids_of(command)}
-        for label, state in disk.states(dice, samples):
+        for label, state in disk.states(dice, choice.samples):
             key = hash((frozenset(must), frozenset(state.items())))
             if key in tried:
                 continue
@@ -192,7 +263,9 @@ def _walk(
             _clear(outside / "shm")
             figures["crash states"] += 1
             figures[f"crash states: {name}"] += 1
-            error = _in_child("judge", lambda must=must: judge(run.instance, must, may), outside, check=False)
+            error = _in_child(
+                "judge", lambda must=must: judge(run.instance, must, may, choice.may_refuse), outside, check=False
+            )
             if error:
                 figures["violations"] += 1
                 violations.append(f"{name}: after operation {number} ({op.kind} {op.path}), {label}: {error}")
@@ -214,21 +287,23 @@ def _clear(directory: Path) -> None:
         path.unlink()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.crash_states")
-    parser.add_argument("--samples", type=int, default=3)
-    parser.add_argument("--stride", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--runs", default=",".join(RUNS))
-    options = parser.parse_args()
-    figures: Counter[str] = Counter(violations=0)
-    for name in options.runs.split(","):
+def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    names = options.runs.split(",")
+    for number, name in enumerate(names):
+        left_s = (options.deadline_s - time.monotonic()) / (len(names) - number)
         for violation in explore(
-            name, samples=options.samples, stride=options.stride, seed=options.seed, figures=figures
-        ):
-            print(violation)
-    print("".join(f"{key}  {count}\n" for key, count in sorted(figures.items())))
-    return int(bool(figures["violations"]))
+            name, samples=options.samples, stride=options.stride, seed=options.seed, figures=figures,
+            deadline_s=time.monotonic() + left_s,
+        ):  # fmt: skip
+            print(violation, flush=True)
+
+
+def main() -> int:
+    made = parser("tests.faults.crash_states")
+    made.add_argument("--samples", type=int, default=3)
+    made.add_argument("--stride", type=int, default=1)
+    made.add_argument("--runs", default=",".join(RUNS))
+    return run_part(made.parse_args(), work, ("violations", "parts that failed"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Damage to a journal: flips, cuts and swaps at every field of every frame and header, then recovery and a whole read.
 
-    python -m tests.faults.damage [--stride N] [--seed N]
+    python -m tests.faults.damage [--stride N | --seconds S] [--seed N]
 
 The instance is a primary under `durable` with several segments, one of them adopted, all acknowledged. A mutation
 is right when a named error says what is damaged, or when everything is there as it was (a ring has completed it).
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,11 +34,12 @@ from replicate.journal.record import FRAME_HEAD_BYTES, check_frame
 from replicate.journal.segment import open_segment
 from replicate.journal.verify import verify_journal
 from replicate.limits import SEGMENT_HEADER_BYTES
+from tests.faults.part import parser, run_part
 from tests.faults.town import fork
 from tests.harness import instances
 
 DAMAGE_ZERO: Final = ("accepted wrongly", "silently shortened", "unnamed errors")
-IN_CHILD: Final = 200
+IN_CHILD: Final = 50
 BODY_STEP: Final = 37
 """Behind a frame's head every so many bytes are flipped; its head at each byte."""
 
@@ -153,8 +156,8 @@ def attempt(path: Path, expected: dict[str, object]) -> str:
     return "silently shortened" if shortened else "accepted wrongly"
 
 
-def sweep(stride: int, seed: int, figures: Counter[str]) -> list[str]:
-    """All mutations; those that ended wrongly."""
+def sweep(stride: int, seed: int, figures: Counter[str], deadline_s: float = math.inf) -> list[str]:
+    """All mutations, in an order of the seed where there is a deadline; those that ended wrongly."""
     wrong: list[str] = []
     before = os.environ.get("REPLICATE_SHM_DIR")
     with tempfile.TemporaryDirectory(prefix="replicate-damage-") as place:
@@ -170,6 +173,9 @@ def sweep(stride: int, seed: int, figures: Counter[str]) -> list[str]:
             for file in root.glob("alpha-main.db*"):
                 shutil.copy(file, kept)
             todo = list(mutations(kept / "alpha" / "journal", random.Random(seed), stride))
+            figures["mutations planned"] += len(todo)
+            if math.isfinite(deadline_s):
+                random.Random(seed).shuffle(todo)
             out = root / "out"
 
             def work(part: list[Mutation]) -> None:
@@ -181,6 +187,8 @@ def sweep(stride: int, seed: int, figures: Counter[str]) -> list[str]:
                 out.write_text(json.dumps(results))
 
             for start in range(0, len(todo), IN_CHILD):
+                if time.monotonic() > deadline_s:
+                    break
                 part = todo[start : start + IN_CHILD]
                 _child("work", lambda part=part: work(part), root)
                 for mutation, result in zip(part, json.loads(out.read_text()), strict=True):
@@ -219,16 +227,15 @@ def _child(what: str, call: object, outside: Path) -> None:
     assert child.status == 0, errors.read_text()
 
 
+def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    for line in sweep(options.stride, options.seed, figures, options.deadline_s):
+        print(line, flush=True)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.damage")
-    parser.add_argument("--stride", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    figures: Counter[str] = Counter(dict.fromkeys(DAMAGE_ZERO, 0))
-    for line in sweep(options.stride, options.seed, figures):
-        print(line)
-    print("".join(f"{name}  {count}\n" for name, count in sorted(figures.items())))
-    return int(any(figures[name] for name in DAMAGE_ZERO))
+    made = parser("tests.faults.damage")
+    made.add_argument("--stride", type=int, default=1)
+    return run_part(made.parse_args(), work, (*DAMAGE_ZERO, "parts that failed"))
 
 
 if __name__ == "__main__":

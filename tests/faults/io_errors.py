@@ -1,6 +1,6 @@
 """The n-th write, sync or rename of a short run fails, for every n: what must hold then.
 
-    python -m tests.faults.io_errors [--calls fdatasync,fsync,pwrite,rename] [--errors EIO,ENOSPC]
+    python -m tests.faults.io_errors [--calls fdatasync,fsync,…] [--errors EIO,ENOSPC] [--stride N | --seconds S]
 
 The run is a child that commits small and large rows, a large transaction and a segment switch. In it the one call in
 `os` fails for journal, durable mark and instance file (SQLite's own calls are not Python's; tests of the door plant
@@ -14,9 +14,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import math
 import os
+import random
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +27,7 @@ from typing import Any, Final
 
 from replicate.errors import ReplicateError
 from replicate.instance import Instance
+from tests.faults.part import parser, run_part
 from tests.faults.town import fork
 from tests.harness import instances
 
@@ -138,13 +142,16 @@ def judge(path: Path, told: Path, must_fail: bool) -> None:
     instances.check(Instance.open(path))
 
 
-def sweep(call: str, error: str, figures: Counter[str], *, stride: int = 1) -> list[str]:
-    """Every n of one call; what was violated."""
+def sweep(
+    call: str, error: str, figures: Counter[str], *, stride: int = 1, seed: int = 0, deadline_s: float = math.inf
+) -> list[str]:
+    """Every n of one call, or every `stride`-th; with a deadline in an order of the seed. What was violated."""
     violations: list[str] = []
-    number, last = 0, 0  # the first run fails nothing: it counts
+    todo: list[int] | None = None
+    number = 0  # the first run fails nothing: it counts
     before = os.environ.get("REPLICATE_SHM_DIR")
     try:
-        while number <= last:
+        while number >= 0:
             with tempfile.TemporaryDirectory(prefix="replicate-io-") as place:
                 root = Path(place)
                 (root / "shm").mkdir()
@@ -159,9 +166,12 @@ def sweep(call: str, error: str, figures: Counter[str], *, stride: int = 1) -> l
                 if failed:
                     figures["violations"] += 1
                     violations.append(f"{call} {number} {error}: {failed}")
-                if told.exists():
-                    last = max(last, int(told.read_text().split("calls ")[1]))
-            number += stride if number else 1
+                if todo is None:
+                    todo = list(range(1, int(told.read_text().split("calls ")[1]) + 1, stride))
+                    figures["I/O errors planned"] += len(todo)
+                    if math.isfinite(deadline_s):
+                        random.Random(f"{seed} {call} {error}").shuffle(todo)
+            number = todo.pop(0) if todo and time.monotonic() < deadline_s else -1
     finally:
         if before is None:
             os.environ.pop("REPLICATE_SHM_DIR", None)
@@ -179,19 +189,22 @@ def _child(what: str, call: Callable[[], Any], outside: Path) -> str:
     return "" if child.status == 0 else errors.read_text().strip().splitlines()[-1]
 
 
+def work_all(options: argparse.Namespace, figures: Counter[str]) -> None:
+    todo = [(call, error) for call in options.calls.split(",") for error in options.errors.split(",")]
+    for number, (call, error) in enumerate(todo):
+        left_s = (options.deadline_s - time.monotonic()) / (len(todo) - number)
+        for violation in sweep(
+            call, error, figures, stride=options.stride, seed=options.seed, deadline_s=time.monotonic() + left_s
+        ):
+            print(violation, flush=True)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.io_errors")
-    parser.add_argument("--calls", default=",".join(CALLS))
-    parser.add_argument("--errors", default=",".join(ERRORS))
-    parser.add_argument("--stride", type=int, default=1)
-    options = parser.parse_args()
-    figures: Counter[str] = Counter(violations=0)
-    for call in options.calls.split(","):
-        for error in options.errors.split(","):
-            for violation in sweep(call, error, figures, stride=options.stride):
-                print(violation, flush=True)
-    print("".join(f"{name}  {count}\n" for name, count in sorted(figures.items())))
-    return int(bool(figures["violations"]))
+    made = parser("tests.faults.io_errors")
+    made.add_argument("--calls", default=",".join(CALLS))
+    made.add_argument("--errors", default=",".join(ERRORS))
+    made.add_argument("--stride", type=int, default=1)
+    return run_part(made.parse_args(), work_all, ("violations", "parts that failed"))
 
 
 if __name__ == "__main__":

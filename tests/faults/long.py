@@ -1,25 +1,129 @@
-"""The long form of the fault campaign: `deploy/test --faults [--hours H]`.
+"""The long form of the fault campaign: `deploy/test --faults [--hours H] [--seed N]`.
 
     python -m tests.faults.long [--hours H] [--seed N]
 
-Power loss on every file system that this machine can make (as root), a fifth of the time; kill rounds for the rest;
-crash states, journal damage, I/O errors and planted bugs, each once, which takes some twenty minutes more.
-Guarantees: exit code 0 only when every part ended well; what was left out is said.
+Every part is a process of its own and gets a share of the time; the planted bugs come on top, a few minutes. At the end
+stands one table with the figures of all parts. Ctrl-C ends the part that runs, and gives the table so far.
+Guarantees: exit code 0 only when every figure that must be zero is, and no part failed; what was left out is said, with
+the reason; nothing stays running, mounted, or behind in shared memory and in the directory for temporary files.
 Refuses to know: the parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from tests.faults.report import bad, closing, machine, merge
+from tests.faults.town import SHM
+
 PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-POWER_ROUND_S: Final = 8.0
-"""About what a round takes, for all three policies on one file system."""
+GRACE_S: Final = 150.0
+"""What a part may take beyond its time, for what it has begun; then it is killed."""
+INTERRUPTED_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`share` of the time; 0: as long as it takes."""
+
+    arguments: tuple[str, ...]
+    share: float
+
+    @property
+    def name(self) -> str:
+        return " ".join(word.removeprefix("tests.").removeprefix("faults.") for word in self.arguments)
+
+
+def parts() -> tuple[list[Part], list[str]]:
+    """What this machine can run, and what is left out and why."""
+    found = [Part(("tests.faults.campaign",), 0.28), Part(("tests.faults.soak",), 0.12)]
+    found += [Part(("tests.faults.injections",), 0.16), Part(("tests.faults.damage",), 0.07)]
+    found += [Part(("tests.faults.io_errors",), 0.07), Part(("tests.faults.simulated",), 0.06)]
+    left_out = []
+    if shutil.which("strace"):
+        found.append(Part(("tests.faults.crash_states",), 0.12))
+    else:
+        left_out.append("crash states (no strace)")
+    kinds = [kind for kind in ("ext4", "xfs") if shutil.which(f"mkfs.{kind}", path=PATH)]
+    left_out += [f"power loss on {kind} (no mkfs.{kind})" for kind in {"ext4", "xfs"} - {*kinds}]
+    if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
+        left_out += [f"power loss on {kind} (not root, or no loop devices)" for kind in kinds]
+        kinds = []
+    found = [Part(("tests.faults.power", "--filesystem", kind), 0.12 / len(kinds)) for kind in kinds] + found
+    found.append(Part(("tests.faults.plants",), 0.0))
+    missing = [one for one in found if importlib.util.find_spec(one.arguments[0]) is None]
+    assert not missing, missing
+    return found, left_out
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Path]:
+    """A directory for everything, disk and shared memory; behind it nothing is mounted or left."""
+    made = Path(tempfile.mkdtemp(prefix="replicate-campaign-"))
+    memory = Path(tempfile.mkdtemp(prefix="replicate-campaign-", dir="/dev/shm"))
+    os.environ["TMPDIR"], os.environ[SHM] = str(made), str(memory)
+    try:
+        yield made
+    finally:
+        for line in Path("/proc/mounts").read_text().splitlines():
+            if line.split()[1].startswith(str(made)):
+                subprocess.run(["umount", "-l", line.split()[1]], check=False, env={**os.environ, "PATH": PATH})
+        for directory in (made, memory):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+class Ended(Exception):
+    """Ctrl-C, or SIGTERM."""
+
+
+def run(part: Part, options: argparse.Namespace, where: Path, figures: Counter[str]) -> int:
+    """One part to its end; its figures are added. Its exit code."""
+    out = where / "figures.json"
+    out.unlink(missing_ok=True)
+    seconds = part.share * options.hours * 3600
+    words = [sys.executable, "-m", *part.arguments, "--seed", str(options.seed), "--figures", str(out)]
+    words += ["--seconds", f"{seconds:.0f}"] if part.share else []
+    print(f"== {part.name}{f', {seconds:.0f} s' if part.share else ''}", flush=True)
+    process = subprocess.Popen(words)
+    interrupted = False
+    try:
+        process.wait(seconds + GRACE_S if part.share else 1800)
+    except subprocess.TimeoutExpired:
+        print(f"== {part.name} does not end: it is killed", flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.send_signal(signal.SIGINT)
+            process.wait(INTERRUPTED_S)
+    finally:
+        process.kill()
+        process.wait()
+    if out.exists():
+        merge(figures, json.loads(out.read_text()))
+    if process.returncode and not bad(figures) and not interrupted:
+        figures["parts that failed"] += 1
+    if interrupted:
+        raise Ended
+    return process.returncode
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -27,34 +131,32 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    filesystems = [kind for kind in ("ext4", "xfs") if shutil.which(f"mkfs.{kind}", path=PATH)]
-    if os.geteuid() != 0:
-        print("== no power loss: that needs root", flush=True)
-        filesystems = []
-    seconds = options.hours * 3600
-    rounds = max(1, int(seconds / 5 / max(1, len(filesystems)) / (3 * POWER_ROUND_S)))
-    parts: list[tuple[str, ...]] = [
-        ("tests.faults.power", "--filesystem", kind, "--rounds", str(rounds), "--seed", str(options.seed))
-        for kind in filesystems
-    ]
-    left_h = options.hours * (0.8 if filesystems else 1.0)
-    parts.append(("tests.faults.campaign", "--hours", f"{left_h:g}", "--seed", str(options.seed)))
-    if shutil.which("strace"):
-        parts.append(("tests.faults.crash_states", "--stride", "2", "--seed", str(options.seed)))
-    else:
-        print("== no crash states: that needs strace", flush=True)
-    parts += [
-        ("tests.faults.damage", "--seed", str(options.seed)),
-        ("tests.faults.io_errors",),
-        ("tests.faults.plants",),
-    ]
-    failed = []
-    for part in parts:
-        print(f"== {' '.join(part)}", flush=True)
-        if subprocess.run([sys.executable, "-m", *part], check=False).returncode:
-            failed.append(part[0])
-    print(f"== {'failed: ' + ', '.join(failed) if failed else 'all well'}")
-    return int(bool(failed))
+    signal.signal(signal.SIGTERM, _interrupt)
+    todo, left_out = parts()
+    figures: Counter[str] = Counter()
+    failed: list[str] = []
+    began_s = time.monotonic()
+    here = machine(tempfile.gettempdir())
+    with place() as where:
+        try:
+            while todo:
+                part = todo.pop(0)
+                if run(part, options, where, figures):
+                    failed.append(part.name)
+        except (Ended, KeyboardInterrupt):
+            left_out += [f"{one.name} (interrupted)" for one in (part, *todo)]
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    print("\n" + closing(
+        figures, seed=options.seed, seconds=time.monotonic() - began_s, hours=options.hours,
+        machine=f"{here}, load {load} at the end", left_out=left_out,
+    ))  # fmt: skip
+    wrong = bad(figures)
+    print(f"== not zero: {', '.join(wrong)}" if wrong else "== every figure that must be zero is")
+    if failed:
+        print(f"== ended badly: {', '.join(failed)}")
+    return int(bool(wrong or failed))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -83,6 +83,8 @@ class Walked:
     ops: list[tuple[int, int]] = field(default_factory=list)
     """(seqno, transaction), in the journal's order."""
     gaps: int = 0
+    times_reused: int = 0
+    """Transactions whose time (CSN) is not behind that of the one before, of the same origin."""
 
 
 def walk_journal(instance: Instance) -> Walked:
@@ -95,6 +97,7 @@ def walk_journal(instance: Instance) -> Walked:
     walked = Walked(first, last)
     reader = ChainReader(chain, first)
     chains: dict[int, int] = {}
+    csns: dict[int, int] = {}
     expected = first
     try:
         while (piece := reader.read(1 << 20, last)) is not None:
@@ -106,6 +109,8 @@ def walk_journal(instance: Instance) -> Walked:
                 if head.seqno != expected or (known is not None and chain_of(frame, known) != head.chain):
                     walked.gaps += 1
                 chains[head.origin] = head.chain
+                walked.times_reused += head.csn <= csns.get(head.origin, 0)
+                csns[head.origin] = head.csn
                 expected = head.seqno + 1
                 changes = _large_changes(piece) if is_large else decode(frame).content  # type: ignore[arg-type]
                 walked.ops += [
@@ -171,6 +176,7 @@ def note(figures: Counter[str], name: str, count: int, text: str) -> None:
 def _judge_journal(instance: Instance, told: Told, there: set[int], figures: Counter[str]) -> None:
     walked = walk_journal(instance)
     note(figures, "gaps", walked.gaps, f"walk of {instance.name}")
+    note(figures, "order errors", walked.times_reused, f"times of {instance.name}")
     for finding in verify_journal(instance).findings:
         note(figures, "gaps", 1, f"verify of {instance.name}: {finding}")
     seen: Counter[int] = Counter(op for _, op in walked.ops)
@@ -195,8 +201,10 @@ def judge_both(
     *,
     timeout_s: float,
     lost_may: frozenset[int] = frozenset(),
+    caught_up: Callable[[], object] = lambda: None,
 ) -> None:
-    """Wait until the secondary has what the primary has; then judge either, and compare the two row by row."""
+    """Wait until the secondary has what the primary has; then judge either, and compare the two row by row. `caught_up`
+    is called in between."""
     with door_of(primary) as door:
         last = int(door.words[word.LAST_SEQNO])
     try:
@@ -204,6 +212,7 @@ def judge_both(
     except Exception:
         figures["not converged"] += 1
         raise
+    caught_up()
     figures["digests compared"] += 1
     figures["digests unequal"] += not compare(primary, secondary, timeout_s=30).equal
     for instance in (primary, secondary):

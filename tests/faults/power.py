@@ -1,6 +1,6 @@
 """Power loss for real: the file systems of both sites are shut down under load by the ioctl FS_IOC_SHUTDOWN.
 
-    python -m tests.faults.power [--rounds N] [--seed N] [--filesystem ext4|xfs] [--report FILE]        (as root)
+    python -m tests.faults.power [--rounds N | --seconds S] [--seed N] [--filesystem ext4|xfs]        (as root)
 
 Each site lives on a loop-mounted file system of its own; what the clients were told is written outside of both. A
 round: load, shutdown without a flush of the file system's log (primary, secondary or both), processes killed, shared
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import os
 import random
 import subprocess
@@ -34,8 +35,11 @@ from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.snapshot import door_of
 from tests.faults.client import NUMBERS
-from tests.faults.oracle import ZERO, Told, judge_both, judge_instance, read_told
-from tests.faults.report import machine, table
+from tests.faults.oracle import ZERO, Told, judge_instance, read_told
+from tests.faults.part import parser, run_part
+from tests.faults.report import machine, merge
+from tests.faults.rounds import FLOWING
+from tests.faults.settling import count_told, settle
 from tests.faults.town import DAEMONS, Town
 
 SHUTDOWN: Final = 0x8004587D
@@ -45,7 +49,10 @@ IMAGE_BYTES: Final = {"ext4": 256 << 20, "xfs": 384 << 20}
 POLICIES: Final = ("durable", "interval", "off")
 INTERVAL_S: Final = 1.0
 SITES: Final = ("primary", "secondary")
-POWER_ZERO: Final = (*ZERO, "durable by its own word but missing", "secondary ahead of the primary", "holes")
+SITES_IN_TURN: Final = (("primary",), SITES, ("secondary",))
+POWER_ZERO: Final = (
+    *ZERO, "durable by its own word but missing", "secondary ahead of the primary", "holes", "parts that failed",
+)  # fmt: skip
 
 
 class Disk:
@@ -110,7 +117,11 @@ class Losses:
                 self.disks[site] = Disk(directory, site, kind)
             told = directory / "told"
             self.town = Town(
-                self.disks["primary"].mounted, durability, told=told, secondary=self.disks["secondary"].mounted / "site"
+                self.disks["primary"].mounted,
+                durability,
+                told=told,
+                secondary=self.disks["secondary"].mounted / "site",
+                seed=seed,
             )
         except BaseException:
             self.unmount()
@@ -140,8 +151,8 @@ class Losses:
             disk.unmount()
         self._outside.cleanup()
 
-    def round(self, load_s: float = 1.5) -> None:
-        """Load, power loss, and the judgements."""
+    def round(self, sites: tuple[str, ...], load_s: float = 1.5) -> None:
+        """Load, power loss on these sites at once, and the judgements."""
         town, dice = self.town, self._dice
         town.start_daemons()
         if dice.random() < 0.5:
@@ -149,8 +160,8 @@ class Losses:
         self._clients_before = town.clients
         for mode in ("mixed", "mixed", "filler"):
             town.client(mode, pause_s=0.0 if mode == "mixed" else 0.03)
+        town.wait_acknowledged(FLOWING)
         time.sleep(load_s * (0.5 + dice.random()))
-        sites = dice.choice([("primary",), ("secondary",), SITES])
         cut_ns = time.monotonic_ns()
         for site in sites:
             self.disks[site].lose_power()
@@ -160,18 +171,14 @@ class Losses:
         town.kill_all()
         town.strange.clear()  # the disk was gone
         self.figures["rounds"] += 1
-        for site in sites:
-            self.figures[f"rounds: power loss, {site}"] += 1
+        self.figures[f"rounds: power loss, {' and '.join(sites)}"] += 1
         claims = self._ask("claims", self._claims)
         durable._BOOT += 1  # type: ignore[misc]  # what is forked from now on runs in another boot
         for site in sites:
             self.disks[site].unmount()
             town.reboot(self.uuids[site])
             self.disks[site].mount()
-        found = Counter(self._ask("judge", lambda: self._judge_at_once(sites, claims, cut_ns)))
-        most = f"lost ms: {self.durability}"
-        found[most] = max(0, found[most] - self.figures[most])
-        self.figures.update(found)
+        merge(self.figures, self._ask("judge", lambda: self._judge_at_once(sites, claims, cut_ns)))
         self.lost |= set(json.loads((town.told / "lost.json").read_text()))
         self._judge_converged()
 
@@ -198,7 +205,8 @@ class Losses:
                 ends[site] = int(door.words[word.LAST_SEQNO])
             if site in sites:
                 figures["recoveries"] += 1
-                figures["recovery ms, all"] += int(1000 * (time.monotonic() - began_s))
+                took_ms = int(1000 * (time.monotonic() - began_s))
+                figures["recovery ms, most"] = max(figures["recovery ms, most"], took_ms)
             figures["durable by its own word but missing"] += ends[site] < claims.get(site, 0)
         figures["secondary ahead of the primary"] += ends["secondary"] > ends["primary"]
         allowed = self.lost | self._allowed(told, cut_ns if "primary" in sites else None)
@@ -212,7 +220,7 @@ class Losses:
         figures["holes"] += sum(ours[op] < kept_last for op in fresh if op in ours)
         if fresh:
             lost_ns = cut_ns - min(told.at_ns[op] for op in fresh)
-            figures[f"lost ms: {self.durability}"] = max(0, lost_ns // 1_000_000)
+            figures[f"lost ms, most: {self.durability}"] = max(0, lost_ns // 1_000_000)
         (self.town.told / "lost.json").write_text(json.dumps(sorted(missing)))
         return figures
 
@@ -223,25 +231,9 @@ class Losses:
         return {op for op, at_ns in told.at_ns.items() if at_ns > limit_ns}
 
     def _judge_converged(self) -> None:
-        town = self.town
-        town.start_daemons()
-        last = town.client(count=3)
-        assert last.wait(60), "the last client does not end"
-        town.reap()
-        told = read_told(town.told)
-
-        def judge() -> Counter[str]:
-            figures: Counter[str] = Counter()
-            judge_both(
-                Instance.open(town.primary), Instance.open(town.secondary), told, figures, timeout_s=60,
-                lost_may=frozenset(self.lost),
-            )  # fmt: skip
-            return figures
-
-        self.figures.update(self._ask("judge converged", judge))
+        self.told = settle(self.town, self.figures, lost_may=frozenset(self.lost))
         for role in DAEMONS:
-            assert role in town.children, f"{role} has ended: {town.strange}"
-        self.told = told
+            assert role in self.town.children, f"{role} has ended: {self.town.strange}"
 
 
 def present(instance: Instance) -> set[int]:
@@ -253,47 +245,50 @@ def present(instance: Instance) -> set[int]:
         connection.close(True)
 
 
-def run(durability: str, kind: str, rounds: int, seed: int) -> Counter[str]:
-    """That many rounds; the figures."""
+def run(
+    durability: str,
+    kind: str,
+    rounds: int,
+    seed: int,
+    *,
+    deadline_s: float = math.inf,
+    figures: Counter[str] | None = None,
+) -> Counter[str]:
+    """That many rounds, or fewer when the deadline has come, but one; the figures, added to those given."""
+    figures = Counter() if figures is None else figures
     losses = Losses(durability, kind, seed)
     try:
-        for _ in range(rounds):
-            losses.round()
+        for number in range(rounds):
+            losses.round(SITES_IN_TURN[(number + seed) % len(SITES_IN_TURN)])
             print(".", end="", flush=True)
-        told = losses.told
-        losses.figures["submitted"] = told.submitted
-        losses.figures["acknowledged"] = len(told.ok)
-        losses.figures["unknown"] = len(told.unknown)
-        losses.figures["failed"] = len(told.failed)
-        losses.figures[f"acknowledged and lost: {durability}"] = losses.figures.pop("acknowledged and lost", 0)
-        return losses.figures
+            if time.monotonic() > deadline_s:
+                break
+        return figures
     except BaseException:
         errors = losses.town.errors
         print(errors.read_text()[-8000:] if errors.exists() else "", file=sys.stderr)
         raise
     finally:
+        losses.figures[f"acknowledged and lost: {durability}"] = losses.figures.pop("acknowledged and lost", 0)
+        count_told(losses.told, losses.figures)
+        merge(figures, losses.figures)
         losses.close()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.power")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--filesystem", choices=tuple(IMAGE_BYTES), default="ext4")
-    parser.add_argument("--report", type=Path)
-    options = parser.parse_args()
-    figures: Counter[str] = Counter()
-    began_s = time.monotonic()
+def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    rounds = options.rounds or (1_000_000 if math.isfinite(options.seconds) else 3)
     for number, durability in enumerate(POLICIES):
-        figures.update(run(durability, options.filesystem, options.rounds, options.seed + number))
-    text = table(
-        figures, None, zero=POWER_ZERO, seed=options.seed, seconds=time.monotonic() - began_s,
-        machine=f"{machine('/')}, power loss on {options.filesystem}",
-    )  # fmt: skip
-    print("\n" + text)
-    if options.report:
-        options.report.write_text(text)
-    return int(any(figures[name] for name in POWER_ZERO))
+        left_s = options.deadline_s - time.monotonic()
+        end_s = time.monotonic() + left_s / (len(POLICIES) - number)
+        run(durability, options.filesystem, rounds, options.seed * 31 + number, deadline_s=end_s, figures=figures)
+
+
+def main() -> int:
+    made = parser("tests.faults.power")
+    made.add_argument("--rounds", type=int, default=0)
+    made.add_argument("--filesystem", choices=tuple(IMAGE_BYTES), default="ext4")
+    options = made.parse_args()
+    return run_part(options, work, POWER_ZERO, where=f"{machine('/')}, power loss on {options.filesystem}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The table of a campaign's figures, as text.
+"""The table of a campaign's figures, as text; and the closing one, which has every column that the catalogue names.
 
-Guarantees: every figure that must be zero stands in it, also when it is zero. Refuses to know: how they came about.
+Guarantees: every figure that must be zero stands in it, also when it is zero; in the closing table a column that nobody
+has measured says so. Refuses to know: how figures came about.
 """
 
 from __future__ import annotations
@@ -9,15 +10,38 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from tests.faults.oracle import ZERO
-
-ORDER = (
+ORDER: Final = (
     "episodes", "rounds", "kills at failpoints", "kills from outside", "ended beside", "submitted", "acknowledged",
     "failed", "unknown", "transactions walked", "digests compared", "catch-up ms, most",
 )  # fmt: skip
+HIT: Final = "failpoint hit: "
+"""Before the name of a failpoint that a process died at."""
+NOT_MEASURED: Final = "not measured in this run"
+
+ALL_ZERO: Final = (
+    "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors", "digests unequal",
+    "durable by its own word but missing", "secondary ahead of the primary", "holes",
+    "rolled back and in no lost file", "in a lost file and not rolled back",
+    "violations", "accepted wrongly", "silently shortened", "unnamed errors",
+    "noticed too late", "memory grows", "descriptors leaked", "disk grows", "not converged", "unexpected ends",
+    "faults not survived", "simulated violations", "failpoints missed", "planted bugs missed", "parts that failed",
+)  # fmt: skip
+"""Everything that must be zero in any part."""
+
+
+def is_most(name: str) -> bool:
+    """Whether of several such figures the largest counts; others are added."""
+    return ", most" in name
+
+
+def merge(into: Counter[str], more: Mapping[str, int]) -> None:
+    """Add the figures of one part to those of all."""
+    for name, count in more.items():
+        into[name] = max(into[name], count) if is_most(name) else into[name] + count
 
 
 def machine(directory: str) -> str:
@@ -31,31 +55,109 @@ def machine(directory: str) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out; "unknown" outside of a checkout."""
-    made = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return made.stdout.strip() or "unknown"
+    """The commit that is checked out, "+" when files differ from it; "unknown" outside of a checkout."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    made = git("rev-parse", "--short", "HEAD")
+    return f"{made}{'+' if git('status', '--porcelain', '--untracked-files=no') else ''}" if made else "unknown"
 
 
 def table(
-    figures: Mapping[str, int],
-    hits: Counter[str] | None = None,
-    missed: Sequence[str] = (),
-    *,
-    zero: Sequence[str] = ZERO,
-    seed: int,
-    seconds: float,
-    machine: str,
+    figures: Mapping[str, int], *, zero: Sequence[str], seed: int, seconds: float, machine: str, asked: str = ""
 ) -> str:
     """One figure a line; those that must be zero at the end."""
-    lines = [("seed", str(seed)), ("commit", commit()), ("machine", machine), ("seconds", f"{seconds:.0f}")]
+    lines = [("seed", str(seed)), ("commit", commit()), ("machine", machine), ("seconds", f"{seconds:.0f} {asked}")]
     lines += [(name, str(figures[name])) for name in ORDER if name in figures]
     known = {*ORDER, *zero}
     lines += sorted((name, str(count)) for name, count in figures.items() if name not in known)
-    if hits is not None:
-        lines.append(("failpoints hit", f"{len(hits)} ({hits.total()} times); missed: {' '.join(missed) or 'none'}"))
-    lines += [(f"must be 0: {name}", str(figures.get(name, 0))) for name in zero]
+    return _text(lines + [(f"must be 0: {name}", str(figures.get(name, 0))) for name in zero])
+
+
+def _text(lines: Iterable[tuple[str, str]]) -> str:
+    lines = list(lines)
     width = max(len(name) for name, _ in lines)
-    return "".join(f"{name:<{width}}  {value}\n" for name, value in lines)
+    return "".join(f"{name:<{width}}  {value}".rstrip() + "\n" for name, value in lines)
+
+
+# The closing table.
+
+
+def _sum(*names: str) -> Callable[[Mapping[str, int]], str]:
+    """The figures of these names behind one another; not measured when none of them is there."""
+
+    def call(figures: Mapping[str, int]) -> str:
+        return " / ".join(str(figures.get(name, 0)) for name in names) if {*names} & figures.keys() else ""
+
+    return call
+
+
+def _below(prefix: str) -> Callable[[Mapping[str, int]], str]:
+    """Every figure whose name begins so, with the rest of its name."""
+
+    def call(figures: Mapping[str, int]) -> str:
+        found = sorted((name.removeprefix(prefix), count) for name, count in figures.items() if name.startswith(prefix))
+        return ", ".join(f"{name.removesuffix(', most')} {count}" for name, count in found)
+
+    return call
+
+
+def _failpoints(figures: Mapping[str, int]) -> str:
+    hits = {name: count for name, count in figures.items() if name.startswith(HIT)}
+    defined = figures.get("failpoints defined", 0)
+    return f"{len(hits)} of {defined}, {sum(hits.values())} times" if defined else ""
+
+
+COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
+    ("rounds", _sum("rounds")),
+    ("rounds by class", _below("rounds: ")),
+    ("failpoints hit of those defined", _failpoints),
+    ("faults injected", _below("fault ")),
+    (
+        "transactions submitted / acknowledged / failed / unknown",
+        _sum("submitted", "acknowledged", "failed", "unknown"),
+    ),
+    ("lost after a power loss, by policy", _below("acknowledged and lost: ")),
+    ("lost at most, ms, by policy", _below("lost ms, most: ")),
+    ("digests compared / unequal", _sum("digests compared", "digests unequal")),
+    ("rolled back / in lost files", _sum("rolled back", "in lost files")),
+    ("crash states enumerated / violations", _sum("crash states", "violations")),
+    ("I/O errors injected", _below("I/O errors: ")),
+    ("mutations tried / detected / mended", _sum("mutations", "detected", "mended")),
+    ("mutations accepted wrongly / silently shortened", _sum("accepted wrongly", "silently shortened")),
+    ("recovery ms, most", _sum("recovery ms, most")),
+    ("time to notice ms, most, by kind of death", _below("noticed ms, most: ")),
+    ("time to recover ms, most, by kind of death", _below("recovered ms, most: ")),
+    ("catch-up ms, most", _sum("catch-up ms, most")),
+    ("peak memory KiB", _below("peak memory KiB, most: ")),
+    ("peak descriptors", _below("peak descriptors, most: ")),
+    ("peak disk KiB", _below("peak disk KiB, most: ")),
+    ("simulated", _below("simulated: ")),
+    ("runs that did not converge", _sum("not converged")),
+    ("planted bugs found / missed", _sum("planted bugs found", "planted bugs missed")),
+)
+"""Every column of the closing table, besides seed, length, commit and machine, and those that must be zero."""
+
+
+def closing(
+    figures: Mapping[str, int], *, seed: int, seconds: float, hours: float, machine: str, left_out: Sequence[str]
+) -> str:
+    """The table at the end of the whole campaign."""
+    lines = [
+        ("seed", str(seed)),
+        ("length", f"{seconds:.0f} s ({hours:g} h asked)"),
+        ("commit", commit()),
+        ("machine", machine),
+        ("left out", "; ".join(left_out) or "nothing"),
+    ]
+    lines += [(name, value(figures) or NOT_MEASURED) for name, value in COLUMNS]
+    return _text(lines + [(f"must be 0: {name}", str(figures.get(name, 0))) for name in ALL_ZERO])
+
+
+def bad(figures: Mapping[str, int], zero: Sequence[str] = ALL_ZERO) -> list[str]:
+    """The figures that are not zero and must be."""
+    return [name for name in zero if figures.get(name, 0)]

@@ -6,6 +6,7 @@ process that was armed there has killed itself. Refuses to know: what must hold 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from replicate.instance import Instance
-from replicate.journal.record import walk
+from replicate.journal.record import decode, walk
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
+from replicate.transaction import RowChange
 from tests.faults.places import IN_SEED
 from tests.faults.town import DAEMONS, Town, fork
 from tests.harness import instances
@@ -35,6 +37,8 @@ ONCE: Final = frozenset(
 ANYWHERE: Final = ""
 """No failpoint: killed from outside at any moment."""
 WRITERS: Final = 2
+FLOWING: Final = 21
+"""Commits that clients are told of before the first kill: whatever the machine, an episode judges some."""
 
 
 @dataclass
@@ -50,9 +54,10 @@ class Rounds:
     """Ends that nobody had planned."""
 
     def begin(self) -> None:
-        """Everything runs."""
+        """Everything runs, and commits flow."""
         self.town.start_daemons()
         self._clients()
+        self.town.wait_acknowledged(FLOWING)  # how many follow is a matter of the kills, and of the machine
 
     def run(self, kind: str, place: str) -> None:
         """One round, and the start of all that is down."""
@@ -197,7 +202,9 @@ class Rounds:
         self.town.do("hole", lambda: two_regions_with_a_hole(directory))
         child = instances_writer(self.town, directory, f"{place}:{self.dice.randrange(1, 3)}:kill")
         self._await(child, place, 10.0)
-        self.town.do("hole", lambda: check_hole(directory))
+        out = self.town.told / "hole.json"
+        self.town.do("hole", lambda: out.write_text(json.dumps(check_hole(directory))))
+        self.figures.update(json.loads(out.read_text()))
 
 
 def tear(instance: Instance, keep_bytes: int) -> None:
@@ -231,6 +238,7 @@ def two_regions_with_a_hole(directory: Path) -> None:
             instances.insert(main, 200)
     instances.restore_region(instance.region("two").path, directory / "aside")
     instances.power_loss(instance, hole)
+    (directory / "in-region").write_text(json.dumps(list(instances.rows(instance.region("main").path))))
 
 
 def instances_writer(town: Town, directory: Path, arm: str) -> str:
@@ -245,8 +253,9 @@ def instances_writer(town: Town, directory: Path, arm: str) -> str:
     return "recovery"
 
 
-def check_hole(directory: Path) -> None:
-    """Recovery ends the same way as if nobody had been killed: the rows before the hole, the others kept once."""
+def check_hole(directory: Path) -> dict[str, int]:
+    """Recovery ends the same way as if nobody had been killed: the rows before the hole, the others kept once. What was
+    rolled back against what is in the file."""
     os.environ["REPLICATE_SHM_DIR"] = str(directory / "shm")
     instance = Instance.open(directory / "alpha")
     found = instances.check(instance)
@@ -254,5 +263,18 @@ def check_hole(directory: Path) -> None:
     assert found.rows["two"].keys() == {10}, found.rows
     kept = list(instance.conflict_directory.glob("rolled-back-*.frames"))
     assert len(kept) == 1, kept
-    assert len(list(walk(kept[0].read_bytes()))) == 4
+    data = kept[0].read_bytes()
+    lost = [
+        int(change.after[0])
+        for offset, head in walk(data)
+        for change in decode(data[offset : offset + head.frame_bytes]).content
+        if isinstance(change, RowChange) and change.after is not None
+    ]
+    gone = set(json.loads((directory / "in-region").read_text())) - found.rows["main"].keys()
     shutil.rmtree(directory)
+    return {
+        "rolled back": len(gone),
+        "in lost files": len(lost),
+        "rolled back and in no lost file": len(gone - set(lost)),
+        "in a lost file and not rolled back": len(set(lost) - gone) + len(lost) - len(set(lost)),
+    }

@@ -13,6 +13,7 @@ from tests.faults.campaign import CLASSES, Campaign
 from tests.faults.client import NUMBERS
 from tests.faults.oracle import ZERO, Told, read_told
 from tests.faults.plants import PLANTS, find, plant
+from tests.faults.rounds import FLOWING
 
 SEED = 5
 PARTS = {
@@ -49,10 +50,9 @@ def test_kill_rounds(part: str) -> None:
     campaign.run(len(plan))
     figures = {name: campaign.figures[name] for name in ZERO}
     assert figures == dict.fromkeys(ZERO, 0), (campaign.figures, campaign.strange)
-    assert campaign.figures["acknowledged"] > 0
+    assert campaign.figures["acknowledged"] >= FLOWING
     assert campaign.figures["digests compared"] == campaign.figures["episodes"] > 0
-    # On a machine that is very busy a process may not come by its place in time: most it must reach.
-    assert len(campaign.missed()) <= len(plan) // 4, campaign.missed()
+    assert campaign.missed() == []
 
 
 def test_the_same_seed_chooses_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +107,4 @@ def test_each_planted_bug_still_finds_its_place(name: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_planted_bug_is_found() -> None:
-    assert find("pool not repaired behind a killed writer")[0]
+    assert find("fsync retried")[0]

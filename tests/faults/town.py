@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
+import mmap
 import os
 import random
+import re
 import signal
 import socket
 import tempfile
@@ -42,20 +45,23 @@ pool_bytes = 1048576
 segment_bytes = 1048576
 cap_bytes = 2097152
 [source]
-heartbeat_period_s = 0.5
-dead_after_s = 3.0
+heartbeat_period_s = {heartbeat_s}
+dead_after_s = {dead_s}
 hard_tries = 1000
 hard_period_s = 0.05
+soft_period_s = 0.2
 connect_timeout_s = 2.0
 [receiver]
 pool_bytes = 4194304
-heartbeat_period_s = 0.5
-dead_after_s = 3.0
+heartbeat_period_s = {heartbeat_s}
+dead_after_s = {dead_s}
 listen = "127.0.0.1:{port}"
 """
 PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 DAEMONS: Final = ("source", "receiver", "update")
+SHM: Final = "REPLICATE_FAULTS_SHM"
+"""Where the long campaign has shared memory made, so that nothing of it is left behind."""
 
 
 @dataclass
@@ -91,8 +97,18 @@ class Child:
         return True
 
 
-def fork(role: str, call: Callable[[], Any], errors: Path, *, arm: str = "") -> Child:
-    """Run `call` in a child; what it raises goes into the file `errors`, with exit code 70 (ours: the error's own)."""
+def fork(
+    role: str,
+    call: Callable[[], Any],
+    errors: Path,
+    *,
+    arm: str = "",
+    seed: object = 0,
+    clock: mmap.mmap | None = None,
+) -> Child:
+    """Run `call` in a child; what it raises goes into the file `errors`, with exit code 70 (ours: the error's own).
+
+    `seed`: of its `random`, which the product's waits between two tries take. `clock`: see Town."""
     pid = os.fork()
     if pid:
         return Child(role, pid)
@@ -100,10 +116,12 @@ def fork(role: str, call: Callable[[], Any], errors: Path, *, arm: str = "") -> 
     try:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what we started never outlives us
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        random.seed()
+        random.seed(f"{seed} {role}")
         quiet = os.open(errors.with_name("output.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
+        if clock is not None:
+            _bend_clock(clock)
         if arm:
             failpoint.arm(arm)
         call()
@@ -116,39 +134,65 @@ def fork(role: str, call: Callable[[], Any], errors: Path, *, arm: str = "") -> 
         os._exit(code)
 
 
+def _bend_clock(offset: mmap.mmap) -> None:
+    """Have Python's wall clock differ from the machine's by what stands in `offset`, now and whenever that changes."""
+    real_ns = time.time_ns
+
+    def bent_ns() -> int:
+        return max(0, real_ns() + int.from_bytes(offset[:8], "little", signed=True))
+
+    time.time_ns = bent_ns
+    time.time = lambda: bent_ns() / 1e9
+
+
 class Town:
     """A primary and a secondary below `directory`; what clients write down goes to `told`."""
 
     def __init__(
-        self, directory: Path, durability: str, *, told: Path | None = None, secondary: Path | None = None
+        self,
+        directory: Path,
+        durability: str,
+        *,
+        told: Path | None = None,
+        secondary: Path | None = None,
+        seed: int = 0,
+        heartbeat_s: float = 0.5,
+        dead_s: float = 3.0,
+        through: Callable[[int, Path], int] | None = None,
     ) -> None:
-        """`told`, `secondary`: elsewhere than below `directory`, on another file system."""
+        """`told`, `secondary`: elsewhere than below `directory`, on another file system. What clients write depends on
+        `seed` alone. `through`: gets the receiver's port and the file for errors, gives the one that the source is to
+        connect to."""
         self.directory = directory
         self.told = told or directory / "told"
         self.told.mkdir(parents=True, exist_ok=True)
         self.errors = self.told / "errors.txt"
         self.primary, self.secondary = directory / "primary", secondary or directory / "secondary"
-        self._memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="replicate-test-")
+        self._memory = tempfile.TemporaryDirectory(dir=os.environ.get(SHM, "/dev/shm"), prefix="replicate-test-")
         self._before = os.environ.get("REPLICATE_SHM_DIR")
         os.environ["REPLICATE_SHM_DIR"] = self._memory.name
         self.children: dict[str, Child] = {}
         self.strange: list[str] = []
         self.clients = 0
+        self._forked = 0
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self._durability = durability
+        self.seed = seed
+        self._settings = SETTINGS.format(durability=durability, port=self.port, heartbeat_s=heartbeat_s, dead_s=dead_s)
+        self._peer_port = through(self.port, self.errors) if through is not None else self.port
+        self.clock: mmap.mmap | None = None
+        """Eight bytes: nanoseconds by which the wall clock of what is forked from now on is wrong."""
         self.do("build", self._build)
 
     def _build(self) -> None:
         primary = Instance.create(self.primary, role="primary", name="primary")
         secondary = Instance.create(self.secondary, role="secondary", name="secondary", network=primary.content.network)
-        text = SETTINGS.format(durability=self._durability, port=self.port)
         for path in (self.primary, self.secondary):
-            (path / "replicate.toml").write_text(text)
+            (path / "replicate.toml").write_text(self._settings)
         primary, secondary = Instance.open(self.primary), Instance.open(self.secondary)
         add_region(primary, make_database(self.directory / "app.db", SCHEMA), name="main")
-        primary.register_peer("secondary", "127.0.0.1", self.port)
+        primary.register_peer("secondary", "127.0.0.1", self._peer_port)
         primary.reload()
         seed(primary, secondary)
 
@@ -169,8 +213,14 @@ class Town:
             "receiver": lambda: run_daemon("receiver", self.secondary, serve_receiver),
             "update": lambda: run_daemon("update", self.secondary, serve_update),
         }
-        child = self.children[role] = fork(role, calls[role], self.errors, arm=arm)
+        child = self.children[role] = fork(
+            role, calls[role], self.errors, arm=arm, seed=self._next_seed(), clock=self.clock
+        )
         return child
+
+    def _next_seed(self) -> str:
+        self._forked += 1
+        return f"{self.seed} {self._forked}"
 
     def start_daemons(self) -> None:
         """Those that do not run."""
@@ -191,9 +241,11 @@ class Town:
         path = self.told / f"client-{number}.jsonl"
         child = fork(
             f"client-{number}",
-            lambda: run(self.primary, Record(path), number, mode, number, count, pause_s),
+            lambda: run(self.primary, Record(path), number, mode, self.seed * 10_007 + number, count, pause_s),
             self.errors,
             arm=arm,
+            seed=self._next_seed(),
+            clock=self.clock,
         )
         self.children[child.role] = child
         return child
@@ -236,6 +288,12 @@ class Town:
             child.wait(10)
         self.reap()
 
+    def interrupt(self, number: int, *roles: str) -> None:
+        """Send a signal to each of these that runs."""
+        for role in roles:
+            if role in self.children and not self.children[role].poll():
+                os.kill(self.children[role].pid, number)
+
     def stop_clients(self) -> None:
         """SIGKILL all clients."""
         for role in [role for role in self.children if role.startswith("client-")]:
@@ -246,6 +304,39 @@ class Town:
         for path in Path(self._memory.name).iterdir():
             if part in path.name:
                 path.unlink()
+
+    # Looking.
+
+    def side(self, role: str) -> tuple[Path, str]:
+        """The instance of a daemon, and its name there."""
+        return (self.primary, "source-secondary") if role == "source" else (self.secondary, role)
+
+    def log(self, role: str) -> list[dict[str, Any]]:
+        """What a daemon has logged, oldest first; a line that is being written is left out."""
+        instance, name = self.side(role)
+        path = instance / "log" / f"{name}.log"
+        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
+
+    def facts(self, role: str) -> dict[str, Any]:
+        """What a daemon's status file says; empty before there is one."""
+        instance, name = self.side(role)
+        path = instance / "run" / f"{name}.status.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return {**found, **found.get("facts", {})}
+
+    def told_ok(self) -> int:
+        """How many commits have been acknowledged to clients so far."""
+        return sum(path.read_bytes().count(b'"result": "ok"') for path in self.told.glob("client-*.jsonl"))
+
+    def last_told_seqno(self) -> int:
+        """The highest number that a client was told."""
+        text = b"".join(path.read_bytes() for path in self.told.glob("client-*.jsonl"))
+        return max(map(int, re.findall(rb'"seqno": (\d+)', text)), default=0)
+
+    def wait_acknowledged(self, more: int, timeout_s: float = 30.0) -> None:
+        """Until clients were told of that many further commits."""
+        before = self.told_ok()
+        wait_until(lambda: self.told_ok() >= before + more, timeout_s=timeout_s, what=f"{more} further commits")
 
     def wait_serving(self) -> None:
         """Until the receiver listens."""

@@ -1,0 +1,122 @@
+"""Faults of disks that hang, fill up, or lie, and of what stands on them.
+
+Guarantees: each puts back what it has changed. Refuses to know: how it is judged afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+from tests.faults.injections import DEAD_S, Place, injection
+from tests.harness.waiting import wait_until
+
+
+@injection(32, short=True, needs="strace")
+def a_sync_that_hangs(place: Place) -> None:
+    """Every sync of a daemon hangs for longer than a silent peer is given: heartbeats are answered all the same."""
+    town = place.town
+    before = len(place.ends("source")) + len(place.ends("receiver"))
+    role = place.dice.choice(["source", "update"])
+    hang_us = int(1.3e6 * DEAD_S)
+    tracer = subprocess.Popen(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(place.pid(role)),
+         "-e", "trace=fdatasync,fsync", "-e", f"inject=fdatasync,fsync:delay_enter={hang_us}"],
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        traced = Path(f"/proc/{place.pid(role)}/status")
+        wait_until(lambda: "TracerPid:\t0" not in traced.read_text(), timeout_s=10, what="it is traced")
+        time.sleep(1.6 * DEAD_S)
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.wait(30)
+    with place.recovered("hanging sync"):
+        pass
+    assert len(place.ends("source")) + len(place.ends("receiver")) == before, "a connection was given up"
+    assert town.children[role].status is None
+
+
+@injection(46, short=True)
+def a_log_that_can_not_grow(place: Place) -> None:
+    """As a full log disk: replication goes on, and lines are missing."""
+    for role in ("source", "receiver"):
+        instance, name = place.town.side(role)
+        size = (instance / "log" / f"{name}.log").stat().st_size
+        resource.prlimit(place.pid(role), resource.RLIMIT_FSIZE, (max(size, 16_384), resource.RLIM_INFINITY))
+    for _ in range(3):
+        made = place.line.tell("cut", False)
+        wait_until(lambda made=made: place.line.tell("lines") > made, timeout_s=20, what="a new connection")  # type: ignore[misc]
+    with place.recovered("log full"):
+        pass
+    for role in ("source", "receiver"):
+        resource.prlimit(place.pid(role), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@injection(47)
+def checkpoints_while_copies_are_made(place: Place) -> None:
+    """Another client checkpoints both regions without end while the secondary is seeded anew."""
+    town = place.town
+    paths = [str(town.directory / "app.db"), *map(str, (town.secondary / "regions").glob("*.db"))]
+    program = (
+        "import sqlite3, sys, time\n"
+        "end = time.monotonic() + float(sys.argv[1])\n"
+        "while time.monotonic() < end:\n"
+        "    for path in sys.argv[2:]:\n"
+        "        c = sqlite3.connect(path, timeout=0.2)\n"
+        "        try:\n"
+        "            c.execute('PRAGMA wal_checkpoint(TRUNCATE)').fetchall()\n"
+        "        except sqlite3.OperationalError:\n"
+        "            pass\n"
+        "        c.close()\n"
+    )
+    checkpointer = subprocess.Popen(["python3", "-c", program, "3", *paths])
+    try:
+        town.kill("update")
+        seeder = town.seeder()
+        assert seeder.wait(40), "the seed does not end"
+        assert seeder.status == 0, town.errors.read_text()[-2000:]
+        town.reap()
+        with place.recovered("seeded anew"):
+            town.start("update")
+    finally:
+        checkpointer.kill()
+        checkpointer.wait()
+
+
+@injection(49)
+def a_page_of_the_secondarys_region_that_is_damaged(place: Place) -> None:
+    """Its first page, or our own table: the Update Process stops by name; a seed brings it back."""
+    town = place.town
+    town.kill("update")
+    region = next((town.secondary / "regions").glob("*.db"))
+    connection = sqlite3.connect(region)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    page_bytes, root = (
+        connection.execute("PRAGMA page_size").fetchone()[0],
+        connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name LIKE '\\_replicate\\_%scr%' ESCAPE '\\' AND type = 'table'"
+        ).fetchone(),
+    )
+    connection.close()
+    assert root is not None, "there is no table of checkpoint records"
+    page = place.dice.choice([1, root[0]])
+    with open(region, "r+b") as file:
+        file.seek((page - 1) * page_bytes + (16 if page == 1 else 0))
+        file.write(os.urandom(200))
+    child = town.start("update")
+    assert child.wait(20), "it goes on with a damaged page"
+    assert child.status in (65, 74, 78), f"exit code {child.status}"
+    town.reap()
+    town.strange.clear()
+    seeder = town.seeder()
+    assert seeder.wait(40), "the seed does not end"
+    assert seeder.status == 0, town.errors.read_text()[-2000:]
+    town.reap()
+    with place.recovered("seeded anew"):
+        town.start("update")

@@ -1,0 +1,263 @@
+"""Faults that are no kills, injected into a running town one by one; after each all converges and is judged.
+
+    python -m tests.faults.injections [--seed N] [--seconds S] [--names NAME,…] [--short]
+
+Each injection is a function in inject_*.py, registered with the numbers of the catalogue's faults that it injects. In
+the long form each has a town of its own, in an order of the seed, again and again until the time is over.
+Guarantees: an injection that could not be made is left out by name, or fails; it never counts.
+Refuses to know: what the faults are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from replicate.instance import Instance
+from replicate.wait import wait_for_seqno
+from tests.faults.bad_line import BadLine
+from tests.faults.oracle import ZERO
+from tests.faults.part import parser, run_part
+from tests.faults.report import merge
+from tests.faults.settling import count_told, settle
+from tests.faults.town import DAEMONS, Town
+from tests.harness.waiting import wait_until
+
+HEARTBEAT_S: Final = 0.4
+DEAD_S: Final = 1.5
+NOTICED_WITHIN_S: Final = DEAD_S + 2 * HEARTBEAT_S + 3.0
+"""A dead peer is noticed within `dead_after_s` and two periods; the rest is a busy machine's."""
+PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+INJECTION_ZERO: Final = (*ZERO, "faults not survived", "noticed too late", "parts that failed")
+
+
+@dataclass
+class Place:
+    """Where a fault is injected: a town that runs, and the line before its receiver."""
+
+    town: Town
+    line: BadLine
+    dice: random.Random
+    figures: Counter[str] = field(default_factory=Counter)
+
+    def begin(self) -> None:
+        """Everything runs, and streams."""
+        self.town.start_daemons()
+        if not any(role.startswith("client-") for role in self.town.children):
+            self.town.client(pause_s=0.005)
+        self.town.wait_acknowledged(5)
+        self.wait_streaming()
+
+    def lines(self, role: str, event: str) -> list[dict[str, Any]]:
+        """What a daemon has logged with that in its event."""
+        return [line for line in self.town.log(role) if event in line["event"]]
+
+    def ends(self, role: str) -> list[str]:
+        """The errors with which a daemon's streams have ended."""
+        errors = [str(line.get("error", "")) for line in self.lines(role, "connection closed")]
+        return [error for error in errors if "is a second source" not in error]
+
+    @contextlib.contextmanager
+    def noticed(self, kind: str, *roles: str, limit_s: float = NOTICED_WITHIN_S) -> Iterator[None]:
+        """What is done in the block is noticed by each of these daemons: its connection ends. How long that takes."""
+        before = {role: len(self.ends(role)) for role in roles}
+        yield
+        began_s = time.monotonic()
+        for role in roles:
+            try:
+                wait_until(
+                    lambda role=role: len(self.ends(role)) > before[role],  # type: ignore[misc]
+                    timeout_s=limit_s + 20,
+                    what=f"{role} notices: {kind}",
+                )
+            except AssertionError:
+                self.figures["noticed too late"] += 1
+                raise
+            took_s = time.monotonic() - began_s
+            name = f"noticed ms, most: {kind}"
+            self.figures[name] = max(self.figures[name], int(1000 * took_s))
+            self.figures["noticed too late"] += took_s > limit_s
+
+    @contextlib.contextmanager
+    def recovered(self, kind: str) -> Iterator[None]:
+        """What is done in the block ends the fault; how long until a commit of then is applied on the secondary."""
+        began_s = time.monotonic()
+        yield
+        self.reach(self.goal())
+        name = f"recovered ms, most: {kind}"
+        self.figures[name] = max(self.figures[name], int(1000 * (time.monotonic() - began_s)))
+
+    def goal(self) -> int:
+        """The number of a commit that is made from now on."""
+        self.town.wait_acknowledged(3)
+        return self.town.last_told_seqno()
+
+    def reach(self, seqno: int) -> int:
+        """Wait until the secondary's databases hold that; the last that they hold then."""
+        out = self.town.told / "position"
+        secondary = self.town.secondary
+        self.town.do(
+            f"wait for {seqno}",
+            lambda: out.write_text(str(wait_for_seqno(Instance.open(secondary), seqno, timeout_s=60))),
+        )
+        return int(out.read_text())
+
+    def applied(self) -> int:
+        """What the source says that its peer has applied; it writes that down once a second."""
+        return int(self.town.facts("source").get("last_applied_seqno", 0))
+
+    def wait_streaming(self, timeout_s: float = 30.0) -> None:
+        wait_until(lambda: self.town.facts("source").get("state") == "sending", timeout_s=timeout_s, what="it streams")
+
+    def pid(self, role: str) -> int:
+        return self.town.children[role].pid
+
+    def freeze(self, *roles: str) -> None:
+        self.town.interrupt(signal.SIGSTOP, *roles)
+
+    def thaw(self, *roles: str) -> None:
+        self.town.interrupt(signal.SIGCONT, *roles)
+
+
+Call = Callable[[Place], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """`short`: it is in the short form, too. `needs`: strace, or as root memory-cgroup, tun."""
+
+    call: Call
+    faults: tuple[int, ...]
+    short: bool
+    needs: str
+
+
+INJECTIONS: Final[dict[str, Injection]] = {}
+
+
+def injection(*faults: int, short: bool = False, needs: str = "") -> Callable[[Call], Call]:
+    """Registers a function under its name."""
+
+    def register(call: Call) -> Call:
+        INJECTIONS[call.__name__] = Injection(call, faults, short, needs)
+        return call
+
+    return register
+
+
+def hindrance(one: Injection) -> str:
+    """Why this machine can not make it; "" when it can."""
+    if one.needs == "strace" and shutil.which("strace") is None:
+        return "no strace"
+    if one.needs and one.needs != "strace" and os.geteuid() != 0:
+        return "not root"
+    if one.needs == "memory-cgroup" and not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.W_OK):
+        return "no memory cgroups"
+    if one.needs == "tun" and not (os.path.exists("/dev/net/tun") and shutil.which("ip", path=PATH)):
+        return "no TUN device, or no command ip"
+    return ""
+
+
+@contextlib.contextmanager
+def make_place(seed: int, durability: str = "durable", *, dead_s: float = DEAD_S) -> Iterator[Place]:
+    """A town whose source connects through a bad line; nothing runs yet."""
+    with tempfile.TemporaryDirectory(prefix="replicate-injected-", ignore_cleanup_errors=True) as directory:
+        lines: list[BadLine] = []
+
+        def through(port: int, errors: Path) -> int:
+            lines.append(BadLine(port, errors, seed))
+            return lines[0].port
+
+        town = Town(Path(directory), durability, seed=seed, heartbeat_s=HEARTBEAT_S, dead_s=dead_s, through=through)
+        try:
+            yield Place(town, lines[0], random.Random(seed))
+        finally:
+            for role in list(town.children):
+                town.interrupt(signal.SIGCONT, role)
+            town.close()
+            lines[0].close()
+
+
+def inject(name: str, place: Place) -> None:
+    """One of them, and the judgement; AssertionError when the fault is not survived."""
+    one = INJECTIONS[name]
+    place.begin()
+    one.call(place)
+    for role in DAEMONS:
+        place.thaw(role)
+    place.line.tell("heal")
+    settle(place.town, place.figures)
+    for fault in one.faults:
+        place.figures[f"fault {fault}"] += 1
+
+
+def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    names = options.names.split(",") if options.names else [
+        name for name, one in INJECTIONS.items() if one.short or not options.short
+    ]  # fmt: skip
+    for name in names:
+        if reason := hindrance(INJECTIONS[name]):
+            print(f"left out: {name} ({reason})", flush=True)
+    names = [name for name in names if not hindrance(INJECTIONS[name])]
+    dice = random.Random(options.seed)
+    number = 0
+    while True:
+        for name in dice.sample(names, len(names)):
+            number += 1
+            one_after_another(name, options.seed * 10_007 + number, figures)
+            if time.monotonic() > options.deadline_s:
+                return
+        if math.isinf(options.deadline_s):
+            return
+
+
+def one_after_another(name: str, seed: int, figures: Counter[str]) -> None:
+    """One injection in a town of its own; its figures are added, whatever comes."""
+    began_s = time.monotonic()
+    with make_place(seed) as place:
+        try:
+            inject(name, place)
+            figures["injections"] += 1
+            print(f"{name:<40} well  {time.monotonic() - began_s:5.1f} s", flush=True)
+        except Exception:
+            figures["faults not survived"] += 1
+            text = place.town.errors.read_text()[-3000:] if place.town.errors.exists() else ""
+            print(f"{name:<40} NOT SURVIVED (seed {seed})\n{traceback.format_exc()}\n{text}", flush=True)
+        finally:
+            from tests.faults.oracle import read_told
+
+            count_told(read_told(place.town.told), place.figures)
+            merge(figures, place.figures)
+
+
+def load() -> None:
+    """Have all of them registered."""
+    from tests.faults import inject_clock, inject_disk, inject_network, inject_process  # noqa: F401
+
+
+def main() -> int:
+    from tests.faults import injections
+
+    injections.load()
+    made = parser("tests.faults.injections")
+    made.add_argument("--names", default="")
+    made.add_argument("--short", action="store_true")
+    return run_part(made.parse_args(), injections.work, INJECTION_ZERO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

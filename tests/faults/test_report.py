@@ -1,0 +1,58 @@
+"""The closing table has every column that the project's catalogue of faults names, measured or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.faults import campaign, injections, long, power, report, soak
+from tests.faults.damage import DAMAGE_ZERO
+
+NAMED = (
+    "seed", "length", "commit", "machine", "left out", "rounds by class", "failpoints hit", "submitted / acknowledged",
+    "unknown", "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors",
+    "digests compared / unequal", "rolled back / in lost files", "rolled back and in no lost file",
+    "in a lost file and not rolled back", "crash states enumerated / violations", "mutations tried / detected",
+    "accepted wrongly", "silently shortened", "recovery ms", "time to notice ms", "by kind of death", "time to recover",
+    "peak memory", "peak descriptors", "peak disk", "did not converge", "planted bugs found",
+)  # fmt: skip
+
+
+def closing(figures: dict[str, int]) -> str:
+    return report.closing(figures, seed=5, seconds=61.4, hours=0.5, machine="a machine", left_out=["power (not root)"])
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_figure_has_its_place(name: str) -> None:
+    assert name in closing({})
+
+
+def test_what_nobody_has_measured_is_not_called_zero() -> None:
+    text = closing({})
+    assert text.count(report.NOT_MEASURED) == len(report.COLUMNS)
+    assert "61 s (0.5 h asked)" in text
+
+
+def test_figures_of_parts_are_added_and_the_largest_of_most_counts() -> None:
+    figures: Counter[str] = Counter()
+    for gaps, most in ((1, 7), (2, 3)):
+        report.merge(figures, {"gaps": gaps, "noticed ms, most: killed": most})
+    assert figures == {"gaps": 3, "noticed ms, most: killed": 7}
+    assert report.bad(figures) == ["gaps"]
+    assert "must be 0: gaps" in closing(figures)
+    assert "killed 7" in closing(figures)
+
+
+@pytest.mark.parametrize(
+    "zero",
+    [campaign.CAMPAIGN_ZERO, power.POWER_ZERO, injections.INJECTION_ZERO, soak.SOAK_ZERO, DAMAGE_ZERO],
+    ids=["campaign", "power", "injections", "soak", "damage"],
+)
+def test_what_must_be_zero_in_a_part_must_be_in_all(zero: tuple[str, ...]) -> None:
+    assert set(zero) <= set(report.ALL_ZERO)
+
+
+def test_the_shares_of_the_parts_make_a_whole() -> None:
+    parts, _ = long.parts()
+    assert 0.7 < sum(part.share for part in parts) <= 1.001
