@@ -127,6 +127,7 @@ class Connection:
             case Started():
                 self._started(event)
             case BatchReceived(batch):
+                self.receiver.lag.observed(batch.last_seqno, time.time_ns())
                 self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
             case PartsReceived(seqno, token, first_part, count, frames):
                 parts = Parts(seqno, token, first_part + count)

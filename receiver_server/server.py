@@ -356,7 +356,7 @@ class Receiver:
         """Seconds since the oldest transaction that is known of and not applied was heard of; 0.0 when all are."""
         now_ns = time.time_ns()
         self.lag.observed(max(self.source_last_seqno or 0, self.pool.last_received_seqno), now_ns)
-        return round(self.lag.seconds(self.applied_seqno, now_ns), 3)
+        return self.lag.seconds(self.applied_seqno, now_ns)
 
     # House-keeping.
 

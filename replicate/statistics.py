@@ -7,6 +7,7 @@ Refuses to know: the clock (every call is given `now_s`, any monotonic seconds),
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -90,8 +91,8 @@ class Lag:
     """How many seconds a consumer is behind, from samples of how far its source was at what time.
 
     Right while nothing is written too: what was committed at noon and is not applied at one is an hour behind, however
-    quiet it was between. Memory is bounded: when there are too many samples every second one is dropped, which makes
-    the answer coarser by one sampling period.
+    quiet it was between. Never more than the truth, and less by no more than the time between two samples. Memory is
+    bounded: when there are too many samples every second one is dropped.
     """
 
     __slots__ = ("_samples",)
@@ -101,15 +102,19 @@ class Lag:
         self._samples: list[tuple[int, int]] = []  # (last seqno of the source, wall ns), both rising
 
     def observed(self, source_last_seqno: int, wall_ns: int) -> None:
-        """The source's newest transaction is this one, seen at `wall_ns`. Call it about once a second."""
-        if self._samples and source_last_seqno <= self._samples[-1][0]:
-            return
-        self._samples.append((source_last_seqno, wall_ns))
-        if len(self._samples) > self.SAMPLES_MAX:
-            del self._samples[1:-1:2]
+        """This transaction was there at `wall_ns`. Call it about once a second with the source's newest one, and for
+        every batch that passes: then the lag is right to the batch. What tells nothing new is dropped."""
+        samples = self._samples
+        place = bisect_left(samples, (source_last_seqno, 0))
+        if place < len(samples) and (samples[place][0] == source_last_seqno or samples[place][1] <= wall_ns):
+            return  # it, or a later one, was there before
+        samples.insert(place, (source_last_seqno, wall_ns))
+        if len(samples) > self.SAMPLES_MAX:
+            del samples[1:-1:2]
 
     def seconds(self, last_applied_seqno: int, now_wall_ns: int) -> float:
-        """Seconds since the oldest transaction that is not applied was seen; 0.0 when all are."""
+        """Seconds since the oldest transaction that is not applied was seen, in milliseconds, rounded up: 0.0 only when
+        all are (or the clock went back)."""
         samples = self._samples
         first_behind = next((i for i, (seqno, _) in enumerate(samples) if seqno > last_applied_seqno), len(samples))
         if first_behind == len(samples):
@@ -117,4 +122,4 @@ class Lag:
             return 0.0
         del samples[: max(0, first_behind - 1)]
         behind = next(wall_ns for seqno, wall_ns in samples if seqno > last_applied_seqno)
-        return max(0.0, (now_wall_ns - behind) / 1e9)
+        return max(0, -((behind - now_wall_ns) // 1_000_000)) / 1000

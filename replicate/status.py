@@ -11,6 +11,7 @@ last_error. The Receiver Server: is_connected, source, source_last_seqno, last_r
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import uuid
@@ -341,8 +342,9 @@ def _lag_s(backlog: int | None, facts: Mapping[str, Any], newest_wall_ns: int, n
     measured = facts.get("lag_s")
     least = max(0.0, (now_wall_ns - newest_wall_ns) / 1e9) if newest_wall_ns else None
     if isinstance(measured, (int, float)):
-        return round(max(float(measured), least or 0.0), 3)
-    return None if least is None else round(least, 3)
+        least = max(float(measured), least or 0.0)
+    # Rounded up: 0.0 says that nothing is behind.
+    return None if least is None else math.ceil(least * 1000) / 1000
 
 
 def _at_least(told: int | None, least: int, is_connected: bool) -> int | None:

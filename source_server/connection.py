@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from replicate.authenticate import Authenticated
+from replicate.door import CSN_COUNTER_BITS
 from replicate.drive import Drive
 from replicate.errors import DamagedError, JournalIOError, JournalMissingError, PoolReplacedError, ReplicateError
 from replicate.failpoint import hit
 from replicate.introduce import introduction
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import FrameBatch
+from replicate.journal.record import FrameBatch, read_head
 from replicate.pool import control as word
 from replicate.wire.connection import LinkSettings
 from replicate.wire.event import (
@@ -193,6 +194,7 @@ class Connection:
         try:
             if isinstance(item, FrameBatch):
                 link.send_batch(item)
+                self.source.lag.observed(item.first_seqno, (read_head(item.data).csn >> CSN_COUNTER_BITS) * 1000)
                 statistics.batch(item.count, len(item.data))
             elif item.count:
                 link.send_parts(item.seqno, item.token, item.first_part, item.count, item.data)

@@ -282,7 +282,7 @@ class Source:
         """Seconds since the oldest transaction that the consumer has not applied was seen here; 0.0 when it has all."""
         now_ns = time.time_ns()
         self.lag.observed(self.words[word.LAST_SEQNO], self.words[word.LAST_COMMIT_WALL_NS] or now_ns)
-        return round(self.lag.seconds(self.last_applied_seqno, now_ns), 3)
+        return self.lag.seconds(self.last_applied_seqno, now_ns)
 
     def acknowledged(self, event: Acknowledged) -> None:
         """The consumer has told how far it is."""

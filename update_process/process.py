@@ -138,8 +138,11 @@ class _Driver:
     async def _say_alive(self, pool: ReceivePool) -> None:
         while True:
             pool.note_update_process(os.getpid(), time.monotonic_ns())
-            self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.time_ns())
+            self._note_lag(pool)
             await trio.sleep(ALIVE_PERIOD_S)
+
+    def _note_lag(self, pool: ReceivePool) -> None:
+        self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.time_ns())
 
     async def _loop(self, pool: ReceivePool, applier: Applier, bell: Doorbell) -> None:
         context = self._context
@@ -150,6 +153,7 @@ class _Driver:
             if context.stop_requested.is_set() and self._stop_seqno is None:
                 self._stop_seqno = pool.last_received_seqno
             seen = pool.written_address
+            self._note_lag(pool)
             done = await trio.to_thread.run_sync(applier.work, SLICE_S, self._stop_asked(applier))
             self._note(done, applier)
             if self._stop_seqno is not None and (
@@ -204,7 +208,7 @@ class _Driver:
                 "statistics",
                 state=self._last_waiting.value,
                 receiver_backlog=None if pool is None else max(0, pool.last_received_seqno - applied),
-                lag_s=None if pool is None else round(self._lag.seconds(applied, time.time_ns()), 3),
+                lag_s=None if pool is None else self._lag.seconds(applied, time.time_ns()),
                 filter=None,
                 **report.fields(),
             )

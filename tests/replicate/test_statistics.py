@@ -71,6 +71,29 @@ def test_lag_is_the_age_of_the_oldest_that_is_not_applied() -> None:
     assert lag.seconds(1000, 21_500_000_000) == 1.5
 
 
+def test_lag_is_never_0_while_something_is_behind() -> None:
+    """Not even when it was seen in this very moment of the sampling, and less than half a millisecond ago."""
+    lag = Lag()
+    lag.observed(7, 5_000_000_000)
+    assert lag.seconds(6, 5_000_100_000) == 0.001
+    assert lag.seconds(7, 5_000_100_000) == 0.0
+
+
+def test_lag_knows_of_batches_between_two_samples() -> None:
+    lag = Lag()
+    lag.observed(100, 1_000_000_000)
+    lag.observed(900, 2_000_000_000)  # a second later; the batches in between have passed meanwhile
+    lag.observed(101, 1_200_000_000)
+    lag.observed(500, 1_500_000_000)
+    lag.observed(400, 1_900_000_000)  # told late: 500 was there before
+    assert lag.seconds(100, 3_000_000_000) == 1.8
+    assert lag.seconds(101, 3_000_000_000) == 1.5
+    assert lag.seconds(450, 3_000_000_000) == 1.5
+    assert lag.seconds(500, 3_000_000_000) == 1.0
+    lag.observed(450, 1_000_000_000)  # of what is applied already
+    assert lag.seconds(899, 3_000_000_000) == 1.0
+
+
 def test_lag_keeps_few_samples_and_stays_near_the_truth() -> None:
     lag = Lag()
     for number in range(1, 20_000):
