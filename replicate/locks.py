@@ -11,6 +11,7 @@ while `flock` taken before BEGIN served them about equally; that is why a region
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -124,17 +125,20 @@ class FileLock:
         while True:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise BusyError(
-                    f"{what} was held by another process for {timeout_s:g} s",
-                    where=str(self.path),
-                    do="Look for a stopped or long-running writer: fuser -v on that file",
-                )
+                raise self._busy(what, timeout_s)
             if unless is not None and unless():
                 return False
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.5)))
             if self.try_acquire():
                 return True
             pause_s = min(pause_s_max, pause_s * 1.5)
+
+    def _busy(self, what: str, timeout_s: float) -> BusyError:
+        by, do = "another process", "Look for a stopped or long-running writer: fuser -v on that file"
+        with contextlib.suppress(RuntimeError):  # another thread opens or closes one just now
+            if any(other.held and other.path == self.path for other in list(_open) if other is not self):
+                by, do = "another connection or thread of this process", "End what that one does: commit, or roll back"
+        return BusyError(f"{what} was held by {by} for {timeout_s:g} s", where=str(self.path), do=do)
 
     def release(self) -> None:
         """Give the lock up; harmless when it is not held (an interrupt may have come between the kernel's word and

@@ -329,7 +329,7 @@ def test_the_setting_bounds_the_wait_for_a_lock(pair: Pair) -> None:
     session = open_apply_session(secondary)
     try:
         held.acquire(1)
-        with pytest.raises(BusyError, match=r"held by another process for 0\.05 s"):
+        with pytest.raises(BusyError, match=r"held by another connection or thread of this process for 0\.05 s"):
             session.begin()
         held.release()
         session.begin()
