@@ -10,6 +10,7 @@ import resource
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def checkpoints_while_copies_are_made(place: Place) -> None:
         "            pass\n"
         "        c.close()\n"
     )
-    checkpointer = subprocess.Popen(["python3", "-c", program, "3", *paths])
+    checkpointer = subprocess.Popen([sys.executable, "-c", program, "3", *paths])
     try:
         town.kill("update")
         seeder = town.seeder()

@@ -30,7 +30,7 @@ from typing import Any, Final
 from replicate.instance import Instance
 from replicate.wait import wait_for_seqno
 from tests.faults.bad_line import BadLine
-from tests.faults.oracle import ZERO
+from tests.faults.oracle import ZERO, read_told
 from tests.faults.part import parser, run_part
 from tests.faults.report import merge
 from tests.faults.settling import count_told, settle
@@ -218,14 +218,14 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     while True:
         for name in dice.sample(names, len(names)):
             number += 1
-            one_after_another(name, options.seed * 10_007 + number, figures)
+            make_and_inject(name, options.seed * 10_007 + number, figures)
             if time.monotonic() > options.deadline_s:
                 return
         if math.isinf(options.deadline_s):
             return
 
 
-def one_after_another(name: str, seed: int, figures: Counter[str]) -> None:
+def make_and_inject(name: str, seed: int, figures: Counter[str]) -> None:
     """One injection in a town of its own; its figures are added, whatever comes."""
     began_s = time.monotonic()
     with make_place(seed) as place:
@@ -238,8 +238,6 @@ def one_after_another(name: str, seed: int, figures: Counter[str]) -> None:
             text = place.town.errors.read_text()[-3000:] if place.town.errors.exists() else ""
             print(f"{name:<40} NOT SURVIVED (seed {seed})\n{traceback.format_exc()}\n{text}", flush=True)
         finally:
-            from tests.faults.oracle import read_told
-
             count_told(read_told(place.town.told), place.figures)
             merge(figures, place.figures)
 

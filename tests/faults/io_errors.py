@@ -1,6 +1,6 @@
 """The n-th write, sync or rename of a short run fails, for every n: what must hold then.
 
-    python -m tests.faults.io_errors [--calls fdatasync,fsync,…] [--errors EIO,ENOSPC] [--stride N | --seconds S]
+    python -m tests.faults.io_errors [--calls fdatasync,fsync,…] [--errors EIO,…] [--stride N | --seconds S]
 
 The run is a child that commits small and large rows, a large transaction and a segment switch. In it the one call in
 `os` fails for journal, durable mark and instance file (SQLite's own calls are not Python's; tests of the door plant
@@ -202,7 +202,7 @@ def work_all(options: argparse.Namespace, figures: Counter[str]) -> None:
 def main() -> int:
     made = parser("tests.faults.io_errors")
     made.add_argument("--calls", default=",".join(CALLS))
-    made.add_argument("--errors", default=",".join(ERRORS))
+    made.add_argument("--errors", default=",".join((*ERRORS, "EROFS")))
     made.add_argument("--stride", type=int, default=1)
     return run_part(made.parse_args(), work_all, ("violations", "parts that failed"))
 

@@ -4,8 +4,9 @@
 
 Every part is a process of its own and gets a share of the time; the planted bugs come on top, a few minutes. At the end
 stands one table with the figures of all parts. Ctrl-C ends the part that runs, and gives the table so far.
-Guarantees: exit code 0 only when every figure that must be zero is, and no part failed; what was left out is said, with
-the reason; nothing stays running, mounted, or behind in shared memory and in the directory for temporary files.
+Guarantees: exit code 0 only when every figure that must be zero is, no part failed, and all ran to their end; what was
+left out is said, with the reason; nothing stays running, mounted, or behind in shared memory and in the directory for
+temporary files.
 Refuses to know: the parts.
 """
 
@@ -135,6 +136,7 @@ def main() -> int:
     todo, left_out = parts()
     figures: Counter[str] = Counter()
     failed: list[str] = []
+    was_interrupted = False
     began_s = time.monotonic()
     here = machine(tempfile.gettempdir())
     with place() as where:
@@ -144,6 +146,7 @@ def main() -> int:
                 if run(part, options, where, figures):
                     failed.append(part.name)
         except (Ended, KeyboardInterrupt):
+            was_interrupted = True
             left_out += [f"{one.name} (interrupted)" for one in (part, *todo)]
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -156,7 +159,7 @@ def main() -> int:
     print(f"== not zero: {', '.join(wrong)}" if wrong else "== every figure that must be zero is")
     if failed:
         print(f"== ended badly: {', '.join(failed)}")
-    return int(bool(wrong or failed))
+    return int(bool(wrong or failed)) or (130 if was_interrupted else 0)
 
 
 if __name__ == "__main__":

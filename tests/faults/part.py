@@ -49,6 +49,8 @@ def run_part(options: argparse.Namespace, work: Work, zero: Sequence[str], *, wh
         code = 1
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for name in zero:
+            figures[name] += 0  # it was looked at
         if options.figures:
             options.figures.write_text(json.dumps(figures))
     print("\n" + table(

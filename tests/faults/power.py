@@ -214,6 +214,7 @@ class Losses:
             judge_instance(Instance.open(self.town.primary), told, figures, lost_may=frozenset(allowed))
         missing = told.ok.keys() - present(Instance.open(self.town.primary))
         fresh = missing - self.lost
+        figures[f"lost ms, most: {self.durability}"] = 0
         figures["acknowledged and lost"] += len(fresh)
         ours = {op: seqno for op, seqno in told.ok.items() if op // NUMBERS > self._clients_before}
         kept_last = max((seqno for op, seqno in ours.items() if op not in missing), default=0)

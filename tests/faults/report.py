@@ -1,7 +1,7 @@
 """The table of a campaign's figures, as text; and the closing one, which has every column that the catalogue names.
 
-Guarantees: every figure that must be zero stands in it, also when it is zero; in the closing table a column that nobody
-has measured says so. Refuses to know: how figures came about.
+Guarantees: every figure that must be zero stands in it, also when it is zero; in the closing table what nobody has
+measured says so, and is no zero. Refuses to know: how figures came about.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def closing(
         ("left out", "; ".join(left_out) or "nothing"),
     ]
     lines += [(name, value(figures) or NOT_MEASURED) for name, value in COLUMNS]
-    return _text(lines + [(f"must be 0: {name}", str(figures.get(name, 0))) for name in ALL_ZERO])
+    return _text(lines + [(f"must be 0: {name}", str(figures.get(name, NOT_MEASURED))) for name in ALL_ZERO])
 
 
 def bad(figures: Mapping[str, int], zero: Sequence[str] = ALL_ZERO) -> list[str]:

@@ -30,7 +30,8 @@ def test_every_figure_has_its_place(name: str) -> None:
 
 def test_what_nobody_has_measured_is_not_called_zero() -> None:
     text = closing({})
-    assert text.count(report.NOT_MEASURED) == len(report.COLUMNS)
+    assert text.count(report.NOT_MEASURED) == len(report.COLUMNS) + len(report.ALL_ZERO)
+    assert closing({"gaps": 0}).count(report.NOT_MEASURED) == len(report.COLUMNS) + len(report.ALL_ZERO) - 1
     assert "61 s (0.5 h asked)" in text
 
 
