@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FrameDamaged, JournalIOError
 from replicate.journal.record import (
     DEFINE_MARK,
+    FIXED_ELEMENTS,
     FRAME_HEAD_BYTES,
     FRAME_PREFIX_BYTES,
+    ORIGIN_OFFSET,
     Head,
     chain_of,
     check_frame,
@@ -31,6 +37,11 @@ _STREAM_KINDS: Final = frozenset({int(Kind.TRANSACTION), int(Kind.NULL), int(Kin
 _PLAUSIBLE: Final = re.compile(
     rb"(?=\xce.{4}\xce.{4}\xdc..[\x00-\x7f]\xcf.{8}\xcf.{8}\xcf.{8}\xce.{4}\xcf.{8}\xcf)", re.DOTALL
 )
+
+_HEAD: Final = struct.Struct(">BIBIBHBBQBQBQBIBQBQ")
+"""A frame's head, as journal/record.py has it."""
+_TRANSACTION: Final = int(Kind.TRANSACTION)
+_BODY_BYTES: Final = range(FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES, FRAME_BYTES_MAX - FRAME_PREFIX_BYTES + 1)
 
 
 class _Window:
@@ -94,6 +105,15 @@ def scan(
         data = window.data
         if index >= len(data) or data[index] == 0:
             break
+        run = _plain_run(data, index, expected, known)
+        if run.count:
+            definitions += [offset - index + at for at in run.definitions]
+            known[run.origin] = run.point
+            mark, csn = max(mark, run.mark), max(csn, run.csn)
+            expected += run.count
+            count += run.count
+            offset += run.end - index
+            continue
         try:
             head = check_frame(data, index)
         except FrameDamaged as error:
@@ -119,6 +139,58 @@ def scan(
     if damage is not None:
         behind = _frame_behind(fd, offset + 1, expected, path)
     return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind)
+
+
+class _Run(NamedTuple):
+    """Frames that `_plain_run` has passed. `point`: where their origin stands behind them; `definitions`: indices."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a run
+    end: int
+    origin: int
+    point: tuple[int, int]
+    mark: int
+    csn: int
+    definitions: list[int]
+
+
+def _plain_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[int, int]]) -> _Run:
+    """As many transactions of one known origin as follow each other from `index` on, whole in `data`.
+
+    What nearly all frames are, in two fifths of the time of the checks one by one (measured), which it makes all the
+    same. It ends before whatever is not exactly that, and says nothing of it.
+    """
+    view, size = memoryview(data), len(data)
+    unpack, first = _HEAD.unpack_from, expected
+    own, point = -1, (0, 0)
+    mark = csn = 0
+    definitions: list[int] = []
+    while index + FRAME_HEAD_BYTES <= size:
+        (
+            m0, length, m1, check, m2, elements, kind, m3, seqno, m4, frame_mark, m5, chain, m6, origin, m7,
+            origin_seqno, m8, frame_csn,
+        ) = unpack(data, index)  # fmt: skip
+        end = index + FRAME_PREFIX_BYTES + length
+        if origin != own:
+            if own >= 0 or origin not in known:
+                break
+            own, point = origin, known[origin]
+        if (
+            not (m0 == m1 == m6 == 0xCE and m2 == 0xDC and m3 == m4 == m5 == m7 == m8 == 0xCF)
+            or (kind, seqno) != (_TRANSACTION, expected)
+            or elements < FIXED_ELEMENTS
+            or length not in _BODY_BYTES
+            or end > size
+            or crc32c(view[index + FRAME_PREFIX_BYTES : end]) != check
+            or xxh3_64_intdigest(view[index + ORIGIN_OFFSET : end], point[1]) != chain
+        ):
+            break
+        if data.find(DEFINE_MARK, index + FRAME_HEAD_BYTES, end) >= 0:
+            definitions.append(index)
+        point = (origin_seqno, chain)
+        mark, csn = max(mark, frame_mark), max(csn, frame_csn)
+        expected += 1
+        index = end
+    return _Run(expected - first, index, own, point, mark, csn, definitions)
 
 
 def _misplaced(

@@ -93,7 +93,9 @@ def journal(directory: Path, count: int, rounds: int) -> dict[str, Any]:
     try:
         bench.make_primary(database)
         kept = bench.add_secondary("keeps")  # it never comes again, and keeps the journal from being pruned
-        last = lengthen(bench.primary, count)
+        lengthen(bench.primary, count)
+        open_once(bench.primary, -1)  # a region that was never written to would be looked for in all of it
+        last = lengthen(bench.primary, 1)
         level = bench.add_secondary("level")
         for number in range(rounds):
             for file in bench.shared_memory.iterdir():
