@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 from contextlib import suppress
@@ -33,6 +34,7 @@ from replicate.errors import (
     UsageError,
     WrongInstanceError,
 )
+from replicate.limits import NAME_PATTERN
 from replicate.seed_incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.wire.event import (
     Closed,
@@ -56,6 +58,24 @@ WAITING: Final = "waiting for the source"
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The command has ended, however it did. Never out of a nursery: what leaves one is a group."""
 _CREDENTIALS: Final = struct.Struct("3i")
+
+
+def read_request(line: bytes) -> str | None:
+    """The source that a command asks for (None: whichever is connected). FormatUnknownError for a command of another
+    release, UsageError when it is no request."""
+    try:
+        asked = json.loads(line)
+        source_name, number = asked["from"], asked.get("format", COMMAND_FORMAT)
+        if number != COMMAND_FORMAT:
+            raise FormatUnknownError(
+                f"the seed command speaks format {str(number)[:20]}, this Receiver Server {COMMAND_FORMAT}",
+                do="It is of another release: replicate receiver stop, replicate receiver start",
+            )
+        if source_name is None or (isinstance(source_name, str) and re.match(NAME_PATTERN, source_name)):
+            return source_name
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise UsageError("this is no request for a seed", where=f"{line[:80]!r}")
 
 
 class Wish:
@@ -146,15 +166,9 @@ class Seeds:
                 line += piece
         wish = Wish(None)
         try:
-            asked = json.loads(line)
-            wish.source_name = asked["from"]
-            if (number := asked.get("format", COMMAND_FORMAT)) != COMMAND_FORMAT:
-                wish.error = FormatUnknownError(
-                    f"the seed command speaks format {number!r}, this Receiver Server {COMMAND_FORMAT}",
-                    do="It is of another release: replicate receiver stop, replicate receiver start",
-                )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            wish.error = UsageError("this is no request for a seed")
+            wish.source_name = read_request(line)
+        except ReplicateError as error:
+            wish.error = error
         if wish.error is None and self._wish is not None:
             wish.error = TryAgainError("another command asks for a seed already", do="Wait for it")
         if wish.error is None:

@@ -8,10 +8,12 @@ Refuses to know: the oracle.
 from __future__ import annotations
 
 import json
+import math
 import struct
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import msgpack
@@ -47,10 +49,31 @@ from tests.harness import frames as by_hand
 from tests.harness.journals import FrameMaker, ToyJournal, define_payload, insert_payload, make_definition
 from tests.harness.link_pair import NETWORK, ConnectionPair, Journal, connected
 from tests.harness.pools import frame
+from update_process.replay.manifest import Range, SegmentCopy
 
 Made = Iterator[tuple[str, str, bytes]]
 """Target, name, bytes."""
 _VALUES = [None, 0, -1, 2**63 - 1, 1.5, "text", b"\x00\xff", msgpack.ExtType(1, b"\xff")]
+
+
+def manifests() -> Made:
+    """A range of two segments, and what is wrong with others."""
+    segments = (
+        SegmentCopy("00000000000000000001.journal", 1, 4, 4096, "ab" * 32),
+        SegmentCopy("00000000000000000005.journal", 5, 9, 8192, "cd" * 32),
+    )
+    made = asdict(Range("00" * 16, "11" * 16, 1, 9, 9, 20, 7, {"changes": "1f", "transactions": "2e"}, segments))
+    wrong: list[tuple[str, dict[str, object]]] = [
+        ("one", {}),
+        ("infinite", {"last_csn": math.inf}),
+        ("digests-that-are-a-list", {"digests": ["1f"]}),
+        ("a-path", {"segments": [{**asdict(segments[0]), "name": "../../1.journal", "last_seqno": 9}]}),
+        ("without-segments", {"segments": []}),
+        ("of-another-release", {"format": 3}),
+        ("backwards", {"first_seqno": 9, "last_seqno": 1}),
+    ]
+    for name, changed in wrong:
+        yield "archive_manifest", name, json.dumps({**made, **changed}).encode()
 
 
 def conversation() -> tuple[bytes, bytes]:
@@ -247,6 +270,11 @@ def seeds() -> Made:
     yield "seed_file", "whole", b"\x01" + whole
     yield "seed_file", "mended", b"\x00" + whole
     yield "seed_file", "cut", b"\x01" + whole[:-200]
+    yield "seed_request", "any", b'{"format": 1, "from": null}\n'
+    yield "seed_request", "named", b'{"format": 1, "from": "oslo"}\n'
+    yield "seed_request", "of-another-release", b'{"format": 2, "from": null}\n'
+    yield "seed_request", "wrong", b'{"format": 1, "from": ["oslo"]}\n'
+    yield from manifests()
     yield "seed_answer", "error", b'{"error": {"what": "no", "code": "GAP", "exit_code": 65}}'
     yield "seed_answer", "state", b'{"state": "arriving", "done": 5, "total": 9}'
     yield "seed_answer", "wrong", b'{"error": [], "done": 1e999}'
@@ -272,7 +300,8 @@ def extremes() -> Made:
     yield "config", "numbers", b"[journal]\ncap_bytes = inf\nsync_interval_s = nan\n"
     yield "config", "endless", b"[journal]\ncap_bytes = " + endless
     yield "config", "no-text", b"\xff\xfe[\x00"
-    for target in ("consumer", "daemon_status", "daemon_word", "seed_answer", "conflict", "digest", "instance_file"):
+    plain = ("consumer", "daemon_status", "daemon_word", "seed_answer", "seed_request", "archive_manifest")
+    for target in (*plain, "conflict", "digest", "instance_file"):
         front = b"\x00" if target == "instance_file" else b""
         yield target, "deep", front + deep
         yield target, "deep-object", front + b'{"":' * 1100

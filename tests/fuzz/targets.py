@@ -34,6 +34,8 @@ _ALL: Final[tuple[Target, ...]] = (
     targets_files.conflict,
     targets_files.digest,
     targets_files.seed_answer,
+    targets_files.seed_request,
+    targets_files.archive_manifest,
     targets_files.seed_file,
     targets_pools.pool_header,
     targets_pools.pool_journal,

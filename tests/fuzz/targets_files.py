@@ -8,21 +8,27 @@ Refuses to know: who calls it; what may be raised (oracle.py).
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
 
+from receiver_server.seed import read_request
 from replicate.compare_digest import compare_digests, parse_digest
 from replicate.config import load, shown, toml_value
 from replicate.consumers import read_consumer
 from replicate.control import ready_word
 from replicate.daemon_files import DaemonFiles
 from replicate.instance_file import check_unique, decode, encode
+from replicate.limits import NAME_PATTERN
 from replicate.seed_file import SeedReader, good_bytes_of
 from replicate.seed_request import SeedFailedError, read_answer
 from tests.fuzz import repair
 from tests.fuzz.targets_journal import directory
 from update_process.conflict import conflict_path, read_conflict
+from update_process.replay.archive_files import LocalFiles
+from update_process.replay.manifest import FOLDER, holding, read_ranges, write_range
 
 
 def instance_file(data: bytes) -> None:
@@ -79,6 +85,34 @@ def seed_answer(data: bytes) -> None:
     answer = read_answer(data)
     if "error" in answer:
         assert str(SeedFailedError(answer["error"]))
+
+
+def seed_request(data: bytes) -> None:
+    """The line by which the seed command asks the Receiver Server. Whom it names is a name."""
+    wanted = read_request(data)
+    assert wanted is None or re.match(NAME_PATTERN, wanted)
+
+
+def archive_manifest(data: bytes) -> None:
+    """A manifest of an archive, and the one before it. What was taken is whole, and can be written again."""
+    home = directory("archive")
+    folder = home / FOLDER
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
+    name = "first"
+    try:
+        made = json.loads(data)
+        name = f"{int(made['first_seqno']):020d}-{int(made['last_seqno']):020d}"
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        pass
+    (folder / f"{name}.json").write_bytes(data)
+    files = LocalFiles(home)
+    for one in (ranges := read_ranges(files)):
+        write_range(files, one)
+        assert holding(ranges, one.first_seqno) == (one, one.segments[0])
+        assert all(Path(one.packed_name(copy)).parts[:2] == ("segments", one.name) for copy in one.segments)
+    assert read_ranges(files) == ranges
 
 
 def seed_file(data: bytes) -> None:

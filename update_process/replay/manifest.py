@@ -103,7 +103,7 @@ def _read(files: ArchiveFiles, name: str) -> Range:
                 do="Use the release that wrote it, or archive anew elsewhere",
             )
         found = _range(made)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedError(
             f"this is no manifest: {error!r}", where=where, do="Restore it, or archive anew elsewhere"
         ) from error
