@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import apsw
@@ -54,8 +55,9 @@ class Neighbours(Protocol):
     def region_at(self, file: str) -> str | None:
         """The region of the connection's instance that is in that file; None if it is none."""
 
-    def attach(self, region: str, schema: str, run: Callable[[str], object]) -> None:
-        """Attach that region to the session's connection. `run` runs the statement."""
+    def attach(self, region: str, schema: str, run: Callable[[str], object], taken: AbstractSet[str]) -> None:
+        """Attach that region to the session's connection. `run` runs the statement; `taken`: names of functions and
+        collations that the application has given the connection."""
 
     def attach_plain(self, file: str, schema: str, run: Callable[[str], object]) -> None:
         """Attach a plain database for reading."""
@@ -180,7 +182,7 @@ class Attaching(SchemaChanges):
             )
         self.inside = True
         try:
-            neighbours.attach(region, schema, self._run)
+            neighbours.attach(region, schema, self._run, self.functions)
         finally:
             self.inside = False
         capture = self.capture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from urllib.parse import quote as percent_encoded
 
 import apsw
@@ -17,6 +18,8 @@ from replicate import dbapi_watch
 from replicate.commit import RegionSession
 from replicate.database.bookkeeping import is_region
 from replicate.database.names import quote, quote_text
+from replicate.database.own_functions import names_used
+from replicate.database.region_functions import bring, names_brought
 from replicate.door import Door
 from replicate.errors import NotFoundError, NotSupportedError
 from replicate.instance import Instance, resolve_instance
@@ -72,6 +75,8 @@ class Neighbours:
     def __init__(self, session: RegionSession) -> None:
         self._session = session
         self._watched: dict[str, tuple[int, int] | None] = {}
+        self._given: dict[str, str] | None = None
+        """Functions and collations that `region.init` has given the connection so far, with their setting."""
 
     def region_at(self, file: str) -> str | None:
         """The region of the session's instance that is in that file, under whatever name; None if it is none.
@@ -95,7 +100,7 @@ class Neighbours:
                 return entry.name
         return None
 
-    def attach(self, region: str, schema: str, run: Callable[[str], object]) -> None:
+    def attach(self, region: str, schema: str, run: Callable[[str], object], taken: AbstractSet[str]) -> None:
         """Open and check that region as if for itself, then attach it. Raises ReplicateErrors and what SQLite says of
         the name; nothing is attached then."""
         session = self._session
@@ -105,6 +110,7 @@ class Neighbours:
         try:
             probe = RegionSession(session.door, region)
             try:
+                self._bring(probe, taken)
                 session.attach(entry, schema, probe.file, run)
             finally:
                 probe.close()
@@ -112,6 +118,31 @@ class Neighbours:
             dbapi_watch.leave(watched)
             raise
         self._watched[schema] = watched
+
+    def _bring(self, probe: RegionSession, taken: AbstractSet[str]) -> None:
+        """Give the connection the functions and collations that the region of `probe` needs.
+
+        NotSupportedError if another region of the connection, or the application (`taken`), has another one of such a
+        name: the connection can have one only. ConfigurationError as at opening.
+        """
+        session = self._session
+        if self._given is None:
+            self._given = names_brought(session.where)
+        given, wanted = self._given, names_brought(probe.where)
+        clash = {name for name, setting in wanted.items() if given.get(name, setting) != setting}
+        clash |= (wanted.keys() - given.keys()) & taken
+        clash |= names_used(probe.connection) & (given.keys() - wanted.keys())
+        for schema in [part.schema for part in session.parts] or ["main"]:
+            clash |= names_used(session.connection, schema) & (wanted.keys() - given.keys())
+        if clash:
+            raise NotSupportedError(
+                f"region {probe.entry.name} needs another function or collation {min(clash)} than this connection has",
+                where=probe.where,
+                do="Open the region with a connection of its own, or name its functions otherwise in region.init",
+            )
+        if wanted.keys() - given.keys():
+            bring(session.connection, probe.where)
+            given.update(wanted)
 
     def attach_plain(self, file: str, schema: str, run: Callable[[str], object]) -> None:
         """Attach a plain database for reading; it is watched from here on, as a region is.

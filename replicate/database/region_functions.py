@@ -80,6 +80,29 @@ class Registrar:
         self._connection.create_collation(name, callback)
 
 
+class _Recorder(Registrar):
+    """Registers nothing: notes the names."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def create_function(self, name: str, *_: Any, **__: Any) -> None:
+        self.names.add(name.lower())
+
+    create_aggregate = create_window_function = create_collation = create_function
+
+
+def names_brought(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Names in lower case, each with the setting that registers it, of what connections to the region at `path` are
+    given. Raises ConfigurationError."""
+    setting = _inits.get(os.path.realpath(path)) if _inits else None
+    if setting is None:
+        return {}
+    recorder = _Recorder()
+    _run(setting, recorder, os.fspath(path))
+    return dict.fromkeys(recorder.names, setting)
+
+
 def init_of(setting: str, region: str) -> str:
     """What `region.init` says of one region: of "a:b" a:b, of "main=a:b, stock=c:d, e:f" what stands for its name, or
     else what stands for none."""
@@ -105,11 +128,14 @@ def set_init(path: str | os.PathLike[str], setting: str, region: str) -> None:
 def bring(connection: apsw.Connection, path: str) -> None:
     """Register what the region at `path` is set to need. Raises ConfigurationError."""
     setting = _inits.get(os.path.realpath(path)) if _inits else None
-    if setting is None:
-        return
+    if setting is not None:
+        _run(setting, Registrar(connection), path)
+
+
+def _run(setting: str, registrar: Registrar, path: str) -> None:
     init = load(setting)
     try:
-        init(Registrar(connection))
+        init(registrar)
     except Exception as error:
         raise _refused(setting, f"failed: {type(error).__name__}: {error}", path) from error
 

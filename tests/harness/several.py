@@ -81,11 +81,16 @@ def content(instance: Instance, name: str) -> dict[str, Any]:
     """All that must be equal on both sites."""
     with door_of(instance):
         pass  # recovered, if need be
-    connection = apsw.Connection(str(instance.region(name).path), flags=apsw.SQLITE_OPEN_READONLY)
+    return content_of(instance.region(name).path)
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """The same of a file, which may be a plain one."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         found: dict[str, Any] = {"schema": dict(schema_objects(connection))}
         for table in user_tables(connection):
-            rowid = "rowid, " if read_definition(connection, table, region=name).without_rowid is False else ""
+            rowid = "rowid, " if read_definition(connection, table, region="").without_rowid is False else ""
             rows = connection.execute(f'SELECT {rowid}* FROM "{table}" ORDER BY 1').fetchall()
             found[f"rows of {table}"] = [[(type(value), value) for value in row] for row in rows]
         if connection.table_exists("main", "sqlite_sequence"):

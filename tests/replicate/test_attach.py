@@ -358,6 +358,59 @@ def test_a_function_in_place_of_sqlites_own_is_felt_at_attach(several: Several, 
     other.close()
 
 
+_INITS = """
+def first(connection):
+    connection.create_function("same", 1, lambda value: f"first {value}", deterministic=True)
+def lowering(connection):
+    connection.create_function("lower", 1, lambda value: value, deterministic=True)
+def second(connection):
+    connection.create_function("same", 1, lambda value: f"second {value}", deterministic=True)
+def third(connection):
+    connection.create_function("mine", 1, lambda value: f"third {value}", deterministic=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("inits", "clash", "others"),
+    [
+        ("main=attach_inits:first, two=attach_inits:second", "same", ""),
+        ("main=attach_inits:lowering", "lower", ""),  # the other region's index uses SQLite's own
+        ("two=attach_inits:third", "mine", "mine"),  # the application has one of that name
+        ("two=attach_inits:third", "", "another"),
+        ("attach_inits:third", "", "mine"),
+    ],
+)
+def test_functions_of_the_schema_that_two_regions_have_different_ones_of(
+    several: Several, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inits: str, clash: str, others: str
+) -> None:
+    with replicate.connect(several.primary.path, "two") as before:
+        before.execute("CREATE INDEX i ON t (lower(v))")
+    before.close()
+    (tmp_path / "attach_inits.py").write_text(_INITS)
+    monkeypatch.syspath_prepend(tmp_path)
+    for instance in (several.primary, several.secondary):
+        (instance.path / "replicate.toml").write_text(f'[region]\ninit = "{inits}"\n')
+    several.primary, several.secondary = Instance.open(several.primary.path), Instance.open(several.secondary.path)
+    connection = replicate.connect(several.primary.path)
+    if others:
+        connection.create_function(others, 1, lambda value: value, deterministic=True)
+    attach = f"ATTACH '{several.path('two')}' AS two"
+    if clash:
+        with pytest.raises(sqlite3.NotSupportedError, match=f"needs another function or collation {clash}"):
+            connection.execute(attach)
+        assert [row[1] for row in connection.execute("PRAGMA database_list")] == ["main"]
+    else:
+        connection.execute(attach)
+        if others != "mine":
+            connection.execute("CREATE TABLE two.g (a, b AS (mine(a)) STORED)")
+            connection.execute("INSERT INTO two.g VALUES ('x')")
+            connection.commit()
+    connection.execute("INSERT INTO t VALUES (1, 'X')")
+    connection.commit()
+    connection.close()
+    several.same()
+
+
 def test_the_application_is_asked_and_told_of_attach(several: Several) -> None:
     connection = replicate.connect(several.primary.path)
     asked: list[Any] = []
