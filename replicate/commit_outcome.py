@@ -12,11 +12,19 @@ from typing import Final
 
 import apsw
 
-from replicate.errors import DamagedError, DiskFullError, JournalIOError, OutcomeUnknownError, ReplicateError
+from replicate.errors import (
+    BusyError,
+    DamagedError,
+    DiskFullError,
+    JournalIOError,
+    OutcomeUnknownError,
+    ReplicateError,
+)
 from replicate.pool import control as word
 
-DISK_ERRORS: Final = (JournalIOError, DamagedError)
-"""What the disk can do to a commit; every other error is one of ours, and is told as it is."""
+DISK_ERRORS: Final = (JournalIOError, DamagedError, BusyError)
+"""What the disk can do to a commit (BusyError: another process's sync hangs, and it holds the sync lock); every other
+error is one of ours, and is told as it is."""
 
 
 def outcome_of(words: memoryview, seqno: int, error: ReplicateError) -> ReplicateError:

@@ -16,12 +16,13 @@ from typing import Any
 import apsw
 import pytest
 
-from replicate import commit, failpoint
+from replicate import commit, durability, failpoint
 from replicate.commit import RegionSession
 from replicate.database.sqlite import open_region
-from replicate.errors import JournalIOError, OutcomeUnknownError, PoolReplacedError, RegionReplacedError
+from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, PoolReplacedError, RegionReplacedError
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.segment import SegmentFile, segment_name
+from replicate.locks import FileLock
 from replicate.opening import open_door
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, pool_path, retire
@@ -111,6 +112,38 @@ def test_a_durable_mark_that_can_not_be_written_behind_the_commit_says_that_it_i
     with session_of(instance) as session:
         insert(session, 2)
     assert {1, 2, 100, 399} <= check(instance).rows["main"].keys()
+
+
+def test_a_sync_lock_that_another_process_keeps_behind_the_commit_says_that_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 32; found by the simulation. It was told as BUSY, which says that nothing has happened."""
+    instance = make_primary(tmp_path / "p")
+    monkeypatch.setattr(durability, "SYNC_LOCK_TIMEOUT_S", 0.05)
+    other = FileLock(instance.locks_directory / "sync.lock")
+    with session_of(instance) as session:
+        insert(session, 1)
+        monkeypatch.setattr(session.door.durability, "after_commit", lambda _seqno: None)
+        for call in (
+            lambda: change_schema(session, "CREATE TABLE later (a)", "later"),
+            lambda: insert(session, 2, "x" * 100_000),
+        ):
+            other.acquire(5)
+            with pytest.raises(OutcomeUnknownError, match="is committed, but what has to follow failed"):
+                call()
+            other.release()
+            insert(session, 10 + session.last_seqno)
+        other.acquire(5)
+        last_seqno = session.door.words[word.LAST_SEQNO]
+        # Before the append, when everything is to be synced, it is what it was: nothing has happened.
+        large = begin_large(session, 100, 300)
+        with pytest.raises(BusyError):
+            session.commit(large)
+        other.close()
+        assert session.door.words[word.LAST_SEQNO] == last_seqno
+    found = check(instance).rows["main"]
+    assert {1, 2} <= found.keys()
+    assert 100 not in found
 
 
 @pytest.mark.parametrize("what", ["schema", "large row"])
