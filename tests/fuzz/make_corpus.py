@@ -16,11 +16,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import apsw
 import msgpack
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from replicate.config import default_text
+from replicate.consumers import write_hold
+from replicate.database.bookkeeping import ScrRow, make_tables, write_scr, write_slot
 from replicate.instance_file import InstanceFile, PeerEntry, RegionEntry, encode
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import pack_part
@@ -54,6 +57,26 @@ from update_process.replay.manifest import Range, SegmentCopy
 Made = Iterator[tuple[str, str, bytes]]
 """Target, name, bytes."""
 _VALUES = [None, 0, -1, 2**63 - 1, 1.5, "text", b"\x00\xff", msgpack.ExtType(1, b"\xff")]
+
+
+def pages() -> Made:
+    """The small pages of a region: the schema's, inner ones and leaves of tables, a leaf of one WITHOUT ROWID."""
+    with tempfile.TemporaryDirectory() as home:
+        path = Path(home) / "region.db"
+        connection = apsw.Connection(str(path))
+        connection.pragma("page_size", 512)
+        make_tables(connection)
+        write_slot(connection, 7, b"a record that is longer than the page" * 20)
+        write_scr(connection, [ScrRow(1, 0, 7, 2**64 - 1, 5, 7)])
+        connection.close()
+        data = path.read_bytes()
+    found: set[int] = set()
+    for begin in range(0, len(data), 512):
+        page, is_first = data[begin : begin + 512], begin == 0
+        kind = page[100] if is_first else page[0]
+        if is_first or kind not in found:
+            yield "region_page", f"page-{begin // 512 + 1}", bytes((3 + 8 * is_first,)) + page
+        found.add(kind)
 
 
 def manifests() -> Made:
@@ -275,6 +298,13 @@ def seeds() -> Made:
     yield "seed_request", "of-another-release", b'{"format": 2, "from": null}\n'
     yield "seed_request", "wrong", b'{"format": 1, "from": ["oslo"]}\n'
     yield from manifests()
+    yield from pages()
+    yield "metrics_request", "metrics", b"GET /metrics?now HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    yield "metrics_request", "post", b"POST /readyz HTTP/1.0\n\n"
+    yield "metrics_request", "endless", b"GET /" + b"x" * 4200
+    with tempfile.TemporaryDirectory() as home:
+        write_hold(Path(home), "oslo", 7)
+        yield "consumer_hold", "one", (Path(home) / "oslo.hold").read_bytes()
     yield "seed_answer", "error", b'{"error": {"what": "no", "code": "GAP", "exit_code": 65}}'
     yield "seed_answer", "state", b'{"state": "arriving", "done": 5, "total": 9}'
     yield "seed_answer", "wrong", b'{"error": [], "done": 1e999}'
@@ -300,8 +330,8 @@ def extremes() -> Made:
     yield "config", "numbers", b"[journal]\ncap_bytes = inf\nsync_interval_s = nan\n"
     yield "config", "endless", b"[journal]\ncap_bytes = " + endless
     yield "config", "no-text", b"\xff\xfe[\x00"
-    plain = ("consumer", "daemon_status", "daemon_word", "seed_answer", "seed_request", "archive_manifest")
-    for target in (*plain, "conflict", "digest", "instance_file"):
+    plain = ("consumer", "consumer_hold", "daemon_status", "daemon_word", "seed_answer", "seed_request")
+    for target in (*plain, "archive_manifest", "conflict", "digest", "instance_file"):
         front = b"\x00" if target == "instance_file" else b""
         yield target, "deep", front + deep
         yield target, "deep-object", front + b'{"":' * 1100

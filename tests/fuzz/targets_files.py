@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,14 @@ from xxhash import xxh3_64_hexdigest
 from receiver_server.seed import read_request
 from replicate.compare_digest import compare_digests, parse_digest
 from replicate.config import load, shown, toml_value
-from replicate.consumers import read_consumer
+from replicate.consumers import read_consumer, read_hold, write_hold
 from replicate.control import ready_word
 from replicate.daemon_files import DaemonFiles
+from replicate.database.pages import NotOurPage, children, rows
 from replicate.instance_file import check_unique, decode, encode
 from replicate.limits import NAME_PATTERN
+from replicate.metrics_http import PATHS, Answer, render
+from replicate.metrics_http import read_request as read_request_of_metrics
 from replicate.seed_file import SeedReader, good_bytes_of
 from replicate.seed_request import SeedFailedError, read_answer
 from tests.fuzz import repair
@@ -65,6 +69,38 @@ def consumer(data: bytes) -> None:
     found = read_consumer(home, "oslo")
     assert found is not None
     assert found.acknowledged_seqno >= 0
+
+
+def consumer_hold(data: bytes) -> None:
+    """Where the seed that is on its way to a consumer stands."""
+    home = directory("holds")
+    write_hold(home, "oslo", 7)
+    (path,) = home.iterdir()
+    path.write_bytes(data)
+    assert (read_hold(home, "oslo") or 0) >= 0
+
+
+def region_page(data: bytes) -> None:
+    """A page of an SQLite database, read raw. The first byte says how many columns are wanted, and whether it is page
+    1, which begins with the database's own header."""
+    if not data:
+        return
+    columns, is_first, page = data[0] & 7, bool(data[0] & 8), data[1:]
+    with suppress(NotOurPage):
+        for _, child in children(page, is_first=is_first):
+            assert 0 <= child < 1 << 32
+    with suppress(NotOurPage):
+        for _, values in rows(page, columns, is_first=is_first):
+            assert len(values) == columns
+            assert all(len(value) <= len(page) for value in values if isinstance(value, bytes))
+
+
+def metrics_request(data: bytes) -> None:
+    """A request to the port of the metrics. Nothing of it comes back."""
+    asked = read_request_of_metrics(data)
+    if isinstance(asked, Answer):
+        assert render(asked).startswith(b"HTTP/1.1 4")
+    assert not isinstance(asked, str) or asked in PATHS
 
 
 def daemon_status(data: bytes) -> None:

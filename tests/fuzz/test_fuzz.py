@@ -26,7 +26,10 @@ CORPUS_BYTES_MAX = 200 * KIB
 MUTANTS = 250
 FUZZING_S = 2
 """For each target but these; all of them together take about a minute."""
-SHORT = frozenset(("consumer", "daemon_word", "seed_answer", "seed_request", "archive_manifest", "conflict"))
+SHORT = (
+    *("consumer", "consumer_hold", "daemon_status", "daemon_word", "seed_answer", "seed_request", "archive_manifest"),
+    *("conflict", "digest", "instance_file", "metrics_request"),
+)
 """A second is enough: JSON is taken apart by the standard library."""
 
 
