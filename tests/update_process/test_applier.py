@@ -25,6 +25,7 @@ from replicate.settings import UpdateConfig
 from replicate.status import collect
 from tests.harness.instances import ROOT
 from tests.harness.pair import Pair, work_all
+from update_process import applier as applying
 from update_process.applier import Waiting
 
 
@@ -34,6 +35,12 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     made = Pair.create(tmp_path)
     made.seed()
     return made
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is ended by its limits, not by the clock of a machine that has much to do."""
+    monkeypatch.setattr(applying, "BATCH_S", 60.0)
 
 
 def write(pair: Pair, count: int, *, first: int = 1) -> None:
@@ -50,6 +57,7 @@ def assert_equal(pair: Pair) -> None:
     assert found.seqno == pair.last_seqno()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_single_row_transactions_arrive_in_batches(pair: Pair) -> None:
     write(pair, 50)
     with pair.receive_pool() as pool:
@@ -63,6 +71,7 @@ def test_single_row_transactions_arrive_in_batches(pair: Pair) -> None:
     assert_equal(pair)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_batches_keep_to_their_limit(pair: Pair) -> None:
     write(pair, 25)
     with pair.receive_pool() as pool:
@@ -349,6 +358,7 @@ def wide(pair: Pair, count: int, *, first: int = 1) -> None:
     connection.close()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_batch_takes_several_windows(pair: Pair) -> None:
     wide(pair, 40)
     with pair.receive_pool(32 * 1024 * 1024) as pool:
@@ -360,6 +370,7 @@ def test_a_batch_takes_several_windows(pair: Pair) -> None:
     assert_equal(pair)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_small_receive_pool_and_the_setting_bound_a_batch(pair: Pair) -> None:
     wide(pair, 40)
     with pair.receive_pool(4 * 1024 * 1024) as pool:
