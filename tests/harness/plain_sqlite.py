@@ -40,11 +40,14 @@ class PlainConnection:
     """As far as programs go, sqlite3.Connection."""
 
     def __init__(self, path: str, isolation_level: str | None) -> None:
-        self._apsw = apsw.Connection(path)
+        # Nothing is run twice: an INSERT prepared under defer_foreign_keys, and run without, fails and leaves its row.
+        self._apsw = apsw.Connection(path, statementcachesize=0)
         self._apsw.set_busy_timeout(0)
         self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
         self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
         self._level = isolation_level
+        # As ours. One that has read nothing forgets defer_foreign_keys when it reads the schema (measured).
+        self.read_schema()
 
     @property
     def in_transaction(self) -> bool:
@@ -54,6 +57,10 @@ class PlainConnection:
     def close(self) -> None:
         """Close."""
         self._apsw.close(True)
+
+    def read_schema(self) -> None:
+        """Have the present schema in memory, as far as an open transaction lets it."""
+        self._apsw.execute("SELECT 1 FROM sqlite_schema").fetchall()
 
     def commit(self) -> None:
         """COMMIT if there is something to commit."""
@@ -94,8 +101,12 @@ class PlainConnection:
     def _prepare(self, text: str) -> bool:
         changes = text.lstrip().upper().startswith(_CHANGES)
         if changes and self._level is not None and not self._apsw.in_transaction:
-            with contextlib.suppress(apsw.BindingsError):
-                self._apsw.execute("EXPLAIN " + text).close(True)
+            cursor = self._apsw.cursor()
+            cursor.exec_trace = lambda *_: (
+                False
+            )  # prepared, as by sqlite3; run, even an EXPLAIN ends defer_foreign_keys
+            with contextlib.suppress(apsw.BindingsError, apsw.ExecTraceAbort):
+                cursor.execute(text)
             self._apsw.execute(f"BEGIN {self._level}")
         return changes
 
@@ -115,6 +126,27 @@ class PlainConnection:
             raise
 
 
+class SchemaWatch:
+    """Tells connections of another one's schema changes: SQLite finds no table that was made anew meanwhile, if only a
+    trigger asks for it (measured)."""
+
+    def __init__(self, path: str) -> None:
+        self._reader = apsw.Connection(path)
+        self._version = self._reader.pragma("schema_version")
+
+    def close(self) -> None:
+        """Close."""
+        self._reader.close(True)
+
+    def tell(self, connections: Iterable[PlainConnection]) -> None:
+        """After a step."""
+        version = self._reader.pragma("schema_version")
+        if version != self._version:
+            self._version = version
+            for connection in connections:
+                connection.read_schema()
+
+
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[apsw.Connection]:
     """An APSW connection, closed at the end."""
@@ -128,6 +160,7 @@ def opened(path: str) -> Iterator[apsw.Connection]:
 def main() -> None:
     """Serve requests, pickled, on the standard streams."""
     calls: Calls | None = None
+    watch: SchemaWatch | None = None
     path = ""
     read, write = sys.stdin.buffer, sys.stdout.buffer
     while True:
@@ -138,16 +171,18 @@ def main() -> None:
         answer: Any = None
         if request == "begin":
             script, pragmas, path = argument
-            if calls is not None:
+            if calls is not None and watch is not None:
                 calls.close()
+                watch.close()
             with opened(path) as connection:
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
                 connection.execute(script).fetchall()
-            calls = Calls(partial(PlainConnection, path), pragmas)
-        elif calls is None:
+            calls, watch = Calls(partial(PlainConnection, path), pragmas), SchemaWatch(path)
+        elif calls is None or watch is None:
             raise AssertionError("nothing has begun")
         elif request == "step":
             answer = calls.perform(argument)
+            watch.tell(calls.connections.values())
         elif request == "roll back":
             calls.roll_back(argument)
         else:

@@ -94,3 +94,21 @@ def test_a_statement_whose_triggers_nest_too_deep_is_taken_back_whole(
             connection.execute("DELETE FROM t")
         left.append(connection.execute("SELECT b FROM t").fetchall())
     assert left == [[(7,)], [(-1,), (1,), (7,)]]
+
+
+def test_a_failed_drop_of_a_column_leaves_triggers_as_they_were(
+    plain: apsw.Connection, ours: replicate.Connection
+) -> None:
+    """Found by the differential test (seed 105-plain-2-6), on its plain side."""
+    for connection in (plain, ours):
+        connection.execute("CREATE TABLE t (a, b)")
+        connection.execute("CREATE TRIGGER g AFTER DELETE ON parent BEGIN UPDATE t SET b = 1 WHERE b > 1; END")
+        connection.execute("CREATE TRIGGER h AFTER UPDATE ON parent BEGIN DELETE FROM parent WHERE a = new.a; END")
+        if connection is ours:
+            ours.commit()
+        connection.execute("BEGIN")
+        with pytest.raises((apsw.SQLError, replicate.OperationalError), match="error in trigger g"):
+            connection.execute("ALTER TABLE t DROP COLUMN b")
+    with pytest.raises(apsw.SQLError, match="no such column: b"):
+        plain.execute("UPDATE parent SET b = 1")
+    ours.execute("UPDATE parent SET b = 1")
