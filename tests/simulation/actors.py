@@ -1,0 +1,260 @@
+"""The processes of a world: the product's three daemons as they are, and writers that commit through the real door.
+
+Guarantees: a writer tells the oracle what it was told, no more; what it could not know it keeps to itself.
+Refuses to know: faults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any, Final
+
+import apsw
+
+import receiver_server.server
+import source_server.connection
+import source_server.link
+import source_server.server
+import update_process.process
+from replicate.commit import RegionSession
+from replicate.database.capture import CapturedChanges
+from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, ReplicateError
+from replicate.journal.record import read_head, walk
+from replicate.journal.spool import Spool
+from replicate.metrics import no_figures
+from replicate.opening import open_door
+from replicate.pool import control as word
+from replicate.transaction import Op
+from tests.simulation.host import SimulatedInstance
+from tests.simulation.oracle import ViolationError
+from tests.simulation.template import change, define, definition_of
+
+Main = Callable[[Any], Coroutine[Any, Any, None]]
+
+
+class Log:
+    """A daemon's log: into the transcript. A refusal that must not be is a violation."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+
+    def bind(self, **_: Any) -> Log:
+        return self
+
+    def info(self, event: str, **fields: Any) -> None:
+        if self._world.transcript is not None:
+            self._world.log(event, *(f"{key}={value}" for key, value in fields.items()))
+
+    warning = error = info
+
+
+class Context:
+    """DaemonContext."""
+
+    def __init__(self, world: Any) -> None:
+        host = world.kernel.process.host
+        self.config = host.config
+        self.instance_path = host.path
+        self.log = Log(world)
+        self.stop_requested = world.trio.Event()
+        self.figures = no_figures
+        self.why_not_ready = str
+
+    def status(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def ready(self, _text: str) -> None:
+        pass
+
+
+async def source(world: Any) -> None:
+    await source_server.server.serve(Context(world), "oslo")  # type: ignore[arg-type]
+
+
+async def receiver(world: Any) -> None:
+    await receiver_server.server.serve(Context(world))  # type: ignore[arg-type]
+
+
+async def update(world: Any) -> None:
+    await update_process.process.serve(Context(world))  # type: ignore[arg-type]
+
+
+class Writer:
+    """One writing process: commits a few transactions, with pauses."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.is_idle = self._is_large = False
+        instance = SimulatedInstance.open("/paris")
+        self.session = RegionSession(open_door(instance), "main")
+        self.process = world.kernel.process
+
+    async def run(self) -> None:
+        world = self.world
+        world.writers.append(self)
+        pace = world.dice.choice([0.02, 0.1, 0.4])
+        while not world.is_healed:
+            self.is_idle = True
+            await world.kernel.sleep(world.dice.expovariate(1 / pace))
+            self.is_idle = False
+            if world.left_to_write > 0:
+                self.commit()
+        self.session.close()
+        self.session.door.close()
+
+    def commit(self, *, beside: bool = False) -> None:
+        """One transaction, whatever becomes of it. `beside`: in the middle of another's sync, so that this one's has to
+        wait; the next step waits for it."""
+        world = self.world
+        try:
+            self.session.begin(timeout_s=0)
+        except BusyError:
+            return
+        world.left_to_write -= 1
+        world.figures["submitted"] += 1
+        rows: list[int] = []
+        captured: CapturedChanges | None = None
+        durability = self.session.door.durability
+        policy = durability._policy
+        try:
+            if beside:
+                durability._policy = "off"
+            rows = [world.next_row() for _ in range(self._count(beside))]
+            captured = self._changes(rows, is_plain=beside)
+            seqno = self.session.commit(captured)
+        except apsw.Error:
+            self.session.rollback()
+            world.oracle.failed.update(rows)
+            return
+        except OutcomeUnknownError as error:
+            world.log("outcome unknown", rows, error)
+            self._forget(captured)
+            raise
+        except ReplicateError as error:
+            world.log("commit failed", rows, repr(error))
+            self.session.rollback()
+            world.oracle.failed.update(rows)
+            self._forget(captured)
+            if isinstance(error, JournalIOError):
+                raise
+            return
+        finally:
+            durability._policy = policy
+        self.process.check()
+        world.log("committed", seqno, rows)
+        if beside:
+            self.is_idle = False
+            world.kernel.at(0, lambda: world.call_as(self.process, lambda: self._wait(seqno, rows)))
+        else:
+            self._told(rows)
+
+    def _wait(self, seqno: int, rows: list[int]) -> None:
+        """The rest of a commit."""
+        self.session.door.durability.after_commit(seqno)
+        self.process.check()
+        self._told(rows)
+
+    def _told(self, rows: list[int]) -> None:
+        self.world.oracle.on_acknowledged(rows)
+        self.world.figures["acknowledged"] += 1
+
+    def _count(self, beside: bool) -> int:
+        dice = self.world.dice
+        self._is_large = not beside and dice.random() < self.world.large_share
+        return int(dice.randrange(4, 9) if self._is_large else dice.choice([1, 1, 1, 2, 4]))
+
+    @staticmethod
+    def _forget(captured: CapturedChanges | None) -> None:
+        if captured is not None and captured.spool is not None:
+            captured.spool.abort()
+
+    def _changes(self, rows: list[int], *, is_plain: bool) -> CapturedChanges:
+        world, dice = self.world, self.world.dice
+        connection: Any = self.session.connection
+        is_large = self._is_large
+        pieces: list[bytes] = []
+        defines = not is_plain and dice.random() < 0.06
+        version = connection.version
+        if defines:
+            world.version = version = world.version + 1
+            pieces += [change(Op.SCHEMA, 0, "main", ["ALTER"]), define(version)]
+        table_id = definition_of(version).table_id
+        several = len(rows) > 1 or is_plain
+        size = 400 if is_large else dice.choice([8, 8, 40, 150] if several else world.sizes)
+        pieces += [change(Op.INSERT, table_id, 0, [row, bytes(dice.randrange(size + 1))]) for row in rows]
+        connection.run(rows, version=version if defines else 0)
+        payload, changes = b"".join(pieces), 4 * len(pieces)
+        world.log("commits", rows, len(payload), "large" if is_large else "", "defines" if defines else "")
+        if not is_large:
+            return CapturedChanges(payload, changes, (1,), defines, None, defines)
+        door = self.session.door
+        spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
+        try:
+            spool.write(payload)
+        except BaseException:
+            spool.abort()
+            raise
+        return CapturedChanges(b"", changes, (1,), defines, spool, defines)
+
+
+async def writer(world: Any) -> None:
+    await Writer(world).run()
+
+
+OF_HOST: Final[dict[str, tuple[tuple[str, Main], ...]]] = {
+    "paris": (("writer-1", writer), ("writer-2", writer), ("source", source)),
+    "oslo": (("receiver", receiver), ("update", update)),
+}
+
+
+@contextlib.contextmanager
+def watched(world: Any) -> Iterator[None]:
+    """The oracle sees what the source sends and hears."""
+    oracle = world.oracle
+    source_class, link_class = source_server.server.Source, source_server.link.SourceLink
+    kept = SimpleNamespace(
+        acknowledged=source_class.acknowledged, begins_at=source_class.begins_at, closed=source_class._closed,
+        send_batch=link_class.send_batch, send_large=link_class.send_large,
+    )  # fmt: skip
+
+    def acknowledged(self: Any, event: Any) -> None:
+        oracle.on_reported(event.reply.last_durable_seqno)
+        kept.acknowledged(self, event)
+
+    async def begins_at(self: Any, next_seqno: int) -> None:
+        oracle.on_start(next_seqno)
+        await kept.begins_at(self, next_seqno)
+
+    def closed(self: Any, event: Any, has_streamed: bool) -> None:
+        error = event.error
+        reason = str(error.facts.get("reason", error.code)) if error is not None else ""
+        if event.reason.value in ("peer refused", "we refused", "refused") or "refused" in event.reason.value:
+            world.figures[f"refused: {reason}"] += 1
+            if reason not in world.refusals:
+                world.fail(ViolationError("I6 refused", f"{event.reason.value}: {reason}: {error}"))
+        kept.closed(self, event, has_streamed)
+
+    def send_batch(self: Any, batch: Any) -> None:
+        kept.send_batch(self, batch)
+        *_, (_, last) = walk(batch.data)
+        oracle.on_sent(batch.last_seqno, last.chain)
+
+    def send_large(self: Any, seqno: int, token: int, parts: int, frame: bytes) -> None:
+        kept.send_large(self, seqno, token, parts, frame)
+        oracle.on_sent(seqno, read_head(frame).chain)
+
+    source_class.acknowledged = acknowledged  # type: ignore[method-assign]
+    source_class.begins_at = begins_at  # type: ignore[method-assign]
+    source_class._closed = closed  # type: ignore[method-assign]
+    link_class.send_batch = send_batch  # type: ignore[method-assign]
+    link_class.send_large = send_large  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        source_class.acknowledged = kept.acknowledged  # type: ignore[method-assign]
+        source_class.begins_at = kept.begins_at  # type: ignore[method-assign]
+        source_class._closed = kept.closed  # type: ignore[method-assign]
+        link_class.send_batch = kept.send_batch  # type: ignore[method-assign]
+        link_class.send_large = kept.send_large  # type: ignore[method-assign]

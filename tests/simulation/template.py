@@ -1,0 +1,108 @@
+"""The two hosts as every world finds them: a primary with some transactions, a secondary that was seeded from it.
+
+Made once in each process, by the product's own code: journal, instance files, definitions, position.
+Guarantees: what is made is all on the disk, and the same in every process.
+Refuses to know: what happens then.
+"""
+
+from __future__ import annotations
+
+import msgpack
+
+import replicate.instance
+from replicate.commit import RegionSession
+from replicate.database.bookkeeping import ScrRow
+from replicate.database.capture import CapturedChanges
+from replicate.instance_file import InstanceFile, PeerEntry, encode
+from replicate.opening import begin_journal, open_door
+from replicate.transaction import Column, Op, TableDefinition
+from tests.simulation import regions as model
+from tests.simulation.disk import Disk, Inode
+from tests.simulation.host import DIRECTORIES, RING_SLOTS, directories, entry_of
+
+NETWORK = bytes(range(16))
+DURABLE_NAME = "durable"
+
+
+def definition_of(version: int) -> TableDefinition:
+    """The one table, in its n-th form."""
+    columns = tuple(Column(f"c{number}", "BLOB", False, "BINARY") for number in range(2 + version % 3))
+    return TableDefinition("main", 1, "main", "t", version, columns, (0,), False, False, False)
+
+
+def change(op: int, table_id: int, argument: object, values: object) -> bytes:
+    """One change as it stands in a frame."""
+    return b"".join(map(msgpack.packb, (int(op), table_id, argument, values)))
+
+
+def define(version: int) -> bytes:
+    """The change that takes a form of the table into force."""
+    definition = definition_of(version)
+    return change(Op.DEFINE, definition.table_id, version, definition.pack())
+
+
+def _instance_file(name: str, role: str) -> bytes:
+    content = InstanceFile(
+        network=NETWORK,
+        uuid=(b"p" if role == "primary" else b"s") * 16,
+        name=name,
+        incarnation=1,
+        role=role,  # type: ignore[arg-type]
+        created_wall_ns=1,
+        journal_inode=f"7:{2 + 1 + DIRECTORIES.index('journal')}",
+        regions=(entry_of(name),),
+        peers=(PeerEntry("oslo", "10.0.0.2", 7430),) if role == "primary" else (),
+        next_region_id=1,
+        home=f"/{name}",
+    )
+    return encode(content)
+
+
+def new_disk(name: str, role: str) -> Disk:
+    """A disk with an instance that was just made."""
+    disk = Disk(directories(name))
+    inode: Inode = disk.make()
+    inode.write(0, _instance_file(name, role))
+    inode.sync()
+    disk.names[f"/{name}/{replicate.instance.FILE_NAME}"] = inode
+    disk.certain = dict(disk.names)
+    return disk
+
+
+def fill(primary: model.Region, run_on_primary: object, secondary: model.Region, run_on_secondary: object) -> None:
+    """First transactions, and the seed. `run_on_…(call)` makes a call as a process of that host."""
+    position = catalogue = None
+
+    def write() -> None:
+        nonlocal position, catalogue
+        instance = replicate.instance.Instance.open("/paris")
+        door = open_door(instance)
+        session = RegionSession(door, "main", adding=True)
+        table_id = definition_of(1).table_id
+        for number in range(3):
+            payload = define(1) if number == 0 else b""
+            payload += change(Op.INSERT, table_id, 0, [number + 1, b"first"])
+            session.begin(timeout_s=0)
+            session.connection.run([number + 1], version=int(number == 0))  # type: ignore[attr-defined]
+            session.commit(CapturedChanges(payload, 8 if number == 0 else 4, (1,), number == 0, None, number == 0))
+        with door.locked():
+            door.sync_to_end()
+            position, catalogue = door.position(), door.catalogue()
+        session.close()
+        door.close()
+
+    def seed() -> None:
+        assert position is not None
+        assert catalogue is not None
+        begin_journal(replicate.instance.Instance.open("/oslo"), position, catalogue)
+
+    run_on_primary(write)  # type: ignore[operator]
+    run_on_secondary(seed)  # type: ignore[operator]
+    assert position is not None
+    secondary.rows = list(primary.rows)
+    secondary.schema = secondary.stored_schema = primary.schema
+    for (origin, partition), last in position.vector.items():
+        row = ScrRow(origin, partition, last, position.chains[origin][1], 1, position.last_seqno)
+        secondary.scr[origin, partition] = row
+    secondary.seqno = position.last_seqno
+    assert primary.ring_slots == secondary.ring_slots == RING_SLOTS

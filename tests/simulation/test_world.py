@@ -1,0 +1,133 @@
+"""Whole worlds: the product's processes on two simulated hosts, with any fault at any time. See world.py.
+
+Faults 1 to 10, 15 to 18, 25 to 38, 42, 51 to 56, 62 to 64, 68, 70, 73 and 74; I1 to I4, I6, I7.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import world as worlds
+from tests.simulation.campaign import KEPT, sweep
+from tests.simulation.disk import Disk, SimulatedOs
+from tests.simulation.host import DIRECTORIES
+
+ROOT = Path(__file__).parent.parent.parent
+SLICES = 5
+SEEDS_IN_SLICE = 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(SLICES))
+def test_whatever_fails_the_secondary_holds_a_prefix_and_nothing_acknowledged_is_lost(
+    number: int, tmp_path: Path
+) -> None:
+    """Every seed in both modes. A bad one's transcript is in the test's directory; put the seed into kept/seeds.txt."""
+    swept = sweep(1 + number * SEEDS_IN_SLICE, SEEDS_IN_SLICE, keep=tmp_path)
+    assert swept.violations == [], tmp_path
+    figures = swept.figures
+    assert figures["worlds"] == 2 * SEEDS_IN_SLICE
+    assert figures["levelled in ms, most"] < 1000 * worlds.LEVEL_WITHIN_S
+    # The worlds are not idle ones.
+    for name in ("applied", "acknowledged", "power losses", "kills", "died at a failpoint", "recoveries judged"):
+        assert figures[name] > SEEDS_IN_SLICE / 10, name
+
+
+def kept_seeds() -> list[tuple[str, int]]:
+    lines = [line.partition("#")[0].split() for line in (KEPT / "seeds.txt").read_text(encoding="utf-8").splitlines()]
+    return [(line[0], int(line[1])) for line in lines if line]
+
+
+@pytest.mark.parametrize(("mode", "seed"), kept_seeds())
+def test_a_kept_seed_is_well_now(mode: str, seed: int) -> None:
+    lived = worlds.run(seed, mode, recording=True)
+    assert lived.violation is None, "\n".join(lived.transcript or [])
+
+
+DIGEST = """
+import hashlib
+from tests.simulation import world
+texts = [world.run(seed, mode, recording=True).transcript for seed in (7, 42, 75) for mode in world.MODES]
+print(hashlib.sha256("\\n".join("\\n".join(text) for text in texts).encode()).hexdigest())
+"""
+
+
+def test_a_seed_gives_the_same_world_in_every_process() -> None:
+    """No clock, no thread, no hash order."""
+    texts = [worlds.run(seed, mode, recording=True).transcript for seed in (7, 42, 75) for mode in worlds.MODES]
+    here = hashlib.sha256("\n".join("\n".join(text or []) for text in texts).encode()).hexdigest()
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", DIGEST], capture_output=True, text=True, env=environment, cwd=ROOT, check=True
+    )
+    assert done.stdout.strip() == here
+    assert sum(len(text or []) for text in texts) > 100
+
+
+def test_recording_changes_nothing() -> None:
+    plain, recorded = worlds.run(42, "liveness"), worlds.run(42, "liveness", recording=True)
+    assert plain.figures == recorded.figures
+    assert plain.transcript is None
+
+
+class Idle:
+    """A process that lives, for the simulated os."""
+
+    pid = 1
+
+    def __init__(self, disk: Disk) -> None:
+        self.host = self
+        self.disk = disk
+
+    def check(self) -> None:
+        pass
+
+
+def machine(seed: int) -> tuple[Disk, SimulatedOs]:
+    disk = Disk(("/a", *(f"/a/{name}" for name in DIRECTORIES)))
+    return disk, SimulatedOs(lambda: Idle(disk), random.Random(seed))
+
+
+def test_the_simulated_disk_keeps_what_was_synced_and_nothing_else_for_certain() -> None:
+    seen = set()
+    for seed in range(60):
+        disk, system = machine(seed)
+        fd = system.open("/a/journal/x", os.O_RDWR | os.O_CREAT)
+        system.pwrite(fd, b"s" * 1024, 0)
+        system.fsync(fd)
+        system.fsync(system.open("/a/journal", os.O_RDONLY))
+        system.pwrite(fd, b"n" * 1024, 0)
+        new = system.open("/a/journal/y", os.O_RDWR | os.O_CREAT)
+        system.fsync(new)
+        disk.power_loss(random.Random(seed))
+        content = bytes(disk.names["/a/journal/x"].seen)
+        assert set(content) <= set(b"sn")
+        assert len(content) == 1024
+        seen.add((content[:512], content[512:], "/a/journal/y" in disk.names))
+    halves = {half for first, second, _ in seen for half in (first, second)}
+    assert {b"s" * 512, b"n" * 512} <= halves
+    assert {is_there for *_, is_there in seen} == {True, False}
+
+
+def test_after_a_failed_fsync_a_second_one_succeeds_and_proves_nothing() -> None:
+    """Facts §5."""
+    lost = 0
+    for seed in range(30):
+        disk, system = machine(seed)
+        fd = system.open("/a/journal/x", os.O_RDWR | os.O_CREAT)
+        system.fsync(system.open("/a/journal", os.O_RDONLY))
+        system.pwrite(fd, b"n" * 512, 0)
+        disk.failures["fsync"] = 1
+        with pytest.raises(OSError, match="Input/output"):
+            system.fsync(fd)
+        system.fsync(fd)
+        disk.power_loss(random.Random(seed))
+        lost += bytes(disk.names["/a/journal/x"].seen) != b"n" * 512
+    assert 0 < lost < 30

@@ -1,0 +1,402 @@
+"""One world: a primary and a secondary with all their processes, a network, two disks, and the faults of one seed.
+
+    run(seed, "safety")     any fault at any time; at the end both hosts lose power, and are judged
+    run(seed, "liveness")   the faults end; within LEVEL_WITHIN_S the secondary has everything and the source knows it
+
+Real: writers' commit door, journal, recovery, both pools, Source Server, Receiver Server, Update Process, both links.
+A model: SQLite (regions.py), trio and the operating system (kernel.py, disk.py, host.py, network.py).
+Guarantees: everything that happens follows from the seed; `recording` changes nothing but that it is written down.
+Refuses to know: how many worlds there are (campaign.py), what is planted (plants.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from replicate.errors import ReplicateError
+from replicate.journal.reader import ChainReader
+from replicate.journal.record import walk
+from replicate.opening import make_chain, open_door
+from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind
+from tests.simulation import actors, template
+from tests.simulation.disk import Disk, SimulatedOs
+from tests.simulation.faults import Faults
+from tests.simulation.host import RING_SLOTS, WALL_NS, Host, config_of, installed
+from tests.simulation.kernel import Kernel, Process
+from tests.simulation.network import Network
+from tests.simulation.oracle import Oracle, ViolationError
+from tests.simulation.regions import Region
+from tests.simulation.trio_face import TrioFace
+
+MODES: Final = ("safety", "liveness")
+LEVEL_WITHIN_S: Final = 90.0
+STEPS_MAX: Final = 40_000
+"""A world takes about a thousand: one that takes so many waits for something without letting time pass."""
+RESTART_S: Final = (0.05, 2.0)
+HARMLESS: Final = frozenset({"IO", "DISK_FULL", "OUTCOME_UNKNOWN", "BUSY", "TRY_AGAIN", "POOL_REPLACED", "EXISTS"})
+"""What a process may end with: its disk failed, somebody was quicker, or its pool was made anew."""
+REFUSALS: Final = HARMLESS | {"SECOND_SOURCE"}
+"""Why one side may refuse the other in a world without damaged bytes."""
+
+_template: dict[str, Any] = {}
+
+
+class World:
+    """See the module. `figures` counts what happened."""
+
+    def __init__(self, seed: int, mode: str, *, recording: bool = False) -> None:
+        self.seed = seed
+        self.mode = mode
+        self.dice = random.Random(f"{seed}/{mode}")
+        self.kernel = Kernel()
+        self.figures: Counter[str] = Counter()
+        self.transcript: list[str] | None = [] if recording else None
+        self.violation: ViolationError | None = None
+        self.network = Network(self.kernel, self.dice)
+        self.os = SimulatedOs(self._process, self.dice)
+        self.trio = TrioFace(self.kernel, self.network, self._thread_s)
+        self.kernel.on_switch = self._switched
+        self.faults: Faults | None = None
+        self.refusals = REFUSALS
+        self.is_healed = False
+        self.is_judging = False
+        self._durability = self.dice.choice(["durable", "durable", "interval", "off"])
+
+    def begin(self) -> None:
+        """The hosts as the template has them, and nobody running."""
+        config = config_of(self.dice, self._durability)
+        disks = _template["disks"]
+        regions = _template["regions"]
+        self.primary = Host("paris", disks[0].copy(), regions[0].copy(), config)
+        self.secondary = Host("oslo", disks[1].copy(), regions[1].copy(), config)
+        self.hosts = (self.primary, self.secondary)
+        self.network.hosts = list(self.hosts)
+        self.oracle = Oracle(self.primary.region, self.secondary.region)
+        self.faults = Faults(self)
+
+    # What the simulated modules ask.
+
+    def _process(self) -> Process:
+        process = self.kernel.process
+        assert process is not None
+        return process
+
+    def _switched(self, process: Process) -> None:
+        import replicate.journal.durable as durable
+
+        durable._BOOT = process.host.boot  # type: ignore[misc]
+
+    def _thread_s(self) -> float:
+        slow_s = self._process().host.disk.slow_s
+        return self.dice.random() * slow_s if slow_s else 0.0
+
+    def wall_ns(self) -> int:
+        process = self.kernel.process
+        offset = process.host.wall_offset_ns if process is not None else 0
+        return WALL_NS + offset + int(self.kernel.now * 1e9)
+
+    def pass_time(self, seconds: float) -> None:
+        """A process sleeps in the middle of a step."""
+        self.kernel.now += seconds
+
+    def hit(self, name: str) -> None:
+        """A failpoint of the product is reached."""
+        process = self._process()
+        process.check()
+        if self.faults is not None:
+            self.faults.reached(name, process)
+
+    def log(self, text: str, *parts: object) -> None:
+        """A line of the transcript."""
+        if self.transcript is not None:
+            process = self.kernel.process
+            who = process.name if process is not None else "-"
+            self.transcript.append(f"{self.kernel.now:9.4f} {who:10} {text} {' '.join(map(str, parts))}".rstrip())
+
+    # Processes.
+
+    def start(self, host: Host, name: str, main: Callable[[World], Any], *, again: bool = True) -> None:
+        """Run it, and run it again a moment after its end, whatever that was."""
+        if self.is_judging or not host.is_up or (name in ("writer-1", "writer-2") and self.is_healed):
+            return
+
+        def ended(error: BaseException | None) -> None:
+            self._ended(process, error)
+            if again:
+                self.restart_later(host, name, main)
+
+        process = self.kernel.start(name, host, lambda: main(self), ended)
+        process.restart = lambda: self.restart_later(host, name, main)  # type: ignore[attr-defined]
+        host.processes.append(process)
+        self.log("starts", name)
+
+    def restart_later(self, host: Host, name: str, main: Callable[[World], Any]) -> None:
+        wait_s = RESTART_S[0] + self.dice.random() * self.dice.random() * RESTART_S[1]
+        self.kernel.at(self.kernel.now + wait_s, lambda: self.start(host, name, main))
+
+    def _ended(self, process: Process, error: BaseException | None) -> None:
+        self.log("ends", process.name, repr(error))
+        self._gone(process)
+        for one in leaves(error):
+            if isinstance(one, ViolationError):
+                self.fail(one)
+            elif not isinstance(one, ReplicateError):
+                raise one
+            elif one.code not in HARMLESS:
+                self.fail(ViolationError("I6 stopped", f"{process.name} ended with {one.code}: {one}"))
+
+    def _gone(self, process: Process) -> None:
+        self.network.process_died(process)
+        self.os.close_all(process.pid)
+        process.host.processes.remove(process)
+        self.kernel.bury(process)
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL; it is started again later."""
+        self.log("is killed", process.name)
+        self.figures["kills"] += 1
+        process.die()
+        self.kernel.at(self.kernel.now, lambda: self._buried(process))
+
+    def _buried(self, process: Process) -> None:
+        if process in process.host.processes:
+            self._gone(process)
+            process.restart()  # type: ignore[attr-defined]
+
+    def power_loss(self, host: Host, back_after_s: float) -> None:
+        """All of the host's processes at once, and its memory."""
+        if not host.is_up:
+            return
+        self.log("power loss", host.name)
+        self.figures["power losses"] += 1
+        host.is_up = False
+        self.network.host_died(host)
+        for process in host.processes:
+            process.die()
+        self.kernel.at(self.kernel.now, lambda: self._dark(host, back_after_s))
+
+    def _dark(self, host: Host, back_after_s: float) -> None:
+        for process in list(host.processes):
+            self.os.close_all(process.pid)
+            self.kernel.bury(process)
+        host.processes.clear()
+        host.power_loss(self.dice)
+        if host is self.primary:
+            self.oracle.on_primary_power_loss(is_durable=self._durability == "durable")
+        self.kernel.at(self.kernel.now + back_after_s, lambda: self._boots(host))
+
+    def _boots(self, host: Host) -> None:
+        host.is_up = True
+        self.log("boots", host.name)
+        self.network.host_back(host)
+        if self.is_judging:
+            return
+        for name, main in actors.OF_HOST[host.name]:
+            self.restart_later(host, name, main)
+        if self.dice.random() < 0.5:
+            self.look_at(host)
+
+    def call_as(self, process: Process, call: Callable[[], object]) -> None:
+        """Something that a process does outside of its coroutines. What it raises must be harmless."""
+        with self.kernel.running(process):
+            try:
+                call()
+            except BaseException as error:
+                self._harmless(process, error)
+
+    def _harmless(self, process: Process, error: BaseException) -> None:
+        if process.is_dead:
+            return
+        if isinstance(error, ViolationError):
+            self.fail(error)
+        elif not isinstance(error, ReplicateError):
+            raise error
+        elif error.code not in HARMLESS:
+            self.fail(ViolationError("I6 stopped", f"{process.name}: {error.code}: {error}"))
+
+    def fail(self, violation: ViolationError) -> None:
+        """The first one counts."""
+        self.log("VIOLATION", violation)
+        if self.violation is None:
+            self.violation = violation
+
+    # Judging.
+
+    def look_at(self, host: Host) -> None:
+        """Recover the host, if it has not been, and look at what is there."""
+        process = Process(self.kernel, "checker", host, lambda _error: None)
+        host.processes.append(process)
+        process.restart = lambda: None  # type: ignore[attr-defined]
+        self.call_as(process, lambda: self._look(host))
+        if not process.is_dead:
+            process.die()
+        if process in host.processes:
+            host.processes.remove(process)
+        self.os.close_all(process.pid)
+
+    def _look(self, host: Host) -> None:
+        from tests.simulation.host import SimulatedInstance
+
+        door = open_door(SimulatedInstance.open(host.path))
+        last_seqno = int(door.words[word.LAST_SEQNO])
+        if host is self.secondary:
+            self.oracle.check_secondary(last_seqno)
+        else:
+            self._look_at_primary(door, last_seqno)
+        door.close()
+        self.figures["recoveries judged"] += 1
+
+    def _look_at_primary(self, door: Any, last_seqno: int) -> None:
+        from replicate.redo import redo_region
+
+        entry = door.instance.regions[0]
+        if door.words[word.REGION_APPENDED] != door.words[word.REGION_DONE]:
+            with door.locked():
+                pass
+            redo_region(door, entry)
+        chain = make_chain(door.instance)
+        oldest_seqno = chain.oldest_seqno()
+        chains: dict[int, int] = {}
+        reader = ChainReader(chain, oldest_seqno)
+        try:
+            while (found := reader.read(1 << 20, last_seqno)) is not None:
+                data = found.commit_frame if hasattr(found, "commit_frame") else found.data
+                for _, head in walk(data):
+                    chains[head.seqno] = head.chain
+        finally:
+            reader.close()
+        self.oracle.check_primary(chains, oldest_seqno)
+
+    def is_level(self) -> bool:
+        """The secondary has everything, and the source has stored that."""
+        memory = self.primary.memory.get(PoolKind.JOURNAL)
+        if memory is None:
+            return False
+        with memoryview(memory.data)[: word.CONTROL_BYTES].cast("Q") as words:
+            if words[word.POOL_STATE] != word.STATE_READY or words[word.FATAL]:
+                return False
+            last = words[word.LAST_SEQNO]
+        if self.secondary.region.seqno != last:
+            return False
+        stored = self.primary.disk.names.get("/paris/consumers/oslo.json")
+        return stored is not None and json.loads(bytes(stored.seen))["acknowledged_seqno"] == last
+
+    # The life of a world.
+
+    def live(self) -> None:
+        """From the first start to the verdict."""
+        assert self.faults is not None
+        for host in self.hosts:
+            for name, main in actors.OF_HOST[host.name]:
+                self.start(host, name, main)
+        self.faults.plan()
+        self.kernel.run(self.faults.ends_s, self._is_decided)
+        if self.violation is None and self.mode == "liveness":
+            self._wait_until_level()
+        if self.violation is None:
+            self._last_judgement()
+        self.figures["events"] += self.kernel.steps
+        self.figures["virtual seconds"] += int(self.kernel.now)
+        self.figures["commits"] += len(self.primary.region.rows)
+        self.figures["applied"] += self.oracle.applied
+        self.figures["streams that began below the durable seqno"] += self.oracle.starts_below
+
+    def _is_decided(self) -> bool:
+        if self.kernel.steps > STEPS_MAX:
+            self.fail(ViolationError("I8 busy", f"{STEPS_MAX} steps, and the world is {self.kernel.now:.1f} s old"))
+        return self.violation is not None
+
+    def _wait_until_level(self) -> None:
+        assert self.faults is not None
+        self.is_healed = True
+        self.faults.heal()
+        self.log("faults end")
+        until = self.kernel.now + LEVEL_WITHIN_S
+        at = self.kernel.now
+        while at < until and self.violation is None:
+            at = min(until, at + 0.5)
+            self.kernel.run(at, self._is_decided)
+            if self.is_level():
+                self.figures["levelled in ms, most"] = int(1000 * (self.kernel.now - until + LEVEL_WITHIN_S))
+                return
+        if self.violation is None:
+            self.fail(
+                ViolationError(
+                    "I7 liveness",
+                    f"{LEVEL_WITHIN_S:g} s after the last fault the secondary is at {self.secondary.region.seqno}, "
+                    f"the primary at {self.primary.region.seqno}",
+                )
+            )
+
+    def _last_judgement(self) -> None:
+        """Both lose power at once; then each is recovered from what its disk has."""
+        self.is_judging = True
+        if self.faults is not None:
+            self.faults.heal()
+        for host in self.hosts:
+            self.power_loss(host, 0.0)
+        self.kernel.run(self.kernel.now)
+        for host in self.hosts:
+            host.is_up = True
+            self.look_at(host)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.kernel.close()
+
+
+def leaves(error: BaseException | None) -> list[BaseException]:
+    """The errors in a group, or the one."""
+    if error is None:
+        return []
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in leaves(one)]
+    return [error]
+
+
+def make_template() -> None:
+    """Once in a process."""
+    if _template:
+        return
+    world = World(0, "safety")
+    config = config_of(random.Random(1), "durable")
+    disks = [template.new_disk("paris", "primary"), template.new_disk("oslo", "secondary")]
+    regions = [Region(RING_SLOTS), Region(RING_SLOTS)]
+    processes = []
+    for place, name in enumerate(("paris", "oslo")):
+        host = Host(name, disks[place], regions[place], config)
+        processes.append(Process(world.kernel, "template", host, lambda _error: None))
+
+    def caller(place: int) -> Callable[[Callable[[], None]], None]:
+        def call(what: Callable[[], None]) -> None:
+            with world.kernel.running(processes[place]):
+                what()
+
+        return call
+
+    with installed(world):
+        template.fill(regions[0], caller(0), regions[1], caller(1))
+    made: list[Disk] = [disk.copy() for disk in disks]
+    for region in regions:
+        region.sync()
+    _template.update(disks=made, regions=regions)
+    world.close()
+
+
+def run(seed: int, mode: str, *, recording: bool = False) -> World:
+    """One world, whole. Look at its `violation` and `figures`."""
+    make_template()
+    world = World(seed, mode, recording=recording)
+    with installed(world):
+        try:
+            world.begin()
+            with actors.watched(world):
+                world.live()
+        finally:
+            world.close()
+    return world
