@@ -177,10 +177,9 @@ class AttachedRegions:
         except BaseException:
             lock.close()
             raise
-        if not self.parts:
-            self.parts.append(self._own_part())
-        self.parts.append(part)
-        self._lock = RegionLocks(self.parts)
+        parts = [*(self.parts or [self._own_part()]), part]
+        self._lock = RegionLocks(parts)
+        self.parts = parts
 
     def refuse_second(self, entry: RegionEntry) -> None:
         """NotSupportedError if the session has the region already: SQLite would wait for itself."""

@@ -180,9 +180,15 @@ class Attaching(SchemaChanges):
                 where=self.region,
                 do="ATTACH it before BEGIN and before the first write",
             )
+        # An interrupt may come behind SQLite's ATTACH: nothing is written there before its changes are captured.
+        self._plain |= {schema}
         self.inside = True
         try:
             neighbours.attach(region, schema, self._run, self.functions)
+        except BaseException:
+            if schema in self._schemas or not self._is_attached(schema):
+                self._plain -= {schema}
+            raise
         finally:
             self.inside = False
         capture = self.capture
@@ -199,6 +205,10 @@ class Attaching(SchemaChanges):
             self.connection.execute(f"DETACH {quote(schema)}", can_cache=False)
             self._gone(neighbours, schema)
             raise
+        self._plain -= {schema}
+
+    def _is_attached(self, schema: str) -> bool:
+        return any(row[1] == schema for row in self.connection.execute("PRAGMA database_list"))
 
     def _detach(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
         told = self._told(statement, bindings)

@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 import replicate
+from replicate import commit_attached
 from replicate.errors import BusyError, NotSupportedError, SchemaChangedError, SnapshotStaleError
 from replicate.instance import Instance
 from replicate.regions import add_region
@@ -358,6 +359,26 @@ def test_a_function_in_place_of_sqlites_own_is_felt_at_attach(several: Several, 
     other.close()
 
 
+def test_an_interrupt_behind_sqlites_attach_leaves_nothing_that_can_be_written(
+    several: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = replicate.connect(several.primary.path)
+    attach = f"ATTACH '{several.path('two')}' AS two"
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_attached, "RegionLocks", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.execute(attach)
+    with pytest.raises(sqlite3.NotSupportedError, match="attached for reading only"):
+        connection.execute("INSERT INTO two.t VALUES (1, 'unseen')")
+    connection.rollback()
+    connection.close()
+    assert ids(several, "two") == []
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 _INITS = """
 def first(connection):
     connection.create_function("same", 1, lambda value: f"first {value}", deterministic=True)
@@ -514,7 +535,7 @@ def test_a_region_is_not_released_in_a_transaction_and_is_refused_afterwards(sev
 _CROSSING = """
 import sys, replicate
 directory, home, other, path = sys.argv[1:]
-connection = replicate.connect(directory, home)
+connection = replicate.connect(directory, home, timeout=60)
 connection.execute("ATTACH ? AS other", (path,))
 for number in range(20):
     for table in ("main.t", "other.t"):
