@@ -127,7 +127,7 @@ def _row_catch_up(line: Line) -> tuple[str, str, str]:
     ratios = [
         f"{line[f'ratio_to_{peer}']:.2f} × {name} ({line[peer][what]:,})"
         for peer, name, what in (("gtm", "GT.M", "from_first"), ("postgresql", "PostgreSQL", "from_start"))
-        if peer in line
+        if f"ratio_to_{peer}" in line
     ]
     rate = ours["from_first"] or ours["from_start"]
     cpu = " + ".join(str(ours["cpu_us"][daemon]) for daemon in ("source", "receiver", "update"))

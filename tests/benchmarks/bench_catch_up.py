@@ -96,7 +96,8 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         what = "from_start" if peer == "postgresql" else "from_first"
         theirs = statistics.median(one[what] for one in rounds)
         compared[peer] = {what: int(theirs), "all": [int(one[what]) for one in rounds]}
-        compared[f"ratio_to_{peer}"] = round(ours[what] / theirs, 2)
+        if ours[what]:  # a backlog so short that it was level at the first look has no `from_first`
+            compared[f"ratio_to_{peer}"] = round(ours[what] / theirs, 2)
         compared[f"{peer}_settings"] = PEERS[peer].SETTINGS
     return {
         "benchmark": "catch_up",
