@@ -75,8 +75,8 @@ class Place:
     def noticed(self, kind: str, *roles: str, limit_s: float = NOTICED_WITHIN_S) -> Iterator[None]:
         """What is done in the block is noticed by each of these daemons: its connection ends. How long that takes."""
         before = {role: len(self.ends(role)) for role in roles}
-        yield
         began_s = time.monotonic()
+        yield
         for role in roles:
             try:
                 wait_until(
