@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import click
 
 from replicate.cli.root import root
+from tests.harness.ports import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -28,18 +28,13 @@ def commands(text: str) -> list[str]:
     return [line for line in lines if line and "bin/activate" not in line]
 
 
-def a_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def test_from_nothing_to_two_databases_and_back_out(tmp_path: Path) -> None:
     (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
     shared_memory = tmp_path / "shm"
     shared_memory.mkdir()
     (application,) = re.findall(r"```python\n(.*?)```", section("In the application"), flags=re.DOTALL)
     (tmp_path / "application.py").write_text(application)
-    port = a_free_port()
+    port = free_port()
     lines = []
     for line in commands(section("From nothing to two databases")):
         if line.startswith("replicate -i primary source stop"):
