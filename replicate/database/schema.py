@@ -29,6 +29,10 @@ OWNER: Final = "main"
 """SQLite has no owners; the name of the schema stands in its place."""
 
 ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
+SET_INIT: Final = (
+    "Have region.init register them for every connection, on both sites; or change the schema so that plain SQLite can "
+    "evaluate it"
+)
 COUNTERS: Final = "SELECT name, seq FROM main.sqlite_sequence WHERE seq IS NOT 0"
 """The counters of AUTOINCREMENT that count. One that stands at 0 and none at all are the same: SQLite makes such a row
 when an INSERT has found no rows to insert, and tells no hook of it (measured)."""
@@ -312,7 +316,7 @@ def check_supported(connection: apsw.Connection, *, where: str) -> None:
                 raise NotSupportedError(
                     f"table {table} can not be written without the application's own functions or collations: {error}",
                     where=where,
-                    do="Change the index, generated column or collation so that plain SQLite can evaluate it",
+                    do=SET_INIT,
                     table=table,
                 ) from error
     finally:

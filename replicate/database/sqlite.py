@@ -435,8 +435,18 @@ def note_held(path: str | os.PathLike[str], *, region: bytes, below: int) -> Non
 
 
 def check_undamaged(connection: apsw.Connection, *, where: str) -> None:
-    """SQLite's quick_check over the whole file; RegionDamagedError with its first finding. Slow in large files."""
-    finding = connection.execute("PRAGMA main.quick_check(1)").get
+    """SQLite's quick_check over the whole file; RegionDamagedError with its first finding. Slow in large files.
+
+    NotSupportedError where it needs a function or collation of the application that is not there (in a CHECK, say).
+    """
+    try:
+        finding = connection.execute("PRAGMA main.quick_check(1)").get
+    except apsw.SQLError as error:
+        raise NotSupportedError(
+            f"the database can not be checked without the application's own functions or collations: {error}",
+            where=where,
+            do=schema.SET_INIT,
+        ) from error
     if finding != "ok":
         raise RegionDamagedError(
             f"the database is damaged: {finding}", where=where, do="Restore it from a backup, or mend it with .recover"

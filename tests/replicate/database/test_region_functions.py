@@ -14,6 +14,7 @@ from replicate import connect
 from replicate.compare import compare
 from replicate.database.region_functions import init_of
 from replicate.dbapi import OperationalError
+from replicate.errors import NotSupportedError
 from replicate.instance import Instance
 from replicate.regions import add_region
 from tests.harness.pair import Pair, work_all
@@ -144,3 +145,27 @@ def test_each_region_gets_its_own(pair: Pair, tmp_path: Path) -> None:
 )
 def test_which_region_gets_what(setting: str, region: str, init: str) -> None:
     assert init_of(setting, region) == init
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "CREATE TABLE c (a CHECK (mine(a) <> 3))",
+        "CREATE TABLE c (a, b DEFAULT (mine(5)))",
+        "CREATE TABLE c (a, g AS (mine(a)) STORED)",
+        "CREATE TABLE c (a COLLATE back UNIQUE)",
+        "CREATE TABLE c (a); CREATE INDEX i ON c (mine(a))",
+    ],
+)
+def test_a_database_whose_functions_are_not_there_is_refused_by_name(pair: Pair, tmp_path: Path, schema: str) -> None:
+    database = apsw.Connection(str(tmp_path / "other.db"))
+    database.create_scalar_function("mine", lambda number: number, 1, deterministic=True)
+    database.create_collation("back", lambda one, other: (one < other) - (one > other))
+    database.execute(schema)
+    database.close()
+    content = (tmp_path / "other.db").read_bytes()
+    with pytest.raises(NotSupportedError, match="without the application's own functions") as caught:
+        add_region(pair.primary, tmp_path / "other.db", name="other")
+    assert "region.init" in caught.value.do
+    assert (tmp_path / "other.db").read_bytes() == content
+    assert [entry.name for entry in Instance.open(pair.primary.path).regions] == ["main"]
