@@ -213,11 +213,13 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
         if reason := hindrance(INJECTIONS[name]):
             print(f"left out: {name} ({reason})", flush=True)
     names = [name for name in names if not hindrance(INJECTIONS[name])]
+    figures["injections there are"] += len(names)
     dice = random.Random(options.seed)
     number = 0
     while True:
         for name in dice.sample(names, len(names)):
             number += 1
+            figures["injections made at least once"] += number <= len(names)
             make_and_inject(name, options.seed * 10_007 + number, figures)
             if time.monotonic() > options.deadline_s:
                 return

@@ -52,12 +52,12 @@ class Part:
 
 def parts() -> tuple[list[Part], list[str]]:
     """What this machine can run, and what is left out and why."""
-    found = [Part(("tests.faults.campaign",), 0.28), Part(("tests.faults.soak",), 0.12)]
-    found += [Part(("tests.faults.injections",), 0.16), Part(("tests.faults.damage",), 0.07)]
-    found += [Part(("tests.faults.io_errors",), 0.07), Part(("tests.faults.simulated",), 0.06)]
+    found = [Part(("tests.faults.campaign",), 0.25), Part(("tests.faults.soak",), 0.10)]
+    found += [Part(("tests.faults.injections",), 0.22), Part(("tests.faults.damage",), 0.07)]
+    found += [Part(("tests.faults.io_errors",), 0.08), Part(("tests.faults.simulated",), 0.06)]
     left_out = []
     if shutil.which("strace"):
-        found.append(Part(("tests.faults.crash_states",), 0.12))
+        found.append(Part(("tests.faults.crash_states",), 0.10))
     else:
         left_out.append("crash states (no strace)")
     kinds = [kind for kind in ("ext4", "xfs") if shutil.which(f"mkfs.{kind}", path=PATH)]

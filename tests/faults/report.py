@@ -116,6 +116,7 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ("rounds", _sum("rounds")),
     ("rounds by class", _below("rounds: ")),
     ("failpoints hit of those defined", _failpoints),
+    ("injections made at least once / there are", _sum("injections made at least once", "injections there are")),
     ("faults injected", _below("fault ")),
     (
         "transactions submitted / acknowledged / failed / unknown",
