@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -16,10 +18,13 @@ from replicate.compare import compare
 from replicate.errors import (
     AlreadyExistsError,
     DamagedError,
+    DiskFullError,
     FormatUnknownError,
     GapError,
+    JournalIOError,
     NotFoundError,
     ReplicateError,
+    TryAgainError,
     UsageError,
     WrongInstanceError,
     WrongNetworkError,
@@ -40,6 +45,8 @@ from update_process.replay.command import replay
 from update_process.replay.journals import Journals
 from update_process.replay.manifest import read_ranges
 from update_process.replay.rebuild import rebuild
+from update_process.replay.spark_errors import spark_work, translated
+from update_process.replay.spark_net import write_staged
 
 pytestmark = pytest.mark.slow
 
@@ -213,6 +220,57 @@ def test_damaged_rows_are_found_by_spark(backlog: Backlog, spark: Any, tmp_path:
         assert last_seqno(secondary) == archived_seqno(backlog)
         with pytest.raises(DamagedError):
             Archive(spark, copy.as_uri()).verify()
+
+
+def test_a_disk_that_is_full_leaves_the_old_state(backlog: Backlog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the copy of a segment, while it is unpacked, and where Spark writes: one error, the same command goes on."""
+    secondary = backlog.secondary()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("shutil.copyfile", "zstandard.ZstdDecompressor"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"update_process.replay.archive_files.{name}", full)
+            with pytest.raises(DiskFullError):
+                replay(secondary, [backlog.archive])
+        assert last_seqno(secondary) == backlog.base_seqno
+        assert not (secondary.path / "replay").exists()
+    java = "Job aborted: Task 3 failed: java.io.IOException: No space left on device\n\tat java.base/sun.nio"
+    assert isinstance(translated(RuntimeError(java), "staging", "/stage"), DiskFullError)
+    assert replay(secondary, [backlog.archive]).seqno == archived_seqno(backlog)
+
+
+def test_what_spark_says_is_one_error_of_ours() -> None:
+    text = (
+        "[STREAMING] Task failed: Traceback (most recent call last):\n  File x\n"
+        "replicate.errors.GapError: GAP: transaction 7 should stand here [/j/1.journal]. Restore it\n\tat org.apache"
+    )
+    found = translated(RuntimeError(text), "staging", "/stage")
+    assert isinstance(found, GapError)
+    assert "transaction 7 should stand here" in str(found)
+    for text, kind in (
+        ("ParquetDecodingException: could not verify page integrity, CRC checksum verification failed", DamagedError),
+        ("Job 3 cancelled: ExecutorLostFailure (executor 1 exited)", TryAgainError),
+        ("[PATH_NOT_FOUND] Path does not exist: file:/a", JournalIOError),
+    ):
+        assert type(translated(RuntimeError(text), "staging", "/stage")) is kind
+    with pytest.raises(KeyError), spark_work("staging", "/stage"):
+        raise KeyError("our own bug stays one")
+
+
+def test_rows_that_executors_have_written_elsewhere_are_missed(spark: Any, tmp_path: Path) -> None:
+    """A stage that executors do not share looks empty to the driver, and nothing else would say so."""
+    rows = spark.range(10)
+    write_staged(rows, tmp_path / "here")
+    assert len(list((tmp_path / "here").glob("*.parquet"))) == 2
+
+    class Elsewhere(type(tmp_path)):  # type: ignore[misc]
+        def as_uri(self) -> str:
+            return (tmp_path / "elsewhere").as_uri()
+
+    with pytest.raises(DamagedError, match="staged 10 rows, and 0 are here"):
+        write_staged(rows, Elsewhere(tmp_path / "there"))
 
 
 def test_files_on_any_file_system_of_hadoop(spark: Any, tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -132,19 +130,6 @@ def command(*arguments: object, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True
     )
-
-
-def test_the_command_killed_at_the_apply_and_run_again(backlog: Backlog) -> None:
-    secondary = backlog.secondary()
-    arguments = ("-i", secondary.path, "replay", "--journal", backlog.archive, "--to", backlog.base_seqno + 50)
-    killed = command(*arguments, "--engine", "spark", "--master", "local[1]", REPLICATE_FAILPOINT="take.renamed:1:kill")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    again = command(*arguments, "--json")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["transactions"] == 0
-    assert not (secondary.path / "replay").exists()
-    assert last_seqno(secondary) == backlog.base_seqno + 50
-    assert not verify_journal(secondary).findings
 
 
 def test_without_java_one_error_says_what_to_install(backlog: Backlog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,16 @@ def rows(spark: Any, uri: str, what: str, ranges: list[Range]) -> Any:
     return spark.read.schema(schema).parquet(*(f"{uri}/{what}/{one.name}" for one in ranges))
 
 
+def write_counted(frame: Any, uri: str) -> int:
+    """Write a DataFrame as Parquet; how many rows its tasks have written, whoever sees them."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    frame.observe(seen, f.count(f.lit(1)).alias("rows")).write.mode("overwrite").parquet(uri)
+    return int(seen.get["rows"])
+
+
 class Archive:
     """The archive at `uri` (a local directory, or any URI that Spark writes)."""
 
@@ -157,9 +167,16 @@ class Archive:
             .option("last", last)
             .load()
         )
-        found.write.mode("overwrite").parquet(f"{self.uri}/{what}/{name}")
+        wanted = write_counted(found, f"{self.uri}/{what}/{name}")
         self._files.sync(f"{what}/{name}")
-        return self._digest(what, name)
+        count, digest = self._digest(what, name)
+        if count != wanted:
+            raise DamagedError(
+                f"Spark has written {wanted} rows, and {count} are there",
+                where=f"{self.uri}/{what}/{name}",
+                do="Name an archive that this machine and all executors see under the same URI",
+            )
+        return count, digest
 
     def _copy(self, chain: Chain, made: Range, first: int, last: int) -> SegmentCopy:
         """Copy a segment into the archive, and read it back."""

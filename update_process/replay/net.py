@@ -252,7 +252,15 @@ def same_value(one: Any, other: Any) -> bool:
 
 def changed_ordinals(before: Image, after: Image) -> tuple[int, ...]:
     """Where two images of a row differ."""
-    return tuple(at for at, (old, new) in enumerate(zip(before, after, strict=True)) if not same_value(old, new))
+    return tuple(
+        [
+            at
+            for at, (old, new) in enumerate(zip(before, after, strict=True))
+            # What is quickly seen to be the same; 0.0 equals -0.0, and 1 equals 1.0.
+            if old is not new and (type(old) is not type(new) or old != new or type(old) is float)
+            if not same_value(old, new)
+        ]
+    )
 
 
 def as_delete(row: NetRow, unique: Unique) -> list[Any] | None:

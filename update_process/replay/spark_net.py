@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from replicate.errors import DamagedError
 from replicate.transaction import TableDefinition
 from update_process.replay.archive import rows as archive_rows
+from update_process.replay.archive import write_counted
 from update_process.replay.blocks import unpack_image
 from update_process.replay.journals import Journals, Span
 from update_process.replay.manifest import Range
@@ -74,9 +75,9 @@ class SparkEngine:
     def _raw(self, span: Span) -> Any:
         low, high = span.first_seqno, span.last_seqno
         raw = self.spark.read.format(NAME).option("path", str(span.directory))
-        path = (self.stage / f"raw-{low}-{high}").as_uri()
-        raw.option("first", low).option("last", high).load().select(*_NEEDED).write.mode("overwrite").parquet(path)
-        return self.spark.read.parquet(path)
+        folder = self.stage / f"raw-{low}-{high}"
+        write_staged(raw.option("first", low).option("last", high).load().select(*_NEEDED), folder)
+        return self.spark.read.parquet(folder.as_uri())
 
     def _check_counts(self, uri: str, ranges: list[Range]) -> None:
         """Parquet's own footers say how many rows there are; pages are verified as they are read."""
@@ -90,6 +91,19 @@ class SparkEngine:
                 do="Run `replicate archive --verify`; or replay from segments",
             )
         self._counted.update((uri, one.name) for one in new)
+
+
+def write_staged(rows: Any, folder: Path) -> None:
+    """Write a DataFrame into the stage. DamagedError when not all of its rows are here then: executors that do not see
+    this directory write into one of their own of that name, and nothing else would say so."""
+    wanted = write_counted(rows, folder.as_uri())
+    found = sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    if found != wanted:
+        raise DamagedError(
+            f"Spark has staged {wanted} rows, and {found} are here",
+            where=str(folder),
+            do="Mount this directory under the same path wherever executors run, or use a master on this machine",
+        )
 
 
 class SparkNet:
@@ -160,8 +174,8 @@ class SparkNet:
             counters = f.length("key") == 0
             effect = ~f.col("before").eqNullSafe(f.col("after"))
             kept = net.where(~counters) if engine.verify else net.where(~counters & effect)
-            kept.write.mode("overwrite").parquet(f"{folder.as_uri()}/rows")
-            net.where(counters).coalesce(1).write.mode("overwrite").parquet(f"{folder.as_uri()}/sequences")
+            write_staged(kept, folder / "rows")
+            write_staged(net.where(counters).coalesce(1), folder / "sequences")
         finally:
             ends.unpersist()
         return folder

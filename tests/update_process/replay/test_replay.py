@@ -18,6 +18,7 @@ from replicate.compare import compare
 from replicate.daemon_files import DaemonFiles
 from replicate.errors import (
     AlreadyRunningError,
+    BusyError,
     ConflictError,
     DivergedError,
     GapError,
@@ -32,10 +33,12 @@ from replicate.instance import Instance
 from replicate.journal.record import FrameBatch, walk
 from replicate.journal.verify import verify_journal
 from replicate.regions import add_region
+from replicate.seed import seed
 from replicate.takeover import begin_aside
 from replicate.vector import Position
 from tests.harness.instances import ROOT, lose_pool
 from tests.harness.pair import Pair, work_all
+from update_process.replay.apply import Progress
 from update_process.replay.command import apply_session, replay
 from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
@@ -403,6 +406,46 @@ def test_killed_at_the_apply_it_is_the_old_or_the_new_state(pair: Pair, point: s
     assert done.transactions == last - stands
     assert_equal(pair)
     assert not list(pair.secondary.journal_directory.glob("*.spool"))
+
+
+def test_fault_87_two_replays_at_once_and_a_seed_meanwhile(pair: Pair) -> None:
+    """Whoever has begun goes on to its end; the other is refused, and has changed nothing."""
+    last = run(pair, *MIXED)
+    refused: list[Exception] = []
+
+    def told(_progress: Progress) -> None:
+        if not refused:
+            for attempt in (lambda: replayed(pair), lambda: seed(pair.primary, pair.secondary, restart=True)):
+                with pytest.raises((AlreadyRunningError, BusyError)) as caught:
+                    attempt()
+                refused.append(caught.value)
+
+    assert replayed(pair, told=told).seqno == last
+    assert len(refused) == 2
+    assert_equal(pair)
+
+
+def test_progress_is_told_in_order_and_whatever_it_raises_ends_the_replay(pair: Pair) -> None:
+    before, last = pair.last_seqno(pair.secondary), run(pair, *MIXED)
+    heard: list[Progress] = []
+    replayed(pair, told=heard.append, dry_run=True)
+    assert [(one.what, one.done, one.whole) for one in heard] == [("reading", len(MIXED), len(MIXED))]
+    assert heard[0].seqno == last
+    assert heard[0].keys > 0
+
+    def stop(progress: Progress) -> None:
+        if progress.what == "inserting":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replayed(pair, told=stop)
+    assert pair.last_seqno(pair.secondary) == before
+    heard.clear()
+    done = replayed(pair, told=heard.append)
+    assert [one.what for one in heard] == ["reading", "collapsing", "removing", "changing", "inserting"]
+    assert heard[-1].written == done.deleted + done.updated + done.inserted
+    assert heard[-1].changes == done.changes > done.keys > 0
+    assert_equal(pair)
 
 
 def test_a_failure_at_the_apply_can_be_repeated(pair: Pair) -> None:

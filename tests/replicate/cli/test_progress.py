@@ -1,0 +1,62 @@
+"""The line that tells how far long work is: rates, time left, and nothing where nobody looks."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from replicate.cli.progress import Line, archiving, replaying, tell_archive, tell_replay
+from update_process.replay.apply import Progress
+from update_process.replay.archive import Step
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def shown(stream: io.StringIO) -> list[str]:
+    return [line for line in stream.getvalue().split("\r\033[K") if line]
+
+
+def test_one_line_with_rate_and_time_left_at_most_twice_a_second() -> None:
+    stream, clock = io.StringIO(), Clock()
+    line = Line(stream, clock)
+    tell_replay(line, Progress("reading", 0, 1000, 7))
+    for done in range(1, 4):
+        clock.now_s += 0.2
+        tell_replay(line, Progress("reading", done * 100, 1000, 7 + done * 100, changes=done * 500, keys=40))
+    clock.now_s += 0.4
+    tell_replay(line, Progress("inserting", 10, 10, 307, changes=1500, keys=50, written=30))
+    line.close()
+    assert shown(stream) == [
+        "0 s, reading, at transaction 7: 0 changes, 0 rows touched, 0 written",
+        "1 s, reading, 300 of 1000 transactions, 500 transactions a second, about 1 s left, "
+        "at transaction 307: 1500 changes, 40 rows touched, 0 written",
+        "1 s, inserting, 10 of 10 rows, at transaction 307: 1500 changes, 50 rows touched, 30 written",
+    ]
+    assert stream.getvalue().endswith("\r\033[K")
+
+
+def test_segments_of_an_archive() -> None:
+    stream, clock = io.StringIO(), Clock()
+    line = Line(stream, clock)
+    tell_archive(line, Step(100, 16, 48, 100, 700))
+    clock.now_s += 8
+    tell_archive(line, Step(200, 32, 48, 200, 1400))
+    assert shown(stream)[1] == (
+        "8 s, archiving, 32 of 48 segments, 2 segments a second, about 8 s left, "
+        "up to transaction 200: 200 transactions, 1400 changes"
+    )
+
+
+def test_nothing_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with replaying() as told:
+        told(Progress("reading", 1))
+    with archiving() as told_archive:
+        told_archive(Step(1, 1, 1, 1, 1))
+    assert capsys.readouterr().err == ""
