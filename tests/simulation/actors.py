@@ -162,6 +162,9 @@ class Writer:
 
     def _count(self, beside: bool) -> int:
         dice = self.world.dice
+        if self.world.is_even:
+            self._is_large = False
+            return 1
         self._is_large = not beside and dice.random() < self.world.large_share
         return int(dice.randrange(4, 9) if self._is_large else dice.choice([1, 1, 1, 2, 4]))
 
@@ -175,7 +178,8 @@ class Writer:
         connection: Any = self.session.connection
         is_large = self._is_large
         pieces: list[bytes] = []
-        defines = not is_plain and dice.random() < 0.06
+        is_even = world.is_even
+        defines = not is_plain and not is_even and dice.random() < 0.06
         version = connection.version
         if defines:
             world.version = version = world.version + 1
@@ -183,7 +187,8 @@ class Writer:
         table_id = definition_of(version).table_id
         several = len(rows) > 1 or is_plain
         size = 400 if is_large else dice.choice([8, 8, 40, 150] if several else world.sizes)
-        pieces += [change(Op.INSERT, table_id, 0, [row, bytes(dice.randrange(size + 1))]) for row in rows]
+        sizes = [40 if is_even else dice.randrange(size + 1) for _ in rows]
+        pieces += [change(Op.INSERT, table_id, 0, [row, bytes(count)]) for row, count in zip(rows, sizes, strict=True)]
         connection.run(rows, version=version if defines else 0)
         payload, changes = b"".join(pieces), 4 * len(pieces)
         world.log("commits", rows, len(payload), "large" if is_large else "", "defines" if defines else "")

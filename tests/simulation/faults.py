@@ -35,15 +35,17 @@ class Faults:
         self.ends_s = 1.0 + self.dice.random() * 5.0
         self.is_over = False
         self._fuses: list[Fuse] = []
-        self._seen: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
         """Failpoints that were reached, in the order of their first time."""
         self._is_nested = False
         world.left_to_write = self.dice.choice([8, 20, 40])
         world.sizes = self.dice.choice([(8, 40), (8, 40, 300, 700, 1300), (700, 1300)])
+        world.is_even = self.dice.random() < 0.35
+        """All frames are of one length: what is left of an old one may stand exactly where a new one ends."""
         world.large_share = self.dice.choice([0.0, 0.05, 0.3])
         world.version = 1
         world.writers = []
-        world.rows_made = 3
+        world.rows_made = 1000  # so that every number takes three bytes
         self._nested_share = self.dice.choice([0.0, 0.3])
         network = world.network
         network.base_delay_s = self.dice.choice([0.0005, 0.01, 0.2])
@@ -59,7 +61,8 @@ class Faults:
     def plan(self) -> None:
         """Put the faults into the world's future."""
         kinds: list[tuple[int, Callable[[], None]]] = [
-            (3, self._kill), (14, self._light_fuse), (4, self._power), (3, self._cut), (2, self._part),
+            (3, self._kill), (12, self._light_fuse), (4, self._power), (8, self._power_in_commit),
+            (3, self._cut), (2, self._part),
             (2, self._stall), (2, self._freeze), (3, self._sync_fails), (1, self._write_fails), (1, self._full),
             (1, self._short), (1, self._slow), (1, self._clock), (2, self._checkpoint), (1, self._commit_fails),
         ]  # fmt: skip
@@ -94,13 +97,14 @@ class Faults:
 
     def reached(self, name: str, process: Process) -> None:
         """May not return."""
-        self._seen[name] = self._seen.get(name, 0) + 1
+        self.seen[name] = self.seen.get(name, 0) + 1
         for fuse in self._fuses:
             if fuse.host in ("", process.host.name) and fuse.name in ("", name):
                 fuse.left -= 1
                 if not fuse.left:
                     self._fuses.remove(fuse)
                     self._fire(fuse, name, process)
+                break
         if name in NESTED and self._nested_share and not self._is_nested and not self.is_over:
             self._other_writer(process)
 
@@ -133,12 +137,21 @@ class Faults:
 
     def _light_fuse(self) -> None:
         is_power = self.dice.random() < 0.4
-        if self._seen and self.dice.random() < 0.7:
-            name = self.dice.choice(list(self._seen))
+        if self.seen and self.dice.random() < 0.7:
+            name = self.dice.choice(list(self.seen))
             self._fuses.append(Fuse(name, "", self.dice.randrange(1, 3), is_power))
         else:
             host = self.dice.choice(["", "paris", "oslo"])
             self._fuses.append(Fuse("", host, self.dice.randrange(1, self.dice.choice([8, 60, 300])), is_power))
+
+    def _power_in_commit(self) -> None:
+        """With frames that nobody has synced yet; several of them, when no source is there to sync them."""
+        if self.dice.random() < 0.5:
+            self._part()
+        name = self.dice.choice(["append.after_write", "commit.after_commit", "publish.after_written", "sync.before"])
+        host = self.dice.choice(["paris", "paris", "oslo"])
+        for _ in range(self.dice.choice([1, 1, 2, 3])):  # and again, soon after the recovery
+            self._fuses.append(Fuse(name, host, self.dice.randrange(1, 7), True))
 
     # Faults.
 

@@ -43,6 +43,16 @@ HARMLESS: Final = frozenset({"IO", "DISK_FULL", "OUTCOME_UNKNOWN", "BUSY", "TRY_
 REFUSALS: Final = HARMLESS | {"SECOND_SOURCE"}
 """Why one side may refuse the other in a world without damaged bytes."""
 
+SEEN: Final = {
+    "recovery.after_cut": "torn tails cut",
+    "switch.after_create": "segments begun",
+    "adopt.renamed": "large transactions adopted",
+    "mend.begin": "killed holders mended",
+    "prune.unlinked": "segments pruned",
+    "recovery.journal_done": "recoveries",
+}
+"""Failpoints that tell what a world has come to."""
+
 _template: dict[str, Any] = {}
 
 
@@ -302,6 +312,9 @@ class World:
             self._last_judgement()
         self.figures["events"] += self.kernel.steps
         self.figures["virtual seconds"] += int(self.kernel.now)
+        assert self.faults is not None
+        for name, title in SEEN.items():
+            self.figures[title] += self.faults.seen.get(name, 0)
         self.figures["commits"] += len(self.primary.region.rows)
         self.figures["applied"] += self.oracle.applied
         self.figures["streams that began below the durable seqno"] += self.oracle.starts_below
