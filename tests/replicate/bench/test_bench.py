@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from replicate.bench.catch_up import KINDS, statements
 from replicate.bench.latency import spread
-from replicate.bench.run import run_bench
+from replicate.bench.run import Figure, Result, run_bench
 from replicate.bench.street import cost_of, wait_for
+from replicate.cli.root import root
 from replicate.errors import TryAgainError
 
 
@@ -81,3 +85,31 @@ def test_the_cost_of_a_process() -> None:
     cost = cost_of(os.getpid())
     assert cost.cpu_s > 0
     assert cost.anonymous_bytes > 1 << 20
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    facts = {"processor": "a processor", "cores": 2, "load_before": 0.5, "sqlite": "3.0"}
+    figure = Figure("catch_up", 450_000, "transactions/s", "beside it")
+    found = Result("host", "1.2", [figure], {"seconds": 7.0}, facts, 9.5)
+    asked: list[tuple[Path, float]] = []
+
+    def run(directory: Path, *, seconds: float, told: object) -> Result:
+        asked.append((directory, seconds))
+        return found
+
+    monkeypatch.setattr("replicate.bench.run.run_bench", run)
+    before = signal.getsignal(signal.SIGTERM)
+    words = ["--json"] if as_json else []
+    result = CliRunner().invoke(root, [*words, "bench", "--directory", str(tmp_path), "--seconds", "7"])
+    assert result.exit_code == 0
+    assert asked == [(tmp_path, 7.0)]
+    assert signal.getsignal(signal.SIGTERM) is before
+    if as_json:
+        (line,) = result.stdout.splitlines()
+        assert json.loads(line)["figures"] == [
+            {"what": "catch_up", "figure": 450_000, "unit": "transactions/s", "beside": "beside it"}
+        ]
+    else:
+        assert "catch_up                       450,000  transactions/s    beside it" in result.stdout
+        assert "a processor, 2 cores, load 0.5 before; 9.5 s" in result.stdout
