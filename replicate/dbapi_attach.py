@@ -55,6 +55,9 @@ class Neighbours(Protocol):
     def region_at(self, file: str) -> str | None:
         """The region of the connection's instance that is in that file; None if it is none."""
 
+    def path_of(self, region: str) -> str:
+        """Where the file of a region of the connection's instance is."""
+
     def attach(self, region: str, schema: str, run: Callable[[str], object], taken: AbstractSet[str]) -> None:
         """Attach that region to the session's connection. `run` runs the statement; `taken`: names of functions and
         collations that the application has given the connection."""

@@ -227,6 +227,21 @@ class Connection(Callbacks):
         opened, number = self._opened, self.last_seqno if seqno is None else seqno
         self._run(lambda: opened.wait_durable(number))
 
+    def attach(self, region: str, name: str = "") -> None:
+        """`ATTACH` another region of the instance, wherever its file is, under `name` (else its own). Outside of a
+        transaction.
+
+        Raises OperationalError if there is no such region, and as ATTACH does; nothing is attached then.
+        """
+        self._check()
+        assert self._opened is not None
+        neighbours = self._opened.neighbours
+        try:
+            path = region if neighbours is None else neighbours.path_of(region)
+        except BaseException as error:
+            raise surface(error) from error
+        self.execute("ATTACH ? AS ?", (path, name or region))
+
     # Statements.
 
     def cursor(self, factory: Callable[[Connection], Any] = Cursor) -> Any:

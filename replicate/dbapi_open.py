@@ -100,6 +100,12 @@ class Neighbours:
                 return entry.name
         return None
 
+    def path_of(self, region: str) -> str:
+        """Where the file of that region is. NotFoundError, and what reading the instance file raises."""
+        instance = self._session.door.instance
+        instance.reload()
+        return str(instance.region(region).path)
+
     def attach(self, region: str, schema: str, run: Callable[[str], object], taken: AbstractSet[str]) -> None:
         """Open and check that region as if for itself, then attach it. Raises ReplicateErrors and what SQLite says of
         the name; nothing is attached then."""

@@ -279,6 +279,22 @@ def test_a_region_is_attached_and_detached_outside_of_transactions(several: Seve
     assert sqlite3.connect(several.path("two")).execute("SELECT count(*) FROM t").fetchone() == (3,)
 
 
+def test_a_region_is_attached_by_its_name(several: Several) -> None:
+    with replicate.connect(several.primary.path, "two") as connection:
+        connection.attach("main", "first")
+        with pytest.raises(sqlite3.OperationalError, match="'three'"):
+            connection.attach("three")
+        connection.execute("INSERT INTO t VALUES (1, 'a')")
+        connection.execute("INSERT INTO first.t VALUES (1, 'b')")
+    connection.close()
+    assert several.held() == dict.fromkeys(several.names, several.last_seqno())
+    several.same()
+    reader = replicate.connect(several.secondary.path)
+    reader.attach("two")
+    assert reader.execute("SELECT o.v, h.v FROM two.t AS o JOIN main.t AS h USING (id)").fetchall() == [("a", "b")]
+    reader.close()
+
+
 def test_a_plain_file_is_attached_for_reading(several: Several, connection: Any, tmp_path: Path) -> None:
     path = make_database(
         tmp_path / "pläin %.db", "CREATE TABLE p (a); INSERT INTO p VALUES (1), (2); CREATE TABLE q (a)"
@@ -302,12 +318,18 @@ def test_a_plain_file_is_attached_for_reading(several: Several, connection: Any,
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("PRAGMA plain.user_version = 5")
     connection.commit()
+    connection.execute("DROP TRIGGER away")
+    connection.execute("DETACH plain")
+    connection.execute("INSERT INTO t VALUES (50, 'a plain file comes and goes within a transaction')")
+    connection.execute("ATTACH ? AS plain", (str(path),))
+    connection.execute("INSERT INTO two.t SELECT a + 50, 'read' FROM p")
+    connection.commit()
     connection.execute("DETACH plain")
     with sqlite3.connect(path) as same_process:  # it is not watched any more
         assert same_process.execute("SELECT a FROM p").fetchall() == [(1,), (2,)]
     same_process.close()
     assert several.same()
-    assert (ids(several, "main"), ids(several, "two")) == ([], [1, 2])
+    assert (ids(several, "main"), ids(several, "two")) == ([50], [1, 2, 51, 52])
 
 
 def test_databases_in_memory_stay_where_they_are(several: Several, connection: Any) -> None:
