@@ -91,8 +91,9 @@ def install() -> None:
     """Fetch the peers that are missing."""
     missing = [PACKAGES[peer] for peer, there in installed().items() if not there]
     if missing:
-        command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
-        subprocess.run(command, check=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, stdout=sys.stderr)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for words in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
+            subprocess.run(["apt-get", *words], check=True, env=environment, stdout=sys.stderr)
 
 
 def run(step: Step, *, quick: bool, peers: list[str], timeout_s: float) -> tuple[list[Line], str]:

@@ -24,6 +24,7 @@ SETTINGS: Final = {
     "pools": "256 MiB",
     "global_buffer_count": 16384,
     "journal": "enable,nobefore",
+    "order of update": "keys a golden section apart, so that neighbours are far from each other",
     "transactions": "TSTART with transactionid BATCH where several rows, else single SETs",
 }
 POOL_BYTES: Final = 256 << 20
