@@ -35,7 +35,7 @@ from structlog.typing import FilteringBoundLogger
 
 from replicate.config import FILE_NAME, Config, load
 from replicate.daemon_files import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonFiles, DaemonStatus
-from replicate.errors import InternalError, JournalIOError, ReplicateError
+from replicate.errors import InternalError, JournalIOError, ReplicateError, TryAgainError
 from replicate.log import LogFile, make_logger, terminal
 from replicate.metrics import Figures, no_figures
 from replicate.metrics_port import MetricsServer, Watched, listen
@@ -221,6 +221,12 @@ class _Frame:
         if not strange:
             return InternalError("interrupted before it served", where=self._files.name, do="Start it again")
         self._context.log.error("daemon failed", exc_info=error)
+        if all(_is_starved(leaf) for leaf in strange):
+            return TryAgainError(
+                "there is no memory left, or no thread",
+                where=self._files.name,
+                do="Free some, or raise the limit of the service; then start it again: nothing is lost",
+            )
         text = f"unexpected {type(strange[0]).__name__}: {strange[0]}".splitlines()[0]
         return InternalError(text, where=self._files.name, do=f"The traceback is in {self._files.log}")
 
@@ -373,6 +379,10 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for part in error.exceptions for leaf in _leaves(part)]
     return [error]
+
+
+def _is_starved(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 
 def _safe(facts: Mapping[str, object]) -> dict[str, object]:

@@ -26,6 +26,7 @@ CREATE TABLE total (client INTEGER PRIMARY KEY, n INTEGER NOT NULL, last INTEGER
 CREATE TABLE filler (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB);
 CREATE INDEX op_client ON op(client, number);
 """
+HUGE_BYTES: Final = 12_000_000
 NUMBERS: Final = 1_000_000
 """Transactions that one client can number."""
 
@@ -46,7 +47,8 @@ class Record:
 def run(
     instance: Path, record: Record, client: int, mode: str, seed: int, count: int = 0, pause_s: float = 0.0
 ) -> None:
-    """Commit `count` transactions (0: for ever). `mode`: mixed, filler (large rows), spooler (large transactions)."""
+    """Commit `count` transactions (0: for ever). `mode`: mixed, filler (large rows), spooler (large transactions), huge
+    (rows that somebody must hold in memory)."""
     dice = random.Random(seed)
     connection: Any = None
     number = 0
@@ -85,6 +87,8 @@ def _one(connection: Any, client: int, number: int, op: int, mode: str, dice: ra
     if mode == "spooler" and number % 3 == 2:
         for _ in range(6):
             connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(150_000),))
+    elif mode == "huge":
+        connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(HUGE_BYTES),))
     elif mode == "filler":
         connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(60_000),))
     elif kind < 0.2:

@@ -19,7 +19,8 @@ from tests.faults.injections import DEAD_S, Place, injection
 from tests.faults.town import DAEMONS
 from tests.harness.waiting import wait_until
 
-LITTLE_MEMORY_BYTES: Final = 6 << 20
+LESS_BYTES: Final = 4 << 20
+TRY_AGAIN: Final = 75
 SPARE_BYTES: Final = 256 << 10
 _CGROUPS: Final = Path("/sys/fs/cgroup/memory")
 
@@ -99,21 +100,22 @@ def ended_in_a_drain(place: Place) -> None:
         assert place.reach(0) >= before
 
 
-@injection(19, short=True)
+@injection(19)
 def no_memory_left_in_a_daemon(place: Place) -> None:
     """Rows of a megabyte meet an address space that is full. It may close connections or end; nothing is half done."""
     town = place.town
     role = place.dice.choice(["receiver", "update"])
-    pid = place.pid(role)
+    pid, child = place.pid(role), town.children[role]
     used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (used + LITTLE_MEMORY_BYTES, resource.RLIM_INFINITY))
-    town.client("spooler", pause_s=0.0)
+    resource.prlimit(pid, resource.RLIMIT_AS, (used - LESS_BYTES, resource.RLIM_INFINITY))  # what it has, it keeps
+    town.client("huge", count=2, pause_s=0.0)
     town.client("filler", pause_s=0.0)
-    town.wait_acknowledged(10)
-    time.sleep(0.5)
-    if not town.children[role].poll():
-        with contextlib.suppress(ProcessLookupError):
+    town.wait_acknowledged(6)
+    if not child.wait(1.5):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
             resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert not child.poll() or child.status == TRY_AGAIN, f"exit code {child.status}"
+    place.figures[f"no memory: {role} {'ended' if child.poll() else 'lived'}"] += 1
     _forgive(place, role)
 
 
@@ -193,6 +195,7 @@ def a_journal_pool_that_is_removed_under_everybody(place: Place) -> None:
         town.client(count=5)
         time.sleep(0.2)
         town.reap()
+    assert place.lines("source", "journal pool replaced"), "the source reads what is nobody's any more"
     town.stop_clients()
     _forgive(place, "source")
     town.client(pause_s=0.005)

@@ -30,6 +30,9 @@ async def serve(context: DaemonContext, mode: str) -> None:
 
         os._exit(9)
     context.ready("listening on nothing")
+    if mode in ("no-memory", "no-thread"):
+        async with trio.open_nursery():
+            raise MemoryError if mode == "no-memory" else RuntimeError("can't start new thread")
     if mode == "crash-later":
         async with trio.open_nursery():
             raise KeyError("later")

@@ -113,6 +113,18 @@ def test_crash_while_serving_is_told_by_the_status(files: DaemonFiles) -> None:
     assert "KeyError" in status.error
 
 
+@pytest.mark.parametrize("mode", ["no-memory", "no-thread"])
+def test_fault_19_no_memory_is_named_and_no_bug_of_ours(files: DaemonFiles, mode: str) -> None:
+    start(files, mode)
+    wait_until(lambda: files.probe() is None)
+    status = files.read_status()
+    assert status is not None
+    assert status.exit_code == 75
+    assert "no memory left" in status.error
+    failed = next(e for e in events(files) if e["event"] == "daemon failed")
+    assert "Traceback" in failed["exception"]
+
+
 def test_a_daemon_that_vanishes_or_does_not_serve(files: DaemonFiles) -> None:
     with pytest.raises(control.DaemonFailedError, match="exit code 9"):
         start(files, "vanish")
