@@ -185,20 +185,22 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
     except BusyError:  # somebody restarts the WAL, or recovers it: a moment
         return RegionReport(name, path, None, is_busy=True)
     except ReplicateError as error:
-        return RegionReport(name, path, None, str(error))
-    last_seqno, problem = found.last_seqno, ""
+        return RegionReport(name, path, None, f"{error.code}: {error.what} [{error.where}]", error.do)
+    last_seqno, problem, do = found.last_seqno, "", ""
     # The words were read before, and a region never goes back.
     if words is not None and last_seqno < words.region_done[entry.region_id]:
         problem = (
             f"REGION_REPLACED: it holds transactions up to {last_seqno}, it held {words.region_done[entry.region_id]} "
-            f"before: this is an old copy [{entry.path}]. Put the right file back; or begin anew: {instance.way_out}"
+            f"before: this is an old copy [{entry.path}]"
         )
+        do = f"put the right file back; or begin anew: {instance.way_out}"
     pids = " ".join(str(reader.pid) for reader in found.hindrances if reader.pid > 0)
     return RegionReport(
         name,
         path,
         last_seqno,
         problem,
+        do,
         disk_percent,
         wal_bytes=found.wal_bytes,
         wal_pending_bytes=found.pending_bytes,

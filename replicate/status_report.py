@@ -122,8 +122,8 @@ class ReceivingReport:
 
 @dataclass(frozen=True, slots=True)
 class RegionReport:
-    """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when all is well with it;
-    `disk_percent` how full its file system is, 0.0 where that is the journal's.
+    """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when all is well with it, else
+    `problem_do` mends it; `disk_percent` how full its file system is, 0.0 where that is the journal's.
 
     `wal_bytes` is the size of its WAL file, `wal_pending_bytes` how much of it is not checkpointed; `pinned_by` names
     who keeps it so, and is empty where nobody does.
@@ -133,6 +133,7 @@ class RegionReport:
     path: str
     last_seqno: int | None
     problem: str = ""
+    problem_do: str = ""
     disk_percent: float = 0.0
     is_busy: bool = False
     wal_bytes: int = 0
@@ -295,8 +296,8 @@ def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[F
         name = region.name
         if region.problem:
             code = "REGION_REPLACED" if region.problem.startswith("REGION_REPLACED") else "REGION_UNREADABLE"
-            # The problem says itself what to do first.
-            yield Finding(code, f"region {name}: {region.problem}", "mend that; then replicate status", name)
+            do = region.problem_do or "mend that; then replicate status"
+            yield Finding(code, f"region {name}: {region.problem}", do, name)
         elif region.is_busy:
             text = f"region {name} is locked by somebody at this moment; its position was not read"
             yield Finding("REGION_BUSY", text, "replicate status, once more", name)

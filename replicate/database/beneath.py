@@ -250,13 +250,19 @@ class _Beneath:
             raise NotOurPage("the database was another region when the WAL was begun")
         return there[table]
 
-    def _table(self, root: int, columns: int, depth: int = 0) -> Iterator[tuple[int, list[Value]]]:
-        page, is_first = self._page(root), root == 1
-        if kind_of(page, is_first=is_first) == TABLE_INNER and depth < _DEPTH_MAX:
-            for _, child in children(page, is_first=is_first):
-                yield from self._table(child, columns, depth + 1)
-        else:
-            yield from rows(page, columns, is_first=is_first)
+    def _table(self, root: int, columns: int) -> Iterator[tuple[int, list[Value]]]:
+        """Every row. NotOurPage also when a page is found twice: in a damaged database the way may lead back."""
+        waiting, walked = [root], set[int]()
+        while waiting:
+            number = waiting.pop()
+            if number in walked:
+                raise NotOurPage("a page in two places")
+            walked.add(number)
+            page, is_first = self._page(number), number == 1
+            if kind_of(page, is_first=is_first) == TABLE_INNER:
+                waiting += [child for _, child in reversed(children(page, is_first=is_first))]
+            else:
+                yield from rows(page, columns, is_first=is_first)
 
     # Pages.
 

@@ -7,6 +7,7 @@ on either site, by whatever opens the region.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,5 +100,6 @@ def test_fault_48_an_old_copy_beside_a_newer_wal_is_refused_and_nothing_is_writt
     shown = street.on(street.primary, "status", check=False)
     assert shown.returncode == 1
     assert "REGION_REPLACED" in shown.stdout
+    assert re.search(r"Next: Nothing was written.*replicate region release --force", shown.stdout)
     assert files(street.database) == before
     street.on(street.primary, "region", "release", "main", "--force")  # one of the ways out that the error names
