@@ -22,7 +22,7 @@ from replicate.instance_file import RegionEntry
 from replicate.journal.chain import Chain
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FIXED_ELEMENTS, decode_batch, read_head, read_part, unpacker
-from replicate.limits import BATCH_BYTES_MAX
+from replicate.limits import BATCH_BYTES_MAX, RING_RECORD_BYTES_MAX
 from replicate.transaction import Kind, Op, TableDefinition
 
 LOOK_BACK: Final = 4096
@@ -102,6 +102,8 @@ def _search(reader: ChainReader, region: str, gap: Gap, *, is_alone: bool) -> in
                 # Numbers that were taken back are given anew: it must be the transaction that the WAL has.
                 if head.kind != Kind.TRANSACTION or not frame.startswith(gap.record):
                     return 0
+                if not gap.record and head.frame_bytes <= RING_RECORD_BYTES_MAX:
+                    return 0  # its slot would hold it: a row of the application looks like a slot
             elif head.kind == Kind.TRANSACTION and _touches(region, tables, body[FIXED_ELEMENTS:]):
                 missed = head.seqno
     return missed

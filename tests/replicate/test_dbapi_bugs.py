@@ -491,3 +491,23 @@ def test_a_counter_that_moved_before_a_pragma_that_travels(sides: Street, table:
     play(sides, COUNTED, "COMMIT")
     play(sides, "BEGIN", f"INSERT INTO {table}", "SAVEPOINT s", "PRAGMA user_version = 1", f"INSERT INTO {table}")
     play(sides, "BEGIN", f"INSERT INTO {table}", "PRAGMA user_version = 2")
+
+
+LIKE_SLOTS = "CREATE TABLE like_slots (id INTEGER PRIMARY KEY, n INTEGER, name TEXT)"
+
+
+def test_a_table_that_looks_like_our_ring_is_taken_for_no_old_copy(sides: Street) -> None:
+    """A row (N, N, NULL) was taken for transaction N's slot of the ring, and the region for an old copy beside
+    a newer -wal (found by the differential test, seed 115-wild-0-12)."""
+    play(sides, LIKE_SLOTS, "COMMIT", "INSERT INTO n VALUES (1)")
+    sides.calls.close()  # the last one to close takes all of the -wal over
+    sides.calls.connections.clear()
+    connection = connect(sides.pair.primary.path)
+    after = sides.pair.last_seqno() + 2
+    connection.execute("INSERT INTO like_slots VALUES (?, ?, NULL)", (after, after))
+    connection.commit()
+    connection.execute("INSERT INTO n VALUES (2)")
+    connection.commit()
+    assert os.path.getsize(f"{sides.pair.primary.region('main').path}-wal") > 0
+    sides.prove(plain=False)
+    connection.close()
