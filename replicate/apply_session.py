@@ -90,7 +90,10 @@ class ApplySession:
         self.rows: dict[str, RowApplier] = {}
         try:
             for entry in instance.regions:
-                self._open_region(entry, door.catalogue_now())
+                try:
+                    self._open_region(entry, door.catalogue_now())
+                except apsw.Error as error:
+                    raise translate(error, where=str(entry.path)) from error
             self.position = self._read_position()
         except BaseException:
             self.close()

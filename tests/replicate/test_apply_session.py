@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from replicate import failpoint
 from replicate.apply_session import ApplySession, open_apply_session
-from replicate.errors import InternalError, JournalMissingError, PermissionRefusedError
+from replicate.database.sqlite import open_region
+from replicate.errors import InternalError, JournalMissingError, PermissionRefusedError, RegionDamagedError
 from replicate.failpoint import FailpointError
 from replicate.instance import Instance
 from replicate.journal.reader import LargeTransaction
@@ -277,6 +278,27 @@ def test_a_region_older_than_the_journal_is_refused(pair: tuple[Instance, Instan
     lose_pool(secondary)
     with pytest.raises(JournalMissingError, match="old copy"):
         open_apply_session(secondary)
+
+
+@pytest.mark.parametrize("table", ["_replicate_scr", "_replicate_ring", "sqlite_schema"])
+def test_fault_49_a_damaged_page_is_named_with_its_region(pair: tuple[Instance, Instance], table: str) -> None:
+    primary, secondary = pair
+    with closing(open_apply_session(secondary)) as session:
+        write(primary, 10, 5)
+        apply_all(session, primary)
+        session.door.close()
+    path = secondary.region("two").path
+    with closing(open_region(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        size = connection.pragma("page_size")
+        query = "SELECT coalesce((SELECT rootpage FROM sqlite_schema WHERE name = ?), 1)"
+        page = connection.execute(query, (table,)).fetchall()[0][0]
+    with open(path, "r+b") as file:
+        file.seek((page - 1) * size + (100 if page == 1 else 0))
+        file.write(b"\xff" * 200)
+    with pytest.raises(RegionDamagedError) as caught:
+        open_apply_session(secondary)
+    assert str(path) in str(caught.value)
 
 
 def test_two_incarnations_and_a_schema_change_in_one_stream(pair: tuple[Instance, Instance]) -> None:
