@@ -59,7 +59,7 @@ class PlainConnection:
         self._apsw.close(True)
 
     def read_schema(self) -> None:
-        """Have the present schema in memory, as far as an open transaction lets it."""
+        """Have the present schema in memory."""
         self._apsw.execute("SELECT 1 FROM sqlite_schema").fetchall()
 
     def commit(self) -> None:
@@ -144,7 +144,8 @@ class SchemaWatch:
         if version != self._version:
             self._version = version
             for connection in connections:
-                connection.read_schema()
+                if not connection.in_transaction:  # a read would fix what it sees
+                    connection.read_schema()
 
 
 @contextlib.contextmanager
