@@ -1,6 +1,6 @@
 """What `spark-submit` runs: the command line of `replicate`, with the master that spark-submit was given.
 
-    spark-submit --master spark://HOST:7077 …/replicate/cli/spark_job.py -i INSTANCE archive URI
+spark-submit --master spark://HOST:7077 …/replicate/cli/spark_job.py -i INSTANCE archive URI
 """
 
 from __future__ import annotations

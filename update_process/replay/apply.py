@@ -20,6 +20,7 @@ from update_process.replay import net
 from update_process.replay.net import NetRow, NetSequence, Unique
 
 CHUNK_CHANGES: Final = 4096
+_INSERT: Final = int(Op.INSERT)
 
 
 @dataclass(slots=True)
@@ -124,7 +125,10 @@ class NetApply:
 
     def _apply(self, applier: RowApplier, run: list[Any], rows: list[NetRow]) -> None:
         try:
-            applier.apply_all(run)
+            if run and run[0] == _INSERT:  # and so all of them: a phase has changes of one kind
+                applier.apply_columns(run[::4], run[1::4], run[2::4], run[3::4])
+            else:
+                applier.apply_all(run)
         except ConflictError as error:
             raise self._named(error, rows) from error
         run.clear()

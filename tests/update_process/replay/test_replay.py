@@ -38,7 +38,7 @@ from replicate.takeover import begin_aside
 from replicate.vector import Position
 from tests.harness.instances import ROOT, lose_pool
 from tests.harness.pair import Pair, work_all
-from update_process.replay.apply import Progress
+from update_process.replay.apply import CHUNK_CHANGES, Progress
 from update_process.replay.command import apply_session, replay
 from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
@@ -142,6 +142,29 @@ def frames(instance: Instance, first_seqno: int) -> bytes:
     journals = Journals([instance.path], instance.content.network)
     found = journals.read(first_seqno, journals.last_seqno)
     return b"".join(piece.data for piece in found if isinstance(piece, FrameBatch))
+
+
+def test_many_rows_are_inserted_in_runs_and_a_conflict_among_them_is_named(pair: Pair) -> None:
+    """Exactly one chunk, and more than one: many rows go into one statement, and one that does not fit still shows."""
+    for first, count in ((1000, CHUNK_CHANGES), (10_000, CHUNK_CHANGES + 100)):
+        connection = pair.connect()
+        for number in range(first, first + count):
+            connection.execute("INSERT INTO account VALUES (?, ?, 0, NULL)", (number, f"n{number}"))
+            if number % 512 == 0:
+                connection.commit()
+        connection.commit()
+        connection.close()
+        assert replayed(pair).inserted == count
+        assert_equal(pair)
+    before = pair.last_seqno(pair.secondary)
+    foreign(pair, "INSERT INTO account VALUES (20050, 'foreign', 0, NULL)")
+    run(pair, *(f"INSERT INTO account VALUES ({n}, 'm{n}', 0, NULL)" for n in range(20_000, 20_100)))
+    with pytest.raises(ConflictError, match=f"at transaction {before + 51}"):
+        replayed(pair)
+    assert pair.last_seqno(pair.secondary) == before
+    foreign(pair, "DELETE FROM account WHERE id = 20050")
+    assert replayed(pair).inserted == 100
+    assert_equal(pair)
 
 
 def test_unique_values_are_swapped(pair: Pair) -> None:
