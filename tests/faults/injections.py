@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.database.bookkeeping import region_seqno
+from replicate.database.sqlite import open_region
 from replicate.instance import Instance
 from replicate.wait import wait_for_seqno
 from tests.faults.bad_line import BadLine
@@ -114,6 +116,18 @@ class Place:
             f"wait for {seqno}",
             lambda: out.write_text(str(wait_for_seqno(Instance.open(secondary), seqno, timeout_s=60))),
         )
+        return int(out.read_text())
+
+    def held(self) -> int:
+        """The last transaction that is committed in the secondary's region, read without any lock of ours."""
+        out, path = self.town.told / "held", next((self.town.secondary / "regions").glob("*.db"))
+
+        def read() -> None:
+            connection = open_region(path, readonly=True)
+            out.write_text(str(region_seqno(connection)))
+            connection.close(True)
+
+        self.town.do("held", read)
         return int(out.read_text())
 
     def applied(self) -> int:
