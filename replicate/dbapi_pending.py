@@ -49,6 +49,8 @@ class Pending:
         own = self.connection.in_transaction is False
         if not self.capture.active:
             self._become_writer()
+        elif self.capture.pressing:  # or the rows of all BLOBs that are written one after the other would be kept
+            self._settle()
         begun, self.blobs_open = self.begun, self.blobs_open + 1
 
         def stands() -> bool:

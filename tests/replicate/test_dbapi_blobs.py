@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,3 +167,23 @@ def test_what_can_not_be_opened_or_written_changes_nothing(sides: Street, connec
         with pytest.raises(ValueError, match="range"):
             blob[0] = 256
     sides.prove(plain=False)
+
+
+def test_blobs_written_one_after_the_other_are_not_kept_in_memory(sides: Street, connection: Any) -> None:
+    """Each row's image before its writes waited for the next statement, and there may be none before the commit."""
+    size, count = 256 * 1024, 64
+    connection.executemany("INSERT INTO n VALUES (zeroblob(?), ?)", [(size, number) for number in range(count)])
+    connection.commit()
+    connection.execute("BEGIN IMMEDIATE")
+    tracemalloc.start()
+    try:
+        for row in range(3, count + 3):
+            with connection.blobopen("n", "x", row) as blob:
+                blob.write(b"written")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    connection.commit()
+    assert peak < size * count / 4
+    sides.prove(plain=False)
+    assert {data[:8] for data, number in rows(connection, "n") if type(number) is int} == {b"written\0"}
