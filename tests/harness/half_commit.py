@@ -4,11 +4,11 @@ Run: python -m tests.harness.half_commit PRIMARY HOME REGION WRITE ACTION [SIZE]
      python -m tests.harness.half_commit SECONDARY apply REGION WRITE ACTION
 
 It opens the region HOME, attaches all others, commits a first transaction with a row in each, and then one of SIZE rows
-in each (2: a frame; 400: a spool). From the moment when that one is in the journal, the WRITE-th write (1: the first)
-to the WAL of REGION is what ACTION says: `kill` (SIGKILL before it), `torn` (half of it is written, then SIGKILL),
-`once` (it fails: the disk is full), `always` (it and all behind it fail), `close` (as `always`, but in the end a
-further transaction is tried with the disk mended). A secondary applies what is in its receive pool instead. Prints a
-JSON line for each commit: its number, or the error's class.
+in each (2: a frame; 3: and makes a table; 400: a spool). From the moment when that one is in the journal, the WRITE-th
+write (1: the first) to the WAL of REGION is what ACTION says: `kill` (SIGKILL before it), `torn` (half of it is
+written, then SIGKILL), `once` (it fails: the disk is full), `always` (it and all behind it fail), `close` (as
+`always`, but in the end a further transaction is tried with the disk mended). A secondary applies what is in its
+receive pool instead. Prints a JSON line for each commit: its number, or the error's class.
 
 Guarantees: what happens is the same at each run. Refuses to know: what should be there afterwards.
 """
@@ -94,7 +94,12 @@ def _apply(instance: Instance) -> None:
 
 def _commit(connection: Connection, names: list[str], count: int) -> None:
     value = "x" * (4000 if count > 10 else 4)
+    if count == 3:
+        connection.execute("BEGIN")
     for schema in names:
+        if count == 3:
+            connection.execute(f"CREATE TABLE {schema}.made_{connection.last_seqno} (a UNIQUE)")
+            connection.execute(f"INSERT INTO {schema}.made_{connection.last_seqno} VALUES ('x')")
         connection.executemany(f"INSERT INTO {schema}.t (v) VALUES (?)", ((value,) for _ in range(count)))
     try:
         connection.commit()

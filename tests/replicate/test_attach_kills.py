@@ -65,6 +65,8 @@ KILLS = [
     ("main", "two", 2, "torn", 2, "main", "power loss"),
     ("two", "main", 1, "kill", 2, "two", "next writer"),
     ("main", "main", 1, "kill", 2, "", "next writer"),
+    ("two", "main", 1, "kill", 3, "two", "next writer"),
+    ("main", "two", 1, "kill", 3, "main", "power loss"),
     ("main", "two", 1, "kill", 400, "main", "power loss"),
     ("main", "two", 1, "kill", 400, "main", "next writer"),
 ]
