@@ -71,9 +71,12 @@ REAL: Final = (
     "replicate.daemon", "replicate.tls", "replicate.metrics_", "update_process.replay",
 )  # fmt: skip
 """Modules that stay as they are: not used in a world, or by everybody else in this process too."""
+LOOP_S: Final = 0.0001
+"""What one turn of a loop that finds its condition true at once takes at least: a reader may turn for STALLED_S behind
+a writer that was killed between two words."""
 STALE: Final = ("replicate.stale_wal",)
 
-RING_SLOTS: Final = 12
+RING_SLOTS: Final = 5
 BATCH_BYTES: Final = 2048
 PART_BYTES: Final = 512
 SIZES: Final[dict[str, dict[str, Any]]] = {
@@ -265,7 +268,7 @@ class SimulatedDoorbell:
 
     async def wait(self, ready: Callable[[], object], timeout_s: float | None = None) -> bool:
         kernel = self.world.kernel
-        await kernel.sleep(0)
+        await kernel.sleep(LOOP_S)
         deadline_s = kernel.now + (float("inf") if timeout_s is None else timeout_s)
         memory = self._memory
         while True:

@@ -270,14 +270,16 @@ def _cut_without_fsync() -> list[Change]:
     return [(segment.SegmentFile, "cut", _cut)]
 
 
-def _rewrite_without_sync() -> list[Change]:
-    return [(replicate.recovery, "_rewrite", _nothing)]
+RARE: Final = frozenset({"tail not cut", "ring overrun not noticed", "ring slots overwritten before they are durable"})
+"""Not found within the seeds of CI. The first needs two power losses with a hole between frames that nobody has synced,
+and then frames of the same length; the second a reader that is held up while it streams (tests/harness/pool_storm.py
+finds it); the third more unsynced commits than a ring has slots, which the region keeps and the journal loses."""
 
 
 EQUIVALENT: Final[dict[str, Callable[[], list[Change]]]] = {"cut without fsync": _cut_without_fsync}
 """Recovery syncs the same segment again (`_rewrite`) before anything is written behind the cut, and until then nobody
-has seen anything: a power loss in between leaves what was there before, and recovery does it all again. Both syncs
-taken out together make a bug, which is in PLANTS."""
+has seen anything: a power loss in between leaves what was there before, and recovery does it all again. With that sync
+taken out too it is a bug, which is in PLANTS."""
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from tests.simulation.host import DIRECTORIES
 
 ROOT = Path(__file__).parent.parent.parent
 SLICES = 5
-SEEDS_IN_SLICE = 100
+SEEDS_IN_SLICE = 60
 
 
 @pytest.mark.slow
