@@ -103,7 +103,7 @@ def test_all_sides_are_the_same(
 ) -> None:
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     asked = int(request.config.getoption("--differential-statements"))
-    wanted = 300 if asked <= USUAL else asked // 40
+    wanted = 150 if asked <= USUAL else asked // 40
     start = request.config.getoption("--differential-seed")
     statements = refused = programs = 0
     while statements < wanted:
