@@ -18,7 +18,6 @@ from replicate.compare import compare
 from replicate.daemon_files import DaemonFiles
 from replicate.errors import (
     AlreadyRunningError,
-    BusyError,
     ConflictError,
     DivergedError,
     GapError,
@@ -33,12 +32,10 @@ from replicate.instance import Instance
 from replicate.journal.record import FrameBatch, walk
 from replicate.journal.verify import verify_journal
 from replicate.regions import add_region
-from replicate.seed import seed
 from replicate.takeover import begin_aside
 from replicate.vector import Position
 from tests.harness.instances import ROOT, lose_pool
 from tests.harness.pair import Pair, work_all
-from update_process.replay.apply import CHUNK_CHANGES, Progress
 from update_process.replay.command import apply_session, replay
 from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
@@ -142,29 +139,6 @@ def frames(instance: Instance, first_seqno: int) -> bytes:
     journals = Journals([instance.path], instance.content.network)
     found = journals.read(first_seqno, journals.last_seqno)
     return b"".join(piece.data for piece in found if isinstance(piece, FrameBatch))
-
-
-def test_many_rows_are_inserted_in_runs_and_a_conflict_among_them_is_named(pair: Pair) -> None:
-    """Exactly one chunk, and more than one: many rows go into one statement, and one that does not fit still shows."""
-    for first, count in ((1000, CHUNK_CHANGES), (10_000, CHUNK_CHANGES + 100)):
-        connection = pair.connect()
-        for number in range(first, first + count):
-            connection.execute("INSERT INTO account VALUES (?, ?, 0, NULL)", (number, f"n{number}"))
-            if number % 512 == 0:
-                connection.commit()
-        connection.commit()
-        connection.close()
-        assert replayed(pair).inserted == count
-        assert_equal(pair)
-    before = pair.last_seqno(pair.secondary)
-    foreign(pair, "INSERT INTO account VALUES (20050, 'foreign', 0, NULL)")
-    run(pair, *(f"INSERT INTO account VALUES ({n}, 'm{n}', 0, NULL)" for n in range(20_000, 20_100)))
-    with pytest.raises(ConflictError, match=f"at transaction {before + 51}"):
-        replayed(pair)
-    assert pair.last_seqno(pair.secondary) == before
-    foreign(pair, "DELETE FROM account WHERE id = 20050")
-    assert replayed(pair).inserted == 100
-    assert_equal(pair)
 
 
 def test_unique_values_are_swapped(pair: Pair) -> None:
@@ -429,46 +403,6 @@ def test_killed_at_the_apply_it_is_the_old_or_the_new_state(pair: Pair, point: s
     assert done.transactions == last - stands
     assert_equal(pair)
     assert not list(pair.secondary.journal_directory.glob("*.spool"))
-
-
-def test_fault_87_two_replays_at_once_and_a_seed_meanwhile(pair: Pair) -> None:
-    """Whoever has begun goes on to its end; the other is refused, and has changed nothing."""
-    last = run(pair, *MIXED)
-    refused: list[Exception] = []
-
-    def told(_progress: Progress) -> None:
-        if not refused:
-            for attempt in (lambda: replayed(pair), lambda: seed(pair.primary, pair.secondary, restart=True)):
-                with pytest.raises((AlreadyRunningError, BusyError)) as caught:
-                    attempt()
-                refused.append(caught.value)
-
-    assert replayed(pair, told=told).seqno == last
-    assert len(refused) == 2
-    assert_equal(pair)
-
-
-def test_progress_is_told_in_order_and_whatever_it_raises_ends_the_replay(pair: Pair) -> None:
-    before, last = pair.last_seqno(pair.secondary), run(pair, *MIXED)
-    heard: list[Progress] = []
-    replayed(pair, told=heard.append, dry_run=True)
-    assert [(one.what, one.done, one.whole) for one in heard] == [("reading", len(MIXED), len(MIXED))]
-    assert heard[0].seqno == last
-    assert heard[0].keys > 0
-
-    def stop(progress: Progress) -> None:
-        if progress.what == "inserting":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        replayed(pair, told=stop)
-    assert pair.last_seqno(pair.secondary) == before
-    heard.clear()
-    done = replayed(pair, told=heard.append)
-    assert [one.what for one in heard] == ["reading", "collapsing", "removing", "changing", "inserting"]
-    assert heard[-1].written == done.deleted + done.updated + done.inserted
-    assert heard[-1].changes == done.changes > done.keys > 0
-    assert_equal(pair)
 
 
 def test_a_failure_at_the_apply_can_be_repeated(pair: Pair) -> None:
