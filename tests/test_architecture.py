@@ -91,7 +91,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
 # Who may import a library. "" = everybody not in P; listed patterns only otherwise.
 DOOR = ("replicate.commit*", "replicate.recovery*", "replicate.apply_session", "replicate.redo", "replicate.stale_wal")
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "apsw": ("replicate.database.*", "replicate.dbapi*", "replicate.bench.*", *DOOR),  # bench: plain SQLite as the measure
+    "apsw": ("replicate.database.*", "replicate.dbapi*", "replicate.bench.*", *DOOR),  # bench: plain SQLite beside us
     "sqlite3": ("replicate.dbapi*",),  # for its exception classes only: two SQLite libraries on one file lose locks
     "pyspark": ("update_process.replay.*",),
     "click": ("replicate.cli.*",),
