@@ -1,0 +1,33 @@
+"""The simulation proved on planted bugs: each is found, within the seeds that CI lives anyway. See plants.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import world as worlds
+from tests.simulation.campaign import sweep
+from tests.simulation.plants import EQUIVALENT, PLANTS, RARE, planted
+from tests.simulation.test_world import SEEDS_IN_SLICE, SLICES
+
+SEEDS = SLICES * SEEDS_IN_SLICE
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTS if name not in RARE])
+def test_a_planted_bug_is_found_within_the_seeds_of_ci(name: str) -> None:
+    swept = sweep(1, SEEDS, plant=name, stop=lambda swept: bool(swept.violations))
+    assert swept.violations, f"{name}: not found in {swept.figures['worlds']} worlds"
+
+
+@pytest.mark.parametrize("name", EQUIVALENT)
+def test_a_change_that_makes_no_difference_is_not_called_a_bug(name: str) -> None:
+    swept = sweep(1, 30, plant=name)
+    assert swept.violations == []
+
+
+def test_a_plant_is_taken_out_again() -> None:
+    before = worlds.run(1, "safety").figures
+    with planted("start point off by one"):
+        assert worlds.run(1, "safety").violation is not None
+    after = worlds.run(1, "safety")
+    assert after.violation is None
+    assert after.figures == before
