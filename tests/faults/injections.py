@@ -214,7 +214,10 @@ def inject(name: str, place: Place) -> None:
     for role in DAEMONS:
         place.thaw(role)
     place.line.tell("heal")
-    settle(place.town, place.figures)
+    strange: list[str] = []
+    settle(place.town, place.figures, strange=strange)
+    if strange:
+        print(f"{name}: {strange}\n{place.town.errors.read_text()[-3000:]}", flush=True)
     for fault in one.faults:
         place.figures[f"fault {fault}"] += 1
 
