@@ -46,6 +46,8 @@ FIRST_FRAMES_MAX: Final = 16_384
 LOOK_AGAIN_S: Final = 0.02
 """A page that is just being written by a checkpoint may be read half old, half new: a suspicion is looked at twice."""
 _DEPTH_MAX: Final = 20
+FRAME_PREFIX_BYTES: Final = 10
+"""Of a record: so much holds the check over the whole frame (journal/record.py)."""
 _OURS: Final = ("_replicate_region", "_replicate_ring", "_replicate_scr", "_replicate_state")
 
 
@@ -148,7 +150,8 @@ class _Beneath:
                 newest = max((slot for slot in (self._newest_slot(self._wal_page(at)), newest) if slot), default=None)
             if ends_commit and newest is not None:
                 break
-        if newest is None:
+        # The first commit that writes the ring counts, and no later one.
+        if newest is None or not newest[0]:
             return None
         first, record = newest
         # The usual cases in a few microseconds: the number before it is there, or a checkpoint has been at work.
@@ -169,17 +172,18 @@ class _Beneath:
 
     @staticmethod
     def _newest_slot(page: bytes) -> tuple[int, bytes] | None:
-        """(seqno, how its record begins) of the newest slot on a page of the ring; None if the page is another
-        table's."""
+        """(seqno, how its record begins) of the newest slot with a record on a page of the ring, 0 if none has; None
+        if the page is another table's."""
         found: tuple[int, bytes] | None = None
         try:
             for slot, values in rows(page, 3):
                 if slot < 0 or slot >= RING_SLOTS or not (one := _slot_of(slot, values)):
                     return None
-                found = max(found or one, one)
+                # A row of the application may look like a slot, but has not the check of the journal's frame.
+                found = max(found or (0, b""), one if len(one[1]) >= FRAME_PREFIX_BYTES else (0, b""))
         except NotOurPage:
             return None
-        return found if found and found[0] else None
+        return found
 
     def _slot_in_database(self, seqno: int) -> int:
         """What the database has in the slot of that number: a quick look, by the root page that is in force now."""

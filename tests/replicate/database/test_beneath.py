@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
     write_slot(connection, 5, b"five")
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     connection.execute("BEGIN")
-    write_slot(connection, 9, b"nine")
+    write_slot(connection, 9, b"the record of nine")
     connection.execute("COMMIT")
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.close()
@@ -43,7 +43,7 @@ def gap(path: Path) -> tuple[int, int, bytes] | None:
 
 
 def test_what_lies_beneath_is_told(path: Path) -> None:
-    assert gap(path) == (5, 9, b"nine")
+    assert gap(path) == (5, 9, b"the record of nine")
 
 
 @pytest.mark.parametrize("child", [0, 1, 2, 2**32 - 1])
