@@ -27,7 +27,7 @@ def test_one_holder_at_a_time_also_in_one_process(tmp_path: Path) -> None:
     one, two = FileLock(tmp_path / "a"), FileLock(tmp_path / "a")
     one.acquire(0)
     assert not two.try_acquire()
-    with pytest.raises(BusyError, match=r"the lock was held by another connection or thread of this process.*roll back"):
+    with pytest.raises(BusyError, match=r"held by another connection or thread of this process.*roll back"):
         two.acquire(0.05)
     one.release()
     one.release()
