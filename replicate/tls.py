@@ -259,7 +259,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
             raise
 
     def unfinished(self) -> ProtocolViolationError | None:
-        """What is to be said of a record to whose end the bytes that go on arriving do not come; None: there is none."""
+        """What is to be said of a record that the bytes which go on arriving do not end; None: there is none."""
         began_s = self._records.unfinished_s()
         if not began_s:
             return None
