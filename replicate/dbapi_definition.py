@@ -30,9 +30,8 @@ from replicate.database.schema import (
 )
 from replicate.database.statements import Statement, qualifies
 from replicate.database.virtual_tables import check_module
+from replicate.dbapi_returned import Rows
 from replicate.errors import NotSupportedError
-
-Rows = list[tuple[Any, ...]]
 
 
 class SchemaChanges:

@@ -24,8 +24,8 @@ from replicate.database.capture_tables import TableMap
 from replicate.database.statements import Statement, Verb
 from replicate.dbapi_appended import Appending
 from replicate.dbapi_attach import Attaching
-from replicate.dbapi_definition import Rows
 from replicate.dbapi_pending import Pending
+from replicate.dbapi_returned import Rows, keep_rows
 from replicate.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class Transactions(Attaching, Appending, Pending):
             rows: Rows = _NO_ROWS
             if not statement.into or not self._run_unheard(cursor, statement, bindings):
                 cursor.execute(statement.text, bindings)
-                rows = list(cursor) if statement.rows else _NO_ROWS
+                rows = keep_rows(cursor) if statement.rows else _NO_ROWS
         except BaseException as error:
             self._after_failure(Mark(*place), statement, error, fresh=fresh, own=own)
             raise
