@@ -1,0 +1,82 @@
+"""More bugs that tests/system/test_differential.py found, each with the shortest program that showed it (see
+test_dbapi_bugs.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from replicate import connect
+from tests.harness.differential import Plain, Street, street
+from tests.harness.sql_programs import Step
+
+SCRIPT = """
+CREATE TABLE auto (id INTEGER PRIMARY KEY AUTOINCREMENT, a NOT NULL, b UNIQUE);
+CREATE TABLE n (x);
+"""
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Plain]:
+    made = Plain()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sides(plain: Plain) -> Iterator[Street]:
+    with street(plain, SCRIPT) as made:
+        yield made
+
+
+def play(sides: Street, *texts: str) -> None:
+    """Run statements on primary and plain side, commit, and require that all three sides are the same."""
+    for text in texts:
+        sides.step(Step(0, "execute", ((text, ()),)))
+    sides.finish()
+    sides.prove()
+
+
+COUNTED = "CREATE TABLE c (id INTEGER PRIMARY KEY AUTOINCREMENT, g AS (a) VIRTUAL, a)"
+
+
+@pytest.mark.parametrize("between", ["COMMIT", "SELECT 1", "CREATE INDEX i ON c (a)"])
+def test_a_changed_rowid_beside_a_virtual_column_moves_no_counter(sides: Street, between: str) -> None:
+    """Such a row goes and comes on the secondary, and what came there raised the AUTOINCREMENT counter (found by the
+    differential test, seed 102-wild-2-0)."""
+    play(sides, COUNTED, "BEGIN", "INSERT INTO c (id, a) VALUES (7, 1)", between, "UPDATE c SET id = id + 10")
+    play(sides, "INSERT INTO c (a) VALUES (2)", "UPDATE c SET id = 40 WHERE id = 8")
+    play(sides, "UPDATE c SET a = 3")
+    play(sides, "DELETE FROM c", "INSERT INTO c (a) VALUES (4)")
+
+
+@pytest.mark.parametrize("table", ["auto (a) VALUES (1)", "c (a) VALUES (1)"])
+def test_a_counter_that_moved_before_a_pragma_that_travels(sides: Street, table: str) -> None:
+    """The counter came behind the pragma, and was compared with what the rows had made of it (found by the differential
+    test, seed 103-plain-0-9)."""
+    play(sides, COUNTED, "COMMIT")
+    play(sides, "BEGIN", f"INSERT INTO {table}", "SAVEPOINT s", "PRAGMA user_version = 1", f"INSERT INTO {table}")
+    play(sides, "BEGIN", f"INSERT INTO {table}", "PRAGMA user_version = 2")
+
+
+LIKE_SLOTS = "CREATE TABLE like_slots (id INTEGER PRIMARY KEY, n INTEGER, name TEXT)"
+
+
+def test_a_table_that_looks_like_our_ring_is_taken_for_no_old_copy(sides: Street) -> None:
+    """A row (N, N, NULL) was taken for transaction N's slot of the ring, and the region for an old copy beside
+    a newer -wal (found by the differential test, seed 115-wild-0-12)."""
+    play(sides, LIKE_SLOTS, "COMMIT", "INSERT INTO n VALUES (1)")
+    sides.calls.close()  # the last one to close takes all of the -wal over
+    sides.calls.connections.clear()
+    connection = connect(sides.pair.primary.path)
+    after = sides.pair.last_seqno() + 2
+    connection.execute("INSERT INTO like_slots VALUES (?, ?, NULL)", (after, after))
+    connection.commit()
+    connection.execute("INSERT INTO n VALUES (2)")
+    connection.commit()
+    assert os.path.getsize(f"{sides.pair.primary.region('main').path}-wal") > 0
+    sides.prove(plain=False)
+    connection.close()
