@@ -1,32 +1,18 @@
-"""A host: its disk, its shared memory, its locks, its clock. And the product's modules taught to run on one.
+"""A host: its disk, its shared memory, its locks, its clock.
 
-`installed(world)` puts simulated things in the places of `os`, `time`, `trio`, `fcntl`, locks, shared memory, doorbells
-and SQLite, in every module of the product, by what stands there now; the modules themselves are unchanged. Sizes that
-are megabytes in the product are some kilobytes here, so that rings wrap and pools overflow within a few transactions.
-
-Guarantees: whatever was replaced is put back.
-Refuses to know: what happens in a world.
+Guarantees: what a process of a host sees of another is what one machine would show it; after a power loss only what the
+disk has is left.
+Refuses to know: how the product's modules come to use it (stage.py), and what happens in a world.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import random
-import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
-import trio
-
-import receiver_server.seed
-import receiver_server.server
 import replicate.authenticate
 import replicate.barrier
 import replicate.commit
@@ -41,12 +27,7 @@ import replicate.pool.shared_memory
 import replicate.private_files
 import replicate.pruning
 import replicate.recovery
-import update_process.applier
-import update_process.beside
-import update_process.conflict
-import update_process.process
 from replicate.config import Address, Config
-from replicate.database import bookkeeping, rows, sqlite
 from replicate.errors import AlreadyExistsError, BusyError, InternalError, NotFoundError, PoolReplacedError
 from replicate.instance_file import RegionEntry, read_file
 from replicate.pool.control import (
@@ -64,42 +45,13 @@ from tests.simulation.disk import Disk
 from tests.simulation.kernel import Process
 
 WALL_NS: Final = 1_700_000_000_000_000_000
-PACKAGES: Final = ("replicate", "source_server", "receiver_server", "update_process")
 DIRECTORIES: Final = ("journal", "locks", "run", "log", "regions", "consumers", "conflict")
-REAL: Final = (
-    "replicate.failpoint", "replicate.database", "replicate.dbapi", "replicate.cli", "replicate.log",
-    "replicate.daemon", "replicate.tls", "replicate.metrics_", "update_process.replay",
-)  # fmt: skip
-"""Modules that stay as they are: not used in a world, or by everybody else in this process too."""
 LOOP_S: Final = 0.0001
 """What one turn of a loop that finds its condition true at once takes at least: a reader may turn for STALLED_S behind
 a writer that was killed between two words."""
-STALE: Final = ("replicate.stale_wal",)
 
 RING_SLOTS: Final = 5
 BATCH_BYTES: Final = 2048
-PART_BYTES: Final = 512
-SIZES: Final[dict[str, dict[str, Any]]] = {
-    "replicate.commit": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
-    "replicate.redo": {"RING_RECORD_BYTES_MAX": 500},
-    "replicate.recovery_rings": {"RING_SLOTS": RING_SLOTS},
-    "replicate.journal.spool": {"PART_BYTES": PART_BYTES},
-    "replicate.journal.spool_format": {"PART_BYTES": PART_BYTES},
-    "replicate.pool.journal_pool": {"BATCH_BYTES_MAX": BATCH_BYTES},
-    "receiver_server.flow": {
-        "BATCH_BYTES_MAX": BATCH_BYTES, "_HEADS_BYTES": 9 * 1024, "RECEIVE_POOL_BYTES_MIN": 8 * 1024,
-    },
-    "receiver_server.connection": {"BATCH_BYTES_MAX": BATCH_BYTES},
-    "receiver_server.server": {"LOOK_S": 1.0, "UPDATE_DEAD_AFTER_S": 3.0},
-    "source_server.server": {"PRUNE_PERIOD_S": 3.0},
-    "update_process.process": {
-        "PRUNE_PERIOD_S": 3.0,
-        "ALIVE_PERIOD_S": 1.0,
-        "sys": SimpleNamespace(setswitchinterval=model.check_nothing),
-        "gc": SimpleNamespace(freeze=model.check_nothing, set_threshold=model.check_nothing),
-    },
-    "update_process.applier": {"WINDOW_BYTES": 1500},
-}  # fmt: skip
 
 
 class Memory:
@@ -420,137 +372,6 @@ class Host:
 def directories(name: str) -> tuple[str, ...]:
     """Of an instance, and itself."""
     return (f"/{name}", *(f"/{name}/{one}" for one in DIRECTORIES))
-
-
-def _replacements(world: Any) -> list[tuple[Any, Any]]:
-    for one in (SimulatedMemory, SimulatedLock, SimulatedDoorbell, SimulatedInterval, SimulatedInstance):
-        one.world = world
-    kernel = world.kernel
-
-    def open_region(_path: Any, **_: Any) -> model.Connection:
-        process = kernel.process
-        process.check()
-        return model.Connection(process.host.region, process)
-
-    def note_held(_path: Any, *, region: bytes, below: int) -> None:
-        kernel.process.host.region.state["held_below"] = below
-
-    def sync_wal(_path: Any) -> None:
-        kernel.process.check()
-        kernel.process.host.region.sync()
-
-    async def listen(_text: str) -> tuple[list[Any], Address]:
-        await kernel.sleep(0)
-        return [world.network.listen(kernel.process)], Address("127.0.0.1", 7430)
-
-    def beside(call: Callable[[], None], meanwhile: Callable[[], bool], *, name: str) -> None:
-        while world.dice.random() < 0.6 and meanwhile():
-            pass
-        call()
-
-    def stopped(error: Exception, _seqno: int, _directory: Path) -> Exception:
-        return error
-
-    def facts(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(st_ino=model.INODE, st_dev=7)
-
-    simulated_time = SimpleNamespace(
-        monotonic=lambda: kernel.now + 1000.0,
-        monotonic_ns=lambda: int((kernel.now + 1000.0) * 1e9),
-        time_ns=world.wall_ns,
-        time=lambda: world.wall_ns() / 1e9,
-        sleep=world.pass_time,
-        strftime=time.strftime,
-        gmtime=time.gmtime,
-    )
-    simulated_uuid = SimpleNamespace(UUID=uuid.UUID, uuid4=lambda: uuid.UUID(bytes=world.dice.randbytes(16), version=4))
-    return [
-        (os, world.os),
-        (os.getpid, world.os.getpid),
-        (os.stat, facts),
-        (time, simulated_time),
-        (random, world.dice),
-        (uuid, simulated_uuid),
-        (trio, world.trio),
-        (fcntl, SimpleNamespace(flock=world.os.flock, LOCK_EX=2, LOCK_NB=4, LOCK_SH=1, LOCK_UN=8)),
-        (fcntl.flock, world.os.flock),
-        (replicate.private_files.read_private, lambda path: world.os.read(path)),
-        (replicate.locks.FileLock, SimulatedLock),
-        (replicate.pool.shared_memory.SharedMemory, SimulatedMemory),
-        (replicate.pool.shared_memory.retire, SimulatedMemory.retire),
-        (replicate.pool.doorbell.Doorbell, SimulatedDoorbell),
-        (replicate.pool.doorbell.Doorbells, SimulatedDoorbells),
-        (replicate.interval_sync.IntervalSync, SimulatedInterval),
-        (replicate.instance.Instance, SimulatedInstance),
-        (replicate.authenticate.Authenticator, SimulatedAuthenticator),
-        (receiver_server.seed.Seeds, SimulatedSeeds),
-        (receiver_server.server.listen, listen),
-        (update_process.beside.run_beside, beside),
-        (update_process.conflict.stopped, stopped),
-        (sqlite.open_region, open_region),
-        (sqlite.region_facts, model.region_facts),
-        (sqlite.check_same_file, model.check_nothing),
-        (sqlite.note_held, note_held),
-        (replicate.pruning._sync_wal, sync_wal),
-        (rows.RowApplier, model.Rows),
-        *(
-            (getattr(bookkeeping, name), getattr(model, name))
-            for name in (
-                "write_slot", "slot_writer", "write_scr", "read_scr", "read_ring", "region_seqno", "held_below",
-                "read_state", "write_state",
-                "schema_version", "stored_schema_version", "store_schema_version", "check_schema_version",
-            )
-        ),
-        (bookkeeping.check_region_identity, model.check_nothing),
-        *((sys.modules[name].refuse_stale, model.check_nothing) for name in STALE if name in sys.modules),
-    ]  # fmt: skip
-
-
-_places: list[tuple[Any, str, int]] = []
-"""(module, name, what stands there by its id), looked for once."""
-
-
-@contextlib.contextmanager
-def installed(world: Any) -> Iterator[None]:
-    """The product runs in this world, for a block."""
-    pairs = _replacements(world)
-    new_by_id = {id(old): new for old, new in pairs}
-    if not _places:
-        _places.extend(
-            (module, name, id(value))
-            for module in _modules()
-            for name, value in vars(module).items()
-            if id(value) in new_by_id and not name.startswith("__")
-        )
-    changed: list[tuple[Any, str, Any]] = []
-
-    def put(module: Any, name: str, value: Any) -> None:
-        changed.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-
-    try:
-        for module, name, key in _places:
-            put(module, name, new_by_id[key])
-        for name, values in SIZES.items():
-            for key, value in values.items():
-                put(sys.modules[name], key, value)
-        put(replicate.failpoint, "_armed", True)
-        put(replicate.failpoint, "_take", world.hit)
-        put(replicate.journal.durable, "_BOOT", 1000)
-        yield
-    finally:
-        for module, name, value in reversed(changed):
-            setattr(module, name, value)
-        replicate.opening._doors.clear()
-        replicate.opening._given_up.clear()
-
-
-def _modules() -> list[Any]:
-    return [
-        module
-        for name, module in sorted(sys.modules.items())
-        if module is not None and name.partition(".")[0] in PACKAGES and not name.startswith(REAL)
-    ]
 
 
 def entry_of(host_name: str) -> RegionEntry:

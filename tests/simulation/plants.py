@@ -27,7 +27,7 @@ from receiver_server.flow import FlowDecision
 from replicate.journal import chain, segment, spool
 from replicate.pool import control as word
 from replicate.pool import journal_pool, receive_pool
-from tests.simulation import host, regions
+from tests.simulation import regions, stage
 
 Change = tuple[Any, str, Any]
 """(object, attribute, what stands there instead)."""
@@ -183,7 +183,7 @@ def _no_redo() -> list[Change]:
 
 
 def _slots_overwritten() -> list[Change]:
-    return [(host.SIZES["replicate.commit"], "RING_SLOTS", 1 << 40)]
+    return [(stage.SIZES["replicate.commit"], "RING_SLOTS", 1 << 40)]
 
 
 def _prunes_too_much() -> list[Change]:

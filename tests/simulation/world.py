@@ -26,11 +26,12 @@ from replicate.pool.shared_memory import PoolKind
 from tests.simulation import actors, template
 from tests.simulation.disk import Disk, SimulatedOs
 from tests.simulation.faults import Faults
-from tests.simulation.host import RING_SLOTS, WALL_NS, Host, config_of, installed
+from tests.simulation.host import RING_SLOTS, WALL_NS, Host, config_of
 from tests.simulation.kernel import Kernel, Process
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle, ViolationError
 from tests.simulation.regions import Region
+from tests.simulation.stage import installed
 from tests.simulation.trio_face import TrioFace
 
 MODES: Final = ("safety", "liveness")
