@@ -3,8 +3,8 @@
 Guarantees: only the accepted source's verified records enter the pool, in order; a pool that is full for a moment
 holds back neither heartbeats nor acknowledgements; a source that comes before the seed is kept, and served when it is
 there.
-Refuses to know: sockets and the clock (replicate/drive.py), the protocol and flow control (link.py, flow.py), from
-where to ask (position.py), what happens between connections (server.py).
+Refuses to know: sockets and the clock (replicate/daemon/drive.py), the protocol and flow control (link.py, flow.py),
+from where to ask (position.py), what happens between connections (server.py).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import trio
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from receiver_server.position import Parts, Reference
-from replicate.authenticate import Authenticated
-from replicate.drive import Drive
+from replicate.daemon.drive import Drive
+from replicate.daemon.introduce import introduction
 from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
 from replicate.failpoint import hit
-from replicate.introduce import introduction
 from replicate.journal.record import check_frame
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
+from replicate.security.authenticate import Authenticated
 from replicate.transaction import Kind
 from replicate.wire.connection import LinkSettings
 from replicate.wire.event import (

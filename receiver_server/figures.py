@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from replicate.metrics import Sample
+from replicate.metrics.gauges import Sample
 
 if TYPE_CHECKING:
     from receiver_server.server import Receiver

@@ -16,11 +16,11 @@ from typing import Final
 
 from replicate.database.bookkeeping import check_region_identity, read_scr, scr_chains, scr_vector
 from replicate.database.sqlite import open_region
+from replicate.door.opening import is_seeded
 from replicate.errors import DamagedError, GapError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.record import read_head, read_part, walk
 from replicate.limits import PARTITION_STREAM
-from replicate.opening import is_seeded
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
 from replicate.vector import Position
 

@@ -35,7 +35,7 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.limits import NAME_PATTERN
-from replicate.seed_incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
+from replicate.seed.incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.wire.event import (
     Closed,
     CloseReason,

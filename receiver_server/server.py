@@ -24,9 +24,9 @@ from receiver_server.figures import figures, why_not_ready
 from receiver_server.gate import Gate
 from receiver_server.position import Parts, Reference, find_applied, find_reference
 from receiver_server.seed import Seeds
-from replicate.authenticate import Authenticated, Authenticator
 from replicate.config import Address, parse_address
-from replicate.daemon import DaemonContext
+from replicate.daemon.daemon import DaemonContext
+from replicate.daemon.repetition import Repetitions
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -39,12 +39,12 @@ from replicate.errors import (
     TryAgainError,
     WrongInstanceError,
 )
-from replicate.instance import Instance
-from replicate.metrics import no_figures
+from replicate.instance.instance import Instance
+from replicate.metrics.gauges import no_figures
+from replicate.metrics.statistics import Lag, Statistics
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
-from replicate.repetition import Repetitions
-from replicate.statistics import Lag, Statistics
+from replicate.security.authenticate import Authenticated, Authenticator
 from replicate.wire.message import Heartbeat, UpdateState
 
 LOOK_S: Final = 0.25

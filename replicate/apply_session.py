@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from replicate.commit_outcome import DISK_ERRORS, errno_of, outcome_of
+from replicate.commit.outcome import DISK_ERRORS, errno_of, outcome_of
 from replicate.database.bookkeeping import (
     APPLIED_FROM,
     ScrRow,
@@ -31,7 +31,9 @@ from replicate.database.bookkeeping import (
 )
 from replicate.database.rows import RowApplier
 from replicate.database.sqlite import FileFacts, check_same_file, open_region, region_facts, translate
-from replicate.door import Door
+from replicate.door.door import Door
+from replicate.door.opening import open_door
+from replicate.door.takeover import enter_taken, finish_taken
 from replicate.errors import (
     InternalError,
     NotFoundError,
@@ -40,18 +42,16 @@ from replicate.errors import (
     TryAgainError,
 )
 from replicate.failpoint import hit
-from replicate.instance import Instance
-from replicate.instance_file import RegionEntry
+from replicate.instance.file import RegionEntry
+from replicate.instance.instance import Instance
 from replicate.journal.aside import AsideSegment
 from replicate.journal.record import FrameBatch, Head, read_head, walk
 from replicate.journal.spool import Spool
 from replicate.limits import PARTITION_STREAM
 from replicate.locks import FileLock
-from replicate.opening import open_door
 from replicate.pool import control as word
-from replicate.redo import redo_region
-from replicate.stale_wal import refuse_stale
-from replicate.takeover import enter_taken, finish_taken
+from replicate.recovery.redo import redo_region
+from replicate.recovery.stale_wal import refuse_stale
 from replicate.transaction import Catalogue
 from replicate.vector import Position
 

@@ -18,9 +18,9 @@ from fcntl import LOCK_NB, LOCK_SH, flock
 from types import TracebackType
 from typing import Final
 
-from replicate.door import Door
+from replicate.door.door import Door
 from replicate.errors import BusyError, InternalError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.locks import FileLock
 from replicate.pool import control as word
 

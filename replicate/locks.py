@@ -2,7 +2,7 @@
 
 Guarantees: the kernel releases a lock at once when its holder dies; a lock file that was unlinked or replaced under
 us is noticed (two holders would be possible otherwise); a holder that stands still is reported, never robbed. Refuses
-to know: what a lock protects, and the order of locks (commit.py).
+to know: what a lock protects, and the order of locks (commit/session.py).
 
 Two things were measured before this was written. A lock on a *shared* descriptor is granted twice, so every holder
 opens its own. And SQLite's own busy handler starves writers, two or three of four got one commit in five seconds,
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import BusyError, ForkedError, InternalError, ReplicateError
-from replicate.instance_file import io_error
+from replicate.instance.file import io_error
 
 SPIN_TRIES: Final = 20
 """Tries with nothing but a yield between them: an uncontended commit holds the lock for about 20 microseconds."""

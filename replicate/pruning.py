@@ -17,18 +17,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from replicate.archived import archived_seqno
-from replicate.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.database.sqlite import note_held
-from replicate.door import Door
+from replicate.door.door import Door
 from replicate.errors import BusyError
-from replicate.instance import FILE_NAME
-from replicate.instance_file import InstanceFile, RegionEntry, io_error, read_file
+from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
+from replicate.instance.file import InstanceFile, RegionEntry, io_error, read_file
+from replicate.instance.instance import FILE_NAME
+from replicate.journal.archived import archived_seqno
 from replicate.journal.chain import Chain
 from replicate.journal.segment import first_seqno_of_name, sync_directory
 from replicate.locks import FileLock
 from replicate.pool import control as word
-from replicate.stale_wal import refuse_stale_file
+from replicate.recovery.stale_wal import refuse_stale_file
 
 KEPT_SEGMENTS_MIN: Final = 2
 

@@ -3,7 +3,7 @@
 Guarantees: every region is seen as it stood when exactly the transactions up to `seqno` were committed, in all regions
 the same; writers are held up only for the moment in which the read transactions are opened (the commit lock is held, no
 region lock: a long transaction of an application neither delays the snapshot nor is delayed by it).
-Refuses to know: what the snapshot is for (seed.py copies it, compare.py reads it).
+Refuses to know: what the snapshot is for (seed/direct.py copies it, compare/compare.py reads it).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from replicate.apply_session import read_position
 from replicate.database.snapshot import OpenRegions
-from replicate.door import Door
+from replicate.door.door import Door
+from replicate.door.opening import close_door, open_door
 from replicate.errors import BusyError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.locks import FileLock
-from replicate.opening import close_door, open_door
 from replicate.pool import control as word
-from replicate.redo import redo_region
-from replicate.stale_wal import refuse_stale
+from replicate.recovery.redo import redo_region
+from replicate.recovery.stale_wal import refuse_stale
 from replicate.transaction import Catalogue
 from replicate.vector import Position
 

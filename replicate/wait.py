@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from replicate.errors import TryAgainError, UsageError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.snapshot import door_of
 

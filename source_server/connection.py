@@ -3,7 +3,8 @@
 Guarantees: nothing is sent that is not durable here, so a crash of this host can not leave the secondary ahead of it;
 the next transactions are fetched ahead of the writer, in a thread where that means the disk, so that neither a slow
 disk nor a hanging sync delays a heartbeat.
-Refuses to know: sockets and the clock (replicate/drive.py), the protocol (link.py), what happens between connections.
+Refuses to know: sockets and the clock (replicate/daemon/drive.py), the protocol (link.py), what happens between
+connections.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from replicate.authenticate import Authenticated
-from replicate.door import CSN_COUNTER_BITS
-from replicate.drive import Drive
+from replicate.daemon.drive import Drive
+from replicate.daemon.introduce import introduction
+from replicate.door.door import CSN_COUNTER_BITS
 from replicate.errors import DamagedError, JournalIOError, JournalMissingError, PoolReplacedError, ReplicateError
 from replicate.failpoint import hit
-from replicate.introduce import introduction
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, read_head
 from replicate.pool import control as word
+from replicate.security.authenticate import Authenticated
 from replicate.wire.connection import LinkSettings
 from replicate.wire.event import (
     Acknowledged,

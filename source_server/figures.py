@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from replicate.metrics import Sample
+from replicate.metrics.gauges import Sample
 from replicate.pool import control as word
 
 if TYPE_CHECKING:

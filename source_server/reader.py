@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from replicate.door import Door
+from replicate.door.door import Door
+from replicate.door.opening import make_chain
 from replicate.errors import InternalError
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch
-from replicate.opening import make_chain
 from replicate.pool import control as word
 from replicate.pool.journal_pool import InFiles, PoolReader
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replicate.door import Door
+from replicate.door.door import Door
+from replicate.door.opening import make_chain
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import catalogue_payload, pack_frame
-from replicate.opening import make_chain
 from replicate.resync import LargeHead, SourceView, StartAt, decide, is_reachable
 from replicate.transaction import Catalogue, Kind
 from replicate.vector import Position

@@ -3,7 +3,7 @@
 Guarantees: the making goes on when a connection is lost, and one that asks again gets the same file; it runs in a
 thread and gives way to a stop; a file whose sequence number the journal has gone past is made anew. What is read ahead
 of the writer is one chunk.
-Refuses to know: how a seed is made (replicate/seed_make.py), the protocol (link.py).
+Refuses to know: how a seed is made (replicate/seed/make.py), the protocol (link.py).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from replicate.door.opening import make_chain
 from replicate.errors import DamagedError, JournalIOError, NotFoundError, PoolReplacedError, ReplicateError
 from replicate.failpoint import hit
-from replicate.instance_file import io_error
-from replicate.opening import make_chain
-from replicate.seed_file import read_header
-from replicate.seed_format import SeedHeader
-from replicate.seed_incoming import seed_directory
-from replicate.seed_make import MadeSeed, kept_seed, make_seed
+from replicate.instance.file import io_error
+from replicate.seed.file import read_header
+from replicate.seed.format import SeedHeader
+from replicate.seed.incoming import seed_directory
+from replicate.seed.make import MadeSeed, kept_seed, make_seed
 from replicate.wire.introduction import refusal
 from replicate.wire.message import CHUNK_BYTES, RefuseCode, SeedRequest, SeedStart
 

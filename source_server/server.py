@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import trio
 
-from replicate.authenticate import Authenticated, Authenticator
 from replicate.config import Address
-from replicate.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
-from replicate.daemon import DaemonContext
-from replicate.door import Door
+from replicate.daemon.daemon import DaemonContext
+from replicate.daemon.repetition import Repetitions
+from replicate.door.door import Door
+from replicate.door.opening import close_door, make_chain, open_door
 from replicate.errors import (
     JournalIOError,
     PeerUnreachableError,
@@ -32,14 +32,14 @@ from replicate.errors import (
     ReplicateError,
     WrongInstanceError,
 )
-from replicate.instance import Instance
-from replicate.metrics import no_figures
-from replicate.opening import close_door, make_chain, open_door
+from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
+from replicate.instance.instance import Instance
+from replicate.metrics.gauges import no_figures
+from replicate.metrics.statistics import Lag, Statistics
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pruning import prune_journal
-from replicate.repetition import Repetitions
-from replicate.statistics import Lag, Statistics
+from replicate.security.authenticate import Authenticated, Authenticator
 from replicate.wire.event import Acknowledged, Closed, CloseReason
 from replicate.wire.message import RefuseCode, UpdateState
 from source_server.connection import Connection

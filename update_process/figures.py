@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 
 from replicate.apply_session import ApplySession
-from replicate.metrics import Sample
+from replicate.metrics.gauges import Sample
+from replicate.metrics.statistics import Lag, Statistics
 from replicate.pool import control as word
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, ReceivePool
-from replicate.statistics import Lag, Statistics
 from update_process.applier import Waiting
 
 

@@ -20,15 +20,15 @@ from typing import Final
 import trio
 
 from replicate.apply_session import ApplySession, open_apply_session
-from replicate.daemon import DaemonContext
+from replicate.daemon.daemon import DaemonContext
+from replicate.door.opening import close_door
 from replicate.errors import JournalIOError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
-from replicate.instance import Instance
-from replicate.metrics import Sample, no_figures
-from replicate.opening import close_door
+from replicate.instance.instance import Instance
+from replicate.metrics.gauges import Sample, no_figures
+from replicate.metrics.statistics import Lag, Statistics
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from replicate.pruning import prune_journal
-from replicate.statistics import Lag, Statistics
 from update_process.applier import Applier, Done, Waiting
 from update_process.figures import figures, why_not_ready
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 import apsw
 
 from replicate.errors import InternalError, NotFoundError, TryAgainError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.pool.receive_pool import ReceivePool
 
 ROOT: Final = Path(__file__).resolve().parents[2]

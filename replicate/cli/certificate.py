@@ -11,10 +11,10 @@ import click
 
 from replicate.cli.common import Noun, columns, emit, has_instance, instance_path, open_instance
 from replicate.errors import UsageError
-from replicate.tls_files import DAY_S
+from replicate.security.tls_files import DAY_S
 
 if TYPE_CHECKING:
-    from replicate.certificate import Described
+    from replicate.security.certificate import Described
 
 _PATH = click.Path(path_type=Path)
 _DAYS = click.IntRange(1, 36_500)
@@ -31,7 +31,7 @@ def certificate() -> None:
 @click.option("--days", type=_DAYS, default=3650, show_default=True, help="How long it is valid.")
 def init(directory: Path, name: str, days: int) -> None:
     """Make a small private CA in DIRECTORY. Its key never leaves it: keep it safe, and off the two hosts if you can."""
-    from replicate.certificate import make_ca
+    from replicate.security.certificate import make_ca
 
     made = make_ca(directory, name=name, days=days, now_s=time.time())
     next_step = f"next: replicate certificate issue NAME --ca {directory} --out DIR, for each instance"
@@ -47,7 +47,7 @@ def init(directory: Path, name: str, days: int) -> None:
 @click.option("--replace", is_flag=True, help="Replace what is there; daemons use it from the next connection on.")
 def issue(name: str, ca: Path, out: Path | None, hosts: tuple[str, ...], days: int, replace: bool) -> None:
     """Issue a certificate for the instance NAME: three files, for the directory `tls` of that instance."""
-    from replicate.certificate import issue as issue_certificate
+    from replicate.security.certificate import issue as issue_certificate
 
     if out is None:
         if not has_instance():
@@ -65,9 +65,9 @@ def issue(name: str, ca: Path, out: Path | None, hosts: tuple[str, ...], days: i
 @click.argument("file", type=_PATH, required=False)
 def show(file: Path | None) -> None:
     """Show the certificate in FILE, or that of the instance (-i) and its CA's."""
-    from replicate.certificate import describe
-    from replicate.guarded_file import read_guarded
-    from replicate.tls_files import TlsFiles
+    from replicate.security.certificate import describe
+    from replicate.security.guarded_file import read_guarded
+    from replicate.security.tls_files import TlsFiles
 
     if file is not None:
         files = [file]

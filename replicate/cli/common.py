@@ -24,7 +24,7 @@ import click
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
-    from replicate.instance import Instance
+    from replicate.instance.instance import Instance
 
 INSTANCE_VARIABLE = "REPLICATE_INSTANCE"
 
@@ -90,7 +90,7 @@ Noun.group_class = Noun
 
 def instance_path() -> Path:
     """The directory of the instance named with -i or in the environment. Raises UsageError if neither names one."""
-    from replicate.instance import resolve_instance
+    from replicate.instance.instance import resolve_instance
 
     named = _globals().instance or os.environ.get(INSTANCE_VARIABLE)
     if not named:
@@ -105,7 +105,7 @@ def has_instance() -> bool:
 
 def open_instance() -> Instance:
     """The instance named, opened. Raises what Instance.open raises."""
-    from replicate.instance import Instance
+    from replicate.instance.instance import Instance
 
     return Instance.open(instance_path())
 
@@ -158,7 +158,7 @@ def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
             named = arguments[index + 1]
     if not named:
         return None
-    from replicate.instance import resolve_instance
+    from replicate.instance.instance import resolve_instance
 
     path = resolve_instance(named) / "log" / "command.log"
     if not path.parent.is_dir():

@@ -10,7 +10,7 @@ import click
 from replicate.cli.common import Verb, columns, emit, open_instance, plain
 
 if TYPE_CHECKING:
-    from replicate.compare import InstanceComparison, InstanceDigest
+    from replicate.compare.compare import InstanceComparison, InstanceDigest
     from replicate.database.digest import Comparison
 
 at_option = click.option(
@@ -30,7 +30,7 @@ VALUE_CHARACTERS_MAX = 60
 @timeout_option
 def digest(at: int | None, timeout_s: float) -> None:
     """Print a digest of every table at one sequence number."""
-    from replicate.compare import digest as digest_instance
+    from replicate.compare.compare import digest as digest_instance
 
     found = digest_instance(open_instance(), at=at, timeout_s=timeout_s)
     rows: list[tuple[object, ...]] = []
@@ -64,8 +64,8 @@ def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | Non
         raise UsageError("compare with what?", do="Give either --with INSTANCE, or --with-digest FILE once or twice")
     if other is None:
         return _with_digest(files, at, timeout_s)
-    from replicate.compare import compare as compare_instances
-    from replicate.instance import Instance
+    from replicate.compare.compare import compare as compare_instances
+    from replicate.instance.instance import Instance
 
     found = compare_instances(open_instance(), Instance.open(other), at=at, timeout_s=timeout_s, limit=limit)
     emit({"equal": found.equal, **plain(found)}, _lines(found))
@@ -73,8 +73,8 @@ def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | Non
 
 
 def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> int:
-    from replicate.compare import digest as digest_instance
-    from replicate.compare_digest import compare_digests
+    from replicate.compare.compare import digest as digest_instance
+    from replicate.compare.digest import compare_digests
     from replicate.errors import UsageError
 
     told = [_read_digest(file) for file in files]
@@ -91,7 +91,7 @@ def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> in
 
 
 def _read_digest(file: str) -> InstanceDigest:
-    from replicate.compare_digest import parse_digest
+    from replicate.compare.digest import parse_digest
     from replicate.errors import JournalIOError
 
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import columns, emit, instance_path
-from replicate.daemon_files import DaemonFiles, DaemonStatus
+from replicate.daemon.files import DaemonFiles, DaemonStatus
 from replicate.errors import NotFoundError, ReplicateError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from click.decorators import FC
 
-    from replicate.daemon import Serve
+    from replicate.daemon.daemon import Serve
 
 set_option = click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting for this run, such as log.level=debug."
@@ -54,8 +54,8 @@ class Verbs:
     arguments: tuple[str, ...]
 
     def start(self, settings: dict[str, object], timeout_s: float | None) -> None:
-        from replicate import control
-        from replicate.instance import Instance
+        from replicate.daemon import control
+        from replicate.instance.instance import Instance
 
         # Opened here too: what is wrong with the instance or its settings is then said without starting a process.
         opened = Instance.open(instance_path())
@@ -72,9 +72,9 @@ class Verbs:
         )
 
     def run(self, settings: dict[str, object], ready_fd: int | None, serve: Serve) -> None:
-        from replicate.daemon import run_daemon
-        from replicate.instance import Instance
-        from replicate.stale_pools import remove_stale_pools
+        from replicate.daemon.daemon import run_daemon
+        from replicate.instance.instance import Instance
+        from replicate.instance.stale_pools import remove_stale_pools
 
         remove_stale_pools()
         run_daemon(self.name, Instance.open(instance_path()).path, serve, overrides=settings, ready_fd=ready_fd)
@@ -85,8 +85,8 @@ class Verbs:
 
 def stop(names: Sequence[str], timeout_s: float | None) -> int:
     """Stop the daemons; 1 if one had to be killed."""
-    from replicate import control
     from replicate.config import FILE_NAME, load
+    from replicate.daemon import control
 
     path = _directory()
     if timeout_s is None:
@@ -106,7 +106,7 @@ def stop(names: Sequence[str], timeout_s: float | None) -> int:
 
 def reopen_log(names: Sequence[str]) -> int:
     """Have the daemons reopen their logs; 1 if one does not run."""
-    from replicate import control
+    from replicate.daemon import control
 
     path = _directory()
     results = {name: control.reopen_log(DaemonFiles(path, name)) for name in names}

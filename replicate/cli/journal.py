@@ -48,7 +48,7 @@ def verify(first_seqno: int | None, last_seqno: int | None) -> int:
 @journal.command()
 def prune() -> None:
     """Remove segments that no registered consumer needs any more."""
-    from replicate.opening import open_door
+    from replicate.door.opening import open_door
     from replicate.pruning import prune_journal
 
     door = open_door(open_instance())

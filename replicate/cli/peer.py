@@ -8,12 +8,12 @@ import click
 
 from replicate.cli.common import Noun, columns, emit, open_instance
 from replicate.config import parse_address
-from replicate.daemon_files import DaemonFiles
+from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError
 
 if TYPE_CHECKING:
-    from replicate.instance import Instance
-    from replicate.instance_file import PeerEntry
+    from replicate.instance.file import PeerEntry
+    from replicate.instance.instance import Instance
 
 
 @click.group(cls=Noun)
@@ -34,8 +34,8 @@ def add(name: str, address: str, certificate: str, replace: bool) -> None:
     opened = open_instance()
     where = parse_address(address, where="HOST:PORT")
     if not where.is_loopback:
-        from replicate.tls import require_identity
-        from replicate.tls_files import TlsFiles
+        from replicate.security.tls import require_identity
+        from replicate.security.tls_files import TlsFiles
 
         files = TlsFiles.of(opened.path, opened.config.tls)
         require_identity(files, opened.name, where="HOST:PORT", wanted_for=str(where))
@@ -62,7 +62,7 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
 @peer.command(name="list")
 def list_() -> None:
     """List the registered peers, and what each has durably applied."""
-    from replicate.consumers import read_consumer
+    from replicate.instance.consumers import read_consumer
 
     opened = open_instance()
     rows = []
@@ -91,8 +91,8 @@ def list_() -> None:
 @click.argument("name")
 def remove(name: str) -> None:
     """Forget NAME: the journal is no longer kept for it."""
-    from replicate.consumers import remove_consumer
-    from replicate.seed_make import kept_seed
+    from replicate.instance.consumers import remove_consumer
+    from replicate.seed.make import kept_seed
 
     opened = open_instance()
     opened.peer(name)

@@ -10,7 +10,7 @@ from replicate.cli import daemons
 from replicate.cli.common import Noun
 
 if TYPE_CHECKING:
-    from replicate.daemon import DaemonContext
+    from replicate.daemon.daemon import DaemonContext
 
 NAME = "receiver"
 VERBS = daemons.Verbs(NAME, (NAME, "run"))

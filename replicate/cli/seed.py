@@ -15,8 +15,8 @@ from replicate.cli.common import Verb, emit, open_instance
 from replicate.limits import MIB
 
 if TYPE_CHECKING:
-    from replicate.instance import Instance
-    from replicate.seed_install import Seeded
+    from replicate.instance.instance import Instance
+    from replicate.seed.install import Seeded
 
 Told = Callable[[str, int, int], None]
 LINE_PERIOD_S = 0.1
@@ -66,7 +66,7 @@ def seed(
 
 
 def _forget(opened: Instance, consumer: str) -> None:
-    from replicate.seed_make import forget_seed
+    from replicate.seed.make import forget_seed
 
     held = forget_seed(opened, consumer)
     what = f"no seed is on its way to {consumer}" if held is None else f"the seed at seqno {held} is given up"
@@ -75,14 +75,14 @@ def _forget(opened: Instance, consumer: str) -> None:
 
 def _is_here(primary: str) -> bool:
     """A path is always an instance here; a name is one if it exists."""
-    from replicate.instance import FILE_NAME, resolve_instance
+    from replicate.instance.instance import FILE_NAME, resolve_instance
 
     path = resolve_instance(primary)
     return path.name != primary or (path / FILE_NAME).exists()
 
 
 def _over_connection(opened: Instance, source_name: str | None, restart: bool) -> None:
-    from replicate.seed_request import seed_over_connection
+    from replicate.seed.request import seed_over_connection
 
     with bar() as told:
         seeded = seed_over_connection(opened, source_name, restart=restart, told=told)
@@ -90,8 +90,8 @@ def _over_connection(opened: Instance, source_name: str | None, restart: bool) -
 
 
 def _from_instance(opened: Instance, primary: str, restart: bool) -> None:
-    from replicate.instance import resolve_instance
-    from replicate.seed import seed_from_instance
+    from replicate.instance.instance import resolve_instance
+    from replicate.seed.direct import seed_from_instance
 
     with bar() as told:
         seeded = seed_from_instance(opened, resolve_instance(primary), restart=restart, progress=told)
@@ -99,7 +99,7 @@ def _from_instance(opened: Instance, primary: str, restart: bool) -> None:
 
 
 def _from_file(opened: Instance, path: Path, restart: bool) -> None:
-    from replicate.seed_install import install_file
+    from replicate.seed.install import install_file
 
     with bar() as told:
         seeded = install_file(opened, path, restart=restart, progress=told)
@@ -107,7 +107,7 @@ def _from_file(opened: Instance, path: Path, restart: bool) -> None:
 
 
 def _to_file(opened: Instance, path: Path, consumer: str, restart: bool) -> None:
-    from replicate.seed_make import make_seed
+    from replicate.seed.make import make_seed
 
     with bar() as told:
         made = make_seed(opened, consumer, path, replace=restart, progress=told)

@@ -8,11 +8,11 @@ import click
 
 from replicate.cli import daemons
 from replicate.cli.common import Noun, instance_path, open_instance
-from replicate.daemon_files import daemon_names
+from replicate.daemon.files import daemon_names
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
-    from replicate.daemon import DaemonContext
+    from replicate.daemon.daemon import DaemonContext
 
 peer_option = click.option("--peer", metavar="NAME", help="The peer; may be left out where there is only one.")
 

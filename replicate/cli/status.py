@@ -12,14 +12,14 @@ from replicate.cli.common import Verb, emit, open_instance
 def status(explain: str | None) -> int:
     """Show role, states, positions, backlog, lag, the bottleneck, and what to do; exit code 1 if something is wrong."""
     if explain is not None:
-        from replicate.findings import CODES, explained
-        from replicate.status_text import explanation
+        from replicate.status.findings import CODES, explained
+        from replicate.status.text import explanation
 
         kinds = tuple(CODES.values()) if explain == "all" else (explained(explain),)
         emit(kinds, explanation(kinds))
         return 0
-    from replicate.status import collect
-    from replicate.status_text import lines
+    from replicate.status.collect import collect
+    from replicate.status.text import lines
 
     found = collect(open_instance())
     emit(found, lines(found))

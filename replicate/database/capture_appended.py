@@ -4,7 +4,7 @@ Guarantees: `fitting` names a table only if nothing but rows of it can come from
 another one (REPLACE), none is counted elsewhere (AUTOINCREMENT), and each can be read as the hook would have given it.
 Then, if the statement made as many changes as there are rows behind the last one from before it, these are all its
 changes: each of these rows is new, and there are no other new ones. `packed` gives them as the hook would have.
-Refuses to know: which statement that is, and what is done where the numbers differ (dbapi_appended.py).
+Refuses to know: which statement that is, and what is done where the numbers differ (dbapi/appended.py).
 
 Why: the driver's hook alone costs more than SQLite's INSERT. Measured, µs of CPU a row of three columns: the INSERT
 0.31; with a hook that does nothing 0.50; that takes the row and packs it 0.95; that does all that is needed 1.25.

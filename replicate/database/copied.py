@@ -15,7 +15,7 @@ import apsw
 from replicate.database.bookkeeping import ScrRow, replace_scr
 from replicate.database.sqlite import adopt_copy, open_region, translate
 from replicate.errors import RegionDamagedError
-from replicate.instance_file import io_error
+from replicate.instance.file import io_error
 from replicate.limits import PARTITION_STREAM
 from replicate.vector import Position
 

@@ -9,7 +9,7 @@ Refuses to know: who may write, and the schema changes, VACUUM, incremental blob
 that no trigger can stop. The schema version kept with each commit catches the first two (bookkeeping.py).
 
 A guard costs more than an UPDATE of its row (measured: 0.3 µs against 0.11 µs; 0.2 µs of it are the function's), so an
-application's connection goes without triggers, too, until the application has some (dbapi_definition.py).
+application's connection goes without triggers, too, until the application has some (dbapi/definition.py).
 `WHEN NULL AND f()` would spare the call, but only as long as no release of SQLite folds it away before it looks up the
 name; then the guard were silently gone.
 """

@@ -17,7 +17,7 @@ import apsw
 
 from replicate.database.sqlite import open_region, translate
 from replicate.errors import AlreadyExistsError, BusyError
-from replicate.instance_file import io_error
+from replicate.instance.file import io_error
 
 PAGES_PER_STEP: Final = 1024
 """Pages copied between two calls of the progress function: about 4 MiB."""

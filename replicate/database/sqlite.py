@@ -240,7 +240,7 @@ def open_region(
         _check_writable(name)
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     flags |= apsw.SQLITE_OPEN_NOFOLLOW if _without_links(name) else 0
-    flags |= 0 if name.startswith("file:") else apsw.SQLITE_OPEN_URI  # for what is attached (dbapi_attach.py)
+    flags |= 0 if name.startswith("file:") else apsw.SQLITE_OPEN_URI  # for what is attached (dbapi/attach.py)
     connection: apsw.Connection | None = None
     try:
         connection = apsw.Connection(

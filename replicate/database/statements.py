@@ -1,7 +1,7 @@
 """What an SQL text is: one statement or several, reader or writer, which transaction control, which schema change.
 
 Guarantees: one pass over tokens, never over a grammar. A text that no release of SQLite understands counts as a
-reader, since SQLite refuses it; behind that stands the commit hook of dbapi_transaction.py, which lets no captured
+reader, since SQLite refuses it; behind that stands the commit hook of dbapi/transaction.py, which lets no captured
 change pass the door by. Results are immutable and cached by text. Refuses to know: any connection. Pure: nothing is
 executed or looked up here.
 """

@@ -32,7 +32,7 @@ from replicate.transaction import (
 )
 
 if TYPE_CHECKING:
-    from replicate.instance import Instance
+    from replicate.instance.instance import Instance
 
 _VALUE_CHARACTERS_MAX = 60
 

@@ -24,7 +24,7 @@ from replicate.limits import BATCH_BYTES_MAX
 from replicate.transaction import Kind
 
 if TYPE_CHECKING:
-    from replicate.instance import Instance
+    from replicate.instance.instance import Instance
 
 _LOOKS: Final = 3
 

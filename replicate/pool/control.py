@@ -1,7 +1,7 @@
 """The control words of the journal pool: what stands where in its first 8 KiB.
 
     words   0 -   15   header of the pool file (shared_memory.py writes it once, at creation)
-    words  16 -   63   commit words: the door (replicate/commit.py) reads and writes them under the commit lock
+    words  16 -   63   commit words: the door (replicate/commit/session.py) reads and writes them under the commit lock
     words  64 -   71   ring words: EARLY, WRITTEN, LAST_PUBLISHED_SEQNO (journal_pool.py, under the commit lock)
     words  72 -   73   16 sleeper bytes, one for each reader that sleeps on a doorbell
     words 128 -  383   arrays of 64 words: one for each region, and one for the definitions of the segment

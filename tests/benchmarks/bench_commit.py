@@ -32,8 +32,8 @@ and those that pack: 8 to 30 rounds of their own). The machine was shared; CPU t
     our hook as a generator (its locals stay)                   1.20       1.45       0.92
     unheard; then rows read back, and packed     0.31 + 0.36 + 0.11          -          -
 
-So guards rest while the application has no triggers (dbapi_definition.py), and INSERT … SELECT goes unheard
-(dbapi_appended.py). A changeset would have to be translated still, knows no true order and no schema changes, and is
+So guards rest while the application has no triggers (dbapi/definition.py), and INSERT … SELECT goes unheard
+(dbapi/appended.py). A changeset would have to be translated still, knows no true order and no schema changes, and is
 wholly in memory. The generator gains a twentieth; and a signal handler that writes on the same connection would find it
 running, and its rows would be lost. SQLite's memory statistics cost 0.2 µs of a row with a hook: they can only be
 switched off for a whole process, before anybody's first connection, which is not ours to do in an application. What is

@@ -21,10 +21,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch, decode_batch
-from replicate.seed import seed
+from replicate.seed.direct import seed
 from tests.harness.differential import read, same
 from tests.harness.pair import Pair, work_all
 from update_process.replay.archive import Archive

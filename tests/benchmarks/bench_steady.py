@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from replicate.bench.catch_up import DAEMONS, write
 from replicate.bench.street import Bench, attach, machine, make_database, wait_for
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from tests.benchmarks.street_bench import ROOT, commit_of

@@ -39,7 +39,9 @@ WANTED: Final = frozenset(
     ]
 )
 
-_KILLS: Final = "replicate/test_commit_kills.py test_faults_1_to_6_a_live_writer_finishes_what_a_killed_one_left"
+_KILLS: Final = (
+    "replicate/commit/test_session_kills.py test_faults_1_to_6_a_live_writer_finishes_what_a_killed_one_left"
+)
 _CRASH: Final = "part crash_states"
 
 FAULTS: Final[dict[int, tuple[str, ...]]] = {
@@ -54,26 +56,26 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     9: ("kills update", "replicate/test_apply_session.py test_faults_9_10_killed_in_the_commit_of_a_batch"),
     10: ("kills update", "replicate/test_apply_session.py test_faults_9_10_killed_in_the_commit_of_a_batch"),
     14: ("injection a_writer_that_is_stopped_in_its_commit",
-         "replicate/test_commit.py test_fault_14_a_stopped_holder_is_waited_for_and_never_robbed"),
+         "replicate/commit/test_session.py test_fault_14_a_stopped_holder_is_waited_for_and_never_robbed"),
     15: ("injection a_receiver_that_is_stopped", "injection a_source_that_is_stopped"),
     17: ("injection ended_in_a_drain",
-         "replicate/test_daemon.py test_drain_is_cut_short_at_the_timeout_and_by_a_second_signal"),
+         "replicate/daemon/test_daemon.py test_drain_is_cut_short_at_the_timeout_and_by_a_second_signal"),
     18: ("injection the_kernel_takes_a_daemon_for_its_memory", "injection killed_servers_are_noticed_at_once"),
     19: ("injection no_memory_left_in_a_daemon",
-         "replicate/test_daemon.py test_fault_19_no_memory_is_named_and_no_bug_of_ours"),
+         "replicate/daemon/test_daemon.py test_fault_19_no_memory_is_named_and_no_bug_of_ours"),
     20: ("injection no_descriptors_left_in_the_receiver", "injection no_descriptors_left_in_a_writer"),
     21: ("replicate/test_locks.py test_fault_21_a_forked_child_holds_no_lock_and_can_take_none",),
     22: ("injection a_journal_pool_that_is_removed_under_everybody",
          "replicate/pool/test_journal_pool.py test_replaced_under_a_reader"),
     23: ("injection a_journal_pool_that_is_removed_under_everybody",
          "replicate/pool/test_shared_memory.py test_a_header_that_is_not_ours",
-         "replicate/test_recovery.py test_fault_23_a_copy_does_not_use_the_pool_of_the_original_that_runs"),
+         "replicate/recovery/test_recovery.py test_fault_23_a_copy_does_not_use_the_pool_of_the_original_that_runs"),
     25: ("injection an_update_process_that_is_dead",
          "system/test_street.py test_a_dead_update_process_is_said_and_not_restarted"),
-    26: ("part io_errors", "replicate/test_recovery.py "
+    26: ("part io_errors", "replicate/recovery/test_recovery.py "
          "test_faults_26_27_a_failed_fsync_is_fatal_for_every_process_until_recovery"),
     27: ("part io_errors", "replicate/journal/test_segment.py test_the_first_failed_fsync_is_fatal_and_never_retried"),
-    28: ("part io_errors", "replicate/test_commit.py test_fault_28_a_real_full_disk"),
+    28: ("part io_errors", "replicate/commit/test_session.py test_fault_28_a_real_full_disk"),
     29: ("system/test_operation.py test_a_full_disk",),
     30: ("part io_errors", "replicate/journal/test_segment.py test_short_writes_are_continued"),
     31: ("faults/test_disk_faults.py test_fault_31_a_journal_whose_syncs_lie_is_named_or_completed",),
@@ -82,13 +84,13 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     34: (_CRASH,),
     35: (_CRASH, "kills torn", "kills hole"),
     36: (_CRASH, "part power"),
-    37: (_CRASH, "replicate/test_instance.py test_fault_37_a_failed_replacement_leaves_the_old_content"),
+    37: (_CRASH, "replicate/instance/test_instance.py test_fault_37_a_failed_replacement_leaves_the_old_content"),
     38: ("part damage", _CRASH, "kills torn"),
     39: ("part damage",),
     40: ("part damage",
          "replicate/journal/test_segment.py test_a_frame_of_another_history_under_the_right_number_is_damage",
          "replicate/journal/test_segment.py test_a_frame_that_holds_frames_is_still_torn"),
-    41: ("replicate/test_recovery.py test_fault_41_segments_that_are_gone",
+    41: ("replicate/recovery/test_recovery.py test_fault_41_segments_that_are_gone",
          "replicate/journal/test_show_verify.py test_a_sound_journal_has_no_findings",
          "replicate/journal/test_chain.py test_a_lost_segment_ahead_of_a_reader"),
     45: ("part io_errors", "system/test_bad_input.py test_a_read_only_region"),
@@ -106,7 +108,7 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     64: ("injection an_apply_that_takes_longer_than_the_limit",),
     70: ("injection a_clock_that_jumps",),
     71: ("injection a_boot_with_an_absurd_clock",
-         "replicate/test_recovery.py test_the_csn_rises_although_the_clock_goes_back"),
+         "replicate/recovery/test_recovery.py test_the_csn_rises_although_the_clock_goes_back"),
     72: ("injection both_sites_stopped_longer_than_the_limit",),
     73: ("injection cut_again_and_again", "system/test_network_peers.py test_fault_60_doubled_frames_are_dropped"),
     74: ("system/test_network_peers.py test_fault_60_frames_out_of_order_are_a_gap_and_come_again",

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import DamagedError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal import durable
 from tests.faults.disk import CALLS, Disk, Op, read_trace
 from tests.faults.part import parser, run_part
@@ -87,7 +87,7 @@ def tear(instance: Instance) -> Path:
 
 INSTANCE_PROGRAM: Final = """
 import sys
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 instance = Instance.open(sys.argv[1])
 instance.register_peer("west", "127.0.0.1", 7430)
 instance.raise_incarnation()

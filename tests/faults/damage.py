@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import ReplicateError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.header import _LAYOUT
 from replicate.journal.record import FRAME_HEAD_BYTES, check_frame
 from replicate.journal.segment import open_segment

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from tests.faults.injections import DEAD_S, Place, injection
 from tests.faults.town import DAEMONS
 from tests.harness.waiting import wait_until

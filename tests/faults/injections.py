@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from replicate.database.bookkeeping import region_seqno
 from replicate.database.sqlite import open_region
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.wait import wait_for_seqno
 from tests.faults.bad_line import BadLine
 from tests.faults.oracle import ZERO, read_told

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import ReplicateError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from tests.faults.part import parser, run_part
 from tests.faults.town import fork
 from tests.harness import instances

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.database.sqlite import open_region
-from replicate.instance import Instance
+from replicate.door.opening import make_chain
+from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import chain_of, check_frame, decode, decode_changes, read_part, unpacker, walk
 from replicate.journal.verify import verify_journal
-from replicate.opening import make_chain
 from replicate.pool import control as word
 from replicate.snapshot import door_of
 from replicate.transaction import Op, RowChange

@@ -49,7 +49,7 @@ PLANTS: Final[dict[str, Plant]] = {
         ("tests.faults.crash_states", "--runs", "switch", "--stride", "60", "--samples", "1"),
     ),
     "acknowledge before fsync": Plant(
-        "replicate/durability.py",
+        "replicate/door/durability.py",
         (("            self.wait(seqno)\n        elif", "            pass\n        elif"),),
         ("tests.faults.crash_states", "--runs", "durable", "--stride", "3", "--samples", "2"),
     ),
@@ -81,7 +81,7 @@ PLANTS: Final[dict[str, Plant]] = {
         ("tests.faults.io_errors", "--calls", "fdatasync", "--errors", "EIO"),
     ),
     "pool not repaired behind a killed writer": Plant(
-        "replicate/door.py",
+        "replicate/door/door.py",
         (("            if words[word.INTENT_SEQNO]:\n                self._mend()\n", ""),),
         ("tests.faults.campaign", "--classes", "writer", "--rounds", "14", "--seed", "3", "--converged-s", "12"),
     ),

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from replicate.database.sqlite import open_region
 from replicate.errors import ReplicateError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal import durable
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool

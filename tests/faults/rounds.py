@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.record import decode, walk
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool

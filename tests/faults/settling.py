@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from tests.faults.oracle import Told, judge_both, read_told
 from tests.faults.report import merge
 from tests.faults.town import Town

@@ -26,12 +26,12 @@ from typing import Any, Final
 
 from receiver_server.server import serve as serve_receiver
 from replicate import failpoint
-from replicate.daemon import run_daemon
+from replicate.daemon.daemon import run_daemon
 from replicate.errors import ReplicateError
-from replicate.instance import Instance
-from replicate.regions import add_region
-from replicate.seed import seed
-from replicate.seed_request import seed_over_connection
+from replicate.instance.instance import Instance
+from replicate.instance.regions import add_region
+from replicate.seed.direct import seed
+from replicate.seed.request import seed_over_connection
 from source_server.server import serve as serve_source
 from tests.faults.client import SCHEMA, Record, run
 from tests.harness.regions import make_database

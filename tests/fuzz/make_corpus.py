@@ -22,14 +22,14 @@ import msgpack
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from replicate.config import default_text
-from replicate.consumers import write_hold
 from replicate.database.bookkeeping import ScrRow, make_tables, write_scr, write_slot
-from replicate.instance_file import InstanceFile, PeerEntry, RegionEntry, encode
+from replicate.instance.consumers import write_hold
+from replicate.instance.file import InstanceFile, PeerEntry, RegionEntry, encode
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import pack_part
 from replicate.pool.ring import RecordKind, pack_head, pack_padding
-from replicate.seed_file import SeedWriter
-from replicate.seed_format import SeedHeader, SeedRegion, pack_catalogue
+from replicate.seed.file import SeedWriter
+from replicate.seed.format import SeedHeader, SeedRegion, pack_catalogue
 from replicate.transaction import Catalogue, History
 from replicate.vector import Position, SynchronizationVector
 from replicate.wire.codec import encode as encode_message

@@ -16,18 +16,18 @@ from pathlib import Path
 from xxhash import xxh3_64_hexdigest
 
 from receiver_server.seed import read_request
-from replicate.compare_digest import compare_digests, parse_digest
+from replicate.compare.digest import compare_digests, parse_digest
 from replicate.config import load, shown, toml_value
-from replicate.consumers import read_consumer, read_hold, write_hold
-from replicate.control import ready_word
-from replicate.daemon_files import DaemonFiles
+from replicate.daemon.control import ready_word
+from replicate.daemon.files import DaemonFiles
 from replicate.database.pages import NotOurPage, children, rows
-from replicate.instance_file import check_unique, decode, encode
+from replicate.instance.consumers import read_consumer, read_hold, write_hold
+from replicate.instance.file import check_unique, decode, encode
 from replicate.limits import NAME_PATTERN
-from replicate.metrics_http import PATHS, Answer, render
-from replicate.metrics_http import read_request as read_request_of_metrics
-from replicate.seed_file import SeedReader, good_bytes_of
-from replicate.seed_request import SeedFailedError, read_answer
+from replicate.metrics.http import PATHS, Answer, render
+from replicate.metrics.http import read_request as read_request_of_metrics
+from replicate.seed.file import SeedReader, good_bytes_of
+from replicate.seed.request import SeedFailedError, read_answer
 from tests.fuzz import repair
 from tests.fuzz.targets_journal import directory
 from update_process.conflict import conflict_path, read_conflict

@@ -7,10 +7,10 @@ Refuses to know: how an Update Process cuts its batches.
 from __future__ import annotations
 
 from replicate.apply_session import ApplySession
-from replicate.instance import Instance
+from replicate.door.opening import make_chain
+from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head, walk
-from replicate.opening import make_chain
 from replicate.pool import control as word
 from replicate.transaction import Kind
 from replicate.vector import Position

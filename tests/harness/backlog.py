@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch
-from replicate.seed_install import install_checked, seed_lock
-from replicate.seed_make import make_seed
+from replicate.seed.install import install_checked, seed_lock
+from replicate.seed.make import make_seed
 from tests.harness.pair import Pair
 from update_process.replay.journals import Journals
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import trustme
 
-from replicate.certificate import issue, make_ca
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
+from replicate.security.certificate import issue, make_ca
 
 DAY_S = 86_400
 

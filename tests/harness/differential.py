@@ -25,7 +25,7 @@ from typing import Any
 import apsw
 
 from replicate import connect
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.settings import UpdateConfig
 from tests.harness.pair import Pair, work_all
 from tests.harness.sql_calls import CONNECTIONS, Calls, Content, Outcome, content

@@ -18,7 +18,7 @@ import msgpack
 from replicate.database.bookkeeping import schema_version, store_schema_version
 from replicate.database.capture import CapturedChanges
 from replicate.database.sqlite import install, open_region
-from replicate.dbapi_connection import Connection
+from replicate.dbapi.connection import Connection
 from replicate.errors import BusyError, NotPrimaryError, SchemaChangedError, SnapshotStaleError
 from replicate.transaction import Op
 
@@ -89,7 +89,7 @@ def make_region(path: Path, schema: str = "", *, primary: bool = True) -> FakeDo
 
 
 class FakeOpened:
-    """dbapi_connection.Opened over a fake door."""
+    """What dbapi/connection.py asks for (Opened), over a fake door."""
 
     busy_timeout_s = 5.0
     neighbours = None

@@ -23,10 +23,10 @@ from typing import Any
 
 import apsw
 
-from replicate import door as door_module
 from replicate.apply_session import open_apply_session
 from replicate.dbapi import Connection, connect
-from replicate.instance import Instance
+from replicate.door import door as door_module
+from replicate.instance.instance import Instance
 from replicate.pool.receive_pool import ReceivePool
 from replicate.settings import UpdateConfig
 from update_process.applier import Applier

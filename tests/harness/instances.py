@@ -21,21 +21,21 @@ from typing import Any
 
 import apsw
 
-from replicate.commit import RegionSession
+from replicate.commit.session import RegionSession
 from replicate.database.capture import CapturedChanges
 from replicate.database.copied import adopt_at
 from replicate.database.schema import recorded_definitions
 from replicate.database.sqlite import open_region, store_schema_version
-from replicate.door import Door
-from replicate.instance import Instance
+from replicate.door.door import Door
+from replicate.door.opening import begin_journal, make_chain, open_door
+from replicate.instance.instance import Instance
+from replicate.instance.regions import add_region
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, chain_of, check_frame, decode, pack_elements, walk
 from replicate.journal.spool import Spool
 from replicate.journal.verify import verify_journal
-from replicate.opening import begin_journal, make_chain, open_door
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, pool_path
-from replicate.regions import add_region
 from replicate.transaction import Kind, Op, RowChange, Transaction
 from tests.harness.regions import make_database
 

@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from receiver_server import server
-from replicate.authenticate import Authenticated
-from replicate.instance import Instance
-from replicate.introduce import introduction
+from replicate.daemon.introduce import introduction
+from replicate.instance.instance import Instance
+from replicate.security.authenticate import Authenticated
 from replicate.wire.codec import encode
 from replicate.wire.message import PROTOCOL, Hello
 from tests.harness.pair import Pair

@@ -18,13 +18,13 @@ import apsw
 from replicate import connect
 from replicate.apply_session import ApplySession, open_apply_session
 from replicate.dbapi import Connection
-from replicate.instance import Instance
+from replicate.door.opening import close_door, make_chain
+from replicate.instance.instance import Instance
+from replicate.instance.regions import add_region
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.opening import close_door, make_chain
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool, RecordKind
-from replicate.regions import add_region
-from replicate.seed import seed
+from replicate.seed.direct import seed
 from replicate.settings import UpdateConfig
 from replicate.snapshot import door_of
 from update_process.applier import Applier, Done

@@ -17,13 +17,13 @@ import trio
 
 from receiver_server.server import serve as serve_receiver
 from replicate.config import Config
-from replicate.daemon import DaemonContext
-from replicate.door import Door
+from replicate.daemon.daemon import DaemonContext
+from replicate.door.door import Door
 from replicate.errors import ReplicateError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.record import pack_elements
 from replicate.pool import control as word
-from replicate.shared_key import default_path, read_key
+from replicate.security.shared_key import default_path, read_key
 from replicate.transaction import Op
 from replicate.wire.proof import Proof
 from replicate.wire.state import Role

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from replicate.daemon import DaemonContext, run_daemon
+from replicate.daemon.daemon import DaemonContext, run_daemon
 from replicate.errors import PeerRefusedError, ReplicateError
 
 NAME = "toy"

@@ -18,12 +18,12 @@ import sys
 from typing import Any
 
 from replicate import failpoint
-from replicate.commit import RegionSession
+from replicate.commit.session import RegionSession
 from replicate.database.capture import CapturedChanges
-from replicate.door import Door
+from replicate.door.door import Door
+from replicate.door.opening import open_door
 from replicate.errors import ReplicateError
-from replicate.instance import Instance
-from replicate.opening import open_door
+from replicate.instance.instance import Instance
 from tests.harness import instances
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicate.daemon.introduce import introduction
 from replicate.errors import ConfigurationError, PermissionRefusedError
-from replicate.instance import Instance
-from replicate.introduce import introduction
-from replicate.shared_key import default_path, read_key
+from replicate.instance.instance import Instance
+from replicate.security.shared_key import default_path, read_key
 from replicate.wire.codec import encode
 from replicate.wire.connection import LinkSettings
 from replicate.wire.frame import pack_wire_frame

@@ -12,12 +12,12 @@ import trio
 
 from receiver_server import server as module
 from receiver_server.position import find_applied, find_reference
-from replicate.compare import compare
-from replicate.consumers import Consumer, write_consumer
+from replicate.compare.compare import compare
+from replicate.daemon.introduce import introduction
+from replicate.door.opening import close_door, open_door
 from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
-from replicate.instance import Instance
-from replicate.introduce import introduction
-from replicate.opening import close_door, open_door
+from replicate.instance.consumers import Consumer, write_consumer
+from replicate.instance.instance import Instance
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.wire.connection import LinkSettings

@@ -19,7 +19,7 @@ from replicate.journal.durable import DurableSidecar
 from replicate.journal.segment import SegmentFile
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool
-from replicate.status import collect
+from replicate.status.collect import collect
 from tests.harness.pair import Pair, work_all
 
 

@@ -11,13 +11,13 @@ import pytest
 from replicate import failpoint
 from replicate.apply_session import ApplySession, open_apply_session
 from replicate.database.sqlite import open_region
+from replicate.door.opening import make_chain
 from replicate.errors import InternalError, JournalMissingError, PermissionRefusedError, RegionDamagedError
 from replicate.failpoint import FailpointError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, walk
 from replicate.journal.spool import Spool, spool_path
-from replicate.opening import make_chain
 from replicate.pool import control as word
 from replicate.transaction import Kind
 from tests.harness.applying import apply_batch, apply_rows, batches, following

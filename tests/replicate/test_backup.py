@@ -11,9 +11,9 @@ import pytest
 
 import replicate
 from replicate.errors import AlreadyExistsError, NotFoundError, RegionReplacedError
-from replicate.instance import Instance
-from replicate.regions import add_region
-from replicate.release import release_copy
+from replicate.instance.instance import Instance
+from replicate.instance.regions import add_region
+from replicate.instance.release import release_copy
 
 BACKUP = """
 import sqlite3, sys

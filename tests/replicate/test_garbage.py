@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from replicate import connect, dbapi_watch, opening
+from replicate import connect
+from replicate.dbapi import watch as dbapi_watch
+from replicate.door import opening
 from tests.harness.pair import Pair
 
 

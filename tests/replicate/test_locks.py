@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.commit_lock import CommitLock
+from replicate.door.lock import CommitLock
 from replicate.errors import BusyError, ForkedError, InternalError, ReplicateError
 from replicate.locks import WATCH_EVERY, FileLock
 from tests.harness.waiting import wait_until

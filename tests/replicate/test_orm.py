@@ -20,7 +20,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 import replicate.dbapi
 from replicate import connect
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from tests.harness.pair import Pair, work_all
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.dbapi import NotSupportedError
-from replicate.regions import add_region
-from replicate.release import release_region
+from replicate.instance.regions import add_region
+from replicate.instance.release import release_region
 from tests.harness.pair import Pair, work_all
 
 SCHEMA = "CREATE TABLE n (x)"

@@ -18,13 +18,13 @@ import source_server.connection
 import source_server.link
 import source_server.server
 import update_process.process
-from replicate.commit import RegionSession
+from replicate.commit.session import RegionSession
 from replicate.database.capture import CapturedChanges
+from replicate.door.opening import open_door
 from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, ReplicateError
 from replicate.journal.record import read_head, walk
 from replicate.journal.spool import Spool
-from replicate.metrics import no_figures
-from replicate.opening import open_door
+from replicate.metrics.gauges import no_figures
 from replicate.pool import control as word
 from replicate.transaction import Op
 from tests.simulation.host import SimulatedInstance

@@ -13,23 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import replicate.authenticate
 import replicate.barrier
-import replicate.commit
+import replicate.commit.session
+import replicate.door.interval_sync
+import replicate.door.opening
 import replicate.failpoint
-import replicate.instance
-import replicate.interval_sync
+import replicate.instance.instance
 import replicate.journal.durable
 import replicate.locks
-import replicate.opening
 import replicate.pool.doorbell
 import replicate.pool.shared_memory
-import replicate.private_files
 import replicate.pruning
-import replicate.recovery
+import replicate.recovery.recovery
+import replicate.security.authenticate
+import replicate.security.private_files
 from replicate.config import Address, Config
 from replicate.errors import AlreadyExistsError, BusyError, InternalError, NotFoundError, PoolReplacedError
-from replicate.instance_file import RegionEntry, read_file
+from replicate.instance.file import RegionEntry, read_file
 from replicate.pool.control import (
     CONTROL_BYTES,
     POOL_EPOCH,
@@ -281,7 +281,7 @@ class SimulatedInterval:
         pass
 
 
-class SimulatedInstance(replicate.instance.Instance):
+class SimulatedInstance(replicate.instance.instance.Instance):
     """Instance: opened on the disk of whoever opens it."""
 
     world: Any
@@ -289,7 +289,7 @@ class SimulatedInstance(replicate.instance.Instance):
     @classmethod
     def open(cls, path: Any) -> SimulatedInstance:
         host = cls.world.kernel.process.host
-        return cls(Path(path), read_file(Path(path) / replicate.instance.FILE_NAME), host.config)
+        return cls(Path(path), read_file(Path(path) / replicate.instance.instance.FILE_NAME), host.config)
 
 
 class SimulatedAuthenticator:
@@ -311,10 +311,10 @@ class SimulatedAuthenticator:
         pass
 
     async def receiver(self, stream: Any, entry: Any, *, deadline: float) -> Any:
-        return replicate.authenticate.Authenticated(stream, frozenset({entry.name}))
+        return replicate.security.authenticate.Authenticated(stream, frozenset({entry.name}))
 
     async def source(self, stream: Any, *, is_tls: bool, deadline: float) -> Any:
-        return replicate.authenticate.Authenticated(stream, frozenset({"paris"}))
+        return replicate.security.authenticate.Authenticated(stream, frozenset({"paris"}))
 
 
 class SimulatedSeeds:

@@ -14,12 +14,12 @@ from typing import Any, Final
 import receiver_server.connection
 import receiver_server.flow
 import receiver_server.server
-import replicate.commit
-import replicate.consumers
-import replicate.door
-import replicate.durability
+import replicate.commit.session
+import replicate.door.door
+import replicate.door.durability
+import replicate.instance.consumers
 import replicate.pruning
-import replicate.recovery
+import replicate.recovery.recovery
 import source_server.connection
 import source_server.reader
 import update_process.batch
@@ -38,11 +38,11 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _acknowledge_before_fsync() -> list[Change]:
-    return [(replicate.durability.Durability, "after_commit", _nothing)]
+    return [(replicate.door.durability.Durability, "after_commit", _nothing)]
 
 
 def _report_before_sync() -> list[Change]:
-    return [(replicate.durability.Durability, "sync_appended", _nothing)]
+    return [(replicate.door.durability.Durability, "sync_appended", _nothing)]
 
 
 def _flush_number_read_after() -> list[Change]:
@@ -57,11 +57,11 @@ def _flush_number_read_after() -> list[Change]:
         opened.close()
         self._note(words[word.LAST_SEQNO])
 
-    return [(replicate.durability.Durability, "_flush", flush)]
+    return [(replicate.door.durability.Durability, "_flush", flush)]
 
 
 def _send_before_durable() -> list[Change]:
-    return [(replicate.door.Door, "wait_durable", _nothing)]
+    return [(replicate.door.door.Door, "wait_durable", _nothing)]
 
 
 def _start_off_by_one() -> list[Change]:
@@ -147,7 +147,7 @@ def _fsync_retried() -> list[Change]:
 
 
 def _tail_not_cut() -> list[Change]:
-    return [(replicate.recovery, "_cut", _nothing)]
+    return [(replicate.recovery.recovery, "_cut", _nothing)]
 
 
 def _cut(self: Any, offset: int) -> None:
@@ -155,11 +155,11 @@ def _cut(self: Any, offset: int) -> None:
 
 
 def _cut_and_no_sync_after() -> list[Change]:
-    return [(segment.SegmentFile, "cut", _cut), (replicate.recovery, "_rewrite", _nothing)]
+    return [(segment.SegmentFile, "cut", _cut), (replicate.recovery.recovery, "_rewrite", _nothing)]
 
 
 def _no_directory_sync() -> list[Change]:
-    return [(module, "sync_directory", _nothing) for module in (segment, spool, chain, replicate.recovery)]
+    return [(module, "sync_directory", _nothing) for module in (segment, spool, chain, replicate.recovery.recovery)]
 
 
 def _spool_not_synced() -> list[Change]:
@@ -170,7 +170,7 @@ def _not_mended() -> list[Change]:
     def mend(self: Any) -> None:
         self.words[word.INTENT_SEQNO] = 0
 
-    return [(replicate.door.Door, "_mend", mend)]
+    return [(replicate.door.door.Door, "_mend", mend)]
 
 
 def _no_redo() -> list[Change]:
@@ -179,11 +179,11 @@ def _no_redo() -> list[Change]:
         words[word.REGION_DONE + entry.region_id] = words[word.REGION_APPENDED + entry.region_id]
         return 0
 
-    return [(replicate.commit, "redo_region", redo)]
+    return [(replicate.commit.session, "redo_region", redo)]
 
 
 def _slots_overwritten() -> list[Change]:
-    return [(stage.SIZES["replicate.commit"], "RING_SLOTS", 1 << 40)]
+    return [(stage.SIZES["replicate.commit.session"], "RING_SLOTS", 1 << 40)]
 
 
 def _prunes_too_much() -> list[Change]:
@@ -212,18 +212,18 @@ def _scr_outside() -> list[Change]:
 
 
 def _regions_left_behind() -> list[Change]:
-    return [(replicate.recovery, "_bring_regions_forward", _nothing)]
+    return [(replicate.recovery.recovery, "_bring_regions_forward", _nothing)]
 
 
 def _rings_not_used() -> list[Change]:
-    return [(replicate.recovery, "complete_from_rings", _nothing)]
+    return [(replicate.recovery.recovery, "complete_from_rings", _nothing)]
 
 
 def _switch_without_sync() -> list[Change]:
     def sync(self: Any) -> int:
         return int(self._words[word.LAST_DURABLE_SEQNO])
 
-    return [(replicate.durability.Durability, "sync_to_end", sync)]
+    return [(replicate.door.durability.Durability, "sync_to_end", sync)]
 
 
 def _reports_what_it_received() -> list[Change]:

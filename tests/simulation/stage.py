@@ -26,20 +26,20 @@ import trio
 
 import receiver_server.seed
 import receiver_server.server
-import replicate.authenticate
 import replicate.barrier
-import replicate.commit
+import replicate.commit.session
+import replicate.door.interval_sync
+import replicate.door.opening
 import replicate.failpoint
-import replicate.instance
-import replicate.interval_sync
+import replicate.instance.instance
 import replicate.journal.durable
 import replicate.locks
-import replicate.opening
 import replicate.pool.doorbell
 import replicate.pool.shared_memory
-import replicate.private_files
 import replicate.pruning
-import replicate.recovery
+import replicate.recovery.recovery
+import replicate.security.authenticate
+import replicate.security.private_files
 import update_process.applier
 import update_process.beside
 import update_process.conflict
@@ -63,16 +63,17 @@ from tests.simulation.host import (
 PACKAGES: Final = ("replicate", "source_server", "receiver_server", "update_process")
 REAL: Final = (
     "replicate.failpoint", "replicate.database", "replicate.dbapi", "replicate.cli", "replicate.log",
-    "replicate.daemon", "replicate.tls", "replicate.metrics_", "update_process.replay",
+    "replicate.daemon.daemon", "replicate.daemon.files", "replicate.security.tls",
+    "replicate.metrics.http", "replicate.metrics.port", "update_process.replay",
 )  # fmt: skip
 """Modules that stay as they are: not used in a world, or by everybody else in this process too."""
-STALE: Final = ("replicate.stale_wal",)
+STALE: Final = ("replicate.recovery.stale_wal",)
 
 PART_BYTES: Final = 512
 SIZES: Final[dict[str, dict[str, Any]]] = {
-    "replicate.commit": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
-    "replicate.redo": {"RING_RECORD_BYTES_MAX": 500},
-    "replicate.recovery_rings": {"RING_SLOTS": RING_SLOTS},
+    "replicate.commit.session": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
+    "replicate.recovery.redo": {"RING_RECORD_BYTES_MAX": 500},
+    "replicate.recovery.rings": {"RING_SLOTS": RING_SLOTS},
     "replicate.journal.spool": {"PART_BYTES": PART_BYTES},
     "replicate.journal.spool_format": {"PART_BYTES": PART_BYTES},
     "replicate.pool.journal_pool": {"BATCH_BYTES_MAX": BATCH_BYTES},
@@ -144,15 +145,15 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (trio, world.trio),
         (fcntl, SimpleNamespace(flock=world.os.flock, LOCK_EX=2, LOCK_NB=4, LOCK_SH=1, LOCK_UN=8)),
         (fcntl.flock, world.os.flock),
-        (replicate.private_files.read_private, lambda path: world.os.read(path)),
+        (replicate.security.private_files.read_private, lambda path: world.os.read(path)),
         (replicate.locks.FileLock, SimulatedLock),
         (replicate.pool.shared_memory.SharedMemory, SimulatedMemory),
         (replicate.pool.shared_memory.retire, SimulatedMemory.retire),
         (replicate.pool.doorbell.Doorbell, SimulatedDoorbell),
         (replicate.pool.doorbell.Doorbells, SimulatedDoorbells),
-        (replicate.interval_sync.IntervalSync, SimulatedInterval),
-        (replicate.instance.Instance, SimulatedInstance),
-        (replicate.authenticate.Authenticator, SimulatedAuthenticator),
+        (replicate.door.interval_sync.IntervalSync, SimulatedInterval),
+        (replicate.instance.instance.Instance, SimulatedInstance),
+        (replicate.security.authenticate.Authenticator, SimulatedAuthenticator),
         (receiver_server.seed.Seeds, SimulatedSeeds),
         (receiver_server.server.listen, listen),
         (update_process.beside.run_beside, beside),
@@ -211,8 +212,8 @@ def installed(world: Any) -> Iterator[None]:
     finally:
         for module, name, value in reversed(changed):
             setattr(module, name, value)
-        replicate.opening._doors.clear()
-        replicate.opening._given_up.clear()
+        replicate.door.opening._doors.clear()
+        replicate.door.opening._given_up.clear()
 
 
 def _modules() -> list[Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import msgpack
 
-import replicate.instance
-from replicate.commit import RegionSession
+import replicate.instance.instance
+from replicate.commit.session import RegionSession
 from replicate.database.bookkeeping import ScrRow
 from replicate.database.capture import CapturedChanges
-from replicate.instance_file import InstanceFile, PeerEntry, encode
-from replicate.opening import begin_journal, open_door
+from replicate.door.opening import begin_journal, open_door
+from replicate.instance.file import InstanceFile, PeerEntry, encode
 from replicate.transaction import Column, Op, TableDefinition
 from tests.simulation import regions as model
 from tests.simulation.disk import Disk, Inode
@@ -64,7 +64,7 @@ def new_disk(name: str, role: str) -> Disk:
     inode: Inode = disk.make()
     inode.write(0, _instance_file(name, role))
     inode.sync()
-    disk.names[f"/{name}/{replicate.instance.FILE_NAME}"] = inode
+    disk.names[f"/{name}/{replicate.instance.instance.FILE_NAME}"] = inode
     disk.certain = dict(disk.names)
     return disk
 
@@ -75,7 +75,7 @@ def fill(primary: model.Region, run_on_primary: object, secondary: model.Region,
 
     def write() -> None:
         nonlocal position, catalogue
-        instance = replicate.instance.Instance.open("/paris")
+        instance = replicate.instance.instance.Instance.open("/paris")
         door = open_door(instance)
         session = RegionSession(door, "main", adding=True)
         table_id = definition_of(1).table_id
@@ -94,7 +94,7 @@ def fill(primary: model.Region, run_on_primary: object, secondary: model.Region,
     def seed() -> None:
         assert position is not None
         assert catalogue is not None
-        begin_journal(replicate.instance.Instance.open("/oslo"), position, catalogue)
+        begin_journal(replicate.instance.instance.Instance.open("/oslo"), position, catalogue)
 
     run_on_primary(write)  # type: ignore[operator]
     run_on_secondary(seed)  # type: ignore[operator]

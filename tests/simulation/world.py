@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from replicate.door.opening import make_chain, open_door
 from replicate.errors import ReplicateError
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import walk
-from replicate.opening import make_chain, open_door
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind
 from tests.simulation import actors, template
@@ -263,7 +263,7 @@ class World:
         self.figures["recoveries judged"] += 1
 
     def _look_at_primary(self, door: Any, last_seqno: int) -> None:
-        from replicate.redo import redo_region
+        from replicate.recovery.redo import redo_region
 
         entry = door.instance.regions[0]
         if door.words[word.REGION_APPENDED] != door.words[word.REGION_DONE]:

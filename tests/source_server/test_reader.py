@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from replicate.door import Door
+from replicate.door.door import Door
+from replicate.door.opening import close_door, open_door
 from replicate.errors import JournalDamagedError, JournalMissingError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, walk
 from replicate.journal.spool import Spool
-from replicate.opening import close_door, open_door
 from replicate.pool import control as word
 from source_server.reader import FILES, POOL, JournalReader
 from tests.harness.servers import commit

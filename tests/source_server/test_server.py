@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicate.consumers import Consumer, read_consumer, write_consumer
+from replicate.door.opening import close_door, make_chain, open_door
 from replicate.errors import JournalDamagedError, NotFoundError
-from replicate.instance import Instance
-from replicate.opening import close_door, make_chain, open_door
+from replicate.instance.consumers import Consumer, read_consumer, write_consumer
+from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from source_server import server as module

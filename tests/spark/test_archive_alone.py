@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.errors import (
     AlreadyExistsError,
     DamagedError,
@@ -29,7 +29,7 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.record import read_head
 from replicate.journal.verify import verify_journal

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from replicate.compare import compare
-from replicate.instance import Instance
+from replicate.compare.compare import compare
+from replicate.instance.instance import Instance
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word
 from replicate.snapshot import door_of

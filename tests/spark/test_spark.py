@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.errors import ConflictError, DamagedError, PrerequisiteMissingError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word
 from replicate.snapshot import door_of

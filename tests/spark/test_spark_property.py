@@ -14,11 +14,11 @@ import apsw
 import pytest
 
 from replicate.errors import ConflictError, ReplicateError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch, decode_batch
 from replicate.journal.verify import verify_journal
-from replicate.seed_install import install_checked, seed_lock
-from replicate.seed_make import make_seed
+from replicate.seed.install import install_checked, seed_lock
+from replicate.seed.make import make_seed
 from tests.harness.differential import read, same
 from tests.harness.pair import Pair, work_all
 from tests.harness.sql_programs import Program, schema

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.instance_file import encode, read_file, replace_file
+from replicate.instance.file import encode, read_file, replace_file
 from tests.harness.street import Street, assert_same_databases
 from tests.system.test_street import SETTINGS
 
@@ -39,8 +39,8 @@ def origins(street: Street, instance: Path) -> list[tuple[str, int]]:
     """(instance name, incarnation) of every history record that the journal's newest segment knows, oldest first."""
     program = """
 import json, sys
-from replicate.instance import Instance
-from replicate.opening import open_door
+from replicate.instance.instance import Instance
+from replicate.door.opening import open_door
 door = open_door(Instance.open(sys.argv[1]))
 catalogue = door.catalogue_now()
 print(json.dumps([[h.name, h.incarnation] for h in catalogue.histories]))

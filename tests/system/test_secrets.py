@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from replicate.instance import Instance
-from replicate.shared_key import default_path, read_key
+from replicate.instance.instance import Instance
+from replicate.security.shared_key import default_path, read_key
 from tests.harness.street import Street
 from tests.harness.waiting import wait_until
 

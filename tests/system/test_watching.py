@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from replicate.metrics import METRICS
+from replicate.metrics.gauges import METRICS
 from tests.harness.street import Street
 from tests.harness.waiting import wait_until
 

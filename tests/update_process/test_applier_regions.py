@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import HardResyncNeededError, NotFoundError
+from replicate.instance.regions import add_region
+from replicate.instance.release import release_region
 from replicate.pool.shared_memory import PoolKind, pool_path
-from replicate.regions import add_region
-from replicate.release import release_region
 from tests.harness.pair import Pair, work_all
 
 

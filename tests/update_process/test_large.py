@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.errors import ConflictError
 from replicate.journal.spool import SPOOL_SUFFIX
 from replicate.pool.receive_pool import ReceivePool

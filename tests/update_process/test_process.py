@@ -13,11 +13,11 @@ import trio
 from structlog.testing import capture_logs
 
 from replicate.barrier import Barrier
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.config import load
-from replicate.daemon import DaemonContext
+from replicate.daemon.daemon import DaemonContext
+from replicate.door.opening import make_chain
 from replicate.errors import ConflictError, NotFoundError, TryAgainError
-from replicate.opening import make_chain
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import LAST_RECEIVED_SEQNO, UPDATE_PID, ReceivePool
 from replicate.snapshot import door_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.errors import DiskFullError, JournalDamagedError
 from replicate.pool.receive_pool import RecordKind
 from replicate.settings import UpdateConfig

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import zstandard
 
 from replicate.errors import DamagedError, DiskFullError, JournalIOError, NotFoundError, UsageError
-from replicate.instance_file import io_error
+from replicate.instance.file import io_error
 from replicate.journal.segment import sync_directory
 from replicate.limits import MIB
 

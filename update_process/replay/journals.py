@@ -28,7 +28,7 @@ from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX
-from replicate.seed_file import require_free
+from replicate.seed.file import require_free
 from update_process.replay.archive_files import ArchiveFiles, archive_uri, local_path, open_files, unpack_file
 from update_process.replay.manifest import FOLDER, Range, SegmentCopy, holding, read_ranges
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import NotFoundError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import read_head, walk
-from replicate.seed_file import read_header
-from replicate.seed_format import SeedHeader
-from replicate.seed_install import Progress, Seeded, check_base, check_secondary, install_checked, seed_lock
-from replicate.seed_install import silent as silent_copy
+from replicate.seed.file import read_header
+from replicate.seed.format import SeedHeader
+from replicate.seed.install import Progress, Seeded, check_base, check_secondary, install_checked, seed_lock
+from replicate.seed.install import silent as silent_copy
 from update_process.replay.apply import Told
 from update_process.replay.blocks import CSN_COUNTER_BITS
 from update_process.replay.command import (

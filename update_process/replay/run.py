@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from replicate.apply_session import ApplySession
+from replicate.door.takeover import begin_aside
 from replicate.errors import DamagedError, GapError, NotSupportedError
 from replicate.journal.aside import AsideSegment
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, Head, decode_batch, read_head
 from replicate.journal.spool import Spool, spool_path
 from replicate.limits import MIB
-from replicate.takeover import begin_aside
 from replicate.transaction import Kind, Op, TableDefinition
 from replicate.vector import Position
 from update_process import batch as plans

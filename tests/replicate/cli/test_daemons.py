@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from replicate import control, daemon
 from replicate.cli.root import root
-from replicate.daemon_files import DaemonFiles, DaemonStatus
+from replicate.daemon import control, daemon
+from replicate.daemon.files import DaemonFiles, DaemonStatus
 from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replicate.cli.root import root
-from replicate.daemon_files import DaemonFiles
+from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, ReplicateError, UsageError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 
 from replicate.database import wal_index
 from replicate.database.wal_index import PINNED_BYTES, Reader, WalState, find_hindrances, read_wal_state
-from replicate.status import collect
+from replicate.status.collect import collect
 from tests.harness.pair import Pair
 
 READER = """

@@ -14,8 +14,9 @@ import apsw
 import pytest
 
 from replicate import connect, failpoint
-from replicate.compare import compare
-from replicate.daemon_files import DaemonFiles
+from replicate.compare.compare import compare
+from replicate.daemon.files import DaemonFiles
+from replicate.door.takeover import begin_aside
 from replicate.errors import (
     AlreadyRunningError,
     ConflictError,
@@ -28,11 +29,10 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.failpoint import FailpointError
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
+from replicate.instance.regions import add_region
 from replicate.journal.record import FrameBatch, walk
 from replicate.journal.verify import verify_journal
-from replicate.regions import add_region
-from replicate.takeover import begin_aside
 from replicate.vector import Position
 from tests.harness.instances import ROOT, lose_pool
 from tests.harness.pair import Pair, work_all
@@ -375,7 +375,7 @@ def test_a_target_that_moved_on_is_refused(pair: Pair) -> None:
 KILL = """
 import sys
 from pathlib import Path
-from replicate.instance import Instance
+from replicate.instance.instance import Instance
 from update_process.replay.command import replay
 print(replay(Instance.open(Path(sys.argv[1])), [Path(sys.argv[2])]).seqno)
 """

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replicate import connect
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.errors import ConflictError
-from replicate.instance import Instance
-from replicate.seed import seed
+from replicate.instance.instance import Instance
+from replicate.seed.direct import seed
 from tests.harness.differential import read, same
 from tests.harness.pair import Pair, work_all
 from tests.harness.sql_calls import Calls

@@ -9,10 +9,10 @@ import apsw
 import pytest
 
 from replicate import failpoint
-from replicate.compare import compare
+from replicate.compare.compare import compare
 from replicate.errors import AlreadyRunningError, BusyError, ConflictError
 from replicate.journal.verify import verify_journal
-from replicate.seed import seed
+from replicate.seed.direct import seed
 from tests.harness.pair import Pair
 from update_process.replay.apply import CHUNK_CHANGES, Progress
 from update_process.replay.command import replay

@@ -1,0 +1,1 @@
+"""Comparing two instances, row by row, at one sequence number."""

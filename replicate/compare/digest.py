@@ -1,0 +1,121 @@
+"""Two digests at one sequence number, where one was made on another host and came as a file.
+
+Guarantees: equal means that every table, the schema and the regions are the same, by digests of 128 bits; what is no
+digest, of another network, of the same instance, or of another sequence number is refused, never called different.
+Refuses to know: how a digest is made, files, and which rows differ (a digest can not tell).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest
+from replicate.database.digest import RegionDigest, TableDigest
+from replicate.errors import FormatUnknownError, UsageError, WrongNetworkError
+
+HOW = "Make it on the other host with: replicate -i INSTANCE --json digest >FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two instances differ: a table, or "schema" or "region" for the whole; what each has, None for nothing."""
+
+    region: str
+    what: str
+    first: str | None
+    second: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DigestComparison:
+    """Two instances at the transaction `seqno`; `tables` were looked at."""
+
+    first: str
+    second: str
+    seqno: int
+    tables: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+def parse_digest(text: str, *, where: str) -> InstanceDigest:
+    """The digest that `replicate --json digest` has printed. UsageError, naming `where`, for anything else;
+    FormatUnknownError when a release made it whose digests are others."""
+    try:
+        made = json.loads(text)
+        number = made.get("format", DIGEST_FORMAT) if isinstance(made, dict) else DIGEST_FORMAT
+        if number != DIGEST_FORMAT:
+            raise FormatUnknownError(
+                f"the digest has format {number!r}, this release makes format {DIGEST_FORMAT}",
+                where=where,
+                do="Make both digests with one release",
+            )
+        return InstanceDigest(
+            _text(made["instance"]),
+            int(made["seqno"]),
+            tuple((_text(name), _region(region)) for name, region in made["regions"]),
+            _text(made["network"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        raise UsageError("this is no digest of an instance", where=where, do=HOW) from None
+
+
+def _region(made: Any) -> RegionDigest:
+    tables = tuple(TableDigest(_text(t["table"]), int(t["rows"]), _text(t["digest"])) for t in made["tables"])
+    return RegionDigest(tables, _text(made["schema"]), _text(made["digest"]))
+
+
+def _text(made: Any) -> str:
+    """ValueError for what could not be shown (half of a surrogate pair)."""
+    text = str(made)
+    text.encode()
+    return text
+
+
+def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComparison:
+    """What differs. WrongNetworkError; UsageError for one instance twice, other numbers, or no region at all."""
+    if first.network != second.network:
+        raise WrongNetworkError(
+            f"{first.instance} and {second.instance} belong to different networks", where=second.network
+        )
+    if first.instance == second.instance:
+        raise UsageError("an instance can not be compared with itself", where=first.instance)
+    if first.seqno != second.seqno:
+        raise UsageError(
+            f"{first.instance} was looked at at transaction {first.seqno}, {second.instance} at {second.seqno}",
+            do="Make both digests with the same --at N",
+        )
+    if not first.regions and not second.regions:
+        raise UsageError("neither instance has a region", where=first.instance)
+    here, there = dict(first.regions), dict(second.regions)
+    differences: list[Difference] = []
+    tables = 0
+    for name in dict.fromkeys([*here, *there]):
+        one, other = here.get(name), there.get(name)
+        if one is None or other is None:
+            differences.append(Difference(name, "region", one.digest if one else None, other.digest if other else None))
+            continue
+        tables += len(one.tables)
+        differences += _region_differences(name, one, other)
+    return DigestComparison(first.instance, second.instance, first.seqno, tables, tuple(differences))
+
+
+def _region_differences(region: str, one: RegionDigest, other: RegionDigest) -> list[Difference]:
+    here = {table.table: f"{table.rows} rows, {table.digest}" for table in one.tables}
+    there = {table.table: f"{table.rows} rows, {table.digest}" for table in other.tables}
+    found = [
+        Difference(region, name, here.get(name), there.get(name))
+        for name in dict.fromkeys([*here, *there])
+        if here.get(name) != there.get(name)
+    ]
+    if one.schema != other.schema:
+        found.append(Difference(region, "schema", one.schema, other.schema))
+    if not found and one.digest != other.digest:
+        found.append(Difference(region, "region", one.digest, other.digest))
+    return found

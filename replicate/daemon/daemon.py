@@ -1,0 +1,394 @@
+"""The frame of every daemon: lock, log, signals, readiness, status file, watchdog, orderly end.
+
+Guarantees: one daemon of a name per instance; `ready` is told (to systemd and to a waiting `start`) only when the
+daemon says so; SIGTERM or SIGINT asks it to drain and, when the time for that is over or a second signal comes, it is
+cancelled; SIGHUP reopens the log; the status file says how it ended. A daemon that ends by an error ends with that
+error's exit code, and the log holds it; what we did not expect becomes an InternalError, its traceback in the log.
+Refuses to know: what a daemon does. It is given as `serve`, an async function of a DaemonContext.
+
+For the author of a daemon:
+
+    async def serve(context: DaemonContext, …) -> None:
+        …open what is needed, raise a ReplicateError if it can not be…
+        context.ready("waiting for a connection")
+        …work; `context.status("sending", last_sent_seqno=7)` whenever something moved (cheap, written once a second)…
+        …when `context.stop_requested` is set: drain, and return; Cancelled comes after `context.stop_deadline_s`…
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import trio
+from structlog.typing import FilteringBoundLogger
+
+from replicate.config import FILE_NAME, Config, load
+from replicate.daemon.files import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonFiles, DaemonStatus
+from replicate.errors import InternalError, JournalIOError, ReplicateError, TryAgainError
+from replicate.log import LogFile, make_logger, terminal
+from replicate.metrics.gauges import Figures, no_figures
+from replicate.metrics.port import MetricsServer, Watched, listen
+from replicate.security.private_files import check_contents, read_private
+
+STATUS_PERIOD_S: Final = 1.0
+"""Least time between two writes of the status file."""
+
+
+@dataclass(eq=False, slots=True)
+class DaemonContext:
+    """What the frame hands to `serve`. All of it belongs to the trio thread.
+
+    `stop_deadline_s` is how many seconds draining may take; it is final once `stop_requested` is set.
+    """
+
+    name: str
+    instance_path: Path
+    config: Config = field(default_factory=Config)
+    log: FilteringBoundLogger = field(default_factory=structlog.get_logger)
+    stop_requested: trio.Event = field(default_factory=trio.Event)
+    stop_deadline_s: float = 120.0
+    state: str = STARTING
+    text: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    figures: Figures = no_figures
+    """What /metrics gives of this daemon, read when somebody asks; `serve` sets it."""
+    why_not_ready: Callable[[], str] = lambda: ""
+    """Why /readyz says no though the daemon serves ("": it says yes); `serve` may set it."""
+    on_ready: Callable[[str], None] = lambda _text: None
+    _told: str = ""
+    _changed: trio.Event = field(default_factory=trio.Event)
+
+    def ready(self, text: str) -> None:
+        """Say that the daemon serves from now on; the second and later calls only change the text."""
+        first = self.state == STARTING
+        if first:
+            self.state = SERVING
+        self.status(text)
+        if first:
+            self.on_ready(text)
+            self.log.info("serving", status=text)
+
+    def status(self, text: str | None = None, **facts: Any) -> None:
+        """Change the line an operator sees (None: keep it) and the facts given; other facts stay as they are.
+
+        Nothing is written while nothing differs, so it may be called on every occasion.
+        """
+        text = self.text if text is None else text
+        if text != self.text or self._told != self.state or any(self.facts.get(k, self) != v for k, v in facts.items()):
+            self.text = text
+            self._told = self.state
+            self.facts.update(facts)
+            self._changed.set()
+
+    def missing(self) -> str:
+        """Why the daemon is not ready; "" when it is."""
+        return self.why_not_ready() if self.state == SERVING else f"{self.state}: {self.text}"
+
+    @property
+    def kind(self) -> str:
+        """`source`, `receiver` or `update`: the section of its settings."""
+        return self.name.partition("-")[0]
+
+    async def _wait_changed(self) -> None:
+        await self._changed.wait()
+        self._changed = trio.Event()
+
+
+Serve = Callable[[DaemonContext], Awaitable[None]]
+
+
+def notify(message: str) -> None:
+    """Tell systemd (sd_notify); nothing happens without NOTIFY_SOCKET, and a failure is none of ours."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address or address[0] not in "/@":
+        return
+    if address[0] == "@":
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.setblocking(False)
+        sock.sendto(message.encode("utf-8", "replace"), address)
+
+
+def watchdog_period_s() -> float | None:
+    """How often systemd wants a sign of life: half of what it allows; None if it does not watch this process."""
+    with suppress(ValueError):
+        if int(os.environ.get("WATCHDOG_PID", os.getpid())) == os.getpid():
+            allowed_us = int(os.environ.get("WATCHDOG_USEC", "0"))
+            return allowed_us / 2e6 if allowed_us > 0 else None
+    return None
+
+
+def run_daemon(
+    name: str,
+    instance_path: Path,
+    serve: Serve,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    ready_fd: int | None = None,
+) -> None:
+    """Run `serve` in this process until it ends. `overrides` are settings given as flags.
+
+    `ready_fd` is the pipe of a waiting `start`: it gets one JSON line when the daemon is ready or has failed, and is
+    closed.
+    Raises the ReplicateError the daemon ended with, an InternalError for anything else, AlreadyRunningError.
+    """
+    os.umask(0o077)
+    if ready_fd is not None:
+        os.set_inheritable(ready_fd, False)
+    files = DaemonFiles(instance_path, name)
+    check_contents(instance_path)
+    lock = files.acquire()
+    try:
+        _Frame(files, overrides or {}, ready_fd).run(serve)
+    finally:
+        os.close(lock)
+
+
+class _Frame:
+    """One run of one daemon."""
+
+    def __init__(self, files: DaemonFiles, overrides: Mapping[str, object], ready_fd: int | None) -> None:
+        self._files = files
+        self._ready_fd = ready_fd
+        self._started_wall_ns = time.time_ns()
+        self._writing = threading.Lock()
+        self._status_failed = False
+        self._early_stop = False
+        config = load(files.instance_path / FILE_NAME).with_values(overrides)
+        try:
+            self._log_file = LogFile(files.log)
+        except OSError as error:
+            raise JournalIOError(
+                f"the log can not be opened: {error.strerror}", where=str(files.log), do="Mend that, then start again"
+            ) from error
+        self._context = DaemonContext(
+            name=files.name,
+            instance_path=files.instance_path,
+            config=config,
+            log=make_logger(
+                daemon=files.name,
+                instance=str(files.instance_path),
+                level=config.log.level,
+                row_values=config.log.row_values,
+                file=self._log_file,
+                console=terminal(),
+            ),
+            stop_deadline_s=config.daemon.stop_timeout_s,
+            on_ready=self._ready,
+        )
+
+    def run(self, serve: Serve) -> None:
+        context = self._context
+        context.log.info("daemon started")
+        # Before and after trio listens: a stop that comes early is remembered, one that comes late changes nothing.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note_stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        failure: ReplicateError | None = None
+        try:
+            self._write_status()
+            trio.run(self._main, serve)
+        except BaseException as error:
+            failure = self._named(error)
+            raise failure from error
+        finally:
+            self._end(failure)
+
+    def _note_stop(self, _number: int, _frame: object) -> None:
+        self._early_stop = True
+
+    def _named(self, error: BaseException) -> ReplicateError:
+        """What the operator is told; the log gets all of it."""
+        leaves = _leaves(error)
+        ours = [leaf for leaf in leaves if isinstance(leaf, ReplicateError)]
+        # What we did not expect outweighs what we did: it may be the cause.
+        strange = [leaf for leaf in leaves if not isinstance(leaf, (ReplicateError, KeyboardInterrupt, SystemExit))]
+        if ours and not strange:
+            named = next((leaf for leaf in ours if not isinstance(leaf, InternalError)), ours[0])
+            self._context.log.error("daemon failed", error=str(named), code=named.code, **_safe(named.facts))
+            return named
+        if not strange:
+            return InternalError("interrupted before it served", where=self._files.name, do="Start it again")
+        self._context.log.error("daemon failed", exc_info=error)
+        if all(_is_starved(leaf) for leaf in strange):
+            return TryAgainError(
+                "there is no memory left, or no thread",
+                where=self._files.name,
+                do="Free some, or raise the limit of the service; then start it again: nothing is lost",
+            )
+        text = f"unexpected {type(strange[0]).__name__}: {strange[0]}".splitlines()[0]
+        return InternalError(text, where=self._files.name, do=f"The traceback is in {self._files.log}")
+
+    def _end(self, failure: ReplicateError | None) -> None:
+        context = self._context
+        context.state = STOPPED if failure is None else FAILED
+        if failure is not None:
+            context.text = str(failure)
+        self._write_status(error="" if failure is None else str(failure), exit_code=failure.exit_code if failure else 0)
+        notify(f"STOPPING=1\nSTATUS={_one_line(context.text or context.state)}")
+        context.log.info("daemon ended", state=context.state)
+        if failure is not None:
+            # Not only on standard error: that is a file of the instance, and its disk may be what is full.
+            self._tell_ready({"error": str(failure), "exit_code": failure.exit_code})
+        self._close_ready()
+        self._log_file.close()
+
+    async def _main(self, serve: Serve) -> None:
+        context = self._context
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as helpers:
+                with trio.CancelScope() as drain:
+                    if self._early_stop:
+                        self._request_stop(signal.SIGTERM, drain)
+                    helpers.start_soon(self._obey, signals, drain)
+                    helpers.start_soon(self._keep_status)
+                    helpers.start_soon(self._feed_watchdog)
+                    await self._serve_metrics(helpers)
+                    await serve(context)
+                helpers.cancel_scope.cancel()
+        if drain.cancelled_caught:
+            context.status("stopped before everything was drained", drained=False)
+            context.log.warning("drain cut short", stop_deadline_s=context.stop_deadline_s)
+        elif context.stop_requested.is_set():
+            known = "" if context.text.startswith("stopp") else context.text
+            context.status(f"stopped; {known}" if known else "stopped", drained=True)
+
+    async def _serve_metrics(self, helpers: trio.Nursery) -> None:
+        """Listen before the daemon serves, so that an address that is taken is told by `start`."""
+        context = self._context
+        wanted = getattr(getattr(context.config, context.kind, None), "metrics_listen", "")
+        if not wanted:
+            return
+        listeners, address = await listen(wanted, where=f"{context.kind}.metrics_listen")
+        watched = Watched(
+            figures=lambda: context.figures(),
+            why_not_ready=context.missing,
+            labels={"daemon": context.kind, "peer": context.name.partition("-")[2]},
+            instance_path=context.instance_path,
+            cap_bytes=context.config.journal.cap_bytes,
+            tls=context.config.tls,
+            log=context.log,
+        )
+        helpers.start_soon(MetricsServer(watched).run, listeners)
+        context.status(metrics_listen=str(address))
+        context.log.info("metrics served", listen=str(address))
+
+    async def _obey(self, signals: Any, drain: trio.CancelScope) -> None:
+        context = self._context
+        async for number in signals:
+            if number == signal.SIGHUP:
+                try:
+                    self._log_file.reopen()
+                    context.log.info("log reopened")
+                except OSError as error:
+                    context.log.error("log not reopened", error=str(error), path=str(self._files.log))
+            elif context.stop_requested.is_set():
+                drain.cancel()
+            else:
+                self._request_stop(number, drain)
+
+    def _request_stop(self, number: int, drain: trio.CancelScope) -> None:
+        context = self._context
+        context.stop_deadline_s = self._asked_stop_timeout_s()
+        drain.deadline = trio.current_time() + context.stop_deadline_s
+        context.state = STOPPING
+        context.log.info("stop requested", signal=signal.Signals(number).name, timeout_s=context.stop_deadline_s)
+        notify("STOPPING=1")
+        context.stop_requested.set()
+        context.status()
+
+    def _asked_stop_timeout_s(self) -> float:
+        """`replicate … stop --timeout` leaves its number in a file before it sends the signal."""
+        try:
+            asked = float(read_private(self._files.stop_timeout))
+            self._files.stop_timeout.unlink()
+            return min(max(asked, 0.0), 3600.0)
+        except (OSError, ReplicateError, ValueError):
+            return self._context.stop_deadline_s
+
+    async def _keep_status(self) -> None:
+        while True:
+            await self._context._wait_changed()
+            # The disk may be slow, and the loop carries heartbeats: so in a thread, from a picture taken here.
+            await trio.to_thread.run_sync(self._write, self._picture())
+            notify(f"STATUS={_one_line(self._context.text)}")
+            await trio.sleep(STATUS_PERIOD_S)
+
+    async def _feed_watchdog(self) -> None:
+        period_s = watchdog_period_s()
+        while period_s is not None:
+            notify("WATCHDOG=1")
+            await trio.sleep(period_s)
+
+    def _ready(self, text: str) -> None:
+        self._write_status()
+        notify(f"READY=1\nSTATUS={_one_line(text)}")
+        self._tell_ready({"pid": os.getpid(), "text": text, "facts": self._context.facts})
+        self._close_ready()
+
+    def _tell_ready(self, said: Mapping[str, object]) -> None:
+        if self._ready_fd is not None:
+            with suppress(OSError):  # whoever waited has gone; it makes no difference to us
+                os.write(self._ready_fd, json.dumps(said, default=repr).encode() + b"\n")
+
+    def _close_ready(self) -> None:
+        if self._ready_fd is not None:
+            with suppress(OSError):
+                os.close(self._ready_fd)
+            self._ready_fd = None
+
+    def _picture(self) -> DaemonStatus:
+        context = self._context
+        return DaemonStatus(
+            name=context.name,
+            pid=os.getpid(),
+            state=context.state,
+            text=context.text,
+            started_wall_ns=self._started_wall_ns,
+            changed_wall_ns=time.time_ns(),
+            facts=dict(context.facts),
+        )
+
+    def _write_status(self, *, error: str = "", exit_code: int = 0) -> None:
+        self._write(replace(self._picture(), error=error, exit_code=exit_code))
+
+    def _write(self, status: DaemonStatus) -> None:
+        """A status that can not be written is logged once and harms nothing else."""
+        try:
+            with self._writing:  # a thread does it once a second, and this one when the state changes
+                self._files.write_status(status)
+            self._status_failed = False
+        except OSError as error:
+            if not self._status_failed:
+                self._context.log.error("status not written", error=str(error), path=str(self._files.status))
+            self._status_failed = True
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]
+
+
+def _is_starved(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
+
+
+def _safe(facts: Mapping[str, object]) -> dict[str, object]:
+    """Facts as log fields, without those that would collide with the fields of the event itself."""
+    return {key: value for key, value in facts.items() if key not in ("event", "error", "code", "level")}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

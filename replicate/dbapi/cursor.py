@@ -1,0 +1,342 @@
+"""PEP 249 cursors, as CPython 3.11's sqlite3 has them.
+
+Guarantees: `execute` runs to the first row, and each fetch looks one row ahead, so that a statement whose last row
+was fetched holds nothing open; rows of a writing statement (RETURNING) are all there when `execute` returns.
+Refuses to know: transactions (dbapi/transaction.py) and how values are converted (dbapi/row.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+
+from replicate.database.statements import Statement, Verb, classify, keep, recall, split
+from replicate.dbapi.errors import DataError, InterfaceError, ProgrammingError, surface
+from replicate.dbapi.functions import report
+from replicate.dbapi.row import (
+    Columns,
+    Description,
+    bindings,
+    column_converters,
+    columns_of,
+    columns_of_text,
+    decode_failed,
+    describe,
+    row_maker,
+    text_from,
+)
+from replicate.dbapi.row import as_bytes as _as_bytes
+
+if TYPE_CHECKING:
+    from replicate.dbapi.connection import Connection
+
+_END: Final = object()
+_BUSY: Final = "Recursive use of cursors not allowed."
+_CLOSED: Final = "Cannot operate on a closed cursor."
+
+
+class Cursor:
+    """Runs statements and gives their rows. `row_factory` is the connection's when the cursor is made."""
+
+    # What a cursor begins with stands here, for a connection's `execute` makes one each time.
+    arraysize = 1
+    description: Description | None = None
+    rowcount = -1
+    lastrowid: int | None = None
+    _begun = False
+    _unusable: str
+    _fresh = True
+    _traced = False
+    _columns: Columns = ()
+    _next: Any = _END
+    _rows: Iterator[tuple[Any, ...]] | None = None
+    _change: Callable[[Any, tuple[Any, ...]], Any] | None = None
+
+    def __init__(self, connection: Connection) -> None:
+        if not hasattr(type(connection), "_open"):
+            raise TypeError(f"Cursor() argument 1 must be replicate's Connection, not {type(connection).__name__}")
+        if self._begun:  # called again
+            if self._unusable == _BUSY:
+                raise ProgrammingError(_BUSY)
+            for name in ("arraysize", "description", "rowcount", "lastrowid"):
+                self.__dict__.pop(name, None)
+            self._next, self._rows, self._columns, self._change, self._traced = _END, None, (), None, False
+        self.connection = connection
+        self._unusable = ""
+        self._begun = True
+        self.row_factory: Any = connection.row_factory
+        self._apsw: apsw.Cursor = connection._apsw.cursor()
+
+    # PEP 249.
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
+        """Run one statement. Raises Warning if there are several."""
+        statement = self._start(sql)
+        connection = self.connection
+        transactions = connection._transactions
+        try:
+            if parameters or type(parameters) is not tuple:
+                parameters = bindings(parameters, sql)
+            rows = transactions.run(self._apsw, statement, parameters, connection._isolation_level is not None)
+            if statement.dml:
+                self.rowcount = transactions.changed
+            if rows is None:
+                self._fresh = False
+                self._rows = self._apsw
+                self._next = next(self._apsw, _END)
+            elif rows:
+                self._rows = iter(rows)
+                self._next = next(self._rows)
+            if statement.rows:
+                self._fresh = False
+                self._columns = self._columns_now(sql, parameters)
+            self.lastrowid = connection._apsw.last_insert_rowid()
+        except BaseException as error:
+            raise self._failed(error) from _cause(error)
+        finally:
+            self._unusable = ""
+        if statement.rows:
+            self._finish_description(statement)
+        return self
+
+    def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Cursor:
+        """Run one data change with each of the sets of parameters."""
+        statement = self._start(sql)
+        connection = self.connection
+        transactions = connection._transactions
+        try:
+            sets = (bindings(parameters, sql) for parameters in seq_of_parameters)
+            if statement.verb is Verb.WRITE:
+                transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
+            elif statement.verb is Verb.READ:
+                raise ProgrammingError("executemany() can only execute DML statements.")
+            else:
+                for parameters in sets:
+                    if transactions.run(self._apsw, statement, parameters, False) is None:
+                        for _ in self._apsw:
+                            pass
+            if statement.dml:
+                self.rowcount = transactions.changed
+        except BaseException as error:
+            raise self._failed(error) from _cause(error)
+        finally:
+            self._unusable = ""
+        self.description = None
+        return self
+
+    def executescript(self, sql_script: str, /) -> Cursor:
+        """Commit what is open, then run every statement of the script, each in its own transaction unless it says
+        BEGIN."""
+        if not isinstance(sql_script, str):
+            raise TypeError(f"executescript() argument must be str, not {type(sql_script).__name__}")
+        self._check()
+        if "\0" in sql_script:
+            raise ValueError("embedded null character")
+        if len(sql_script) > self.connection._sql_bytes_max:
+            raise DataError("query string is too large")
+        self._reset()
+        self._listen()
+        self._fresh = False
+        self._unusable = _BUSY
+        transactions = self.connection._transactions
+        try:
+            transactions.commit()
+            for text in split(sql_script):
+                statement = classify(text)
+                if transactions.run(self._apsw, statement, None, False) is None:
+                    for _ in self._apsw:
+                        pass
+        except BaseException as error:
+            raise self._failed(error) from _cause(error)
+        finally:
+            self._unusable = ""
+        return self
+
+    def fetchone(self) -> Any:
+        """The next row; None when there is none."""
+        return next(self, None)
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        """The next `size` (else `arraysize`) rows."""
+        self._check()
+        rows: list[Any] = []
+        wanted = self.arraysize if size is None else size
+        while len(rows) < wanted or wanted < 0:
+            row = next(self, _END)
+            if row is _END:
+                break
+            rows.append(row)
+            if wanted == 0:
+                break
+        return rows
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+        self._check()
+        if self._change is not None or self._next is _END:
+            return list(self)
+        first, rows = self._next, self._rows
+        self._next, self._rows = _END, None
+        try:
+            return [first, *rows] if rows is not None else [first]
+        except BaseException as error:
+            raise self._failed(error) from _cause(error)
+
+    def __iter__(self) -> Cursor:
+        self._check()
+        return self
+
+    def __next__(self) -> Any:
+        self._check()
+        row = self._next
+        if row is _END:
+            raise StopIteration
+        self._unusable = _BUSY
+        try:
+            if self._change is not None:
+                row = self._change(self, row)
+            self._next = next(self._rows, _END) if self._rows is not None else _END
+        except BaseException as error:
+            raise self._failed(error) from _cause(error)
+        finally:
+            self._unusable = ""
+        if self._next is _END:
+            self._rows = None
+        return row
+
+    def close(self) -> None:
+        """End the statement. The cursor can not be used afterwards."""
+        if self._unusable and self._unusable != _CLOSED:
+            raise ProgrammingError(self._unusable)
+        self.connection._check()
+        self._reset()
+        self._apsw.close(True)
+        self._unusable = _CLOSED
+
+    def setinputsizes(self, sizes: Any, /) -> None:
+        """Required by PEP 249; does nothing."""
+
+    def setoutputsize(self, size: Any, column: Any = None, /) -> None:
+        """Required by PEP 249; does nothing."""
+
+    # Helpers.
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_unusable", "connection"):
+            raise ProgrammingError("Base Cursor.__init__ not called.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _check(self) -> None:
+        if self._unusable:
+            raise ProgrammingError(self._unusable)
+        self.connection._check()
+
+    def _start(self, sql: str) -> Statement:
+        if type(sql) is not str and not isinstance(sql, str):
+            raise TypeError(f"execute() argument 1 must be str, not {type(sql).__name__}")
+        connection = self.connection
+        if self._unusable:
+            raise ProgrammingError(self._unusable)
+        connection._check()
+        statement = recall(sql)
+        if statement is None and "\0" in sql:
+            raise ProgrammingError("the query contains a null character")
+        if len(sql) > connection._sql_bytes_max:
+            raise DataError("query string is too large")
+        if not self._fresh:
+            self._reset()
+        if statement is None:
+            statement = classify(sql)
+            if statement.several:
+                raise ProgrammingError("You can only execute one statement at a time.")
+            if type(sql) is str:
+                keep(statement)
+        self.description = None
+        self.rowcount = 0 if statement.dml else -1
+        if self._traced or connection._trace is not None:
+            self._listen()
+        self._unusable = _BUSY
+        return statement
+
+    def _listen(self) -> None:
+        """Have statements told to the trace callback, if there is one. (No reference back to this cursor may come of
+        it: a dropped cursor has to end its statement at once.)"""
+        tell = self.connection._tell if self.connection._trace is not None else None
+        if tell is not None:
+            self._apsw.exec_trace = lambda cursor, sql, parameters: tell(_expanded(cursor, sql))
+        elif self._traced:
+            self._apsw.exec_trace = None
+        self._traced = tell is not None
+
+    def _columns_now(self, sql: str, parameters: Any) -> Columns:
+        """The columns of the statement that has just been run (and, by that, prepared for the schema of now)."""
+        if self._rows is self._apsw and self._next is not _END:
+            return columns_of(self._apsw)
+        return columns_of_text(self._apsw.connection, sql, parameters)
+
+    def _finish_description(self, statement: Statement) -> None:
+        if not statement.rows or not self._columns:
+            self.description, self._change = None, None
+            return
+        connection = self.connection
+        columns = self._columns
+        self.description = describe(columns, connection._detect_types)
+        converters = column_converters(columns, connection._detect_types)
+        text = text_from(connection.text_factory)
+        make = row_maker(self.row_factory, self.description)
+        if converters is None and text is None:
+            self._change = make
+            return
+
+        def change(cursor: Any, row: tuple[Any, ...]) -> Any:
+            values = []
+            for at, value in enumerate(row):
+                converter = converters[at] if converters is not None else None
+                if converter is not None:
+                    value = converter(_as_bytes(value)) if value not in (None, "", b"") else None
+                elif text is not None and type(value) is str:
+                    value = text(value)
+                values.append(value)
+            return make(cursor, tuple(values)) if make is not None else tuple(values)
+
+        self._change = change
+
+    def _reset(self) -> None:
+        if self._rows is not None and self._rows is self._apsw:
+            self._apsw.close(True)
+            self._apsw = self.connection._open().cursor()
+        self._next, self._rows = _END, None
+        self._columns, self._change = (), None
+        self._fresh = True
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """What to raise for `error`; the cursor has no rows any more."""
+        self._next, self._rows = _END, None
+        if isinstance(error, UnicodeDecodeError) and error.encoding == "utf-8":
+            with contextlib.suppress(apsw.Error):
+                self._columns = self._columns or columns_of(self._apsw)
+            return decode_failed(self._columns, error)
+        if isinstance(error, apsw.ThreadingViolationError):
+            return ProgrammingError("Recursive use of cursors not allowed.")
+        if isinstance(error, OverflowError) and "convert" in str(error):
+            return OverflowError("Python int too large to convert to SQLite INTEGER")
+        if isinstance(error, InterfaceError):
+            return error
+        return surface(error)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """What an error is chained to: nothing if it is raised as it is."""
+    return error.__cause__ if surface(error) is error else error
+
+
+def _expanded(cursor: apsw.Cursor, sql: str) -> str:
+    """The statement with its parameters' values; as it is if that is too long."""
+    try:
+        return str(cursor.expanded_sql or sql)
+    except (apsw.Error, MemoryError):
+        report(DataError("Expanded SQL string exceeds the maximum string length"), None)
+        return sql

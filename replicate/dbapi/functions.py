@@ -1,0 +1,280 @@
+"""Callbacks of an application: functions, aggregates, window functions, collations, authorizer, progress and trace.
+
+Guarantees: an exception in a callback becomes the error that sqlite3 makes of it; callbacks are kept away while the
+commit door is at work, so that they can neither see nor stop it.
+Refuses to know: transactions. A mixin of connection.Connection.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from replicate.database.guards import refuse_own
+from replicate.dbapi.errors import DataError, OperationalError, ProgrammingError, coded, surface
+from replicate.dbapi.row import contiguous
+from replicate.errors import ReplicateError
+
+if TYPE_CHECKING:
+    from replicate.dbapi.transaction import Transactions
+
+_tracebacks = False
+
+
+def enable_callback_tracebacks(enable: bool, /) -> None:
+    """Whether exceptions in callbacks are also reported through sys.unraisablehook."""
+    global _tracebacks
+    _tracebacks = bool(enable)
+
+
+class _Report:
+    """What sys.unraisablehook gets."""
+
+    def __init__(self, error: BaseException, source: Any) -> None:
+        self.exc_type, self.exc_value, self.exc_traceback = type(error), error, error.__traceback__
+        self.err_msg, self.object = None, source
+
+
+def report(error: BaseException, source: Any) -> None:
+    """Tell sys.unraisablehook of what happened in a callback, if that is wanted."""
+    if _tracebacks:
+        sys.unraisablehook(_Report(error, source))  # type: ignore[arg-type]
+
+
+def _raised(error: BaseException, source: Any, text: str) -> BaseException:
+    report(error, source)
+    if isinstance(error, MemoryError):
+        return MemoryError()
+    if isinstance(error, OverflowError):
+        return coded(DataError("string or blob too big"), apsw.SQLITE_TOOBIG)
+    return coded(OperationalError(text), apsw.SQLITE_ERROR)
+
+
+def _result(value: Any) -> Any:
+    """A callback's result as SQLite takes it. TypeError for what it does not."""
+    if value is None or isinstance(value, int | float | str | bytes):
+        if isinstance(value, str) and not value.isascii():
+            value.encode()
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise OverflowError("Python int too large to convert to SQLite INTEGER")
+        return value
+    return contiguous(value)
+
+
+class _Aggregate:
+    """One run of an application's aggregate or window class."""
+
+    def __init__(self, made: Callable[[], Any], *, window: bool) -> None:
+        self._source, self._window = made, window
+        self._instance: Any = None
+        self._dead = False
+
+    def _error(self, error: BaseException, method: str) -> BaseException:
+        return _raised(error, self._source, f"user-defined aggregate's '{method}' method raised error")
+
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        function = getattr(self._instance, method, None)
+        if function is None:
+            error = AttributeError(f"{type(self._instance).__name__!r} object has no attribute {method!r}")
+            report(error, self._source)
+            raise coded(
+                OperationalError(f"user-defined aggregate's '{method}' method not defined"), apsw.SQLITE_ERROR
+            ) from error
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self._dead = True
+            raise self._error(error, method) from error
+
+    def step(self, *arguments: Any) -> None:
+        if self._instance is None:  # sqlite3 makes it with the first row, and never without one
+            try:
+                self._instance = self._source()
+            except Exception as error:
+                self._dead = True
+                raise self._error(error, "__init__") from error
+        self._call("step", arguments)
+
+    def inverse(self, *arguments: Any) -> None:
+        self._call("inverse", arguments)
+
+    def value(self) -> Any:
+        return self._checked("value")
+
+    def final(self) -> Any:
+        if self._dead or self._instance is None:
+            return None
+        try:
+            return self._checked("finalize")
+        except sqlite3.OperationalError:
+            if self._window:
+                return None  # SQLite tells nobody of these (measured with sqlite3)
+            raise
+
+    def _checked(self, method: str) -> Any:
+        value = self._call(method, ())
+        try:
+            return _result(value)
+        except Exception as error:
+            raise self._error(error, method) from error
+
+
+class Callbacks:
+    """The callback methods of a connection."""
+
+    _apsw: apsw.Connection
+    _transactions: Transactions
+    _trace: Callable[[str], Any] | None
+
+    def _check(self) -> None:
+        raise AssertionError("the connection's own")
+
+    def create_function(
+        self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False
+    ) -> None:
+        """Make `func` an SQL function; None removes it."""
+        self._check()
+        wrapped = None
+        if func is not None:
+            function = func
+
+            def wrapped(*arguments: Any) -> Any:
+                try:
+                    return _result(function(*arguments))
+                except Exception as error:
+                    raise _raised(error, function, "user-defined function raised exception") from error
+
+        self._bring(name)
+        try:
+            self._apsw.create_scalar_function(name, wrapped, narg, deterministic=deterministic)
+        except (apsw.Error, ValueError) as error:
+            raise OperationalError("Error creating function") from error
+
+    def create_aggregate(self, name: str, n_arg: int, aggregate_class: Callable[[], Any] | None) -> None:
+        """Make a class with `step` and `finalize` an SQL aggregate; None removes it."""
+        self._check()
+        made = None
+        if aggregate_class is not None:
+            source = aggregate_class
+
+            def made() -> Any:
+                run = _Aggregate(source, window=False)
+                return (run, _Aggregate.step, _Aggregate.final)
+
+        self._bring(name)
+        try:
+            self._apsw.create_aggregate_function(name, made, n_arg)
+        except (apsw.Error, ValueError) as error:
+            raise OperationalError("Error creating aggregate") from error
+
+    def create_window_function(self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /) -> None:
+        """Make a class with `step`, `inverse`, `value` and `finalize` an SQL window function; None removes it."""
+        self._check()
+        made = None
+        if aggregate_class is not None:
+            source = aggregate_class
+
+            def made() -> Any:
+                run = _Aggregate(source, window=True)
+                return (run, _Aggregate.step, _Aggregate.final, _Aggregate.value, _Aggregate.inverse)
+
+        self._bring(name)
+        try:
+            self._apsw.create_window_function(name, made, num_params)
+        except (apsw.Error, ValueError) as error:
+            raise ProgrammingError(str(error) or "Error creating window function") from error
+
+    def create_collation(self, name: str, callback: Callable[[str, str], int] | None, /) -> None:
+        """Make `callback` an SQL collation; None removes it."""
+        self._check()
+        if callback is not None and not callable(callback):
+            raise TypeError("parameter must be callable")
+        wrapped = None
+        if callback is not None:
+            function = callback
+
+            def wrapped(one: str, other: str) -> int:
+                try:
+                    result = function(one, other)
+                    return (result > 0) - (result < 0)
+                except Exception as error:
+                    report(error, function)
+                    return 0
+
+        if not isinstance(name, str):
+            raise TypeError(f"create_collation() argument 1 must be str, not {type(name).__name__}")
+        self._bring(name)
+        try:
+            self._apsw.create_collation(name, wrapped)
+        except apsw.Error as error:
+            raise surface(error) from error
+
+    def _bring(self, name: str) -> None:
+        try:
+            self._transactions.bring(name)
+        except (ReplicateError, apsw.Error) as error:
+            raise surface(error) from error
+
+    def set_authorizer(self, authorizer_callback: Callable[..., int] | None) -> None:
+        """Ask `authorizer_callback` about every access that a statement is prepared for."""
+        self._check()
+        self._authorize_by(authorizer_callback)
+
+    def _authorize_by(self, function: Callable[..., int] | None) -> None:
+        """Have our bookkeeping kept from the application; what passes, `function` is asked about."""
+        transactions = self._transactions
+
+        def authorize(action: int, one: str | None, two: str | None, database: str | None, trigger: str | None) -> int:
+            if transactions.inside:
+                return apsw.SQLITE_OK
+            refuse_own(action, one, two, database, trigger, transactions.guarded)
+            transactions.refuse_plain(action, one, database)
+            if function is None:
+                return apsw.SQLITE_OK
+            try:
+                result = function(action, one, two, database, trigger)
+                return result if isinstance(result, int) and -(1 << 31) <= result < 1 << 31 else apsw.SQLITE_DENY
+            except Exception as error:
+                report(error, function)
+                return apsw.SQLITE_DENY
+
+        self._apsw.authorizer = authorize
+
+    def set_progress_handler(self, progress_handler: Callable[[], Any] | None, n: int) -> None:
+        """Call `progress_handler` every `n` instructions; a true result interrupts the statement."""
+        self._check()
+        if progress_handler is None:
+            self._apsw.set_progress_handler(None, 0)
+            return
+        function, transactions = progress_handler, self._transactions
+
+        def progress() -> bool:
+            if transactions.inside:
+                return False
+            try:
+                return bool(function())
+            except Exception as error:
+                report(error, function)
+                return True
+
+        self._apsw.set_progress_handler(progress, n)
+
+    def set_trace_callback(self, trace_callback: Callable[[str], Any] | None) -> None:
+        """Call `trace_callback` with the text of every statement of the application, and with BEGIN and COMMIT of
+        ours."""
+        self._check()
+        self._trace = trace_callback
+        self._transactions.tell = None if trace_callback is None else self._tell
+
+    def _tell(self, text: str) -> bool:
+        trace = self._trace
+        if trace is not None:
+            try:
+                trace(text)
+            except Exception as error:
+                report(error, trace)
+        return True

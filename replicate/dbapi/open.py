@@ -1,0 +1,202 @@
+"""Opening a region for an application: the instance, its door (one per process), and a session of it.
+
+Guarantees: a failure leaves nothing open; a region that the standard library's sqlite3 has open in this process is not
+opened. Refuses to know: SQL.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from urllib.parse import quote as percent_encoded
+
+import apsw
+
+from replicate.commit.session import RegionSession
+from replicate.database.bookkeeping import is_region
+from replicate.database.names import quote, quote_text
+from replicate.database.own_functions import names_used
+from replicate.database.region_functions import bring, names_brought
+from replicate.dbapi import watch
+from replicate.door.door import Door
+from replicate.door.opening import close_door, open_door
+from replicate.errors import NotFoundError, NotSupportedError
+from replicate.instance.instance import Instance, resolve_instance
+from replicate.journal.spool import Spool
+from replicate.other_package import check_other_package
+from replicate.pool import control as word
+
+
+@functools.cache
+def _check_package() -> None:
+    """Once a process, unless it is refused: an upgrade beside the other package would replace half of us."""
+    check_other_package()
+
+
+class OpenedRegion:
+    """One connection's hold on an instance: what connection.Opened asks for."""
+
+    def __init__(self, door: Door, region: str) -> None:
+        """A session of `door` for `region`. After a ReplicateError nothing is open, and the door is the caller's."""
+        self._watched = watch.enter(str(door.instance.region(region).path))
+        try:
+            self.session = RegionSession(door, region)
+        except BaseException:
+            watch.leave(self._watched)
+            raise
+        self.region = region
+        self.neighbours = Neighbours(self.session)
+
+    def new_spool(self) -> Spool:
+        """A spool for a large transaction, in the instance's journal directory."""
+        return Spool.create(self.session.door.instance.journal_directory, self.session.door.words[word.OWN_ORIGIN])
+
+    @property
+    def busy_timeout_s(self) -> float:
+        """application.busy_timeout_s of the instance."""
+        return self.session.door.instance.config.application.busy_timeout_s
+
+    def wait_durable(self, seqno: int) -> None:
+        """Return once the journal is durable up to `seqno`."""
+        self.session.door.wait_durable(seqno)
+
+    def close(self) -> None:
+        """Give the door back. The session has been closed by its user."""
+        self.neighbours.close()
+        watch.leave(self._watched)
+        close_door(self.session.door)
+
+
+class Neighbours:
+    """What the connection of a session may attach: attach.Neighbours."""
+
+    def __init__(self, session: RegionSession) -> None:
+        self._session = session
+        self._watched: dict[str, tuple[int, int] | None] = {}
+        self._given: dict[str, str] | None = None
+        """Functions and collations that `region.init` has given the connection so far, with their setting."""
+
+    def region_at(self, file: str) -> str | None:
+        """The region of the session's instance that is in that file, under whatever name; None if it is none.
+
+        Raises NotFoundError if there is no such file, and what reading the instance file raises.
+        """
+        try:
+            facts = os.stat(file)
+        except (OSError, ValueError) as error:
+            raise NotFoundError(
+                f"no database can be attached there: {error}", where=file, do="Name an existing file; none is created"
+            ) from error
+        instance = self._session.door.instance
+        instance.reload()  # a region may have been added since
+        for entry in instance.regions:
+            try:
+                found = os.stat(entry.path)
+            except OSError:
+                continue  # it is not this one
+            if (found.st_dev, found.st_ino) == (facts.st_dev, facts.st_ino):
+                return entry.name
+        return None
+
+    def path_of(self, region: str) -> str:
+        """Where the file of that region is. NotFoundError, and what reading the instance file raises."""
+        instance = self._session.door.instance
+        instance.reload()
+        return str(instance.region(region).path)
+
+    def attach(self, region: str, schema: str, run: Callable[[str], object], taken: AbstractSet[str]) -> None:
+        """Open and check that region as if for itself, then attach it. Raises ReplicateErrors and what SQLite says of
+        the name; nothing is attached then."""
+        session = self._session
+        entry = session.door.instance.region(region)
+        session.refuse_second(entry)
+        watched = watch.enter(str(entry.path))
+        try:
+            probe = RegionSession(session.door, region)
+            try:
+                self._bring(probe, taken)
+                session.attach(entry, schema, probe.file, run)
+            finally:
+                probe.close()
+        except BaseException:
+            watch.leave(watched)
+            raise
+        self._watched[schema] = watched
+
+    def _bring(self, probe: RegionSession, taken: AbstractSet[str]) -> None:
+        """Give the connection the functions and collations that the region of `probe` needs.
+
+        NotSupportedError if another region of the connection, or the application (`taken`), has another one of such a
+        name: the connection can have one only. ConfigurationError as at opening.
+        """
+        session = self._session
+        if self._given is None:
+            self._given = names_brought(session.where)
+        given, wanted = self._given, names_brought(probe.where)
+        clash = {name for name, setting in wanted.items() if given.get(name, setting) != setting}
+        clash |= (wanted.keys() - given.keys()) & taken
+        clash |= names_used(probe.connection) & (given.keys() - wanted.keys())
+        for schema in [part.schema for part in session.parts] or ["main"]:
+            clash |= names_used(session.connection, schema) & (wanted.keys() - given.keys())
+        if clash:
+            raise NotSupportedError(
+                f"region {probe.entry.name} needs another function or collation {min(clash)} than this connection has",
+                where=probe.where,
+                do="Open the region with a connection of its own, or name its functions otherwise in region.init",
+            )
+        if wanted.keys() - given.keys():
+            bring(session.connection, probe.where)
+            given.update(wanted)
+
+    def attach_plain(self, file: str, schema: str, run: Callable[[str], object]) -> None:
+        """Attach a plain database for reading; it is watched from here on, as a region is.
+
+        NotSupportedError for a region of another instance, or a copy of one; what SQLite says of the file and the name.
+        Nothing is attached then.
+        """
+        path = os.path.realpath(file)
+        watched = watch.enter(path)
+        try:
+            probe = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+            try:
+                if is_region(probe):
+                    raise NotSupportedError(
+                        "the file is a region of another instance, or a copy of a region",
+                        where=path,
+                        do="Open it with replicate.connect; a copy is made plain by: replicate region plain PATH",
+                    )
+            finally:
+                probe.close(True)
+            run(f"ATTACH {quote_text(f'file:{percent_encoded(path)}?mode=ro')} AS {quote(schema)}")
+        except BaseException:
+            watch.leave(watched)
+            raise
+        self._watched[schema] = watched
+
+    def detached(self, schema: str) -> None:
+        """What was attached under that name is no longer."""
+        watch.leave(self._watched.pop(schema, None))
+        if any(part.schema == schema for part in self._session.parts):
+            self._session.detached(schema)
+
+    def version_of(self, schema: str) -> int:
+        """The schema version of an attached region as the open transaction found it."""
+        return self._session.version_of(schema)
+
+    def close(self) -> None:
+        """The session is closed."""
+        while self._watched:
+            watch.leave(self._watched.popitem()[1])
+
+
+def open_region(instance: str | os.PathLike[str], region: str) -> OpenedRegion:
+    """Open `region` of `instance`. Raises ReplicateErrors; nothing is open then."""
+    _check_package()
+    door = open_door(Instance.open(resolve_instance(instance)))
+    try:
+        return OpenedRegion(door, region)
+    except BaseException:
+        close_door(door)
+        raise

@@ -1,0 +1,497 @@
+"""One connection's transactions: which statement takes which way through the commit door, and what is captured of it.
+
+Guarantees: no change of a replicated table is committed but by the door; reading takes no lock of ours; a statement
+that fails leaves behind exactly what SQLite left behind; a transaction of which something could not be captured can
+only be rolled back. Refuses to know: PEP 249 (cursors, rows, adapters, error classes): errors leave here as APSW's
+and as ReplicateError.
+
+Behind all classification stands a commit hook: a COMMIT that is not the door's, in a transaction that changed
+replicated rows, becomes a rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import apsw
+
+from replicate.database import pragmas
+from replicate.database.capture import Capture, CapturedChanges, Mark
+from replicate.database.capture_several import SeveralCaptures
+from replicate.database.capture_tables import TableMap
+from replicate.database.statements import Statement, Verb
+from replicate.dbapi.appended import Appending
+from replicate.dbapi.attach import Attaching
+from replicate.dbapi.pending import Pending
+from replicate.dbapi.returned import Rows, keep_rows
+from replicate.errors import NotSupportedError
+
+if TYPE_CHECKING:
+    from replicate.journal.spool import Spool
+
+_NO_ROWS: Final[Rows] = []
+
+
+class Stage(Enum):
+    """Where a connection stands: no transaction; one that has only read; one that holds the region."""
+
+    NONE = 0
+    READER = 1
+    WRITER = 2
+
+
+_NONE, _READER, _WRITER = Stage
+_WRITE, _READ = Verb.WRITE, Verb.READ
+"""Looking a member up in its class costs more than a global; these stand in the way of every statement."""
+
+
+class Session(Protocol):
+    """The door as a connection needs it (commit.RegionSession). `schema`: the region's schema version when the open
+    transaction took the region."""
+
+    connection: apsw.Connection
+    schema: int
+
+    def begin(self, *, timeout_s: float) -> None: ...
+    def upgrade(self, *, timeout_s: float) -> None: ...
+    def commit(self, captured: CapturedChanges) -> int: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Transactions(Attaching, Appending, Pending):
+    """The transactions of one connection, one after the other. Used by one thread at a time.
+
+    `tell`: told the text of every transaction control statement that is not run as it is (the trace callback).
+    `inside`: the door is at work (the application's authorizer, progress handler and interrupts are kept away from it).
+    `own_changes`: rows that we changed for our bookkeeping, to be taken off total_changes. `functions`: names of
+    functions and collations that only this connection has.
+    """
+
+    def __init__(self, session: Session, region: str, spool_factory: Callable[[], Spool], timeout_s: float) -> None:
+        self.session = session
+        self.connection = session.connection
+        self.region = region
+        self.timeout_s = timeout_s
+        self.stage = _NONE
+        self.inside = False
+        self.own_changes = 0
+        self.changed = 0
+        self.last_seqno = 0
+        self.functions: set[str] = set()
+        self.tell: Callable[[str], object] | None = None
+        self.begin_text = "BEGIN "
+        self.spool_factory = spool_factory
+        self.capture: Capture | SeveralCaptures = Capture(self.connection, region, spool_factory)
+        self._changes = self.connection.changes
+        self._execute = self.connection.cursor().execute  # a kept cursor, for short questions of ours
+        self._savepoints: list[tuple[str, Mark | None]] = []
+        self._map: tuple[int, TableMap] | None = None
+        self._journaled = self.begun = self.blobs_open = 0
+        self.clear_attached()
+        self.clear_fitting()
+        self.connection.set_commit_hook(self._forbid_commit, id=self)
+        self._rest()
+
+    def close(self) -> None:
+        """Roll back what is open, take our hooks off, close the session."""
+        self.capture.close()
+        self.connection.set_commit_hook(None, id=self)
+        self.inside = True
+        self.stage = _NONE
+        self.session.close()
+
+    # Statements.
+
+    def run(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, implicit: bool) -> Rows | None:
+        """Run one statement. Returns the rows of a writing one; None if they are to be fetched from `cursor`.
+
+        `implicit`: a data change begins a transaction if there is none, and leaves it open; else it is its own
+        transaction.
+        """
+        verb = statement.verb
+        if verb is _WRITE:
+            return self._write(cursor, statement, bindings, implicit and statement.dml)
+        if verb is _READ:
+            self._natively(cursor, statement, bindings)
+            return None
+        if verb is Verb.PRAGMA:
+            return self._pragma(cursor, statement, bindings)
+        if verb is Verb.DEFINE:
+            return self._change_schema(cursor, statement, bindings)
+        if verb is Verb.ATTACH or verb is Verb.VACUUM or verb is Verb.DETACH:
+            self._file_statement(cursor, statement, bindings)
+            return None
+        self._control(cursor, statement, bindings)
+        return _NO_ROWS
+
+    def run_many(self, cursor: apsw.Cursor, statement: Statement, sets: Iterable[Any], *, implicit: bool) -> None:
+        """Run a data change once for each set of bindings; `changed` is the sum. Rows that it returns are thrown away,
+        and such a run does not count (as in CPython 3.11)."""
+        total = 0
+        implicit = implicit and statement.dml
+        if statement.rows or (self.stage is _NONE and not implicit):
+            for bindings in sets:
+                rows = self._write(cursor, statement, bindings, implicit)
+                total += 0 if rows else self.changed
+            self.changed = total
+            return
+        fresh = self.stage is not _WRITER and self._become_writer(self.begin_text)
+        connection, capture = self.connection, self.capture
+        if capture.counted and (statement.counts or capture.tables.triggers_count):
+            capture.watch_sequences()
+        if capture.pressing:
+            self._settle()
+        mark, running = capture.mark(), False
+
+        def feed() -> Iterator[Any]:
+            nonlocal mark, running, total
+            for bindings in sets:
+                if capture.pressing:
+                    self._settle()
+                mark, running = capture.mark(), True
+                yield bindings
+                running = False
+                total += connection.changes()
+
+        try:
+            cursor.executemany(statement.text, feed())
+        except BaseException as error:
+            if running:
+                self._after_failure(mark, statement, error, fresh=fresh, own=False)
+            else:
+                self.check_alive()
+            raise
+        self.changed = total
+        self._check_refusal(None, own=False)
+
+    def commit(self) -> None:
+        """COMMIT, through the door if anything was written. After a failure `stage` says whether the transaction
+        still stands."""
+        if self.stage is _NONE:
+            return
+        capture = self.capture
+        if self.stage is _READER:
+            if capture.refused is not None:
+                raise capture.refused
+            self.connection.execute("COMMIT")
+            self._end()
+            return
+        if self.blobs_open:  # SQLite would say so too, but behind the append
+            raise apsw.BusyError("cannot commit transaction - a BLOB is open for writing")
+        before = self.connection.total_changes()
+        self.inside = True
+        try:
+            if capture.restless:
+                self._settle()
+            captured = capture.finish()
+            self._journaled = capture.changes
+            self.last_seqno = self.session.commit(captured)
+        except BaseException:
+            if not self.connection.in_transaction:
+                self.session.rollback()
+                self._end()
+            raise
+        finally:
+            self.inside = False
+            self.own_changes += self.connection.total_changes() - before
+        self._end(adopted=captured.spool is not None)
+
+    def rollback(self) -> None:
+        """ROLLBACK, and give the region up."""
+        if self.stage is _NONE:
+            return
+        self.inside = True
+        try:
+            if self.stage is _READER:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+            else:
+                self.session.rollback()
+        finally:
+            self.inside = False
+            self._end()
+
+    def commit_told(self) -> None:
+        """`commit`, told to the trace callback."""
+        if self.tell is not None and self.stage is not _NONE:
+            self.tell("COMMIT")
+        self.commit()
+
+    def rollback_told(self) -> None:
+        """`rollback`, told to the trace callback."""
+        if self.tell is not None and self.stage is not _NONE:
+            self.tell("ROLLBACK")
+        self.rollback()
+
+    def check_alive(self) -> None:
+        """After any error: SQLite may have rolled the whole transaction back, or refused a commit that went round
+        the door."""
+        if self.stage is not _NONE and not self.connection.in_transaction:
+            if self.stage is _WRITER:
+                self.session.rollback()
+            self._end()
+        elif self.stage is _NONE and self.capture.refusal is not None:
+            refused = self.capture.refused
+            self.capture.clear()
+            assert refused is not None
+            raise refused
+
+    # Ways.
+
+    def _natively(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
+        try:
+            cursor.execute(statement.text, bindings)
+        except BaseException:
+            self.check_alive()
+            raise
+
+    def _write(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, implicit: bool) -> Rows:
+        own = fresh = False
+        if self.stage is not _WRITER:
+            own = self.stage is _NONE and not implicit
+            fresh = self._become_writer("" if own else self.begin_text)
+        capture = self.capture
+        if capture.counted and (statement.counts or capture.tables.triggers_count):
+            capture.watch_sequences()
+        if capture.pressing:  # or rows of earlier statements would be told of in the midst of this one, which may fail
+            self._settle()
+        place = capture.place()
+        try:
+            rows: Rows = _NO_ROWS
+            if not statement.into or not self._run_unheard(cursor, statement, bindings):
+                cursor.execute(statement.text, bindings)
+                rows = keep_rows(cursor) if statement.rows else _NO_ROWS
+        except BaseException as error:
+            self._after_failure(Mark(*place), statement, error, fresh=fresh, own=own)
+            raise
+        self.changed = self._changes()
+        if statement.into:
+            self._learn(statement, self.changed)
+        if capture.poisoned:
+            self._check_refusal(Mark(*place), own=own)
+        if own:
+            self._commit_own()
+        return rows
+
+    def _change_schema(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
+        if statement.temporary or not self.is_region(statement.schema):
+            self.capture.foreign = True
+            self._fire()
+            self._natively(cursor, statement, bindings)
+            return _NO_ROWS
+        self._check_definable(statement)
+        own = self.stage is _NONE
+        if self.stage is not _WRITER:
+            self._become_writer()
+        try:
+            rows = self._define(cursor, statement, bindings)
+        except BaseException:
+            self.check_alive()
+            if own:
+                self.rollback()
+            raise
+        if own:
+            self._commit_own()
+        return rows
+
+    def _pragma(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows | None:
+        verdict = pragmas.judge(statement.name, statement.argument)
+        if verdict is pragmas.Verdict.NOTHING:
+            return _NO_ROWS
+        if verdict is pragmas.Verdict.READ or not self.is_region(statement.schema):
+            if statement.name == "case_sensitive_like" and statement.argument is not None:
+                self.bring("like")
+            if statement.name == "busy_timeout" and (statement.argument or "").isdigit():
+                self.timeout_s = int(statement.argument or 0) / 1000
+            self._natively(cursor, statement, bindings)
+            return None
+        own = self.stage is _NONE
+        if self.stage is not _WRITER:
+            self._become_writer()
+        if self.capture.restless:
+            self._settle()
+        self.capture.close_sequences()  # the other site reads counters anew behind a statement that travels
+        mark = self.capture.mark()
+        try:
+            cursor.execute(statement.text, bindings)
+            schema = self.name_of(statement.schema)
+            text = statement.text if schema == "main" else statement.as_main(schema)
+            self._capture_of(schema).statement(text)
+        except BaseException as error:
+            self._after_failure(mark, statement, error, fresh=False, own=own)
+            raise
+        if own:
+            self._commit_own()
+        return _NO_ROWS
+
+    def _file_statement(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
+        if statement.verb is Verb.ATTACH:
+            self._fire()
+        if statement.verb is Verb.VACUUM and statement.argument is None:
+            raise NotSupportedError(
+                "VACUUM renumbers rows of tables without an INTEGER PRIMARY KEY, and runs outside of every "
+                "transaction: killed on its way, it would leave a schema version that nobody knows",
+                where=self.region,
+                do="For a compact copy: VACUUM INTO 'copy.db'. For a compact region: replicate region release "
+                f"{self.region}, VACUUM with any SQLite client, replicate region add, replicate seed --restart there",
+            )
+        if statement.verb is Verb.VACUUM:
+            self._natively(cursor, statement, bindings)
+        elif statement.verb is Verb.ATTACH:
+            self._attach(cursor, statement, bindings)
+        else:
+            self._detach(cursor, statement, bindings)
+
+    # Transaction control.
+
+    def _control(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
+        verb, stage = statement.verb, self.stage
+        if verb is Verb.BEGIN:
+            if stage is _NONE and statement.kind in ("IMMEDIATE", "EXCLUSIVE"):
+                self._become_writer(statement.text)
+            else:
+                self._natively(cursor, statement, bindings)
+                self.stage = _READER
+        elif verb is Verb.COMMIT and stage is not _NONE:
+            self.commit_told()
+        elif verb is Verb.ROLLBACK and stage is not _NONE:
+            self.rollback_told()
+        elif verb is Verb.SAVEPOINT:
+            if stage is _WRITER and self.capture.restless:
+                self._settle()
+            self._natively(cursor, statement, bindings)
+            if stage is _NONE:
+                self.stage = _READER
+                self._savepoints.append(("", None))  # RELEASE of the next one commits: see below
+            self._savepoints.append((statement.name, self.capture.mark() if stage is _WRITER else None))
+        elif verb is Verb.RELEASE:
+            self._release(cursor, statement, bindings)
+        elif verb is Verb.ROLLBACK_TO:
+            self._natively(cursor, statement, bindings)
+            at = self._find_savepoint(statement.name)
+            if at is not None:
+                mark = self._savepoints[at][1]
+                del self._savepoints[at + 1 :]
+                if self.stage is _WRITER:
+                    self.capture.cut(mark or self.capture.start)
+        else:
+            self._natively(cursor, statement, bindings)  # an empty text, or SQLite says what is wrong
+
+    def _release(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
+        at = self._find_savepoint(statement.name)
+        if at is not None and at == 1 and self._savepoints[0] == ("", None):
+            self.commit()  # the savepoint that began the transaction
+            return
+        self._natively(cursor, statement, bindings)
+        if at is not None:
+            del self._savepoints[at:]
+
+    def _find_savepoint(self, name: str) -> int | None:
+        for at in range(len(self._savepoints) - 1, -1, -1):
+            if self._savepoints[at][0] == name and name:
+                return at
+        return None
+
+    def _become_writer(self, text: str = "") -> bool:
+        """Take the region. Returns whether this began the transaction; if so, `text` is told to the trace callback."""
+        fresh = self.stage is _NONE
+        if fresh and text and self.tell is not None:
+            self.tell(text)
+        session = self.session
+        self.inside = True
+        try:
+            if fresh:
+                session.begin(timeout_s=self.timeout_s)
+            else:
+                session.upgrade(timeout_s=self.timeout_s)
+            try:
+                known = self._map
+                self.capture.begin(known[1] if known is not None and known[0] == session.schema else self._tables())
+            except BaseException:
+                session.rollback()
+                self._end()
+                raise
+        finally:
+            self.inside = False
+        self.stage = _WRITER
+        self.begun += 1
+        return fresh
+
+    def _commit_own(self) -> None:
+        try:
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
+
+    def _end(self, *, adopted: bool = False) -> None:
+        self.stage = _NONE
+        if self._savepoints:
+            self._savepoints.clear()
+        self.capture.clear(adopted=adopted)
+
+    # After failures.
+
+    def _after_failure(self, mark: Mark, statement: Statement, error: BaseException, *, fresh: bool, own: bool) -> None:
+        connection, capture = self.connection, self.capture
+        if not connection.in_transaction:
+            self.check_alive()
+            return
+        self.inside = True
+        try:
+            rows_kept = capture.kept(mark, statement.text)
+        finally:
+            self.inside = False
+        if rows_kept is None:
+            capture.refuse(
+                NotSupportedError(
+                    "a statement failed, and it can not be told which of its changes remain",
+                    where=self.region,
+                    do="Roll back",
+                )
+            )
+        elif rows_kept:
+            capture.doubt_sequences()
+        else:
+            capture.cut(mark, failed=True)
+            self._settle()
+            rows_kept = capture.grown(mark)
+        if own:
+            if rows_kept:
+                self._commit_own()
+            else:
+                self.rollback()
+        elif fresh and capture.changes == 0 and not self._can_prepare(statement, error):
+            self.rollback()  # sqlite3 prepares before it begins: a text that is no SQL leaves no transaction open
+
+    def _can_prepare(self, statement: Statement, error: BaseException) -> bool:
+        if not isinstance(error, apsw.SQLError | apsw.AuthError | NotSupportedError):
+            return True
+        try:
+            self.connection.execute("EXPLAIN " + statement.text, can_cache=False).close(True)
+        except apsw.BindingsError:
+            return True
+        except (apsw.Error, NotSupportedError):
+            return False
+        return True
+
+    def _check_refusal(self, mark: Mark | None, *, own: bool) -> None:
+        refused = self.capture.refused
+        if refused is None or (mark is not None and mark.refusal is not None):
+            return
+        why = self.capture.refusal
+        if own:
+            self.rollback()
+        if not isinstance(why, Exception) and why is not None:
+            raise why  # KeyboardInterrupt arrived while the hook ran
+        raise refused
+
+    def _forbid_commit(self) -> bool:
+        """SQLite's commit hook: True turns the COMMIT into a rollback. (Virtual tables have written by then: what they
+        keep back beyond `flush` must not pass the journal by.)"""
+        if self.inside:
+            return self.capture.changes not in (0, self._journaled)
+        return self.capture.changes > 0 or self.capture.refusal is not None

@@ -1,0 +1,195 @@
+"""When the journal is on the disk: group commit, the last durable seqno, and the policies.
+
+Guarantees: LAST_DURABLE_SEQNO (and the sidecar file beside the journal) only ever names what an fdatasync has
+returned for; all committers that wait are served by one fdatasync; the first failure is kept for every process, and
+no sync is tried again. Refuses to know: what is in the journal; who waits.
+
+One flush serves everyone: whoever gets the sync lock reads LAST_SEQNO *before* it syncs, so all that were appended by
+then are covered; the others see their number durable while they wait, and do nothing. Where several write at once, a
+flush is begun a moment later (never more than half a flush), so that all of them are in it. A new segment is only
+begun after the old one was synced, so syncing the newest one is enough.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from replicate.door.interval_sync import IntervalSync
+from replicate.errors import DiskFullError, JournalIOError, OutcomeUnknownError, ReplicateError
+from replicate.failpoint import hit
+from replicate.instance.instance import Instance
+from replicate.journal.durable import DurableSidecar
+from replicate.journal.segment import FULL, SegmentFile
+from replicate.locks import FileLock
+from replicate.pool import control as word
+
+SYNC_LOCK_TIMEOUT_S: Final = 300.0
+"""A flush may take long on a bad disk; waiting is right, and giving up would only say "outcome unknown" earlier."""
+SYNC_PAUSE_S_MAX: Final = 0.000_25
+"""Between two looks of one who waits for another's flush: 0.1 ms on a good disk, several on a bad one."""
+GATHER_S_MAX: Final = 0.001
+GATHER_PAUSE_S: Final = 0.000_02
+"""A flush is begun at most half a flush, and never more than GATHER_S_MAX, later than it could be."""
+
+
+class Durability:
+    """The syncing side of one process's door. Threads share it."""
+
+    def __init__(self, instance: Instance, words: memoryview, open_segment: Callable[[], SegmentFile]) -> None:
+        self._instance = instance
+        self._words = words
+        self._open_segment = open_segment
+        self._thread_lock = threading.Lock()
+        self._lock = FileLock(instance.locks_directory / "sync.lock")
+        self._sidecar = DurableSidecar(instance.journal_directory / "durable")
+        self._segment: SegmentFile | None = None
+        self._generation = -1
+        self._abreast = 0
+        self._flush_s = 0.0
+        self._policy = instance.config.journal.durability
+        self._interval = IntervalSync(self.sync_to_end, instance.config.journal.sync_interval_s)
+
+    def close(self) -> None:
+        """Sync what the policy still owes, and close. May be called twice."""
+        self._interval.close()
+        with self._thread_lock:
+            self._lock.close()
+            self._sidecar.close()
+            if self._segment is not None:
+                self._segment.close()
+                self._segment = None
+
+    def check_alive(self) -> None:
+        """JournalIOError when a write or sync of this journal has failed, in whichever process."""
+        number = self._words[word.FATAL]
+        if number:
+            full = number in FULL
+            raise (DiskFullError if full else JournalIOError)(
+                f"the journal failed earlier ({'disk full' if full else os.strerror(number)}) and takes nothing more",
+                where=str(self._instance.journal_directory),
+                do=f"{'Make space on the' if full else 'Mend the'} disk, stop every process of this instance, then "
+                "start again: recovery runs first",
+                errno=number,
+            )
+
+    def after_commit(self, seqno: int) -> None:
+        """What the policy asks of a writer: wait for the disk, see that it is synced soon, or nothing."""
+        if self._policy == "durable":
+            self.wait(seqno)
+        elif self._policy == "interval":
+            self._interval.wake()
+
+    def wait(self, seqno: int) -> int:
+        """Return once `seqno` is on the disk; returns the last durable seqno.
+
+        OutcomeUnknownError when the sync fails: the transaction is committed, and we can not say that it would
+        survive a power loss.
+        """
+        words = self._words
+        if words[word.LAST_DURABLE_SEQNO] >= seqno:
+            return int(words[word.LAST_DURABLE_SEQNO])
+        try:
+            return self._sync(seqno, gather=True)
+        except ReplicateError as error:
+            raise OutcomeUnknownError(
+                f"transaction {seqno} is committed, but syncing the journal failed: {error.what}",
+                where=str(self._instance.journal_directory),
+                do="Mend the disk, stop every process of this instance, start again",
+            ) from error
+
+    def sync_to_end(self) -> int:
+        """Make everything visible durable; returns the last durable seqno. JournalIOError: unknown, and for ever."""
+        return self._sync(self._words[word.LAST_SEQNO])
+
+    def sync_appended(self, segment: SegmentFile) -> None:
+        """Sync a frame that is appended but not visible yet; for the holder of the commit lock."""
+        try:
+            segment.sync()
+        except JournalIOError as error:
+            self._fail(error)
+            raise
+
+    def note_durable(self, seqno: int) -> None:
+        """`seqno` is known to be durable by other means (an adopted segment, a sync by the holder of the commit
+        lock)."""
+        if self._words[word.LAST_DURABLE_SEQNO] >= seqno:
+            return
+        with self._thread_lock:
+            self._acquire()
+            try:
+                self._note(seqno)
+            finally:
+                self._lock.release()
+
+    def _note(self, seqno: int) -> None:
+        """Sync lock held: two who raise the number at once must not lower it."""
+        if self._words[word.LAST_DURABLE_SEQNO] < seqno:
+            self._words[word.LAST_DURABLE_SEQNO] = seqno
+            self._sidecar.write(seqno)
+
+    def _acquire(self, unless: Callable[[], bool] | None = None) -> bool:
+        """Take the sync lock; False when `unless` has come true instead."""
+        # Held already: an interrupt came while it was being released.
+        return self._lock.held or self._lock.acquire(
+            SYNC_LOCK_TIMEOUT_S, what="the journal's sync", unless=unless, pause_s_max=SYNC_PAUSE_S_MAX
+        )
+
+    def _sync(self, seqno: int, *, gather: bool = False) -> int:
+        words = self._words
+        with self._thread_lock:
+            # Whoever waits for the lock looks whether the flush that it waits for was its own too: the next one may
+            # begin before its turn comes, and that flush is not for it.
+            if words[word.LAST_DURABLE_SEQNO] < seqno and self._acquire(
+                lambda: bool(words[word.LAST_DURABLE_SEQNO] >= seqno)
+            ):
+                try:
+                    if words[word.LAST_DURABLE_SEQNO] < seqno:
+                        self.check_alive()
+                        if gather and self._abreast > 1:
+                            self._gather()
+                        self._flush()
+                finally:
+                    self._lock.release()
+        return int(words[word.LAST_DURABLE_SEQNO])
+
+    def _gather(self) -> None:
+        """Sync lock held, commit lock not: give the writers of whom the last flush knew a moment to append, so that one
+        flush serves them all. Without it, the first that is there takes a flush for itself, and the others the next."""
+        words = self._words
+        wanted = words[word.LAST_DURABLE_SEQNO] + self._abreast
+        until_s = time.monotonic() + min(self._flush_s / 2, GATHER_S_MAX)
+        while words[word.LAST_SEQNO] < wanted and time.monotonic() < until_s:
+            time.sleep(GATHER_PAUSE_S)
+
+    def _flush(self) -> None:
+        words = self._words
+        durable, last_seqno = words[word.LAST_DURABLE_SEQNO], words[word.LAST_SEQNO]
+        segment = self._segment
+        while segment is None or self._generation != words[word.SEGMENT_GENERATION]:
+            if segment is not None:
+                segment.close()
+                self._segment = None
+            self._generation = words[word.SEGMENT_GENERATION]
+            # Opened after the append, perhaps: a write-back error from before is still reported to this descriptor,
+            # since nobody has been told of it (errseq, Linux 4.17).
+            self._segment = segment = self._open_segment()
+        hit("sync.before")
+        begun_s = time.monotonic()
+        try:
+            segment.sync()
+        except JournalIOError as error:
+            self._fail(error)
+            raise
+        self._flush_s = time.monotonic() - begun_s
+        self._abreast = words[word.LAST_SEQNO] - durable  # who was flushed, and who came meanwhile
+        hit("sync.after")
+        self._note(last_seqno)
+
+    def _fail(self, error: JournalIOError) -> None:
+        number = error.facts.get("errno")
+        self._words[word.FATAL] = number if isinstance(number, int) and number else errno.EIO

@@ -1,0 +1,128 @@
+"""The segment that is appended to, as one process sees it: its descriptor, what is in force, the next header.
+
+Guarantees: whatever is asked for is of the file that the control words mean now, also when another process has switched
+segments, or one file has taken another's name. Refuses to know: frames, locks. The caller holds the commit lock, but
+for `open_segment`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+from replicate.failpoint import hit
+from replicate.instance.instance import Instance
+from replicate.journal.catalogue import catalogue_before, catalogue_with
+from replicate.journal.chain import Chain
+from replicate.journal.header import SegmentHeader
+from replicate.journal.segment import SegmentFile, grow_bytes_of, open_segment, segment_name
+from replicate.limits import PARTITION_STREAM
+from replicate.pool import control as word
+from replicate.transaction import Catalogue
+from replicate.vector import Position
+
+
+class NewestSegment:
+    """One per door."""
+
+    def __init__(self, instance: Instance, words: memoryview, chain: Chain) -> None:
+        self._instance = instance
+        self._words = words
+        self._chain = chain
+        self._directory = os.fspath(instance.journal_directory)
+        self._segment: SegmentFile | None = None
+        self._generation = -1
+        self._catalogue: tuple[int, Catalogue] | None = None
+
+    def close(self) -> None:
+        """Close the descriptor. May be called twice."""
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def segment(self) -> SegmentFile:
+        """The file, open in this process."""
+        segment, generation = self._segment, self._words[word.SEGMENT_GENERATION]
+        if segment is None or self._generation != generation:
+            self.close()
+            self._segment = segment = self.open_segment()
+            self._generation = generation
+        return segment
+
+    def open_segment(self) -> SegmentFile:
+        """A descriptor of the caller's own."""
+        words = self._words
+        content = self._instance.content
+        return open_segment(
+            os.path.join(self._directory, segment_name(words[word.SEGMENT_FIRST_SEQNO])),
+            network=content.network,
+            instance=content.uuid,
+            writable=True,
+            zeroed_offset=words[word.ZEROED_OFFSET],
+            grow_bytes=grow_bytes_of(self._instance.config.journal.segment_bytes),
+        )
+
+    def use(self, segment: SegmentFile) -> None:
+        """Append to `segment`, which is new and empty, from now on. May be done again after a kill in its middle."""
+        words = self._words
+        self.close()
+        self._segment = segment
+        words[word.DEFINITION_COUNT] = 0
+        words[word.ZEROED_OFFSET] = segment.zeroed_offset
+        words[word.END_OFFSET] = segment.read_catalogue()[1]
+        words[word.SEGMENT_FIRST_SEQNO] = segment.header.first_seqno
+        hit("switch.between_words")
+        words[word.SEGMENT_FOREIGN] = 0
+        words[word.SEGMENT_SEALED] = 0
+        words[word.CATALOGUE_GENERATION] += 1
+        words[word.SEGMENT_GENERATION] += 1
+        self._generation = words[word.SEGMENT_GENERATION]
+
+    def next_header(self, first_seqno: int) -> SegmentHeader:
+        """The header of a segment that begins with `first_seqno`, behind this one or, while this is empty, in its
+        place."""
+        words = self._words
+        content = self._instance.content
+        here = self.segment().header
+        if here.first_seqno == first_seqno:
+            return replace(here, incarnation=content.incarnation, created_wall_ns=time.time_ns())
+        return SegmentHeader(
+            network=content.network,
+            instance=content.uuid,
+            incarnation=content.incarnation,
+            first_seqno=first_seqno,
+            created_wall_ns=time.time_ns(),
+            previous_first_seqno=here.first_seqno,
+            previous_last_seqno=words[word.LAST_SEQNO],
+            previous_end_offset=words[word.END_OFFSET],
+            previous_check=here.check,
+            origin_seqno=words[word.OWN_ORIGIN_SEQNO],
+            chain=words[word.OWN_CHAIN],
+        )
+
+    def catalogue(self) -> Catalogue:
+        """Definitions and history in force at the end, and the position where the segment began."""
+        words = self._words
+        generation = words[word.CATALOGUE_GENERATION]
+        if self._catalogue is None or self._catalogue[0] != generation:
+            offsets = tuple(words[word.DEFINITION_OFFSET + i] for i in range(words[word.DEFINITION_COUNT]))
+            segment = self.segment()
+            known = segment.read_catalogue()[0]
+            self._catalogue = (generation, catalogue_with(known, segment, offsets))
+        return self._catalogue[1]
+
+    def position(self) -> Position:
+        """The journal's end: last seqno, vector and chains."""
+        words = self._words
+        last_seqno = words[word.LAST_SEQNO]
+        if self._instance.role != "primary" or words[word.SEGMENT_FOREIGN]:
+            # Other origins move within a segment, and only its frames say how far: rare questions may walk them.
+            there = catalogue_before(self._chain, last_seqno + 1)
+            return Position(last_seqno, there.vector, there.chains)
+        known = self.catalogue()
+        origin, origin_seqno, chain = words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN]
+        if not origin_seqno and not chain:
+            return Position(last_seqno, known.vector, known.chains)  # the incarnation has not begun yet
+        vector = known.vector.raised(origin, PARTITION_STREAM, origin_seqno)
+        return Position(last_seqno, vector, {**known.chains, origin: (origin_seqno, chain)})

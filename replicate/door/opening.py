@@ -1,0 +1,218 @@
+"""Opening an instance's commit door: attach to the control block that is there, or recover and make a new one.
+
+Guarantees: one door per process and instance, shared by its users and closed with the last; a door is only handed out
+over a control block that recovery has made or that live processes use; a forked child gets its own. Refuses to know:
+what recovery does (recovery/recovery.py), what a door is used for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from replicate.door.door import Door
+from replicate.errors import InternalError, NotFoundError
+from replicate.instance.file import io_error
+from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
+from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
+from replicate.journal.header import SegmentHeader
+from replicate.journal.record import history_payload
+from replicate.journal.segment import grow_bytes_of, sync_directory
+from replicate.journal.spool import remove_orphans
+from replicate.locks import FileLock
+from replicate.pool import control as word
+from replicate.pool.journal_pool import JournalPool
+from replicate.pool.shared_memory import PoolKind, retire
+from replicate.recovery.recovery import LOCK_TIMEOUT_S, attach_or_recover
+from replicate.transaction import Catalogue, History, Kind
+from replicate.vector import Position
+
+SEEDING_MARKER: Final = "seeding"
+"""A file of this name in the instance says that a seed has begun and not ended (seed/direct.py)."""
+
+_lock = threading.Lock()
+_doors: Final[dict[tuple[int, str], Door]] = {}
+_given_up: Final[deque[Door]] = deque()
+"""Doors whose user has gone, and who has not been counted off yet."""
+
+
+def _begin_anew_in_child() -> None:
+    """A forked child opens doors of its own, also when another thread of its parent was just opening one."""
+    global _lock
+    _lock = threading.Lock()
+    _given_up.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
+
+
+def open_door(instance: Instance) -> Door:
+    """The door of `instance` in this process; `close_door` it once for each time it was opened.
+
+    Raises NotFoundError (a secondary that was not seeded yet, or only in part), JournalDamagedError,
+    RegionDamagedError, ConflictError, BusyError and what opening files raises. Nothing stays open after a failure.
+    """
+    key = (os.getpid(), os.path.realpath(instance.path))
+    _refuse_half_seeded(instance)
+    try:
+        return _open(instance, key)
+    finally:
+        _close_given_up()
+
+
+def _open(instance: Instance, key: tuple[int, str]) -> Door:
+    with _lock:
+        door = _doors.get(key)
+        if door is not None and (door.words[word.FATAL] or not door.pool.is_current()):
+            # It must be recovered, or somebody has done so meanwhile; those who still use the old one are told at
+            # their next commit.
+            del _doors[key]
+            door = None
+        if door is None:
+            chain = make_chain(instance)
+            pool: JournalPool = attach_or_recover(instance, chain)
+            if pool.words[word.OWN_ORIGIN] != instance.content.origin.key:
+                instance.reload()  # another process has recovered it, and raised the incarnation, since we read it
+            door = Door(instance, pool, chain, on_close=close_door)
+            try:
+                _remove_orphans(door)
+                open_history(door)
+            except BaseException:
+                door.dispose()
+                raise
+            _doors[key] = door
+        door.users += 1
+        return door
+
+
+def _remove_orphans(door: Door) -> None:
+    """Spools and half made segments of killed processes. Those that live hold a lock on theirs."""
+    with door.locked():
+        remove_orphans(door.instance.journal_directory)
+
+
+def close_door(door: Door) -> None:
+    """Give a door up; the last one closes it. Never waits: a connection may be collected as garbage at any moment, also
+    while this thread opens a door. Then whoever holds the lock does the rest."""
+    _given_up.append(door)
+    _close_given_up()
+
+
+def _close_given_up() -> None:
+    while _given_up and _lock.acquire(blocking=False):
+        last: Door | None = None
+        try:
+            door = _given_up.popleft()
+            door.users -= 1
+            if door.users <= 0:
+                last = door
+                for key, known in list(_doors.items()):
+                    if known is door:
+                        del _doors[key]
+        except IndexError:
+            pass  # another thread was quicker
+        finally:
+            _lock.release()
+        if last is not None and last.pid == os.getpid():
+            last.dispose()
+
+
+def make_chain(instance: Instance) -> Chain:
+    """The chain of the instance's own segments."""
+    return Chain(
+        instance.journal_directory,
+        network=instance.content.network,
+        instance=instance.content.uuid,
+        grow_bytes=grow_bytes_of(instance.config.journal.segment_bytes),
+    )
+
+
+def is_being_seeded(instance: Instance) -> bool:
+    """True while a seed has begun and not ended: it runs, or it was interrupted."""
+    return instance.role != "primary" and (instance.path / SEEDING_MARKER).exists()
+
+
+def is_seeded(instance: Instance) -> bool:
+    """True when the instance has a journal: at once on a primary, after the whole seed on a secondary."""
+    if instance.role == "primary":
+        return True
+    return bool(not is_being_seeded(instance) and make_chain(instance).first_seqnos() and instance.regions)
+
+
+def require_seeded(instance: Instance) -> None:
+    """NotFoundError when a secondary has not been seeded yet, or only in part."""
+    _refuse_half_seeded(instance)
+    if not is_seeded(instance):
+        raise NotFoundError(
+            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed --from PRIMARY"
+        )
+
+
+def _refuse_half_seeded(instance: Instance) -> None:
+    if is_being_seeded(instance):
+        raise NotFoundError(
+            "this secondary has been seeded only in part",
+            where=str(instance.path),
+            do="Run replicate seed again",
+        )
+
+
+def open_history(door: Door) -> None:
+    """Append the record that opens our incarnation, if a primary's journal does not have it yet.
+
+    So it makes no difference whether the instance is new, or recovery raised the incarnation and was killed then.
+    """
+    if door.instance.role != "primary" or door.words[word.OWN_ORIGIN_SEQNO]:
+        return
+    with door.locked():
+        catalogue = door.catalogue()
+        content = door.instance.content
+        own_origin = door.words[word.OWN_ORIGIN]
+        if door.words[word.OWN_ORIGIN_SEQNO] or any(h.origin.key == own_origin for h in catalogue.histories):
+            return
+        if content.origin.key != own_origin:
+            raise InternalError(f"incarnation {content.incarnation} is not the one that the journal pool is of")
+        own = [history for history in catalogue.histories if history.instance == content.uuid]
+        previous = own[-1].origin.key if own else 0
+        reason = "a new instance" if not own else "numbers of the incarnation before could have been used twice"
+        history = History(content.uuid, content.name, content.incarnation, previous, door.position().vector, reason)
+        payload, count = history_payload(history)
+        allotted = door.allot(payload, count, Kind.HISTORY)
+        door.append(allotted.frame, allotted.seqno, 0, defines=True)
+        door.durability.sync_appended(door.segment())
+        door.finish_own(allotted, defines=True)
+        door.durability.note_durable(allotted.seqno)
+
+
+def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:
+    """Replace the instance's journal by an empty one behind `position`, where `catalogue`'s definitions are in force.
+
+    For a secondary, in a seed; the caller sees to it that no daemon of the instance runs. Whoever has the old journal
+    open learns it at its next use (its pool is retired). Raises BusyError, JournalIOError, DiskFullError; the journal
+    is then empty or the old one's oldest part, and the next seed does it again.
+    """
+    lock = FileLock(instance.locks_directory / "commit.lock")
+    directory = instance.journal_directory
+    try:
+        lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
+        retire(PoolKind.JOURNAL, instance.content.uuid)
+        remove_orphans(directory)
+        chain = make_chain(instance)
+        for first_seqno in sorted(chain.first_seqnos(), reverse=True):
+            os.unlink(chain.path_of(first_seqno))
+        sync_directory(os.fspath(directory))
+        DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
+        content = instance.content
+        header = SegmentHeader(
+            content.network, content.uuid, content.incarnation, position.last_seqno + 1, time.time_ns()
+        )
+        in_force = catalogue.newest().at(position.vector, position.chains)
+        make_chain(instance).create_first(header, in_force).close()
+    except OSError as error:
+        raise io_error(error, "the journal could not be begun anew", str(directory)) from error
+    finally:
+        lock.close()

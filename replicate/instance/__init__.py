@@ -1,0 +1,1 @@
+"""An instance: its directory, its regions, its registered consumers, and the way out."""

@@ -1,0 +1,134 @@
+"""What each registered consumer of our journal has durably applied: one small file each, below INSTANCE/consumers.
+
+A seed that is on its way to a consumer is a *hold*: a file of its own beside the position, because the Source Server
+goes on to move the position of a consumer that still lives.
+
+Guarantees: pruning asks `least_acknowledged` and never goes beyond it; a registered consumer that has applied nothing
+counts as zero; a file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more
+journal. Refuses to know: who sends to the consumer, and what a journal is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from replicate.errors import DamagedError, FormatUnknownError
+from replicate.instance.file import check_name, replace_file
+from replicate.security.private_files import read_private
+
+FORMAT: Final = 1
+"""Of both files; one that says nothing has it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """`acknowledged_seqno`: every transaction up to it is durable on the consumer. `uuid`: hex of its instance, ""
+    when never met."""
+
+    name: str
+    acknowledged_seqno: int = 0
+    uuid: str = ""
+    acknowledged_wall_ns: int = 0
+    needs_seed: bool = False
+
+
+def _path(directory: Path, name: str) -> Path:
+    return directory / f"{check_name(name, 'peer')}.json"
+
+
+def _packed(facts: dict[str, Any]) -> bytes:
+    return (json.dumps({"format": FORMAT, **facts}) + "\n").encode()
+
+
+def _unpacked(raw: bytes, path: Path) -> dict[str, Any]:
+    """The facts of a file. FormatUnknownError; ValueError and its kin when it makes no sense."""
+    facts = json.loads(raw)
+    if not isinstance(facts, dict):
+        raise TypeError("not an object")
+    if facts.get("format", FORMAT) != FORMAT:
+        raise FormatUnknownError(
+            f"the file has format {facts['format']!r}, this release knows {FORMAT}",
+            where=str(path),
+            do="Use the release that wrote it, or a newer one",
+        )
+    return facts
+
+
+def write_consumer(directory: Path, consumer: Consumer) -> None:
+    """Store a consumer's position durably. Raises JournalIOError; the old position stands then."""
+    replace_file(_path(directory, consumer.name), _packed(asdict(consumer)))
+
+
+def read_consumer(directory: Path, name: str) -> Consumer | None:
+    """The stored position, None when there is none. DamagedError when the file makes no sense, FormatUnknownError."""
+    path = _path(directory, name)
+    try:
+        raw = read_private(path)
+    except FileNotFoundError:
+        return None
+    try:
+        facts = _unpacked(raw, path)
+        return Consumer(
+            name=check_name(facts["name"], "peer"),
+            acknowledged_seqno=max(0, int(facts["acknowledged_seqno"])),
+            uuid=str(facts["uuid"]),
+            acknowledged_wall_ns=int(facts["acknowledged_wall_ns"]),
+            needs_seed=bool(facts["needs_seed"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise DamagedError(
+            f"the position of consumer {name} is not readable",
+            where=str(path),
+            do="Remove the file and register the peer again: it then counts as having applied nothing",
+        ) from error
+
+
+def remove_consumer(directory: Path, name: str) -> None:
+    """Forget a consumer: nothing is kept for it any more."""
+    _path(directory, name).unlink(missing_ok=True)
+    _hold_path(directory, name).unlink(missing_ok=True)
+
+
+def _hold_path(directory: Path, name: str) -> Path:
+    return directory / f"{check_name(name, 'peer')}.hold"
+
+
+def write_hold(directory: Path, name: str, seqno: int | None) -> None:
+    """A seed of the consumer stands at `seqno`: keep all that comes after it. None: there is no such seed any more."""
+    if seqno is None:
+        _hold_path(directory, name).unlink(missing_ok=True)
+    else:
+        replace_file(_hold_path(directory, name), _packed({"seqno": seqno}))
+
+
+def read_hold(directory: Path, name: str) -> int | None:
+    """Where the seed stands that is on its way to the consumer; None when there is none. DamagedError,
+    FormatUnknownError."""
+    path = _hold_path(directory, name)
+    try:
+        return max(0, int(_unpacked(read_private(path), path)["seqno"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise DamagedError(
+            f"the place of the seed for consumer {name} is not readable",
+            where=str(path),
+            do="Remove the file, and seed the consumer again if it waits for that seed",
+        ) from error
+
+
+def needed_seqno(directory: Path, consumer: Consumer) -> int | None:
+    """Nothing above this may be pruned for the consumer's sake; None when nothing is kept for it."""
+    held = read_hold(directory, consumer.name)
+    if consumer.needs_seed:
+        return held
+    return consumer.acknowledged_seqno if held is None else min(held, consumer.acknowledged_seqno)
+
+
+def least_acknowledged(directory: Path, names: list[str]) -> int | None:
+    """The least acknowledged (or held) seqno over the registered names; None when nobody is registered."""
+    needed = [needed_seqno(directory, read_consumer(directory, name) or Consumer(name)) for name in names]
+    return min((seqno for seqno in needed if seqno is not None), default=None)

@@ -1,0 +1,364 @@
+"""An instance on disk: one directory, found by path or by name, created once, changed under its own lock.
+
+Guarantees: after `create` every directory exists with mode 0700 and the identity is durable; `open` verifies what it
+reads; a change of regions or peers is atomic and serialised over processes. Refuses to know: how transactions get
+into the journal (commit/session.py), what is in a region (database/), what daemons do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from replicate.config import Config, default_text
+from replicate.config import load as load_config
+from replicate.database.region_functions import set_init
+from replicate.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    NotFoundError,
+    PermissionRefusedError,
+    ReplicateError,
+    WrongInstanceError,
+)
+from replicate.instance.file import (
+    InstanceFile,
+    PeerEntry,
+    RegionEntry,
+    Role,
+    check_name,
+    check_unique,
+    encode,
+    io_error,
+    read_file,
+    replace_file,
+)
+from replicate.limits import REGIONS_MAX
+from replicate.security.private_files import DIRECTORY_MODES, check_directories
+
+FILE_NAME = "instance.json"
+DIRECTORIES = tuple(DIRECTORY_MODES)
+
+
+def home() -> Path:
+    """Where instances are found by name: REPLICATE_HOME; else root's /var/lib/replicate; else the XDG data folder."""
+    chosen = os.environ.get("REPLICATE_HOME")
+    if chosen:
+        return Path(chosen)
+    if os.geteuid() == 0:
+        return Path("/var/lib/replicate")
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return Path(data) / "replicate"
+
+
+def resolve_instance(name_or_path: str | os.PathLike[str]) -> Path:
+    """The directory of an instance given as a path (absolute, or with a slash, or '.') or as a name below
+    `home()`."""
+    text = os.fspath(name_or_path)
+    if os.sep in text or text in (".", ".."):
+        return Path(os.path.abspath(text))
+    return home() / check_name(text, "instance")
+
+
+def _missing(sub: str) -> str:
+    """What to do about a directory of an instance that is gone."""
+    if sub == "journal":
+        return "Put it back, or restore it from a backup; an empty one in its place does not do"
+    if sub == "regions":
+        return "Put it back with the databases in it; if there were none: mkdir -m 700 that directory"
+    return "Stop every process of this instance, mkdir -m 700 that directory, then start again"
+
+
+def _inode(path: Path) -> str:
+    facts = os.stat(path)
+    return f"{facts.st_dev}:{facts.st_ino}"
+
+
+def _read(directory: Path) -> InstanceFile:
+    """The instance file, its paths as they are where the directory stands now.
+
+    WrongInstanceError for a copy while its original is still there: both would write the same regions.
+    """
+    content = read_file(directory / FILE_NAME)
+    home = Path(content.home)
+    if home == directory:
+        return content
+    try:
+        original = home.is_dir() and not home.samefile(directory) and read_file(home / FILE_NAME).uuid == content.uuid
+    except (OSError, ReplicateError):
+        original = False
+    if original:
+        raise WrongInstanceError(
+            f"this is a copy of the instance in {home}, which is still there",
+            where=str(directory),
+            do="Use the original; or remove it first, if the copy shall take its place",
+        )
+    regions = tuple(
+        replace(entry, path=directory / entry.path.relative_to(home)) if entry.path.is_relative_to(home) else entry
+        for entry in content.regions
+    )
+    return replace(content, home=str(directory), regions=regions)
+
+
+class Instance:
+    """One instance directory, opened. Immutable facts are read once; `reload` reads them anew."""
+
+    def __init__(self, path: Path, content: InstanceFile, config: Config) -> None:
+        self.path = path
+        self.config = config
+        self._take(content)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        role: Role,
+        name: str | None = None,
+        network: bytes | None = None,
+    ) -> Instance:
+        """Make a new instance in the directory `path` (made if missing, must be empty). Raises AlreadyExistsError
+        when it is not.
+
+        A new network is founded unless `network` (16 bytes) names the one to join; a secondary always joins one.
+        """
+        directory = resolve_instance(path)
+        name = check_name(name if name is not None else directory.name, "instance")
+        if role == "secondary" and network is None:
+            raise ConfigurationError(
+                "a secondary joins the network of its primary",
+                do="Give --network UUID, as 'replicate instance show' prints it on the primary",
+            )
+        try:
+            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+            if (directory / FILE_NAME).exists():
+                raise AlreadyExistsError("an instance is here already", where=str(directory))
+            if any(directory.iterdir()):
+                raise AlreadyExistsError(
+                    "the directory is not empty", where=str(directory), do="Name a new or an empty directory"
+                )
+            directory.chmod(0o700)
+            for sub in DIRECTORIES:
+                (directory / sub).mkdir(mode=0o700)
+            replace_file(directory / "replicate.toml", default_text().encode())
+            content = InstanceFile(
+                network=network or uuid.uuid4().bytes,
+                uuid=uuid.uuid4().bytes,
+                name=name,
+                incarnation=1,
+                role=role,
+                created_wall_ns=time.time_ns(),
+                journal_inode=_inode(directory / "journal"),
+                home=str(directory),
+            )
+            replace_file(directory / FILE_NAME, encode(content))
+        except OSError as error:
+            raise io_error(error, "could not make the instance", str(directory)) from error
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Instance:
+        """Open an existing instance. NotFoundError, PermissionRefusedError, DamagedError, FormatUnknownError or
+        ConfigurationError."""
+        directory = resolve_instance(path)
+        try:
+            facts = os.stat(directory)
+        except FileNotFoundError:
+            raise NotFoundError(
+                "there is no such instance directory",
+                where=str(directory),
+                do="Name an existing one with -i, or make it: replicate instance create",
+            ) from None
+        except OSError as error:
+            raise PermissionRefusedError(f"no access: {error.strerror}", where=str(directory)) from error
+        if not stat.S_ISDIR(facts.st_mode):
+            raise NotFoundError("this is no instance directory", where=str(directory))
+        content = _read(directory)
+        for sub in DIRECTORIES:
+            if not (directory / sub).is_dir():
+                raise NotFoundError(
+                    f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
+                )
+        check_directories(directory)
+        return cls(directory, content, load_config(directory / "replicate.toml"))
+
+    # Facts.
+
+    @property
+    def name(self) -> str:
+        """The instance's name, unique in its network."""
+        return self.content.name
+
+    @property
+    def role(self) -> Role:
+        """`primary` or `secondary`."""
+        return self.content.role
+
+    @property
+    def regions(self) -> tuple[RegionEntry, ...]:
+        """The registered regions, in region-id order (the order of locks)."""
+        return self.content.regions
+
+    @property
+    def peers(self) -> tuple[PeerEntry, ...]:
+        """The registered consumers."""
+        return self.content.peers
+
+    @property
+    def journal_directory(self) -> Path:
+        """Where the segments are."""
+        return self.path / "journal"
+
+    @property
+    def locks_directory(self) -> Path:
+        """Where the lock files are."""
+        return self.path / "locks"
+
+    @property
+    def run_directory(self) -> Path:
+        """Where doorbells, pid files and daemon status files are."""
+        return self.path / "run"
+
+    @property
+    def log_directory(self) -> Path:
+        """Where daemons log."""
+        return self.path / "log"
+
+    @property
+    def consumers_directory(self) -> Path:
+        """Where the acknowledged position of every registered consumer is kept (instance/consumers.py)."""
+        return self.path / "consumers"
+
+    @property
+    def conflict_directory(self) -> Path:
+        """Where conflict files are written."""
+        return self.path / "conflict"
+
+    def region(self, name: str) -> RegionEntry:
+        """The region of that name; NotFoundError, naming those there are."""
+        for entry in self.regions:
+            if entry.name == name:
+                return entry
+        known = ", ".join(r.name for r in self.regions) or "none yet"
+        raise NotFoundError(
+            f"no region {name!r}; there are: {known}",
+            where=str(self.path),
+            do="Name one of them, or add it: replicate region add PATH --name",
+        )
+
+    def peer(self, name: str) -> PeerEntry:
+        """The peer of that name; NotFoundError, naming those there are."""
+        for entry in self.peers:
+            if entry.name == name:
+                return entry
+        known = ", ".join(p.name for p in self.peers) or "none yet"
+        raise NotFoundError(
+            f"no peer {name!r}; there are: {known}",
+            where=str(self.path),
+            do="Name one of them, or add it: replicate peer add NAME HOST:PORT",
+        )
+
+    @property
+    def way_out(self) -> str:
+        """What to do when what was lost or damaged can not be restored, as the end of a sentence."""
+        if self.role == "secondary":
+            return "replicate seed --from PRIMARY --restart"
+        return (
+            "replicate region release NAME --force for each region (the databases stay as they are), then a new "
+            "instance of them, and its secondaries seeded anew"
+        )
+
+    @property
+    def was_copied(self) -> bool:
+        """True when the journal directory is not the one that was created here: a restored backup or a copy."""
+        return self.content.journal_inode != _inode(self.journal_directory)
+
+    # Changes.
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[InstanceFile]:
+        fd = os.open(
+            self.locks_directory / "instance.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield _read(self.path)
+        finally:
+            os.close(fd)
+
+    def _store(self, content: InstanceFile) -> None:
+        check_unique(content)
+        replace_file(self.path / FILE_NAME, encode(content))
+        self._take(content)
+
+    def _take(self, content: InstanceFile) -> None:
+        self.content = content
+        for entry in content.regions:
+            set_init(entry.path, self.config.region.init, entry.name)
+
+    def reload(self) -> None:
+        """Read the instance file again."""
+        self._take(_read(self.path))
+
+    def register_region(self, name: str, region_uuid: bytes, path: Path) -> RegionEntry:
+        """Enter a region. AlreadyExistsError when its name or path is taken."""
+        with self._changing() as content:
+            check_name(name, "region")
+            for entry in content.regions:
+                if entry.name == name or entry.path == path:
+                    raise AlreadyExistsError(f"region {entry.name!r} is registered already", where=str(entry.path))
+            used = {r.region_id for r in content.regions}
+            region_id = next((i for i in range(content.next_region_id, REGIONS_MAX) if i not in used), None)
+            if region_id is None:
+                region_id = next((i for i in range(REGIONS_MAX) if i not in used), None)
+            if region_id is None:
+                raise ConfigurationError(f"an instance has at most {REGIONS_MAX} regions")
+            entry = RegionEntry(region_id, name, region_uuid, path)
+            regions = tuple(sorted((*content.regions, entry), key=lambda r: r.region_id))
+            self._store(replace(content, regions=regions, next_region_id=region_id + 1))
+        return entry
+
+    def unregister_region(self, name: str) -> None:
+        """Take a region out; nothing happens when it is not there."""
+        with self._changing() as content:
+            self._store(replace(content, regions=tuple(r for r in content.regions if r.name != name)))
+
+    def register_peer(
+        self, name: str, host: str, port: int, *, certificate: str = "", replace_address: bool = False
+    ) -> PeerEntry:
+        """Enter a consumer. A known one with the same address is no error; with another one it is AlreadyExistsError,
+        unless `replace_address`. A running Source Server keeps the connection that it has; its next one goes there."""
+        with self._changing() as content:
+            if check_name(name, "peer") == content.name:
+                raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path))
+            entry = PeerEntry(name, host, port, certificate)
+            known = next((p for p in content.peers if p.name == name), entry)
+            if known != entry and not replace_address:
+                raise AlreadyExistsError(
+                    f"peer {name} is registered already, at {known.host}:{known.port}",
+                    where=str(self.path),
+                    do=f"If it has moved to {host}:{port}: add --replace, and start its Source Server anew",
+                )
+            others = tuple(p for p in content.peers if p.name != name)
+            self._store(replace(content, peers=(*others, entry)))
+        return entry
+
+    def unregister_peer(self, name: str) -> None:
+        """Take a consumer out; NotFoundError when it is not there."""
+        self.peer(name)
+        with self._changing() as content:
+            self._store(replace(content, peers=tuple(p for p in content.peers if p.name != name)))
+
+    def raise_incarnation(self) -> None:
+        """The next incarnation, durable before anything is numbered in it. The caller holds the commit lock."""
+        with self._changing() as content:
+            self._store(
+                replace(content, incarnation=content.incarnation + 1, journal_inode=_inode(self.journal_directory))
+            )

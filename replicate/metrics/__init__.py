@@ -1,0 +1,1 @@
+"""Figures of the daemons: statistics, gauges, and the port where Prometheus reads them."""

@@ -1,0 +1,164 @@
+"""Serves a daemon's figures, and whether it lives and is ready, on a loopback port: /metrics, /livez, /readyz.
+
+Guarantees: at most CONNECTIONS_MAX at once, each over in DEADLINE_S, with a request of at most 4 KiB; a scraper that
+hangs, floods or breaks off costs the daemon nothing, and a figure that can not be read is an answer 500 and a line in
+the log, never the daemon's end. A disk that does not answer costs the figures of the disk.
+Refuses to know: which daemon it is, and what its figures mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+from structlog.typing import FilteringBoundLogger
+
+from replicate.config import Address, parse_address
+from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
+from replicate.metrics.gauges import CONTENT_TYPE, Figures, Sample, page
+from replicate.metrics.http import REQUEST_BYTES_MAX, Answer, read_request, render
+from replicate.security.tls_files import certificate_ends
+from replicate.settings import TlsConfig
+from replicate.status.space import JournalSpace, journal_space
+
+CONNECTIONS_MAX: Final = 8
+DEADLINE_S: Final = 5.0
+DISK_PATIENCE_S: Final = 1.0
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is served of a daemon. `why_not_ready` gives "" when it is ready; `labels` go with every figure."""
+
+    figures: Figures
+    why_not_ready: Callable[[], str]
+    labels: Mapping[str, str]
+    instance_path: Path
+    cap_bytes: int
+    tls: TlsConfig
+    log: FilteringBoundLogger
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    """What is to be read from disks: `space` is None where it could not be."""
+
+    space: JournalSpace | None
+    certificate_ends_s: Mapping[str, float]
+
+
+async def listen(text: str, *, where: str) -> tuple[list[trio.SocketListener], Address]:
+    """Listeners at HOST:PORT (checked by config.py), and the address as it was bound.
+
+    AlreadyExistsError when somebody listens there, PermissionRefusedError, ConfigurationError; each names `where`.
+    """
+    wanted = parse_address(text, where=where)
+    host = "127.0.0.1" if wanted.host == "localhost" else wanted.host
+    try:
+        listeners = await trio.open_tcp_listeners(wanted.port, host=host)
+    except OSError as error:
+        causes = [error, error.__cause__, *getattr(error.__cause__, "exceptions", ())]
+        numbers = {getattr(cause, "errno", None) for cause in causes}
+        if errno.EADDRINUSE in numbers:
+            do = f"Give each daemon a port of its own ({where}), or port 0, which takes a free one and reports it"
+            raise AlreadyExistsError(f"somebody listens on {wanted} already", where=where, do=do) from error
+        if numbers & {errno.EACCES, errno.EPERM}:
+            do = "Choose a port above 1023"
+            raise PermissionRefusedError(f"{wanted} may not be listened on", where=where, do=do) from error
+        raise ConfigurationError(
+            f"{wanted} can not be listened on: {error}", where=where, do="Choose another address"
+        ) from error
+    return listeners, Address(host, listeners[0].socket.getsockname()[1])
+
+
+class MetricsServer:
+    """Answers scrapes until it is cancelled."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._connections = 0
+        self._limiter = trio.CapacityLimiter(1)
+        """A disk that hangs holds one thread, however often it is asked."""
+        self._is_failing = False
+
+    async def run(self, listeners: list[trio.SocketListener]) -> None:
+        """Serve on `listeners`, which are closed in the end."""
+        await trio.serve_listeners(self._serve, listeners)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            await trio.aclose_forcefully(stream)
+            return
+        self._connections += 1
+        try:
+            with trio.move_on_after(DEADLINE_S):
+                await self._converse(stream)
+        except _GONE:
+            pass
+        finally:
+            self._connections -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: trio.SocketStream) -> None:
+        data = b""
+        while (asked := read_request(data)) is None:
+            more = await stream.receive_some(REQUEST_BYTES_MAX)
+            if not more:
+                return
+            data += more
+        answer = asked if isinstance(asked, Answer) else await self._answer(asked)
+        await stream.send_all(render(answer))
+        await stream.send_eof()
+        while await stream.receive_some(REQUEST_BYTES_MAX):
+            pass  # closed with bytes unread, the kernel would reset the connection, and the answer with it
+
+    async def _answer(self, path: str) -> Answer:
+        try:
+            if path == "/livez":
+                return Answer(200, b"alive\n")  # the event loop has come here
+            if path == "/readyz":
+                why_not = self._watched.why_not_ready()
+                return Answer(503, f"{why_not}\n".encode()) if why_not else Answer(200, b"ready\n")
+            found = await self._look_at_disk()
+            made = page(lambda: self._figures(found), self._watched.labels)
+        except Exception as error:
+            if not self._is_failing:
+                self._watched.log.error("figures can not be read", path=path, exc_info=error)
+            self._is_failing = True
+            return Answer(500, b"the figures can not be read; see the daemon's log\n")
+        self._is_failing = False
+        return Answer(200, made, CONTENT_TYPE)
+
+    async def _look_at_disk(self) -> _OnDisk:
+        with trio.move_on_after(DISK_PATIENCE_S):
+            return await trio.to_thread.run_sync(_look, self._watched, abandon_on_cancel=True, limiter=self._limiter)
+        return _OnDisk(None, {})
+
+    def _figures(self, found: _OnDisk) -> Iterator[Sample]:
+        watched, space = self._watched, found.space
+        yield Sample("ready_state", not watched.why_not_ready())
+        yield from watched.figures()
+        yield Sample("journal_cap_bytes", watched.cap_bytes)
+        if space is not None:
+            yield Sample("journal_bytes", space.bytes)
+            yield Sample("journal_segments", space.segments)
+            yield Sample("disk_free_bytes", space.disk_free_bytes)
+            yield Sample("disk_fill_ratio", space.disk_percent / 100)
+        for name, end_s in found.certificate_ends_s.items():
+            yield Sample("certificate_expires_seconds", end_s - time.time(), {"file": name})
+
+
+def _look(watched: Watched) -> _OnDisk:
+    """In a thread: a disk may be slow."""
+    try:
+        space = journal_space(watched.instance_path / "journal")
+    except OSError:
+        space = None
+    ends = certificate_ends(watched.instance_path, watched.tls)
+    return _OnDisk(space, {path.name: end_s for path, (_, end_s) in ends.items()})

@@ -1,0 +1,1 @@
+"""Recovery: journal, pool and regions brought together after whatever ended the last process."""

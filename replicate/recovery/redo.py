@@ -1,0 +1,220 @@
+"""Rolling a region forward from the journal: what was appended but not committed there.
+
+Guarantees: each transaction is one SQLite transaction together with its number; what the region has already is
+skipped; whole before-images are checked as the Update Process checks them, and a mismatch stops with a named error
+and nothing half done. Refuses to know: why the work is unfinished. The caller holds the region's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from replicate.database.bookkeeping import (
+    APPLIED_FROM,
+    ScrRow,
+    held_below,
+    region_seqno,
+    stored_schema_version,
+    write_scr,
+    write_slot,
+    write_state,
+)
+from replicate.database.rows import RowApplier
+from replicate.database.sqlite import open_region, translate
+from replicate.errors import InternalError, JournalMissingError, RegionDamagedError
+from replicate.instance.file import RegionEntry
+from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import FIXED_ELEMENTS, Head, decode_batch, read_head, read_part, unpacker
+from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
+from replicate.pool import control as word
+from replicate.recovery.stale_wal import refuse_stale
+from replicate.transaction import Catalogue, Kind, Op, TableDefinition
+
+if TYPE_CHECKING:
+    from replicate.door.door import Door
+
+
+def redo_region(door: Door, entry: RegionEntry) -> int:
+    """Bring the region up to what was appended for it; returns its seqno. Marks it done in the control block.
+
+    Raises ConflictError, RegionDamagedError, JournalMissingError, JournalDamagedError, JournalIOError and what SQLite
+    says.
+    """
+    words = door.words
+    target = int(words[word.REGION_APPENDED + entry.region_id])
+    # The killed writer may not have come to its sync, and a secondary's region (or a slot without a frame, too large)
+    # holds no record that could complete the journal.
+    door.sync_to_end()
+    connection = open_region(entry.path, applier=True, region=entry.uuid)
+    try:
+        refuse_stale(door.instance, entry, connection)
+        have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
+        note_region(words, entry, connection, have)
+    finally:
+        connection.close(True)
+    return have
+
+
+def note_region(words: memoryview, entry: RegionEntry, connection: apsw.Connection, have: int) -> None:
+    """Say in the control block that the region is done, and holds its transactions up to `have`."""
+    # The stored version, not the present one: a foreign change of the schema must still be noticed.
+    words[word.REGION_SCHEMA + entry.region_id] = stored_schema_version(connection)
+    # In this order: whoever looks in between takes the region for unfinished, and waits for our lock.
+    words[word.REGION_APPENDED + entry.region_id] = have
+    words[word.REGION_DONE + entry.region_id] = have
+
+
+def check_reach(instance: Instance, chain: Chain, entry: RegionEntry, connection: apsw.Connection) -> int:
+    """The first number in the journal. JournalMissingError when that is behind what the region lacks."""
+    have, oldest = region_seqno(connection), chain.oldest_seqno()
+    is_primary = instance.role == "primary"
+    if is_primary and not have:
+        return oldest  # it is being added: no transaction of before is its own
+    if (held_below(connection) if is_primary else have + 1) < oldest:
+        raise JournalMissingError(
+            f"region {entry.name} holds transactions up to {have}, the journal begins with {oldest}: what is between "
+            "was pruned",
+            where=str(entry.path),
+            do="This is an old copy of the region: put the right file, with its -wal, back; or begin anew: "
+            + instance.way_out,
+            last_seqno=have,
+            first_seqno=oldest,
+        )
+    return oldest
+
+
+def roll_forward(
+    instance: Instance,
+    chain: Chain,
+    entry: RegionEntry,
+    connection: apsw.Connection,
+    target: int,
+    own_origin: int,
+) -> int:
+    """Apply to one region what the journal has for it above the region's own seqno, up to `target`; its seqno
+    then."""
+    have = region_seqno(connection)
+    if have >= target:
+        return have
+    oldest = check_reach(instance, chain, entry, connection)
+    # On a primary a region in which nothing was written may stand far behind.
+    reader = ChainReader(chain, max(have + 1, oldest))
+    try:
+        known = reader.catalogue_at(reader.next_seqno)
+        redo = _Redo(instance, entry, connection, known, own_origin)
+        while (found := reader.read(BATCH_BYTES_MAX, target)) is not None:
+            if isinstance(found, LargeTransaction):
+                redo.large(found)
+                continue
+            offset = 0
+            for body in decode_batch(found.data)[2::3]:
+                head = read_head(found.data, offset)
+                redo.frame(found.data[offset : offset + head.frame_bytes], head, body)
+                offset += head.frame_bytes
+    finally:
+        reader.close()
+    return region_seqno(connection)
+
+
+class _Redo:
+    """One region's redo: routes changes to it, and keeps its number as the commit door would have."""
+
+    def __init__(
+        self, instance: Instance, entry: RegionEntry, connection: apsw.Connection, known: Catalogue, own_origin: int
+    ) -> None:
+        # Of every incarnation: after a rise the frames of the one before may still have to be redone.
+        self._own_origins = {
+            history.origin.key for history in known.histories if history.instance == instance.content.uuid
+        }
+        self._own_origins.add(own_origin)
+        self._is_primary = instance.role == "primary"
+        self._name = entry.name
+        self._where = str(entry.path)
+        self._connection = connection
+        self._tables: dict[int, TableDefinition] = dict(known.definitions)
+        self._touched: set[int] = set()
+        here = {key: one for key, one in known.definitions.items() if one.region == entry.name}
+        self._rows = RowApplier(connection, here, region=entry.name)
+
+    def frame(self, frame: bytes, head: Head, body: Sequence[Any]) -> None:
+        """Redo one whole transaction, if it touches this region (on a secondary every one moves its SCR)."""
+        self._touched.clear()
+        changes = [] if head.kind != Kind.TRANSACTION else self._ours(body[FIXED_ELEMENTS:])
+        if head.kind == Kind.NULL:
+            self._touched.update(body[FIXED_ELEMENTS + 1])
+        if not changes and self._is_primary:
+            return
+        record = frame if len(frame) <= RING_RECORD_BYTES_MAX else None
+        self._transaction(head, [changes] if changes else [], record)
+
+    def large(self, large: LargeTransaction) -> None:
+        """Redo a large transaction part by part."""
+        self._touched.clear()
+        self._transaction(read_head(large.commit_frame), self._runs(large), None)
+
+    def _runs(self, large: LargeTransaction) -> Iterator[list[Any]]:
+        stream = unpacker()
+        waiting: list[Any] = []
+        for part in large.parts(0):
+            stream.feed(read_part(part)[2])
+            waiting.extend(stream)
+            whole = len(waiting) // 4 * 4
+            yield self._ours(waiting[:whole])
+            del waiting[:whole]
+        if waiting:
+            raise RegionDamagedError(f"large transaction {large.seqno} ends inside a change", where=self._where)
+
+    def _transaction(self, head: Head, runs: Any, record: bytes | None) -> None:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._rows.begin()
+                self._rows.seqno = head.seqno
+                for run in runs:
+                    self._rows.apply_all(run)
+                if head.origin in self._own_origins and self._is_primary:
+                    write_slot(connection, head.seqno, record)
+                else:
+                    row = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)
+                    write_scr(connection, [row, *self._partitions(head)])
+                    write_state(connection, APPLIED_FROM, head.seqno)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except apsw.Error as error:
+            raise translate(error, where=self._where) from error
+
+    def _partitions(self, head: Head) -> list[ScrRow]:
+        return [
+            ScrRow(head.origin, partition, head.origin_seqno, head.chain, head.csn, head.seqno)
+            for partition in sorted(self._touched)
+        ]
+
+    def _ours(self, flat: Sequence[Any]) -> list[Any]:
+        """The changes of this region; those of others only tell which partitions were touched."""
+        ours: list[Any] = []
+        for place in range(0, len(flat), 4):
+            op, ident, argument, values = flat[place : place + 4]
+            if op in (Op.COMMENT, Op.REGION):
+                continue
+            if op == Op.SCHEMA:
+                region = argument
+            else:
+                if op == Op.DEFINE:
+                    self._tables[ident] = TableDefinition.unpack(values)
+                definition = self._tables.get(ident)
+                if definition is None:
+                    raise InternalError(f"a change of table id {ident!r}, which was not defined before it")
+                region = definition.region
+                self._touched.add(definition.partition)
+            if region == self._name:
+                ours.extend((op, ident, argument, values))
+        return ours

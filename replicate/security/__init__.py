@@ -1,0 +1,1 @@
+"""Who may talk to us, and whose files we take: TLS, certificates, keys, owners and modes."""

@@ -1,0 +1,80 @@
+"""Where an instance has its certificate, and when that ends.
+
+Guarantees: an instance without certificates costs one look at the directory, and has no finding.
+Refuses to know: TLS (security/tls.py), and what a certificate is made of (security/certificate.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicate.errors import ReplicateError
+from replicate.security.guarded_file import read_guarded, stamp
+from replicate.settings import TlsConfig
+from replicate.status.findings import Finding
+
+DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the CA's certificate, our certificate (and what leads from it to the CA), and our key are."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, instance_path: Path, settings: TlsConfig) -> TlsFiles:
+        """As the settings say; relative paths begin at the instance's directory."""
+        return cls(instance_path / settings.ca, instance_path / settings.certificate, instance_path / settings.key)
+
+    def stamps(self) -> tuple[tuple[int, ...], ...]:
+        """What changes with any of them."""
+        return stamp(self.ca), stamp(self.certificate), stamp(self.key)
+
+    def are_there(self) -> bool:
+        """Whether any of them is."""
+        return any(self.stamps())
+
+
+def certificate_findings(instance_path: Path, settings: TlsConfig, now_s: float) -> list[Finding]:
+    """What `replicate status` and the logs say of certificates that end soon, or have ended. Nothing where there are
+    none; what can not be read is told elsewhere. `now_s`: the wall clock (Unix seconds)."""
+    found = []
+    for path, (what, not_after_s) in certificate_ends(instance_path, settings).items():
+        finding = expiry_finding(now_s, not_after_s, settings.warn_days, what=what, where=str(path))
+        if finding is not None:
+            found.append(finding)
+    return found
+
+
+def certificate_ends(instance_path: Path, settings: TlsConfig) -> dict[Path, tuple[str, float]]:
+    """What each certificate in use is, and when it ends (Unix seconds), by file; none where there are none, and without
+    those that can not be read."""
+    files = TlsFiles.of(instance_path, settings)
+    if not files.are_there():
+        return {}
+    from replicate.security.certificate import describe  # its library takes a tenth of a second to load
+
+    found = {}
+    for path, what in ((files.certificate, "the certificate"), (files.ca, "the CA's certificate")):
+        with suppress(ReplicateError):
+            found[path] = what, describe(read_guarded(path, is_secret=False, what=what), where=str(path)).not_after_s
+    return found
+
+
+def expiry_finding(now_s: float, not_after_s: float, warn_days: int, *, what: str, where: str) -> Finding | None:
+    """The finding when a certificate ends within `warn_days`, or has ended; None otherwise. Times: seconds of the wall
+    clock (Unix). `what`: whose certificate; `where`: its file."""
+    left_s = not_after_s - now_s
+    if left_s > warn_days * DAY_S:
+        return None
+    do = "replicate certificate issue NAME --ca DIR --out DIR --replace; it is used from the next connection on"
+    if left_s <= 0:
+        text = f"{what} expired {-left_s / DAY_S:.0f} days ago: no peer accepts it"
+        return Finding("CERTIFICATE_EXPIRED", f"{text} [{where}]", do)
+    return Finding("CERTIFICATE_EXPIRES", f"{what} expires in {left_s / DAY_S:.0f} days [{where}]", do)

@@ -1,0 +1,238 @@
+"""Putting a seed into its place: copies of regions become this secondary's, and its journal begins behind them.
+
+Guarantees: the regions, their bookkeeping and the journal stand at one position, or the instance is marked as being
+seeded, and nobody uses it until a seed has been done again. A seed file is verified whole before anything that the
+secondary holds is touched. One seed at a time.
+Refuses to know: where the copies come from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicate.daemon.files import DaemonFiles
+from replicate.database.copied import adopt_at
+from replicate.door.opening import SEEDING_MARKER, begin_journal
+from replicate.errors import (
+    AlreadyExistsError,
+    AlreadyRunningError,
+    PermissionRefusedError,
+    UsageError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
+from replicate.failpoint import hit
+from replicate.instance.file import io_error, replace_file
+from replicate.instance.instance import Instance
+from replicate.journal.segment import sync_directory
+from replicate.locks import FileLock
+from replicate.seed.file import SeedReader, require_free
+from replicate.seed.format import NO_ID, SeedHeader
+from replicate.transaction import Catalogue
+from replicate.vector import Position
+
+COPIES: Final = "seed"
+"""Directory (in the instance's regions) of the copies that are not yet in their places."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a region's name, pages done and pages in all; whatever it raises ends the seed."""
+
+
+def silent(_region: str, _done: int, _pages: int) -> None:
+    """A Progress that tells nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """What a seed has made. `seqno`: the last transaction that the secondary holds."""
+
+    seqno: int
+    regions: tuple[str, ...]
+    pages: int
+
+
+@contextmanager
+def seed_lock(secondary: Instance) -> Iterator[None]:
+    """One seed at a time. BusyError while another one is under way."""
+    lock = FileLock(secondary.locks_directory / "seed.lock")
+    try:
+        lock.acquire(0, what="the seed of this instance")
+        yield
+    finally:
+        lock.close()
+
+
+def check_secondary(secondary: Instance, *, restart: bool) -> None:
+    """May this instance be seeded now? PermissionRefusedError, AlreadyRunningError (its Update Process),
+    AlreadyExistsError (it has data, whole, and `restart` was not asked for)."""
+    where = str(secondary.path)
+    if secondary.role != "secondary":
+        raise PermissionRefusedError(
+            f"instance {secondary.name} is {secondary.role}: only a secondary is seeded", where=where
+        )
+    running = DaemonFiles(secondary.path, "update").probe()
+    if running is not None:
+        raise AlreadyRunningError(
+            f"the Update Process of {secondary.name} runs (process {running.pid})",
+            where=where,
+            do="Stop it first: replicate update stop",
+        )
+    if secondary.regions and not restart and not (secondary.path / SEEDING_MARKER).exists():
+        raise AlreadyExistsError(
+            f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
+            where=where,
+            do="To replace all of them: replicate seed --restart",
+        )
+
+
+def copies_directory(secondary: Instance) -> Path:
+    """An empty directory for the copies, named NAME.db each."""
+    copies = secondary.path / "regions" / COPIES
+    shutil.rmtree(copies, ignore_errors=True)
+    copies.mkdir(mode=0o700)
+    return copies
+
+
+def begin(secondary: Instance, source: str) -> None:
+    """From here on the instance is not seeded: what it held is given up."""
+    replace_file(secondary.path / SEEDING_MARKER, f"from {source}\n".encode())
+    for entry in secondary.regions:
+        secondary.unregister_region(entry.name)
+
+
+def settle(
+    secondary: Instance, position: Position, csn: int, catalogue: Catalogue, copies: Path, names: list[str]
+) -> None:
+    """Make the copies regions of the secondary, begin its journal behind them, then put both into their places.
+
+    Raises RegionDamagedError, DiskFullError, BusyError and what SQLite says; the instance stays marked then.
+    """
+    made: list[tuple[str, bytes, Path]] = []
+    for name in names:
+        region = uuid.uuid4().bytes
+        adopt_at(
+            copies / f"{name}.db",
+            network=secondary.content.network,
+            instance=secondary.content.uuid,
+            region=region,
+            name=name,
+            position=position,
+            csn=csn,
+        )
+        made.append((name, region, secondary.path / "regions" / f"{name}.db"))
+    begin_journal(secondary, position, catalogue)
+    hit("seed.journal_begun")
+    for name, region, place in made:
+        for suffix in ("-wal", "-shm", "-journal"):
+            Path(f"{place}{suffix}").unlink(missing_ok=True)
+        (copies / f"{name}.db").replace(place)
+        secondary.register_region(name, region, place)
+    copies.rmdir()
+
+
+def finish(secondary: Instance) -> None:
+    """The instance is seeded from here on."""
+    (secondary.path / SEEDING_MARKER).unlink()
+    sync_directory(os.fspath(secondary.path))
+
+
+# From a file.
+
+
+def install_file(secondary: Instance, path: Path, *, restart: bool = False, progress: Progress = silent) -> Seeded:
+    """Fill `secondary` from the seed file at `path`.
+
+    Raises what `check_secondary` raises, NotFoundError, DamagedError and FormatUnknownError (the file),
+    WrongNetworkError, WrongInstanceError (made for another secondary), DiskFullError. What the secondary held is
+    untouched until the whole file has been verified and its pages are on the disk; after that, the same call does it
+    again.
+    """
+    with seed_lock(secondary):
+        return install_file_locked(secondary, path, restart=restart, progress=progress)
+
+
+def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progress: Progress = silent) -> Seeded:
+    """The same for one who holds the `seed_lock` already."""
+    check_secondary(secondary, restart=restart)
+    with SeedReader(path) as reader:
+        check_header(secondary, reader.header, str(path))
+    return install_checked(secondary, path, progress=progress)
+
+
+def install_checked(secondary: Instance, path: Path, *, progress: Progress = silent) -> Seeded:
+    """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held."""
+    with SeedReader(path) as reader:
+        header = reader.header
+        directory = secondary.path / "regions"
+        require_free(directory, sum(region.bytes for region in header.regions), "the copy of the regions")
+        copies = copies_directory(secondary)
+        try:
+            _extract(reader, copies, progress)
+        except BaseException:
+            shutil.rmtree(copies, ignore_errors=True)
+            raise
+        begin(secondary, f"{header.primary_name}, file {path}")
+        names = [region.name for region in header.regions]
+        settle(secondary, header.position, header.csn, reader.catalogue, copies, names)
+    finish(secondary)
+    return Seeded(header.seqno, tuple(names), header.pages)
+
+
+def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
+    """Is this seed one for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
+    content = secondary.content
+    check_base(secondary, header, where)
+    is_other = header.secondary_uuid not in (NO_ID, content.uuid)
+    if header.secondary_name != secondary.name or is_other:
+        whom = f"another instance named {secondary.name}" if is_other else header.secondary_name
+        raise WrongInstanceError(
+            f"the seed was made for {whom}; {header.primary_name} keeps no journal for this {secondary.name} behind it",
+            where=where,
+            do=f"Make one on {header.primary_name}: replicate seed --to-file FILE --for {secondary.name}",
+        )
+
+
+def check_base(secondary: Instance, header: SeedHeader, where: str) -> None:
+    """Is this a seed of its network, whoever it was made for? UsageError, WrongNetworkError."""
+    content = secondary.content
+    if header.primary == content.uuid:
+        raise UsageError("an instance can not be seeded from itself", where=where)
+    if header.network != content.network:
+        raise WrongNetworkError(
+            f"the seed is of network {uuid.UUID(bytes=header.network)}, {secondary.name} belongs to "
+            f"{uuid.UUID(bytes=content.network)}",
+            where=where,
+            do=f"Make the instance anew: instance create --network {uuid.UUID(bytes=header.network)}",
+        )
+
+
+def _extract(reader: SeedReader, copies: Path, progress: Progress) -> None:
+    done, pages, directory = 0, reader.header.pages, os.fspath(copies)
+    with ExitStack() as stack:
+        opened: dict[str, int] = {}
+        try:
+            for piece in reader.pages():
+                region = piece.region
+                if region.name not in opened:
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    fd = os.open(copies / f"{region.name}.db", flags, 0o600)
+                    stack.callback(os.close, fd)
+                    opened[region.name] = fd
+                data, at = piece.data, (piece.first_page - 1) * region.page_bytes
+                while data:
+                    count = os.pwrite(opened[region.name], data, at)
+                    data, at = data[count:], at + count
+                done += len(piece.data) // region.page_bytes
+                progress(region.name, done, pages)
+            for fd in opened.values():
+                os.fsync(fd)
+        except OSError as error:
+            raise io_error(error, "the copy of a region could not be written", directory) from error
+    sync_directory(directory)

@@ -1,0 +1,361 @@
+"""What `replicate status` reports, and what follows from it: the bottleneck, and what an operator should do next.
+
+Guarantees: every finding says what is wrong, where, and the command that mends it; the bottleneck is the first part of
+the street that is not keeping up; nothing is called well that was not seen.
+Refuses to know: where the numbers come from (status/collect.py) and how they are printed (status/text.py). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from errno import EDQUOT, EFBIG, ENOSPC, errorcode
+from typing import Final, Literal
+
+from replicate.status.findings import SEVERITIES, Finding
+
+STATUS_ROOM_BYTES: Final = 64 * 1024
+"""With less than this free a daemon can not tell how it stands: its status file is written anew each time."""
+STALE: Final = "; the daemons can not write their status there, so their numbers and states may be old"
+FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
+"""A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
+
+Level = Literal["FULL", "FILLING"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReport:
+    """The own journal. `is_open`: some process has opened the instance since the machine started.
+
+    `last_durable_seqno` is None where nobody can say; `fatal_errno` not 0: a write or sync failed, nobody appends.
+    """
+
+    is_open: bool
+    last_written_seqno: int
+    last_durable_seqno: int | None
+    last_commit_wall_ns: int
+    first_kept_seqno: int | None
+    segments: int
+    bytes: int
+    cap_bytes: int
+    cap_percent: float
+    disk_percent: float
+    disk_free_bytes: int
+    durability: str
+    fatal_errno: int = 0
+    archive: str = ""
+    """Where segments go before they are pruned; "" where no archive is configured."""
+    archived_seqno: int | None = None
+    unarchived_bytes: int = 0
+    """Of finished segments that are not in the archive."""
+    archive_lag_bytes: int = 0
+    """More than this is a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReport:
+    """A daemon. `state`: starting, serving, stopping, stopped, failed, dead, or "never started"."""
+
+    name: str
+    state: str
+    pid: int
+    text: str
+    error: str = ""
+    is_frozen: bool = False
+    """The process is there, and a signal (SIGSTOP) or a debugger has stopped it."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in ("starting", "serving", "stopping")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReport:
+    """A stream to a secondary. Positions are None where the peer has not been heard of since its source started.
+
+    `source_backlog`: committed, not sent. `receiver_backlog`: received there, not applied. `backlog`: committed, not
+    applied. `lag_s`: age of the oldest transaction not applied there; 0.0 when level, None when unknown.
+    """
+
+    name: str
+    address: str
+    source: DaemonReport
+    is_connected: bool
+    is_paused: bool
+    last_sent_seqno: int | None
+    last_received_seqno: int | None
+    last_applied_seqno: int | None
+    last_durable_seqno: int
+    source_backlog: int | None
+    receiver_backlog: int | None
+    backlog: int | None
+    lag_s: float | None
+    transactions_from_pool: int
+    transactions_from_files: int
+    last_error: str
+    needs_seed: bool
+    update_state: str = ""
+    """Of its Update Process, as the peer tells us; "" when it runs, or nobody tells."""
+    not_applying_since: str = ""
+    """When we first heard that; as a text, in UTC."""
+    seed_seqno: int | None = None
+    """Where the seed stands that is on its way to it; None when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingReport:
+    """The stream from the primary, on a secondary. `backlog` counts what the primary is known to have."""
+
+    receiver: DaemonReport
+    update: DaemonReport
+    is_connected: bool
+    source: str
+    source_last_seqno: int | None
+    last_received_seqno: int | None
+    last_applied_seqno: int
+    last_durable_seqno: int | None
+    receiver_backlog: int | None
+    backlog: int | None
+    lag_s: float | None
+    pool_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReport:
+    """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when all is well with it, else
+    `problem_do` mends it; `disk_percent` how full its file system is, 0.0 where that is the journal's.
+
+    `wal_bytes` is the size of its WAL file, `wal_pending_bytes` how much of it is not checkpointed; `pinned_by` names
+    who keeps it so, and is empty where nobody does.
+    """
+
+    name: str
+    path: str
+    last_seqno: int | None
+    problem: str = ""
+    problem_do: str = ""
+    disk_percent: float = 0.0
+    is_busy: bool = False
+    wal_bytes: int = 0
+    wal_pending_bytes: int = 0
+    pinned_by: str = ""
+    pinned_do: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of it. `bottleneck` is empty when everything is level."""
+
+    name: str
+    role: str
+    path: str
+    network: str
+    uuid: str
+    incarnation: int
+    taken_wall_ns: int
+    journal: JournalReport
+    regions: tuple[RegionReport, ...]
+    peers: tuple[PeerReport, ...]
+    receiving: ReceivingReport | None
+    bottleneck: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether an operator should act."""
+        return any(finding.is_wrong for finding in self.findings)
+
+
+def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving: ReceivingReport | None) -> str:
+    """The part of the street that others wait for; empty when all is level. Of several peers, the worst."""
+    if journal.fatal_errno:
+        return "the journal: it takes no more transactions"
+    if receiving is not None:
+        return _receiving_bottleneck(receiving)
+    behind = [
+        peer
+        for peer in peers
+        if peer.backlog is None or peer.backlog > 0 or not peer.source.is_running or not peer.is_connected
+    ]
+    if not behind:
+        return ""
+    worst = max(behind, key=lambda peer: (peer.backlog is None, peer.backlog or 0))
+    return _peer_bottleneck(worst)
+
+
+def _peer_bottleneck(peer: PeerReport) -> str:
+    if not peer.source.is_running:
+        return f"the Source Server for {peer.name}: it does not run"
+    if peer.source.is_frozen:
+        return f"the Source Server for {peer.name}: it is frozen"
+    if not peer.is_connected:
+        return f"the connection to {peer.name} at {peer.address}"
+    if peer.update_state:
+        return f"the Update Process at {peer.name}: it is {peer.update_state}"
+    if peer.is_paused:
+        return f"the Update Process at {peer.name}: its receive pool is full"
+    if (peer.receiver_backlog or 0) >= (peer.source_backlog or 0):
+        return f"the Update Process at {peer.name}"
+    return f"the Source Server for {peer.name}, or the network to it"
+
+
+def _receiving_bottleneck(receiving: ReceivingReport) -> str:
+    if not receiving.update.is_running:
+        return "the Update Process: it does not run"
+    if receiving.receiver_backlog:
+        return "the Update Process"
+    if not receiving.receiver.is_running:
+        return "the Receiver Server: it does not run"
+    if not receiving.is_connected:
+        return "the connection: no source is connected"
+    return "the source, or the network from it" if receiving.backlog else ""
+
+
+def findings(
+    role: str,
+    journal: JournalReport,
+    regions: tuple[RegionReport, ...],
+    peers: tuple[PeerReport, ...],
+    receiving: ReceivingReport | None,
+) -> tuple[Finding, ...]:
+    """All that an operator should know, errors first."""
+    found = [
+        *_journal_findings(journal),
+        *_region_findings(role, regions),
+        *(finding for peer in peers for finding in (*_peer_findings(peer), *_archive_need(journal, peer))),
+        *(_receiving_findings(receiving) if receiving is not None else ()),
+    ]
+    if role == "primary" and not peers:
+        found.append(Finding("NO_PEER", "no peer is registered", "replicate peer add NAME HOST:PORT"))
+    return tuple(sorted(found, key=worst_first))
+
+
+def worst_first(finding: Finding) -> int:
+    """A key to sort findings by."""
+    return SEVERITIES.index(finding.severity)
+
+
+def fill_level(percent: float) -> Level | None:
+    """How bad it is that something is so full: None below the first mark."""
+    if percent < FILL_MARKS_PERCENT[0]:
+        return None
+    return "FULL" if percent >= FILL_MARKS_PERCENT[-1] else "FILLING"
+
+
+def _mark(percent: float) -> str:
+    return f"{max(mark for mark in FILL_MARKS_PERCENT if percent >= mark):g} %"
+
+
+def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
+    if journal.fatal_errno:
+        full = journal.fatal_errno in (ENOSPC, EDQUOT, EFBIG)
+        yield Finding(
+            "JOURNAL_FATAL",
+            f"a journal write or sync failed ({'disk full: ' if full else ''}"
+            f"{errorcode.get(journal.fatal_errno, 'unknown')}, errno {journal.fatal_errno}); nothing is committed any "
+            "more",
+            f"{'make space on the' if full else 'mend the'} disk, stop every process that uses the instance, and start "
+            "them again",
+        )
+    level = fill_level(journal.cap_percent)
+    if level is not None:
+        yield Finding(
+            f"JOURNAL_{level}",
+            f"the journal is at {journal.cap_percent:.0f} % of its cap (above {_mark(journal.cap_percent)})",
+            "let the slowest peer catch up, remove one that is gone (replicate peer remove), or raise "
+            "journal.cap_bytes",
+        )
+    level = fill_level(journal.disk_percent)
+    if level is not None:
+        yield Finding(
+            f"DISK_{level}",
+            f"the disk of the journal is {journal.disk_percent:.0f} % full (above {_mark(journal.disk_percent)})"
+            + (STALE if journal.disk_free_bytes < STATUS_ROOM_BYTES else ""),
+            "make room there; then start the daemons that have stopped",
+            "journal",
+        )
+
+    if journal.archive and journal.unarchived_bytes > journal.archive_lag_bytes:
+        text = (
+            f"{journal.unarchived_bytes / 2**20:.0f} MiB of finished journal behind transaction "
+            f"{journal.archived_seqno or 0} are not in the archive {journal.archive}, and are kept for it"
+        )
+        yield Finding("ARCHIVE_LAGS", text, "replicate archive (best from a timer)")
+
+
+def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]:
+    """A peer whose next transaction was pruned, since it is archived."""
+    needed = peer.last_durable_seqno + 1
+    if journal.archive and not peer.needs_seed and needed < (journal.first_kept_seqno or 0):
+        text = f"peer {peer.name} needs transaction {needed}; the journal begins with {journal.first_kept_seqno}"
+        yield Finding("PEER_NEEDS_ARCHIVE", text, f"there: replicate replay --journal {journal.archive}", peer.name)
+
+
+def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[Finding]:
+    for region in regions:
+        name = region.name
+        if region.problem:
+            code = "REGION_REPLACED" if region.problem.startswith("REGION_REPLACED") else "REGION_UNREADABLE"
+            do = region.problem_do or "mend that; then replicate status"
+            yield Finding(code, f"region {name}: {region.problem}", do, name)
+        elif region.is_busy:
+            text = f"region {name} is locked by somebody at this moment; its position was not read"
+            yield Finding("REGION_BUSY", text, "replicate status, once more", name)
+        level = fill_level(region.disk_percent)
+        if level is not None:
+            percent = f"{region.disk_percent:.0f} % full (above {_mark(region.disk_percent)})"
+            yield Finding(f"DISK_{level}", f"the disk of region {name} is {percent}", "make room there", name)
+        if region.pinned_by:
+            size = f"{region.wal_pending_bytes / 2**20:.0f} MiB"
+            text = f"region {name}: {size} of its WAL can not be checkpointed, because {region.pinned_by}"
+            yield Finding("WAL_PINNED", text, region.pinned_do, name)
+    if not regions:
+        do = "replicate region add PATH" if role == "primary" else "replicate seed --from PRIMARY"
+        yield Finding("NO_REGION", "there is no region yet", do)
+
+
+def _daemon_finding(daemon: DaemonReport, verb: str) -> Iterator[Finding]:
+    name = daemon.name
+    if daemon.is_running:
+        if daemon.is_frozen:
+            text = f"{name} is frozen: a signal (SIGSTOP) or a debugger has stopped process {daemon.pid}"
+            yield Finding("DAEMON_FROZEN", text, f"kill -CONT {daemon.pid}", name)
+        return
+    if daemon.error:
+        # The error says itself what to do first.
+        yield Finding("DAEMON_FAILED", f"{name} {daemon.state}: {daemon.error}", f"mend that; then {verb}", name)
+    elif daemon.state in ("failed", "dead"):
+        code = "DAEMON_DEAD" if daemon.state == "dead" else "DAEMON_FAILED"
+        yield Finding(code, f"{name} {daemon.state}: {daemon.text}", verb, name)
+    else:
+        yield Finding("DAEMON_STOPPED", f"{name} does not run ({daemon.state})", verb, name)
+
+
+def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
+    name = peer.name
+    if peer.needs_seed:
+        text = f"peer {name} was dropped at the journal's cap"
+        yield Finding("PEER_DROPPED", text, "seed it anew, there: replicate seed", name)
+    if peer.seed_seqno is not None:
+        text = f"the journal behind transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
+        do = f"load it there: replicate seed; or give it up here: replicate seed --forget {name}"
+        yield Finding("SEED_WAITING", text, do, name)
+    yield from _daemon_finding(peer.source, f"replicate source start --peer {name}")
+    if peer.source.is_running and not peer.is_connected:
+        error = f": {peer.last_error}" if peer.last_error else f" ({peer.source.text})"
+        do = f"there: replicate receiver status; address {peer.address}"
+        yield Finding("PEER_NOT_CONNECTED", f"no connection to {name}{error}", do, name)
+    if peer.is_paused:
+        text = f"{name} has asked for a pause (XOFF): its receive pool is full"
+        yield Finding("PEER_PAUSED", text, "there: replicate status", name)
+    if peer.update_state:
+        text = f"{name} applies nothing since {peer.not_applying_since}: its Update Process is {peer.update_state}"
+        yield Finding("PEER_NOT_APPLYING", text, "there: replicate status names the reason", name)
+
+
+def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
+    yield from _daemon_finding(receiving.receiver, "replicate receiver start")
+    yield from _daemon_finding(receiving.update, "replicate update start")
+    if receiving.receiver.is_running and not receiving.is_connected:
+        text = f"no source is connected ({receiving.receiver.text})"
+        yield Finding("NO_SOURCE", text, "on the primary: replicate source status")

@@ -1,0 +1,256 @@
+"""Commits when something around them fails: the region's file swapped, a sync refused, the pool gone, a kill.
+
+Faults 22, 26, 36 and 48.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from replicate import failpoint
+from replicate.commit import session as commit
+from replicate.commit.session import RegionSession
+from replicate.database.sqlite import open_region
+from replicate.door import durability
+from replicate.door.opening import open_door
+from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, PoolReplacedError, RegionReplacedError
+from replicate.journal.durable import DurableSidecar
+from replicate.journal.segment import SegmentFile, segment_name
+from replicate.locks import FileLock
+from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind, pool_path, retire
+from tests.harness.instances import (
+    Writer,
+    begin_insert,
+    begin_large,
+    change_schema,
+    check,
+    door_of,
+    insert,
+    make_primary,
+    session_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    directory = tmp_path / "shm"
+    directory.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
+    yield
+    failpoint.disarm()
+
+
+def swap(path: Path) -> None:
+    """Put a copy in the place of a database, as a careless restore does."""
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").rename(path)
+
+
+def test_a_region_file_swapped_under_an_open_connection_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p")
+    path = instance.region("main").path
+    with session_of(instance) as session:
+        last = insert(session, 1)
+        swap(path)
+        for _ in range(2):
+            with pytest.raises(RegionReplacedError, match="was replaced while it was open"):
+                begin_insert(session, 2)
+        session.connection.execute("BEGIN")
+        with pytest.raises(RegionReplacedError):
+            session.upgrade(timeout_s=1)
+        session.rollback()
+        os.unlink(path)
+        with pytest.raises(RegionReplacedError, match="is gone"):
+            begin_insert(session, 2)
+        assert session.door.words[word.LAST_SEQNO] == last
+
+
+def test_a_region_file_swapped_while_it_is_being_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "p")
+    path = instance.region("main").path
+    shutil.copy(path, path.with_suffix(".right"))
+
+    def opened_and_swapped(*arguments: Any, **options: Any) -> apsw.Connection:
+        connection = open_region(*arguments, **options)
+        swap(path)
+        return connection
+
+    monkeypatch.setattr(commit, "open_region", opened_and_swapped)
+    with session_of(instance) as session, pytest.raises(RegionReplacedError, match="was replaced while it was open"):
+        begin_insert(session, 1)
+
+
+def test_a_durable_mark_that_can_not_be_written_behind_the_commit_says_that_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that raises anything but OutcomeUnknownError has not happened; these have."""
+    instance = make_primary(tmp_path / "p")
+
+    def failing(mark: DurableSidecar, seqno: int) -> None:
+        raise JournalIOError("planted", where=mark.path, errno=5)
+
+    with session_of(instance) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(DurableSidecar, "write", failing)
+            with pytest.raises(OutcomeUnknownError, match="is committed, but what has to follow failed: planted"):
+                change_schema(session, "CREATE TABLE later (a)", "later")
+        insert(session, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(DurableSidecar, "write", failing)
+            with pytest.raises(OutcomeUnknownError, match="planted"):
+                session.commit(begin_large(session, 100, 300))
+    with session_of(instance) as session:
+        insert(session, 2)
+    assert {1, 2, 100, 399} <= check(instance).rows["main"].keys()
+
+
+def test_a_sync_lock_that_another_process_keeps_behind_the_commit_says_that_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 32; found by the simulation. It was told as BUSY, which says that nothing has happened."""
+    instance = make_primary(tmp_path / "p")
+    monkeypatch.setattr(durability, "SYNC_LOCK_TIMEOUT_S", 0.05)
+    other = FileLock(instance.locks_directory / "sync.lock")
+    with session_of(instance) as session:
+        insert(session, 1)
+        monkeypatch.setattr(session.door.durability, "after_commit", lambda _seqno: None)
+        for call in (
+            lambda: change_schema(session, "CREATE TABLE later (a)", "later"),
+            lambda: insert(session, 2, "x" * 100_000),
+        ):
+            other.acquire(5)
+            with pytest.raises(OutcomeUnknownError, match="is committed, but what has to follow failed"):
+                call()
+            other.release()
+            insert(session, 10 + session.last_seqno)
+        other.acquire(5)
+        last_seqno = session.door.words[word.LAST_SEQNO]
+        # Before the append, when everything is to be synced, it is what it was: nothing has happened.
+        large = begin_large(session, 100, 300)
+        with pytest.raises(BusyError):
+            session.commit(large)
+        other.close()
+        assert session.door.words[word.LAST_SEQNO] == last_seqno
+    found = check(instance).rows["main"]
+    assert {1, 2} <= found.keys()
+    assert 100 not in found
+
+
+@pytest.mark.parametrize("what", ["schema", "large row"])
+def test_a_sync_that_fails_behind_the_append_says_outcome_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    instance = make_primary(tmp_path / "p")
+    commits: dict[str, Callable[[RegionSession], int]] = {
+        "schema": lambda session: change_schema(session, "CREATE TABLE later (a)", "later"),
+        "large row": lambda session: insert(session, 2, "x" * 100_000),
+    }
+    with session_of(instance) as session:
+        insert(session, 1)
+
+        def failing(segment: SegmentFile) -> None:
+            raise JournalIOError("fsync of the journal failed: planted", where=segment.path, errno=5)
+
+        monkeypatch.setattr(SegmentFile, "sync", failing)
+        with pytest.raises(OutcomeUnknownError, match="was being written"):
+            commits[what](session)
+        monkeypatch.undo()
+    # What unknown means: after recovery it is either wholly there or not at all, and journal and region agree.
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    with session_of(instance) as session:
+        insert(session, 3)
+    check(instance)
+
+
+def test_a_connection_survives_a_pool_that_was_made_anew(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p")
+    with session_of(instance) as session:
+        first = insert(session, 1)
+        retire(PoolKind.JOURNAL, instance.content.uuid)  # closed: noticed before anything begins
+        assert insert(session, 2) == first + 1
+        pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()  # only unlinked: the next commit notices
+        with pytest.raises(PoolReplacedError):
+            insert(session, 3)
+        assert insert(session, 3) == first + 2
+    check(instance)
+
+
+def test_a_kill_between_rename_and_sync_of_the_directory_is_synced_by_the_next_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "p")
+    with Writer(instance, "adopt.renamed:1:kill") as writer:
+        writer.send("large", "main", 100, 3000)
+        assert writer.died()
+    synced: list[str] = []
+    real = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    with door_of(instance) as door:
+        with door.locked():
+            adopted = door.words[word.SEGMENT_FIRST_SEQNO]
+        assert str(instance.journal_directory) in synced
+        assert door.words[word.LAST_DURABLE_SEQNO] == adopted
+        assert (instance.journal_directory / segment_name(adopted)).exists()
+    with session_of(instance) as session:
+        insert(session, 1)  # finishes what the killed writer left undone in the region
+    check(instance)
+
+
+def test_a_primary_without_consumers_prunes_by_itself_when_it_begins_a_segment(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p", durability="off", segment_bytes=1024 * 1024, cap_bytes=4 * 1024 * 1024)
+    with session_of(instance) as session:
+        for row_id in range(60):
+            insert(session, row_id, "x" * 90_000)
+    assert len(list(instance.journal_directory.glob("*.journal"))) <= 4
+    check(instance, first_seqno=int(min(instance.journal_directory.glob("*.journal")).stem))
+
+
+def test_a_multiprocessing_child_syncs_under_interval_when_it_ends(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p", durability="interval")
+    program = """
+import multiprocessing, sys
+import replicate
+def child(path):
+    connection = replicate.connect(path)
+    connection.execute("INSERT INTO t VALUES (77, 'child')")
+    connection.commit()
+    global kept
+    kept = connection
+process = multiprocessing.get_context("fork").Process(target=child, args=(sys.argv[1],))
+process.start(); process.join()
+assert process.exitcode == 0
+"""
+    subprocess.run([sys.executable, "-c", program, str(instance.path)], check=True, timeout=60)
+    door = open_door(instance)
+    try:
+        assert door.words[word.LAST_DURABLE_SEQNO] == door.words[word.LAST_SEQNO] > 2
+    finally:
+        door.close()
+
+
+def test_large_transactions_still_commit_behind_a_failed_one(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "p")
+    with session_of(instance) as session:
+        captured = begin_large(session, 100, 2000)
+        session.rollback()
+        if captured.spool is not None:
+            captured.spool.abort()
+        assert session.commit(begin_large(session, 100, 2000)) == insert(session, 1) - 1
+    check(instance)

@@ -1,0 +1,289 @@
+"""Equality at one sequence number, while both sides go on; waiting; releasing a region."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from replicate.barrier import WRITER_WAIT_S_MAX, Barrier
+from replicate.compare.compare import compare, digest
+from replicate.daemon.files import DaemonFiles
+from replicate.errors import AlreadyRunningError, BusyError, NotFoundError, TryAgainError, UsageError, WrongNetworkError
+from replicate.instance.instance import Instance
+from replicate.instance.release import release_region
+from replicate.pool import control as word
+from replicate.snapshot import door_of, take_snapshot
+from replicate.wait import wait_for_seqno
+from tests.harness.pair import Pair
+from update_process.process import finish_received
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = Pair.create(tmp_path)
+    made.seed()
+    return made
+
+
+def write(pair: Pair, count: int = 5, first: int = 1) -> None:
+    connection = pair.connect()
+    for number in range(first, first + count):
+        connection.execute("INSERT INTO account VALUES (?, 'o', 0, 1)", (number,))
+        connection.commit()
+    connection.close()
+
+
+def catch_up(pair: Pair) -> None:
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            applier.work(60)
+
+
+@contextmanager
+def replicating(pair: Pair) -> Iterator[None]:
+    """A writer on the primary, and a thread that carries and applies, until the block is left."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def guarded(work: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except BaseException as error:
+            failures.append(error)
+
+    def write_on() -> None:
+        connection = pair.connect()
+        number = 10_000
+        while not stop.is_set():
+            number += 1
+            connection.execute("INSERT INTO account VALUES (?, 'live', 0, NULL)", (number,))
+            connection.commit()
+        connection.close()
+
+    def carry_on() -> None:
+        with pair.receive_pool() as pool, pair.applier(pool) as applier:
+            while not stop.is_set():
+                pair.deliver(pool)
+                applier.work(0.05)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in (write_on, carry_on)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures
+
+
+def test_equal_while_both_go_on(pair: Pair) -> None:
+    write(pair)
+    with replicating(pair):
+        seen = []
+        for _ in range(5):
+            found = compare(pair.primary, pair.secondary, timeout_s=10)
+            assert found.equal, found
+            seen.append(found.seqno)
+        turned = compare(pair.secondary, pair.primary, timeout_s=10)
+        assert (turned.first, turned.second) == ("west", "east")
+        assert turned.equal
+        assert seen == sorted(seen), "a number went back"
+        with door_of(pair.secondary) as door:
+            assert door.words[word.BARRIER_SEQNO] == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE account SET note = 1.0 WHERE id = 2",
+        "UPDATE account SET owner = x'6f' WHERE id = 2",
+        "DELETE FROM account WHERE id = 2",
+        "UPDATE entry SET rowid = 99",
+        "UPDATE entry SET data = x'00fe'",
+        "CREATE INDEX extra ON account (owner)",
+    ],
+)
+def test_every_difference_is_found(pair: Pair, sql: str) -> None:
+    write(pair)
+    connection = pair.connect()
+    connection.execute("INSERT INTO entry VALUES ('a', 1, x'00ff')")
+    connection.commit()
+    connection.close()
+    catch_up(pair)
+    assert compare(pair.primary, pair.secondary, timeout_s=5).equal
+    stranger = apsw.Connection(str(pair.secondary.region("main").path))
+    stranger.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    stranger.execute(sql)
+    stranger.close()
+    found = compare(pair.primary, pair.secondary, timeout_s=5)
+    assert not found.equal
+    digests = [digest(instance, timeout_s=5).regions for instance in (pair.primary, pair.secondary)]
+    assert digests[0] != digests[1]
+
+
+def test_digest_at_a_number(pair: Pair) -> None:
+    write(pair, 10)
+    start = pair.last_seqno(pair.secondary)
+    wanted = start + 4
+    with pair.receive_pool() as pool, pair.applier(pool) as applier:
+        found = []
+        asking = threading.Thread(target=lambda: found.append(digest(pair.secondary, at=wanted, timeout_s=10)))
+        asking.start()
+        words = applier.session.door.words
+        deadline = time.monotonic() + 10
+        while not words[word.BARRIER_SEQNO]:
+            assert time.monotonic() < deadline
+        pair.deliver(pool)
+        while asking.is_alive():
+            applier.work(0.01)
+        asking.join()
+        applier.work(10)
+        assert applier.applied_seqno == pair.last_seqno()
+    assert found[0].seqno == wanted
+    assert dict(found[0].regions)["main"].tables[0].rows == 4
+    with pytest.raises(TryAgainError, match=f"passed: west stands at {pair.last_seqno()}.*--timeout.*without --at"):
+        digest(pair.secondary, at=wanted, timeout_s=1)
+    with pytest.raises(TryAgainError, match="not there"):
+        digest(pair.primary, at=10**6, timeout_s=0.05)
+    with pytest.raises(UsageError):
+        digest(pair.primary, at=-1, timeout_s=1)
+    assert compare(pair.primary, pair.secondary, at=pair.last_seqno(), timeout_s=5).equal
+
+
+def test_a_busy_primary_is_taken_exactly_at_a_number(pair: Pair) -> None:
+    """Several times, so that luck does not do it; and both sides at one number while all goes on.
+
+    Where we stand still ourselves (a busy machine), the number is passed before it is asked for: then a later one is.
+    """
+    with replicating(pair):
+        for _ in range(5):
+            for distance in (20, 200, 2000, 20_000):
+                wanted = pair.last_seqno() + distance
+                with contextlib.suppress(TryAgainError):
+                    assert digest(pair.primary, at=wanted, timeout_s=30).seqno == wanted
+                    break
+            else:
+                pytest.fail("each number was passed")
+        with pytest.raises(TryAgainError, match=r"passed: east stands at .* numbers only rise"):
+            digest(pair.primary, at=pair.last_seqno() - 1, timeout_s=10)
+        found = compare(pair.primary, pair.secondary, at=pair.last_seqno() + 100, timeout_s=10)
+        assert found.equal, found
+
+
+def test_a_writer_does_not_wait_long_at_a_barrier(pair: Pair) -> None:
+    """Its holder stands still: the writer goes on after a second. Its holder is dead: at once."""
+    write(pair, 1)
+    with door_of(pair.primary) as door:
+        with Barrier(door, timeout_s=60) as barrier:
+            barrier.raise_to(pair.last_seqno() + 1)
+            started_s = time.monotonic()
+            write(pair, 1, first=2)
+            assert time.monotonic() - started_s < WRITER_WAIT_S_MAX
+            write(pair, 1, first=3)
+            assert WRITER_WAIT_S_MAX <= time.monotonic() - started_s < 10 * WRITER_WAIT_S_MAX
+        door.words[word.BARRIER_EXPIRES_NS] = time.monotonic_ns() + 60 * 10**9
+        door.words[word.BARRIER_SEQNO] = pair.last_seqno()
+        started_s = time.monotonic()
+        write(pair, 1, first=4)
+        assert time.monotonic() - started_s < WRITER_WAIT_S_MAX
+        assert door.words[word.BARRIER_SEQNO] == 0
+
+
+def test_a_secondary_that_does_not_come(pair: Pair) -> None:
+    write(pair)
+    with pytest.raises(TryAgainError, match="west did not come"):
+        compare(pair.primary, pair.secondary, timeout_s=0.1)
+    with door_of(pair.secondary) as door:
+        assert door.words[word.BARRIER_SEQNO] == 0
+
+
+def test_what_can_not_be_compared(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        compare(pair.primary, pair.primary, timeout_s=1)
+    with pytest.raises(WrongNetworkError):
+        compare(pair.primary, Instance.create(tmp_path / "other", role="primary", name="other"), timeout_s=1)
+
+
+def test_one_barrier_at_a_time(pair: Pair) -> None:
+    with door_of(pair.secondary) as door:
+        with Barrier(door, timeout_s=30) as barrier:
+            assert barrier.hold() == pair.last_seqno(pair.secondary)
+            barrier.raise_to(100)
+            with pytest.raises(BusyError):
+                Barrier(door, timeout_s=1).hold()
+            assert door.words[word.BARRIER_SEQNO] == 100
+        assert door.words[word.BARRIER_SEQNO] == 0
+        with Barrier(door, timeout_s=30) as barrier:
+            barrier.hold()
+
+
+def test_a_snapshot_sees_one_moment(pair: Pair) -> None:
+    write(pair)
+    with door_of(pair.primary) as door, take_snapshot(door, timeout_s=5) as snapshot:
+        assert snapshot is not None
+        write(pair, first=100)
+        (count,) = snapshot.regions.connections["main"].execute("SELECT count(*) FROM account").fetchall()[0]
+        assert count == 5
+        assert snapshot.seqno == snapshot.position.last_seqno == pair.last_seqno() - 5
+        with take_snapshot(door, timeout_s=5, only_at=snapshot.seqno) as later:
+            assert later is None
+
+
+def test_waiting(pair: Pair) -> None:
+    write(pair)
+    assert wait_for_seqno(pair.primary, pair.last_seqno(), timeout_s=0) == pair.last_seqno()
+    with pytest.raises(TryAgainError) as caught:
+        wait_for_seqno(pair.secondary, pair.last_seqno(), timeout_s=0.05)
+    assert caught.value.facts == {"wanted": pair.last_seqno(), "last": pair.last_seqno(pair.secondary)}
+    waiting = threading.Thread(
+        target=wait_for_seqno, args=(pair.secondary, pair.last_seqno()), kwargs={"timeout_s": 10}
+    )
+    waiting.start()
+    catch_up(pair)
+    waiting.join()
+
+
+def test_releasing_leaves_plain_sqlite(pair: Pair) -> None:
+    write(pair)
+    path = pair.secondary.region("main").path
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        release_region(pair.secondary, "main", timeout_s=5, finish=lambda: finish_received(pair.secondary, timeout_s=5))
+    assert pair.secondary.regions == ()
+    plain = apsw.Connection(str(path))
+    assert plain.execute("SELECT count(*) FROM account").get == 5
+    names = [name for (name,) in plain.execute("SELECT name FROM sqlite_schema ORDER BY name")]
+    assert names == ["account", "entry", "entry_at"]
+    plain.execute("INSERT INTO account VALUES (77, 'free', 0, 0)")
+    plain.close()
+    with pytest.raises(NotFoundError):
+        release_region(pair.secondary, "main", timeout_s=5)
+
+
+def test_no_release_while_a_daemon_runs_or_somebody_writes(pair: Pair) -> None:
+    lock = DaemonFiles(pair.primary.path, "source-west").acquire()
+    try:
+        with pytest.raises(AlreadyRunningError, match="replicate source stop"):
+            release_region(pair.primary, "main", timeout_s=1)
+    finally:
+        os.close(lock)
+    connection = pair.connect()
+    connection.execute("INSERT INTO account VALUES (1, 'x', 0, 0)")
+    with pytest.raises(BusyError):
+        release_region(pair.primary, "main", timeout_s=0.05)
+    connection.commit()
+    connection.close()
+    release_region(pair.primary, "main", timeout_s=1)
+    assert pair.primary.regions == ()

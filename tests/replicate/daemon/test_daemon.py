@@ -1,0 +1,267 @@
+"""The daemon frame and its control from outside, with real processes and a toy `serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicate.daemon import control
+from replicate.daemon.daemon import DaemonContext, _Frame, notify, watchdog_period_s
+from replicate.daemon.files import DEAD, FAILED, SERVING, STOPPED, DaemonFiles, daemon_names
+from replicate.errors import AlreadyRunningError, NotFoundError, TryAgainError
+from tests.harness.waiting import wait_until
+
+PROGRAM = ("-m", "tests.harness.toy_daemon")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[DaemonFiles]:
+    instance = tmp_path / "an instance"
+    instance.mkdir()
+    made = DaemonFiles(instance, "toy")
+    yield made
+    running = made.probe()
+    if running is not None and running.pid:
+        os.kill(running.pid, signal.SIGKILL)
+
+
+def start(files: DaemonFiles, mode: str = "serve", timeout_s: float = 20.0) -> control.Started:
+    return control.start(files, [str(files.instance_path), mode], timeout_s=timeout_s, program=PROGRAM)
+
+
+def events(files: DaemonFiles) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in files.log.read_text().splitlines()]
+
+
+def test_start_returns_when_it_serves_and_stop_when_it_has_drained(files: DaemonFiles) -> None:
+    started = start(files)
+    assert started.text == "listening on nothing"
+    running = files.probe()
+    assert running is not None
+    assert running.pid == started.pid
+    wait_until(lambda: (s := files.read_status()) is not None and s.facts.get("last_number", 0) > 1)
+    status = control.status(files)
+    assert status is not None
+    assert (status.state, status.pid, status.is_running) == (SERVING, started.pid, True)
+    assert daemon_names(files.instance_path) == ("toy",)
+
+    assert control.stop(files, timeout_s=7.0) == control.Stopped(was_running=True, drained=True)
+    assert files.probe() is None
+    status = control.status(files)
+    assert status is not None
+    assert (status.state, status.text) == (STOPPED, "stopped; drained")
+    assert status.facts["timeout_s"] == 7.0
+    assert [e["event"] for e in events(files)] == ["daemon started", "serving", "stop requested", "daemon ended"]
+
+
+def test_second_start_and_second_run_are_refused(files: DaemonFiles) -> None:
+    started = start(files)
+    with pytest.raises(AlreadyRunningError, match=f"process {started.pid}"):
+        start(files)
+    run = subprocess.run(
+        [sys.executable, *PROGRAM, str(files.instance_path), "serve"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 73
+    assert run.stderr.count("\n") == 1
+    assert "ALREADY_RUNNING" in run.stderr
+    assert files.probe() is not None
+
+
+def test_stopping_what_does_not_run_is_well(files: DaemonFiles) -> None:
+    assert control.stop(files, timeout_s=1.0) == control.Stopped(was_running=False)
+    assert control.status(files) is None
+    assert not control.reopen_log(files)
+
+
+def test_refusal_at_start_is_the_daemons_own_line_and_exit_code(files: DaemonFiles) -> None:
+    with pytest.raises(control.DaemonFailedError) as caught:
+        start(files, "refused")
+    assert str(caught.value) == "PEER_REFUSED: the toy was refused [nowhere]. Play with another"
+    assert caught.value.own_exit_code == 76
+    status = files.read_status()
+    assert status is not None
+    assert (status.state, status.exit_code) == (FAILED, 76)
+    assert any(e["event"] == "daemon failed" and e["reason"] == "TOY" for e in events(files))
+
+
+def test_unknown_exception_is_70_one_line_and_a_traceback_in_the_log(files: DaemonFiles) -> None:
+    with pytest.raises(control.DaemonFailedError, match="INTERNAL: unexpected ValueError: two") as caught:
+        start(files, "crash")
+    assert caught.value.own_exit_code == 70
+    assert "\n" not in str(caught.value)
+    failed = next(e for e in events(files) if e["event"] == "daemon failed")
+    assert "Traceback" in failed["exception"]
+
+
+def test_crash_while_serving_is_told_by_the_status(files: DaemonFiles) -> None:
+    start(files, "crash-later")
+    wait_until(lambda: files.probe() is None)
+    status = files.read_status()
+    assert status is not None
+    assert (status.state, status.exit_code) == (FAILED, 70)
+    assert "KeyError" in status.error
+
+
+@pytest.mark.parametrize("mode", ["no-memory", "no-thread"])
+def test_fault_19_no_memory_is_named_and_no_bug_of_ours(files: DaemonFiles, mode: str) -> None:
+    start(files, mode)
+    wait_until(lambda: files.probe() is None)
+    status = files.read_status()
+    assert status is not None
+    assert status.exit_code == 75
+    assert "no memory left" in status.error
+    failed = next(e for e in events(files) if e["event"] == "daemon failed")
+    assert "Traceback" in failed["exception"]
+
+
+def test_a_daemon_that_vanishes_or_does_not_serve(files: DaemonFiles) -> None:
+    with pytest.raises(control.DaemonFailedError, match="exit code 9"):
+        start(files, "vanish")
+    with pytest.raises(TryAgainError, match="did not serve within"):
+        start(files, "never-ready", timeout_s=1.5)
+    assert files.probe() is None
+
+
+def test_a_killed_daemon_reads_as_dead_and_can_be_started_again(files: DaemonFiles) -> None:
+    os.kill(start(files).pid, signal.SIGKILL)
+    wait_until(lambda: files.probe() is None)
+    status = files.read_status()
+    assert status is not None
+    assert status.state == DEAD
+    assert start(files).pid != status.pid
+
+
+def test_drain_is_cut_short_at_the_timeout_and_by_a_second_signal(files: DaemonFiles) -> None:
+    start(files, "slow-drain")
+    assert control.stop(files, timeout_s=0.2) == control.Stopped(was_running=True, drained=False)
+    pid = start(files, "slow-drain").pid
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: (s := files.read_status()) is not None and s.state == "stopping")
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: files.probe() is None)
+    assert not any(e["event"] == "daemon failed" for e in events(files))
+
+
+@pytest.mark.slow
+def test_a_deaf_daemon_is_killed_in_the_end(files: DaemonFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "CUT_SHORT_GRACE_S", 0.3)
+    start(files, "deaf")
+    assert control.stop(files, timeout_s=0.1) == control.Stopped(was_running=True, drained=False, killed=True)
+
+
+def test_log_is_reopened_on_request(files: DaemonFiles) -> None:
+    start(files)
+    files.log.rename(files.log.with_suffix(".1"))
+    assert control.reopen_log(files)
+    wait_until(files.log.exists)
+    wait_until(lambda: [e["event"] for e in events(files)] == ["log reopened"])
+
+
+def test_ending_on_its_own_is_a_clean_end(files: DaemonFiles) -> None:
+    start(files, "end")
+    wait_until(lambda: files.probe() is None)
+    status = files.read_status()
+    assert status is not None
+    assert (status.state, status.exit_code) == (STOPPED, 0)
+
+
+def test_configuration_is_checked_before_serving(files: DaemonFiles) -> None:
+    (files.instance_path / "replicate.toml").write_text("[log]\nlevl = 'info'\n")
+    with pytest.raises(control.DaemonFailedError, match=r"unknown key log\.levl") as caught:
+        start(files)
+    assert caught.value.own_exit_code == 78
+
+
+def test_missing_instance_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such instance"):
+        DaemonFiles(tmp_path / "nowhere", "toy").acquire()
+
+
+def test_systemd_is_told(files: DaemonFiles, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(tmp_path / "notify"))
+        server.settimeout(20)
+        heard: list[str] = []
+
+        def listen() -> None:
+            while not (heard and heard[-1].startswith("STOPPING=1\nSTATUS")):
+                heard.append(server.recv(4096).decode())
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        environment = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"}
+        with subprocess.Popen(
+            [sys.executable, *PROGRAM, str(files.instance_path), "serve"], env=environment
+        ) as process:
+            wait_until(lambda: any(m.startswith("READY=1") for m in heard))
+            wait_until(lambda: heard.count("WATCHDOG=1") > 2)
+            process.terminate()
+            assert process.wait(20) == 0
+        listener.join(20)
+    assert "READY=1\nSTATUS=listening on nothing" in heard
+    assert heard[-1] == "STOPPING=1\nSTATUS=stopped; drained"
+
+
+def test_watchdog_of_another_process_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
+    assert watchdog_period_s() == 1.5
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    assert watchdog_period_s() is None
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
+    notify("READY=1")  # nobody there: nothing happens
+
+
+@pytest.mark.trio
+async def test_context_alone_serves_the_tests_of_daemons(tmp_path: Path) -> None:
+    context = DaemonContext("toy", tmp_path)
+    context.status("one", x=1)
+    context.ready("two")
+    context.ready("three")
+    context.status(y=2)
+    assert (context.state, context.text, context.facts) == (SERVING, "three", {"x": 1, "y": 2})
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_believed(files: DaemonFiles) -> None:
+    fd = files.acquire()
+    try:
+        os.pwrite(fd, f"{os.getppid()} 12345\n".encode(), 0)
+        running = files.probe()
+        assert running is not None
+        assert running.pid == 0
+    finally:
+        os.close(fd)
+
+
+def test_two_threads_that_tell_the_status_leave_it_whole(files: DaemonFiles) -> None:
+    """The one that tells each second, and the one whose state changes: they have one temporary file."""
+    files.make_directories()
+    frame = _Frame(files, {}, None)
+    long, failures = {"said": "x" * 5000}, []
+
+    def tell(facts: dict[str, Any]) -> None:
+        for _ in range(300):
+            frame._write(replace(frame._picture(), facts=facts))
+
+    threads = [threading.Thread(target=tell, args=(facts,)) for facts in ({}, long)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        try:
+            assert json.loads(files.status.read_text())["facts"] in ({}, long)
+        except FileNotFoundError:
+            pass  # not yet
+        except ValueError as error:
+            failures.append(error)
+    assert not failures
+    assert not frame._status_failed

@@ -1,0 +1,114 @@
+"""The differences from plain SQLite that README lists under "What differs from sqlite3", each as it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+import replicate
+from replicate.instance.instance import Instance
+from replicate.instance.regions import add_region
+
+SCHEMA = """
+CREATE TABLE s (a INTEGER PRIMARY KEY, b INTEGER) STRICT;
+CREATE TABLE parent (a INTEGER, b);
+CREATE TABLE child (a INTEGER REFERENCES parent (a));
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[apsw.Connection]:
+    made = apsw.Connection(str(tmp_path / "plain.db"))
+    made.execute(SCHEMA)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[replicate.Connection]:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(shm))
+    database = apsw.Connection(str(tmp_path / "ours.db"))
+    database.execute(SCHEMA)
+    database.close()
+    instance = Instance.create(tmp_path / "east", role="primary")
+    add_region(instance, tmp_path / "ours.db")
+    made = replicate.connect(str(instance.path))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("policy", ["IGNORE", "FAIL"])
+def test_strict(plain: apsw.Connection, ours: replicate.Connection, policy: str) -> None:
+    statement = f"INSERT OR {policy} INTO s VALUES (1, 1), (2, 'x'), (3, 3)"
+    with pytest.raises(apsw.ConstraintError, match="cannot store TEXT"):
+        plain.execute(statement)
+    with pytest.raises(replicate.IntegrityError, match="cannot store TEXT"):
+        ours.execute(statement)
+    assert plain.execute("SELECT a FROM s").fetchall() == []
+    assert ours.execute("SELECT a FROM s").fetchall() == []
+
+
+def test_mismatch(plain: apsw.Connection, ours: replicate.Connection) -> None:
+    for connection in (plain, ours):
+        connection.execute("PRAGMA foreign_keys = ON")
+        for statement in ("INSERT INTO child VALUES (1)", "DELETE FROM parent"):
+            with pytest.raises((apsw.SQLError, replicate.OperationalError), match="foreign key mismatch"):
+                connection.execute(statement)
+        connection.execute("INSERT INTO parent VALUES (1, 1)")
+        connection.execute("CREATE TRIGGER g AFTER INSERT ON s BEGIN SELECT 1; END")  # guards are heard from now on
+    plain.execute("INSERT INTO parent VALUES (2, 1)")
+    with pytest.raises(replicate.OperationalError, match="foreign key mismatch"):
+        ours.execute("INSERT INTO parent VALUES (2, 1)")
+
+
+def test_changes_behind_a_commit(ours: replicate.Connection) -> None:
+    before = ours.total_changes
+    cursor = ours.execute("INSERT INTO s VALUES (1, 1), (2, 2)")
+    assert ours.execute("SELECT changes()").fetchone() == (2,)
+    ours.commit()
+    assert ours.execute("SELECT changes()").fetchone() == (1,)
+    assert (cursor.rowcount, ours.total_changes - before) == (2, 2)
+
+
+def test_a_statement_whose_triggers_nest_too_deep_is_taken_back_whole(
+    plain: apsw.Connection, ours: replicate.Connection
+) -> None:
+    """Found by the differential test: without guards SQLite sees nothing in this DELETE that could fail half way, so it
+    keeps no way back for it; and then it does fail."""
+    left = []
+    for connection in (plain, ours):
+        connection.execute("PRAGMA recursive_triggers = ON")
+        connection.execute("CREATE TABLE t (b, d)")
+        connection.execute("CREATE TRIGGER g BEFORE DELETE ON t BEGIN DELETE FROM t WHERE b IS old.d; END")
+        connection.execute("INSERT INTO t VALUES (-1, -7), (1, 5), (7, 7)")  # the last one asks for itself
+        if connection is ours:
+            ours.commit()
+        else:
+            plain.execute("BEGIN")  # as ours does; alone, the statement would be a transaction, and roll back
+        with pytest.raises((apsw.SQLError, replicate.OperationalError), match="triggers nested too deep"):
+            connection.execute("DELETE FROM t")
+        left.append(connection.execute("SELECT b FROM t").fetchall())
+    assert left == [[(7,)], [(-1,), (1,), (7,)]]
+
+
+def test_a_failed_drop_of_a_column_leaves_triggers_as_they_were(
+    plain: apsw.Connection, ours: replicate.Connection
+) -> None:
+    """Found by the differential test (seed 105-plain-2-6), on its plain side."""
+    for connection in (plain, ours):
+        connection.execute("CREATE TABLE t (a, b)")
+        connection.execute("CREATE TRIGGER g AFTER DELETE ON parent BEGIN UPDATE t SET b = 1 WHERE b > 1; END")
+        connection.execute("CREATE TRIGGER h AFTER UPDATE ON parent BEGIN DELETE FROM parent WHERE a = new.a; END")
+        if connection is ours:
+            ours.commit()
+        connection.execute("BEGIN")
+        with pytest.raises((apsw.SQLError, replicate.OperationalError), match="error in trigger g"):
+            connection.execute("ALTER TABLE t DROP COLUMN b")
+    with pytest.raises(apsw.SQLError, match="no such column: b"):
+        plain.execute("UPDATE parent SET b = 1")
+    ours.execute("UPDATE parent SET b = 1")

@@ -1,0 +1,260 @@
+"""When the journal is on the disk: group commit, the policies, the thread of the policy interval, forks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replicate import failpoint
+from replicate.door import durability
+from replicate.door.durability import Durability
+from replicate.door.interval_sync import IntervalSync
+from replicate.errors import JournalIOError, OutcomeUnknownError, TryAgainError
+from replicate.journal.durable import DurableSidecar
+from replicate.pool import control as word
+from tests.harness.instances import Writer, check, door_of, insert, lose_pool, make_primary, session_of
+from tests.harness.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    directory = tmp_path / "shm"
+    directory.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
+    yield
+    failpoint.disarm()
+
+
+ROUNDS = 25
+REGIONS = ("main", "two", "three", "four")
+
+
+def test_committers_share_syncs_and_none_returns_before_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each round all commit at once. The first sync does not return before all of them have appended: it may have
+    set out before some of them did, and one more is enough for those."""
+    instance = make_primary(tmp_path / "alpha", regions=REGIONS)
+    late: list[int] = []
+    syncs = rounds = 0
+    sync = os.fdatasync
+
+    with door_of(instance) as door:
+        words = door.words
+        begun_with = words[word.LAST_SEQNO]
+
+        def next_round() -> None:
+            nonlocal rounds
+            rounds += 1
+
+        def counted(fd: int) -> None:
+            nonlocal syncs
+            syncs += 1
+            wait_until(lambda: words[word.LAST_SEQNO] >= begun_with + len(REGIONS) * rounds, what="all have appended")
+            sync(fd)
+
+        together = threading.Barrier(len(REGIONS), action=next_round)
+
+        def work(region: str) -> None:
+            with session_of(instance, region) as session:
+                for row_id in range(ROUNDS):
+                    together.wait(60)
+                    seqno = insert(session, row_id, timeout_s=60)
+                    if words[word.LAST_DURABLE_SEQNO] < seqno:
+                        late.append(seqno)
+
+        monkeypatch.setattr(os, "fdatasync", counted)
+        threads = [threading.Thread(target=work, args=(region,)) for region in REGIONS]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert words[word.LAST_SEQNO] == begun_with + len(REGIONS) * ROUNDS
+    assert not late
+    assert ROUNDS <= syncs <= 2 * ROUNDS
+    check(instance)
+
+
+def test_a_flush_waits_a_moment_for_the_writers_that_the_last_one_knew_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"))
+    sync, syncs = os.fdatasync, 0
+
+    def counted(fd: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    monkeypatch.setattr(durability, "GATHER_S_MAX", 60.0)
+    with session_of(instance) as session, session_of(instance, "two") as other:
+        words, group = session.door.words, session.door.durability
+        assert other.door is session.door
+        insert(session, 1)
+        assert group._abreast == 1  # alone, it waits for nobody
+        group._abreast, group._flush_s = 2, 120.0
+        begun_with, syncs = words[word.LAST_SEQNO], 0
+        thread = threading.Thread(target=insert, args=(other, 1))
+        thread.start()
+        wait_until(lambda: words[word.LAST_SEQNO] == begun_with + 1, what="one has appended")
+        assert words[word.LAST_DURABLE_SEQNO] == begun_with
+        insert(session, 2)
+        thread.join()
+        assert syncs == 1
+        assert words[word.LAST_DURABLE_SEQNO] == begun_with + 2
+
+
+def test_no_flush_waits_longer_than_half_of_the_last_one_nor_under_the_commit_lock(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    with session_of(instance) as session:
+        group = session.door.durability
+        group._abreast, group._flush_s = 3, 0.001
+        insert(session, 1)
+        assert group._abreast == 1  # the others have gone, and were waited for once
+        group._abreast, group._flush_s = 3, 1e9
+        with session.door.locked():
+            session.door.sync_to_end()
+        group._abreast, group._flush_s = 3, 1e9
+        insert(session, 2)  # GATHER_S_MAX
+        assert session.door.words[word.LAST_DURABLE_SEQNO] == session.door.words[word.LAST_SEQNO]
+
+
+def test_only_what_was_there_before_a_sync_is_durable_and_only_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"), durability="off")
+    sync, seen = os.fdatasync, []
+    with session_of(instance) as session, session_of(instance, "two") as other:
+        words = session.door.words
+        seqno = insert(session, 1)
+
+        def slow(fd: int) -> None:
+            seen.append(words[word.LAST_DURABLE_SEQNO])
+            assert insert(other, 1) == seqno + 1  # while the disk works
+            sync(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", slow)
+            assert session.door.sync_to_end() == seqno
+        assert len(seen) == 1
+        assert seen[0] < seqno
+        assert words[word.LAST_DURABLE_SEQNO] == seqno
+        assert session.door.sync_to_end() == seqno + 1
+
+
+def test_the_first_failed_sync_is_the_last_one_for_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed fsync the kernel has dropped the pages: the next one would "succeed", and prove nothing."""
+    instance = make_primary(tmp_path / "alpha")
+    calls: list[int] = []
+
+    def failing(fd: int) -> None:
+        calls.append(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with session_of(instance) as session, Writer(instance) as other:
+        last = other.ask("insert", "main", 1)
+        words = session.door.words
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", failing)
+            with pytest.raises(OutcomeUnknownError, match="is committed, but syncing the journal failed"):
+                insert(session, 2)
+        assert (len(calls), words[word.FATAL], words[word.LAST_DURABLE_SEQNO]) == (1, errno.EIO, last)
+        # Descriptors of their own, opened later: as another process would come to it, with a disk that is well again.
+        fresh = Durability(instance, words, session.door.open_segment)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", calls.append)
+            with pytest.raises(JournalIOError, match="failed earlier"):
+                fresh.sync_to_end()
+            with pytest.raises(OutcomeUnknownError):
+                fresh.wait(last + 1)
+        fresh.close()
+        assert len(calls) == 1
+        assert words[word.LAST_DURABLE_SEQNO] == last
+
+
+def test_processes_share_syncs(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"))
+    with Writer(instance) as one, Writer(instance) as two, door_of(instance) as door:
+        one.send("many", "main", 1, 100)
+        two.send("many", "two", 1, 100)
+        last = max(one.answer(), two.answer())
+        assert door.words[word.LAST_DURABLE_SEQNO] >= last
+    sidecar = DurableSidecar(instance.journal_directory / "durable")
+    assert sidecar.read() >= last - 1  # two may write it at once: a lower bound
+    sidecar.close()
+    check(instance)
+
+
+def test_the_policy_interval_syncs_within_a_second_and_at_the_end(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha", durability="interval")
+    with session_of(instance) as session:
+        words = session.door.words
+        seqno = insert(session, 1)
+        wait_until(lambda: words[word.LAST_DURABLE_SEQNO] >= seqno, timeout_s=1.0)
+        seqno = insert(session, 2)
+    with door_of(instance) as door:
+        assert door.words[word.LAST_DURABLE_SEQNO] >= seqno
+
+
+def test_a_killed_writers_last_second_is_synced_by_the_next_one(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha", durability="interval")
+    with Writer(instance) as dying, door_of(instance) as door:
+        seqno = dying.ask("insert", "main", 1)
+        dying.process.kill()
+        assert dying.died()
+        assert door.sync_to_end() == seqno
+        assert door.wait_durable(seqno) == seqno
+    lose_pool(instance)
+    check(instance)
+
+
+def test_the_policy_off_never_syncs(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha", durability="off")
+    with session_of(instance) as session:
+        before = session.door.words[word.LAST_DURABLE_SEQNO]
+        for row_id in range(20):
+            insert(session, row_id)
+        assert session.door.words[word.LAST_DURABLE_SEQNO] == before
+
+
+def test_the_durable_number_never_falls(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha", durability="off")
+    with session_of(instance) as session:
+        last = insert(session, 1)
+        session.door.sync_to_end()
+        session.door.durability.note_durable(last - 1)
+        assert session.door.words[word.LAST_DURABLE_SEQNO] == last
+
+
+def test_interval_thread_goes_on_after_a_busy_lock_and_ends_after_a_failure() -> None:
+    outcomes: list[BaseException | None] = [TryAgainError("busy"), None, JournalIOError("gone")]
+    calls: list[int] = []
+
+    def sync() -> None:
+        calls.append(1)
+        outcome = outcomes.pop(0) if outcomes else None
+        if outcome is not None:
+            raise outcome
+
+    interval = IntervalSync(sync, 0.02)
+    interval.wake()
+    wait_until(lambda: len(calls) == 2)
+    interval.wake()
+    wait_until(lambda: len(calls) == 3)
+    interval.close()
+    interval.close()
+    assert len(calls) == 4
+
+
+def test_an_interval_that_nobody_woke_has_no_thread() -> None:
+    before = threading.active_count()
+    IntervalSync(lambda: None, 0.02).close()
+    assert threading.active_count() == before

@@ -1,0 +1,209 @@
+"""Instances on disk, their file, and what consumers have acknowledged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replicate.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    DamagedError,
+    DiskFullError,
+    FormatUnknownError,
+    JournalIOError,
+    NotFoundError,
+    PermissionRefusedError,
+    ReplicateError,
+    UsageError,
+    WrongInstanceError,
+)
+from replicate.instance.consumers import Consumer, least_acknowledged, read_consumer, remove_consumer, write_consumer
+from replicate.instance.file import PeerEntry, decode, encode, read_file, replace_file
+from replicate.instance.instance import FILE_NAME, Instance, home, resolve_instance
+
+
+def test_created_then_opened(tmp_path: Path) -> None:
+    made = Instance.create(tmp_path / "deep" / "alpha", role="primary")
+    assert made.name == "alpha"
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    opened = Instance.open(made.path)
+    assert opened.content == made.content
+    assert not opened.was_copied
+    with pytest.raises(AlreadyExistsError):
+        Instance.create(made.path, role="primary")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(AlreadyExistsError, match="not empty"):
+        Instance.create(tmp_path / "full", role="primary")
+    with pytest.raises(ReplicateError):
+        Instance.create(tmp_path / "full" / "x", role="primary")
+    with pytest.raises(ConfigurationError):
+        Instance.create(tmp_path / "beta", role="secondary")
+    joined = Instance.create(tmp_path / "beta", role="secondary", network=made.content.network)
+    assert joined.content.network == made.content.network
+
+
+def test_named_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    assert home() == tmp_path
+    assert resolve_instance("alpha") == tmp_path / "alpha"
+    assert resolve_instance("./alpha") == Path.cwd() / "alpha"
+    with pytest.raises(UsageError):
+        resolve_instance("../x y".replace("/", ""))
+
+
+def test_what_can_not_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        Instance.open(tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFoundError):
+        Instance.open(tmp_path / "file")
+    instance = Instance.create(tmp_path / "alpha", role="primary")
+    instance.path.chmod(0o777)
+    with pytest.raises(PermissionRefusedError):
+        Instance.open(instance.path)
+    instance.path.chmod(0o700)
+    instance.log_directory.rmdir()
+    with pytest.raises(NotFoundError, match="log"):
+        Instance.open(instance.path)
+
+
+def test_regions_and_peers(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "alpha", role="primary")
+    one = instance.register_region("one", b"1" * 16, tmp_path / "1.db")
+    two = instance.register_region("two", b"2" * 16, tmp_path / "2.db")
+    assert (one.region_id, two.region_id) == (0, 1)
+    with pytest.raises(AlreadyExistsError):
+        instance.register_region("two", b"3" * 16, tmp_path / "3.db")
+    instance.unregister_region("one")
+    assert instance.register_region("three", b"3" * 16, tmp_path / "3.db").region_id == 2  # ids are not used again
+    assert [r.name for r in Instance.open(instance.path).regions] == ["two", "three"]
+    with pytest.raises(NotFoundError, match="two, three"):
+        instance.region("one")
+    instance.register_peer("beta", "127.0.0.1", 7430)
+    instance.register_peer("beta", "127.0.0.1", 7430)
+    with pytest.raises(AlreadyExistsError, match=r"already, at 127\.0\.0\.1:7430.*--replace"):
+        instance.register_peer("beta", "127.0.0.1", 7431)
+    assert [peer.port for peer in Instance.open(instance.path).peers] == [7430]
+    instance.register_peer("beta", "127.0.0.1", 7431, replace_address=True)
+    assert instance.peers == (PeerEntry("beta", "127.0.0.1", 7431),)
+    with pytest.raises(ConfigurationError):
+        instance.register_peer("alpha", "127.0.0.1", 7430)
+    instance.unregister_peer("beta")
+    with pytest.raises(NotFoundError):
+        instance.unregister_peer("beta")
+    instance.raise_incarnation()
+    assert Instance.open(instance.path).content.incarnation == 2
+
+
+def test_at_most_64_regions_and_many_threads(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "alpha", role="primary")
+
+    def work(first: int) -> None:
+        own = Instance.open(instance.path)
+        for number in range(first, first + 16):
+            own.register_region(f"r{number}", bytes([number]) * 16, tmp_path / f"{number}.db")
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 16, 32, 48)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    instance.reload()
+    assert sorted(r.region_id for r in instance.regions) == list(range(64))
+    with pytest.raises(ConfigurationError, match="64"):
+        instance.register_region("more", b"m" * 16, tmp_path / "m.db")
+
+
+def test_a_damaged_or_newer_file_is_refused_by_name(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "alpha", role="primary")
+    path = instance.path / FILE_NAME
+    raw = path.read_bytes()
+    assert decode(raw, "x") == instance.content
+    for at in range(0, len(raw), 7):
+        spoilt = bytearray(raw)
+        spoilt[at] ^= 0x04
+        try:
+            assert decode(bytes(spoilt), "x") == instance.content
+        except (DamagedError, FormatUnknownError):
+            pass
+    for bad in (b"", b"[]", b"{}", b"\xff", b"[" * 100_000):
+        with pytest.raises(DamagedError):
+            decode(bad, "x")
+    newer = json.loads(raw) | {"format": 99}
+    with pytest.raises(FormatUnknownError, match="99"):
+        decode(json.dumps(newer).encode(), "x")
+    with pytest.raises(DamagedError, match="sense"):
+        decode(encode(replace(instance.content, incarnation=0)), "x")
+    path.unlink()
+    with pytest.raises(NotFoundError):
+        read_file(path)
+
+
+def test_fault_37_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    replace_file(path, b"old")
+    for name, number, error in (
+        ("fsync", 5, JournalIOError),
+        ("write", 28, DiskFullError),
+        ("rename", 13, PermissionRefusedError),
+    ):
+        with monkeypatch.context() as patch:
+
+            def refuse(*_: object, number: int = number) -> None:
+                raise OSError(number, os.strerror(number))
+
+            patch.setattr(os, name, refuse)
+            with pytest.raises(error):
+                replace_file(path, b"new")
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["f"]
+
+
+def test_consumers(tmp_path: Path) -> None:
+    assert least_acknowledged(tmp_path, []) is None
+    assert least_acknowledged(tmp_path, ["beta"]) == 0
+    write_consumer(tmp_path, Consumer("beta", 7, "ab", 12))
+    assert read_consumer(tmp_path, "beta") == Consumer("beta", 7, "ab", 12)
+    write_consumer(tmp_path, Consumer("gamma", 3, needs_seed=True))
+    assert least_acknowledged(tmp_path, ["beta", "gamma"]) == 7
+    assert least_acknowledged(tmp_path, ["beta", "delta"]) == 0
+    assert least_acknowledged(tmp_path, ["gamma"]) is None
+    (tmp_path / "beta.json").write_text("{")
+    with pytest.raises(DamagedError):
+        read_consumer(tmp_path, "beta")
+    (tmp_path / "beta.json").write_text("[1]")
+    with pytest.raises(DamagedError):
+        read_consumer(tmp_path, "beta")
+    remove_consumer(tmp_path, "beta")
+    remove_consumer(tmp_path, "beta")
+    assert read_consumer(tmp_path, "beta") is None
+    with pytest.raises(UsageError):
+        read_consumer(tmp_path, "../x")
+
+
+def test_a_copy_beside_its_original_is_refused_and_a_moved_instance_finds_its_regions(tmp_path: Path) -> None:
+    """Both would write the same regions (fault 43); a directory that was moved is no copy."""
+    home = tmp_path / "home"
+    made = Instance.create(home, role="primary", name="alpha")
+    made.register_region("inner", b"i" * 16, home / "regions" / "inner.db")
+    made.register_region("outer", b"o" * 16, tmp_path / "outer.db")
+    shutil.copytree(home, tmp_path / "copy", copy_function=shutil.copy2)
+    (tmp_path / "copy").chmod(0o700)
+    with pytest.raises(WrongInstanceError, match="this is a copy of the instance in"):
+        Instance.open(tmp_path / "copy")
+    home.rename(tmp_path / "moved")
+    moved = Instance.open(tmp_path / "moved")
+    assert moved.region("inner").path == tmp_path / "moved" / "regions" / "inner.db"
+    assert moved.region("outer").path == tmp_path / "outer.db"
+    moved.register_peer("west", "127.0.0.1", 7430)
+    assert Instance.open(tmp_path / "moved").region("inner").path == tmp_path / "moved" / "regions" / "inner.db"
+    # What the copy was made of has left that place: nothing says any more that two would write the same regions.
+    assert Instance.open(tmp_path / "copy").name == "alpha"

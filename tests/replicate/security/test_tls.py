@@ -1,0 +1,141 @@
+"""tls.py: a record whose length was changed on its way to another possible one is named, not taken for silence."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from replicate.errors import PeerUnreachableError, ProtocolViolationError
+from replicate.security.authenticate import Authenticated
+from replicate.security.tls import RECORD_PROGRESS_S, Records, TlsStream
+from replicate.wire.event import Closed, CloseReason
+from tests.harness.certificates import Authority, client_context
+
+BEAT_S = 15.0
+BEAT = b"a heartbeat"
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Wire(trio.abc.Stream):
+    """The peer's end of the TCP connection. Once `is_flipping`, its next record says that it is 16 KiB long."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self.is_flipping = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        data = bytes(data)
+        if self.is_flipping:
+            self.is_flipping = False
+            data = data[:3] + b"\x40" + data[4:]
+        await self._stream.send_all(data)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def connected(directory: Path) -> tuple[TlsStream, trio.SSLStream[Wire], Wire]:
+    """Our end, the peer's end, and the wire between."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.num_tickets = 0
+    files = Authority(directory).files("one")
+    server.load_cert_chain(files / "certificate.pem", files / "key.pem")
+    ours, theirs = trio.testing.memory_stream_pair()
+    wire, records = Wire(theirs), Records(ours)
+    peer = trio.SSLStream(wire, server, server_side=True)
+    stream = TlsStream(ours, records, trio.SSLStream(records, client_context(None)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.do_handshake)
+        nursery.start_soon(stream.tls.do_handshake)
+    return stream, peer, wire
+
+
+async def beats(peer: trio.SSLStream[Wire]) -> None:
+    with trio.move_on_after(600):
+        while True:
+            await trio.sleep(BEAT_S)
+            await peer.send_all(BEAT)
+
+
+def test_fault_61_a_record_that_does_not_come_to_its_end_is_named_and_ends_the_connection(tmp_path: Path) -> None:
+    async def test() -> None:
+        stream, peer, wire = await connected(tmp_path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beats, peer)
+            assert await stream.receive_some(100) == BEAT
+            wire.is_flipping = True
+            began_s = trio.current_time()
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some(100)
+            assert RECORD_PROGRESS_S < trio.current_time() - began_s < RECORD_PROGRESS_S + 2 * BEAT_S
+            nursery.cancel_scope.cancel()
+        lost = Closed(CloseReason.CONNECTION_LOST, PeerUnreachableError("the connection was lost"))
+        judged = Authenticated(stream, frozenset()).judged(lost)
+        assert judged.reason is CloseReason.WE_REFUSED
+        assert isinstance(judged.error, ProtocolViolationError)
+        assert "has not come to its end" in str(judged.error)
+
+    run(test)
+
+
+@pytest.mark.parametrize("arriving", [True, False], ids=["bytes go on arriving", "silence"])
+def test_a_peer_that_the_link_takes_for_dead_was_not_silent_while_its_bytes_arrive(
+    tmp_path: Path, arriving: bool
+) -> None:
+    async def test() -> None:
+        stream, peer, wire = await connected(tmp_path)
+        dead = Closed(CloseReason.PEER_DEAD, PeerUnreachableError("the peer has been silent"))
+        assert Authenticated(stream, frozenset()).judged(dead) is dead
+        wire.is_flipping = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.receive_some, 100)
+            await peer.send_all(BEAT)
+            for _ in range(2):
+                await trio.sleep(10)
+                if arriving:
+                    await peer.send_all(BEAT)
+            await trio.testing.wait_all_tasks_blocked()
+            judged = Authenticated(stream, frozenset()).judged(dead)
+            nursery.cancel_scope.cancel()
+        assert (judged.reason is CloseReason.WE_REFUSED) is arriving
+        assert arriving or judged is dead
+
+    run(test)
+
+
+def test_a_record_that_arrives_in_pieces_around_an_outage_is_whole(tmp_path: Path) -> None:
+    async def test() -> None:
+        stream, peer, wire = await connected(tmp_path)
+        data = bytearray()
+
+        async def keep(piece: bytes | bytearray | memoryview) -> None:
+            data.extend(piece)
+
+        carry = wire.send_all
+        wire.send_all = keep  # type: ignore[method-assign]
+        await peer.send_all(BEAT)
+
+        async def send_in_pieces() -> None:
+            for pause_s, begin, end in ((0, 0, 7), (30, 7, 12), (1, 12, len(data))):
+                await trio.sleep(pause_s)
+                await carry(bytes(data[begin:end]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_in_pieces)
+            assert await stream.receive_some(100) == BEAT
+
+    run(test)

@@ -1,0 +1,231 @@
+"""Seeding from a live primary."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from replicate import connect
+from replicate.compare.compare import compare, digest
+from replicate.daemon.files import DaemonFiles
+from replicate.door.opening import SEEDING_MARKER, is_seeded, open_door, require_seeded
+from replicate.errors import (
+    AlreadyExistsError,
+    AlreadyRunningError,
+    NotFoundError,
+    NotPrimaryError,
+    PermissionRefusedError,
+    UsageError,
+    WrongNetworkError,
+)
+from replicate.instance.consumers import read_consumer
+from replicate.instance.instance import Instance
+from replicate.seed.direct import seed, seed_from_instance
+from replicate.status.collect import collect
+from tests.harness.pair import Pair, work_all
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    return Pair.create(tmp_path)
+
+
+def write(pair: Pair, count: int = 5, first: int = 1) -> None:
+    connection = pair.connect()
+    for number in range(first, first + count):
+        connection.execute("INSERT INTO account VALUES (?, 'o', 0, NULL)", (number,))
+        connection.commit()
+    connection.close()
+
+
+def assert_catches_up(pair: Pair) -> None:
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            work_all(applier)
+            assert applier.applied_seqno == pair.last_seqno()
+    found = compare(pair.primary, pair.secondary, timeout_s=5)
+    assert found.equal, found
+
+
+def test_the_copy_is_the_primary_at_that_number(pair: Pair) -> None:
+    write(pair)
+    told: list[tuple[str, int, int]] = []
+    made = seed(pair.primary, pair.secondary, progress=lambda *facts: told.append(facts))
+    pair.secondary.reload()
+    assert made.seqno == pair.last_seqno() == pair.last_seqno(pair.secondary)
+    assert made.regions == ("main",)
+    assert told[-1] == ("main", made.pages, made.pages)
+    assert digest(pair.primary, timeout_s=5).regions == digest(pair.secondary, timeout_s=5).regions
+    consumer = read_consumer(pair.primary.consumers_directory, "west")
+    assert consumer is not None
+    assert (consumer.acknowledged_seqno, consumer.uuid) == (made.seqno, pair.secondary.content.uuid.hex())
+    assert not (pair.secondary.path / SEEDING_MARKER).exists()
+    write(pair, first=100)
+    assert_catches_up(pair)
+
+
+def test_the_hidden_rowids_are_the_same(pair: Pair) -> None:
+    connection = pair.connect()
+    connection.executemany("INSERT INTO entry VALUES (?, 0, NULL)", ((str(n),) for n in range(10)))
+    connection.execute("DELETE FROM entry WHERE rowid < 5")
+    connection.commit()
+    connection.close()
+    pair.seed()
+    assert pair.rows("entry") == pair.rows("entry", pair.primary)
+    assert pair.rows("entry")[0][0] == 5
+
+
+def test_while_a_writer_goes_on(pair: Pair) -> None:
+    write(pair)
+    stop = threading.Event()
+
+    def write_on() -> None:
+        connection = pair.connect()
+        number = 1000
+        while not stop.is_set():
+            number += 1
+            connection.execute("INSERT INTO account VALUES (?, 'live', 0, NULL)", (number,))
+            connection.execute("INSERT INTO entry VALUES ('live', ?, NULL)", (number,))
+            connection.commit()
+        connection.close()
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        for _ in range(3):
+            seqno = pair.seed(restart=True)
+            assert pair.last_seqno(pair.secondary) == seqno
+            accounts = [row for row in pair.rows("account") if row[2] == "live"]
+            assert len(accounts) == len(pair.rows("entry"))
+    finally:
+        stop.set()
+        writer.join()
+    assert_catches_up(pair)
+
+
+def test_an_open_transaction_of_an_application_delays_nothing(pair: Pair) -> None:
+    write(pair)
+    connection = pair.connect()
+    connection.execute("INSERT INTO account VALUES (77, 'open', 0, NULL)")
+    pair.seed()
+    assert all(row[1] != 77 for row in pair.rows("account"))
+    connection.commit()
+    connection.close()
+    assert_catches_up(pair)
+
+
+def test_data_is_not_replaced_unless_asked_for(pair: Pair) -> None:
+    pair.seed()
+    with pytest.raises(AlreadyExistsError):
+        pair.seed()
+    write(pair)
+    assert pair.seed(restart=True) == pair.last_seqno()
+    assert_catches_up(pair)
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_an_interrupted_seed_is_done_again(pair: Pair, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    write(pair)
+    target = (
+        "replicate.seed.install.begin_journal" if after == 1 else "replicate.instance.instance.Instance.register_region"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(target, die)
+        with pytest.raises(Killed):
+            pair.seed()
+    pair.secondary.reload()
+    assert pair.secondary.regions == ()
+    assert (pair.secondary.path / SEEDING_MARKER).exists()
+    pair.seed()
+    assert_catches_up(pair)
+
+
+def test_a_half_done_seed_is_not_started(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rmdir", die)
+        with pytest.raises(Killed):  # everything is in its place, but nobody knows yet
+            pair.seed()
+    pair.secondary.reload()
+    assert pair.secondary.regions
+    assert not is_seeded(pair.secondary)
+    for opens in (open_door, require_seeded):
+        with pytest.raises(NotFoundError, match="Run replicate seed again") as caught:
+            opens(pair.secondary)
+        assert caught.value.exit_code == 69
+    found = [finding for finding in collect(pair.secondary).findings if finding.severity == "error"]
+    assert [(finding.text, finding.do) for finding in found] == [
+        (
+            "this secondary has been seeded only in part (a seed runs, or was interrupted)",
+            "replicate seed --from PRIMARY",
+        )
+    ]
+    pair.seed()
+    assert collect(pair.secondary).regions
+    assert all(finding.severity != "error" for finding in collect(pair.secondary).findings)
+    assert_catches_up(pair)
+
+
+def test_progress_may_end_it(pair: Pair) -> None:
+    class Enough(Exception):
+        pass
+
+    def enough(*_: object) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        seed(pair.primary, pair.secondary, progress=enough)
+    assert pair.seed() == pair.last_seqno()
+
+
+def test_who_can_not_be_seeded(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        seed(pair.primary, pair.primary)
+    stranger = Instance.create(tmp_path / "stranger", role="secondary", name="west", network=bytes(16))
+    with pytest.raises(WrongNetworkError):
+        seed(pair.primary, stranger)
+    network = pair.primary.content.network
+    unknown = Instance.create(tmp_path / "unknown", role="secondary", name="north", network=network)
+    with pytest.raises(NotFoundError, match="peer add north"):
+        seed(pair.primary, unknown)
+    other = Instance.create(tmp_path / "other", role="primary", name="west", network=network)
+    with pytest.raises(PermissionRefusedError):
+        seed(pair.primary, other)
+    with pytest.raises(NotFoundError, match="no region"):
+        seed(other, pair.secondary)
+
+
+def test_not_under_a_running_update_process(pair: Pair) -> None:
+    import os
+
+    lock = DaemonFiles(pair.secondary.path, "update").acquire()
+    try:
+        with pytest.raises(AlreadyRunningError):
+            pair.seed()
+    finally:
+        os.close(lock)
+
+
+def test_a_seeded_secondary_takes_no_writes(pair: Pair) -> None:
+    seed_from_instance(pair.secondary, pair.primary.path)
+    connection = connect(pair.secondary.path)
+    assert connection.execute("SELECT count(*) FROM account").fetchone() == (0,)
+    with pytest.raises(Exception, match="secondary") as caught:
+        connection.execute("INSERT INTO account VALUES (1, 'x', 0, 0)")
+    assert isinstance(caught.value, NotPrimaryError) or "NOT_PRIMARY" in str(caught.value)
+    connection.close()

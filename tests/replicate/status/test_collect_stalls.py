@@ -1,0 +1,74 @@
+"""What `replicate status` says when the secondary applies nothing: a stopped Update Process, a full disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replicate.daemon.files import SERVING, DaemonFiles, DaemonStatus
+from replicate.instance.instance import Instance
+from replicate.status.collect import collect
+from replicate.status.report import JournalReport, findings
+
+JOURNAL = JournalReport(True, 100, 100, 1, 1, 1, 1, 100, 1.0, 1.0, 10**9, "durable")
+
+
+def source_says(instance: Instance, facts: dict[str, object]) -> int:
+    files = DaemonFiles(instance.path, "source-west")
+    fd = files.acquire()
+    now = time.time_ns()
+    files.write_status(DaemonStatus("source-west", os.getpid(), SERVING, "sending", now, now, facts))
+    return fd
+
+
+@pytest.fixture
+def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path))
+    made = Instance.create(tmp_path / "east", role="primary")
+    made.register_peer("west", "127.0.0.1", 7555)
+    return made
+
+
+@pytest.mark.parametrize("state", ["not running", "not answering"])
+def test_a_peer_that_applies_nothing(primary: Instance, state: str) -> None:
+    facts = {
+        "state": "sending",
+        "last_sent_seqno": 9,
+        "last_received_seqno": 9,
+        "last_applied_seqno": 4,
+        "peer_update_state": state,
+        "peer_not_applying_since_wall_ns": 1_700_000_000 * 10**9,
+    }
+    fd = source_says(primary, facts)
+    try:
+        found = collect(primary)
+        (finding,) = [f for f in found.findings if f.code == "PEER_NOT_APPLYING"]
+    finally:
+        os.close(fd)
+    assert finding.text == f"west applies nothing since 2023-11-14 22:13:20 UTC: its Update Process is {state}"
+    assert finding.is_wrong
+    # Without the Source Server nobody knows.
+    assert "PEER_NOT_APPLYING" not in {f.code for f in collect(primary).findings}
+
+
+def test_a_peer_that_applies_is_no_finding(primary: Instance) -> None:
+    facts = {"state": "sending", "peer_update_state": "running", "peer_not_applying_since_wall_ns": 0}
+    fd = source_says(primary, facts)
+    try:
+        assert "PEER_NOT_APPLYING" not in {f.code for f in collect(primary).findings}
+    finally:
+        os.close(fd)
+
+
+def test_a_full_disk_says_that_what_daemons_tell_may_be_old() -> None:
+    full = replace(JOURNAL, disk_percent=100.0, disk_free_bytes=0, fatal_errno=28)
+    found = {f.code: f for f in findings("secondary", full, (), (), None)}
+    assert "their numbers and states may be old" in found["DISK_FULL"].text
+    assert "start the daemons that have stopped" in found["DISK_FULL"].do
+    assert "ENOSPC, errno 28" in found["JOURNAL_FATAL"].text
+    roomy = replace(full, disk_percent=96.0, disk_free_bytes=10**9)
+    assert "may be old" not in " ".join(f.text for f in findings("secondary", roomy, (), (), None))
