@@ -33,6 +33,7 @@ from replicate.database.rows import RowApplier
 from replicate.database.sqlite import FileFacts, check_same_file, open_region, region_facts, translate
 from replicate.door.door import Door
 from replicate.door.opening import open_door
+from replicate.door.redo import redo_region
 from replicate.door.takeover import enter_taken, finish_taken
 from replicate.errors import (
     InternalError,
@@ -50,7 +51,6 @@ from replicate.journal.spool import Spool
 from replicate.limits import PARTITION_STREAM
 from replicate.locks import FileLock
 from replicate.pool import control as word
-from replicate.recovery.redo import redo_region
 from replicate.recovery.stale_wal import refuse_stale
 from replicate.transaction import Catalogue
 from replicate.vector import Position

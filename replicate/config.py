@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 from replicate.errors import ConfigurationError, PermissionRefusedError
 from replicate.limits import DEFAULT_PORT, KIB, MIB
-from replicate.security.peer_authority import parse_allow
+from replicate.peer_authority import parse_allow
 from replicate.settings import (
     GIB,
     ApplicationConfig,

@@ -271,7 +271,7 @@ class ProtocolViolationError(PeerError):
 
 class NotAuthenticatedError(PeerError):
     """The peer has not proven who it is, or is nobody whom we let in; `facts['reason']` says why
-    (security/peer_authority.py). Nothing that it sent was taken as a message."""
+    (peer_authority.py). Nothing that it sent was taken as a message."""
 
     code = "NOT_AUTHENTICATED"
 

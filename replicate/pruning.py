@@ -17,13 +17,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
+from replicate.archived import archived_seqno
 from replicate.database.sqlite import note_held
 from replicate.door.door import Door
 from replicate.errors import BusyError
 from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.instance.file import InstanceFile, RegionEntry, io_error, read_file
 from replicate.instance.instance import FILE_NAME
-from replicate.journal.archived import archived_seqno
 from replicate.journal.chain import Chain
 from replicate.journal.segment import first_seqno_of_name, sync_directory
 from replicate.locks import FileLock

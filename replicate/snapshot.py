@@ -17,11 +17,11 @@ from replicate.apply_session import read_position
 from replicate.database.snapshot import OpenRegions
 from replicate.door.door import Door
 from replicate.door.opening import close_door, open_door
+from replicate.door.redo import redo_region
 from replicate.errors import BusyError
 from replicate.instance.instance import Instance
 from replicate.locks import FileLock
 from replicate.pool import control as word
-from replicate.recovery.redo import redo_region
 from replicate.recovery.stale_wal import refuse_stale
 from replicate.transaction import Catalogue
 from replicate.vector import Position

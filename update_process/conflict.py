@@ -14,7 +14,7 @@ from typing import Any
 from replicate.database.rows import Conflict
 from replicate.errors import ConflictError, DamagedError, NotFoundError, ReplicateError
 from replicate.instance.file import replace_file
-from replicate.security.private_files import read_private
+from replicate.instance.private_files import read_private
 from replicate.transaction import Op
 
 

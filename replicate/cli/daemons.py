@@ -72,9 +72,9 @@ class Verbs:
         )
 
     def run(self, settings: dict[str, object], ready_fd: int | None, serve: Serve) -> None:
+        from replicate.admin.stale_pools import remove_stale_pools
         from replicate.daemon.daemon import run_daemon
         from replicate.instance.instance import Instance
-        from replicate.instance.stale_pools import remove_stale_pools
 
         remove_stale_pools()
         run_daemon(self.name, Instance.open(instance_path()).path, serve, overrides=settings, ready_fd=ready_fd)

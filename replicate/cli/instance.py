@@ -27,8 +27,8 @@ def instance() -> None:
 @click.option("--network", metavar="UUID", help="The network to join; a new one if not given.")
 def create(directory: str | None, role: str, name: str | None, network: str | None) -> None:
     """Make a new instance in DIRECTORY (or the one named with -i)."""
+    from replicate.admin.stale_pools import remove_stale_pools
     from replicate.instance.instance import Instance, resolve_instance
-    from replicate.instance.stale_pools import remove_stale_pools
 
     path = resolve_instance(directory) if directory else instance_path()
     remove_stale_pools()
@@ -59,9 +59,9 @@ def show() -> None:
 @click.argument("directory", required=False)
 def remove(directory: str | None) -> None:
     """Remove the instance in DIRECTORY (or the one named with -i), when its regions have been released."""
+    from replicate.admin.removal import remove_instance
+    from replicate.admin.stale_pools import remove_stale_pools
     from replicate.instance.instance import Instance, resolve_instance
-    from replicate.instance.removal import remove_instance
-    from replicate.instance.stale_pools import remove_stale_pools
 
     removed = remove_instance(Instance.open(resolve_instance(directory) if directory else instance_path()))
     remove_stale_pools()

@@ -21,7 +21,7 @@ def region() -> None:
 )
 def add(path: Path, name: str | None) -> None:
     """Make the existing SQLite database at PATH a region, in place."""
-    from replicate.instance.regions import add_region
+    from replicate.admin.regions import add_region
 
     opened = open_instance()
     added = add_region(opened, path.absolute(), name=name or ("main" if not opened.regions else path.stem))
@@ -49,7 +49,7 @@ def list_() -> None:
 )
 def release(name: str, timeout_s: float, force: bool) -> None:
     """Finish what was received, remove our bookkeeping, and leave plain SQLite."""
-    from replicate.instance.release import release_region
+    from replicate.admin.release import release_region
 
     opened = open_instance()
     path = opened.region(name).path
@@ -68,7 +68,7 @@ def release(name: str, timeout_s: float, force: bool) -> None:
 @click.argument("path", metavar="COPY", type=click.Path(path_type=Path))
 def plain(path: Path) -> None:
     """Make a copy of a region (a backup of it) plain SQLite, so that anybody may write to it."""
-    from replicate.instance.release import release_copy
+    from replicate.admin.release import release_copy
 
     release_copy(path.absolute())
     emit({"plain": path.absolute()}, [f"{path} is plain SQLite"])

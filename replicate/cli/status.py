@@ -12,7 +12,7 @@ from replicate.cli.common import Verb, emit, open_instance
 def status(explain: str | None) -> int:
     """Show role, states, positions, backlog, lag, the bottleneck, and what to do; exit code 1 if something is wrong."""
     if explain is not None:
-        from replicate.status.findings import CODES, explained
+        from replicate.findings import CODES, explained
         from replicate.status.text import explanation
 
         kinds = tuple(CODES.values()) if explain == "all" else (explained(explain),)

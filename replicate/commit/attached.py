@@ -35,6 +35,7 @@ from replicate.database.bookkeeping import OWN_STATEMENT, schema_version, slot_w
 from replicate.database.names import quote, quote_text
 from replicate.database.sqlite import FileFacts, check_same_file, translate
 from replicate.door.door import Door
+from replicate.door.redo import redo_region
 from replicate.errors import (
     NotSupportedError,
     OutcomeUnknownError,
@@ -45,7 +46,6 @@ from replicate.errors import (
 from replicate.instance.file import RegionEntry
 from replicate.locks import FileLock
 from replicate.pool import control as word
-from replicate.recovery.redo import redo_region
 
 
 class HalfCommittedError(OutcomeUnknownError):

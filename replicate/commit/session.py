@@ -31,6 +31,7 @@ from replicate.database.capture import CapturedChanges
 from replicate.database.sqlite import check_same_file, open_region, region_facts, translate
 from replicate.door.door import Allotted, Door
 from replicate.door.opening import open_door
+from replicate.door.redo import redo_region
 from replicate.errors import (
     ForkedError,
     JournalIOError,
@@ -48,7 +49,6 @@ from replicate.limits import RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pruning import prune_journal
-from replicate.recovery.redo import redo_region
 from replicate.recovery.stale_wal import refuse_stale
 
 FLUSH_ELEMENTS: Final = 400

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import AlreadyRunningError, JournalIOError, NotFoundError, PermissionRefusedError
-from replicate.security.private_files import read_private
+from replicate.instance.private_files import read_private
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid. Open-file-description locks want pid 0.
 _FLOCK: Final = struct.Struct("@hhqqi4x")

@@ -49,7 +49,6 @@ from replicate.database.bookkeeping import (
     write_state,
 )
 from replicate.database.guards import install_guards, register_guard, remove_guards
-from replicate.database.region_functions import bring
 from replicate.errors import (
     AlreadyExistsError,
     BusyError,
@@ -64,6 +63,7 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.limits import FORMAT_VERSION
+from replicate.region_functions import bring
 from replicate.transaction import TableDefinition
 
 __all__ = [

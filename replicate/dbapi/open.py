@@ -18,7 +18,6 @@ from replicate.commit.session import RegionSession
 from replicate.database.bookkeeping import is_region
 from replicate.database.names import quote, quote_text
 from replicate.database.own_functions import names_used
-from replicate.database.region_functions import bring, names_brought
 from replicate.dbapi import watch
 from replicate.door.door import Door
 from replicate.door.opening import close_door, open_door
@@ -27,6 +26,7 @@ from replicate.instance.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
 from replicate.other_package import check_other_package
 from replicate.pool import control as word
+from replicate.region_functions import bring, names_brought
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from replicate.errors import DamagedError, FormatUnknownError
 from replicate.instance.file import check_name, replace_file
-from replicate.security.private_files import read_private
+from replicate.instance.private_files import read_private
 
 FORMAT: Final = 1
 """Of both files; one that says nothing has it too."""

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from replicate.config import Config, default_text
 from replicate.config import load as load_config
-from replicate.database.region_functions import set_init
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -40,8 +39,9 @@ from replicate.instance.file import (
     read_file,
     replace_file,
 )
+from replicate.instance.private_files import DIRECTORY_MODES, check_directories
 from replicate.limits import REGIONS_MAX
-from replicate.security.private_files import DIRECTORY_MODES, check_directories
+from replicate.region_functions import set_init
 
 FILE_NAME = "instance.json"
 DIRECTORIES = tuple(DIRECTORY_MODES)

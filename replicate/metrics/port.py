@@ -20,11 +20,11 @@ from structlog.typing import FilteringBoundLogger
 
 from replicate.config import Address, parse_address
 from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
+from replicate.journal.space import JournalSpace, journal_space
 from replicate.metrics.gauges import CONTENT_TYPE, Figures, Sample, page
 from replicate.metrics.http import REQUEST_BYTES_MAX, Answer, read_request, render
 from replicate.security.tls_files import certificate_ends
 from replicate.settings import TlsConfig
-from replicate.status.space import JournalSpace, journal_space
 
 CONNECTIONS_MAX: Final = 8
 DEADLINE_S: Final = 5.0

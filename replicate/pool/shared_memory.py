@@ -208,7 +208,7 @@ class SharedMemory:
 
     def note_home(self, directory: Path) -> None:
         """Keep the instance's directory with the pool, so that a pool without instance can be told
-        (instance/stale_pools.py)."""
+        (admin/stale_pools.py)."""
         path = os.fsencode(directory)
         if len(path) <= HOME_BYTES_MAX and path != os.fsencode(self.home):
             self.view[HOME_OFFSET:CONTROL_BYTES] = path.ljust(CONTROL_BYTES - HOME_OFFSET, b"\0")

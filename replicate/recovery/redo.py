@@ -8,7 +8,7 @@ and nothing half done. Refuses to know: why the work is unfinished. The caller h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import apsw
 
@@ -23,7 +23,7 @@ from replicate.database.bookkeeping import (
     write_state,
 )
 from replicate.database.rows import RowApplier
-from replicate.database.sqlite import open_region, translate
+from replicate.database.sqlite import translate
 from replicate.errors import InternalError, JournalMissingError, RegionDamagedError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
@@ -32,32 +32,7 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FIXED_ELEMENTS, Head, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
 from replicate.pool import control as word
-from replicate.recovery.stale_wal import refuse_stale
 from replicate.transaction import Catalogue, Kind, Op, TableDefinition
-
-if TYPE_CHECKING:
-    from replicate.door.door import Door
-
-
-def redo_region(door: Door, entry: RegionEntry) -> int:
-    """Bring the region up to what was appended for it; returns its seqno. Marks it done in the control block.
-
-    Raises ConflictError, RegionDamagedError, JournalMissingError, JournalDamagedError, JournalIOError and what SQLite
-    says.
-    """
-    words = door.words
-    target = int(words[word.REGION_APPENDED + entry.region_id])
-    # The killed writer may not have come to its sync, and a secondary's region (or a slot without a frame, too large)
-    # holds no record that could complete the journal.
-    door.sync_to_end()
-    connection = open_region(entry.path, applier=True, region=entry.uuid)
-    try:
-        refuse_stale(door.instance, entry, connection)
-        have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
-        note_region(words, entry, connection, have)
-    finally:
-        connection.close(True)
-    return have
 
 
 def note_region(words: memoryview, entry: RegionEntry, connection: apsw.Connection, have: int) -> None:

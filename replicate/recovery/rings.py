@@ -26,6 +26,7 @@ from replicate.errors import FrameDamaged, JournalDamagedError, JournalMissingEr
 from replicate.failpoint import hit
 from replicate.instance.file import RegionEntry, replace_file
 from replicate.instance.instance import Instance
+from replicate.instance.private_files import read_private
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
 from replicate.journal.record import FIXED_ELEMENTS, chain_of, check_frame, decode_batch, walk
@@ -35,7 +36,6 @@ from replicate.limits import RING_SLOTS
 from replicate.recovery.mending import changes_catalogue
 from replicate.recovery.stale_wal import refuse_stale
 from replicate.recovery.unapply import inverse
-from replicate.security.private_files import read_private
 from replicate.transaction import Catalogue, Kind
 
 

@@ -27,7 +27,7 @@ from replicate.errors import (
 )
 from replicate.instance.file import PeerEntry
 from replicate.instance.instance import Instance
-from replicate.security.peer_authority import (
+from replicate.peer_authority import (
     Reason,
     certificate_names,
     judge_receiver,

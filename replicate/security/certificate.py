@@ -26,8 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, UsageError
 from replicate.instance.file import check_name, io_error, replace_file
+from replicate.peer_authority import INSTANCE_URI
 from replicate.security.guarded_file import read_guarded
-from replicate.security.peer_authority import INSTANCE_URI
 
 CA_FILE: Final = "ca.pem"
 CA_KEY_FILE: Final = "ca-key.pem"

@@ -3,7 +3,7 @@
 Guarantees: nothing below TLS 1.3; both sides show a certificate of the CA, and no session is resumed, so that every
 connection is verified by what the files say now; files that were changed count from the next connection on, and files
 that do not fit together (a renewal half done) leave the old ones in force; keys and certificates pass
-security/guarded_file.py. Host names are not compared: the certificate's name is judged by security/peer_authority.py.
+security/guarded_file.py. Host names are not compared: the certificate's name is judged by peer_authority.py.
 Refuses to know: who may do what, and what is said on the connection.
 """
 
@@ -25,9 +25,9 @@ from replicate.errors import (
     ProtocolViolationError,
     ReplicateError,
 )
+from replicate.peer_authority import Reason, refused, tls_refusal
 from replicate.security.certificate import Described, describe
 from replicate.security.guarded_file import open_guarded, read_guarded
-from replicate.security.peer_authority import Reason, refused, tls_refusal
 from replicate.security.tls_files import TlsFiles
 
 LAST_WORD_S: Final = 1.0

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import ReplicateError
+from replicate.findings import Finding
 from replicate.security.guarded_file import read_guarded, stamp
 from replicate.settings import TlsConfig
-from replicate.status.findings import Finding
 
 DAY_S: Final = 86_400
 

@@ -22,21 +22,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.archived import look_at_archive
 from replicate.barrier import is_held
 from replicate.daemon.files import DaemonFiles, DaemonStatus
 from replicate.database.look import look_at
 from replicate.door.opening import is_being_seeded
 from replicate.errors import BusyError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
+from replicate.findings import Finding
 from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.file import PeerEntry, RegionEntry
 from replicate.instance.instance import Instance
-from replicate.journal.archived import look_at_archive
+from replicate.journal.space import fill_percent, journal_space
 from replicate.limits import REGIONS_MAX
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.recovery.stale_wal import refuse_stale
 from replicate.security.tls_files import certificate_findings
-from replicate.status.findings import Finding
 from replicate.status.journal import problem_of_closed_journal
 from replicate.status.report import (
     DaemonReport,
@@ -49,7 +50,6 @@ from replicate.status.report import (
     findings,
     worst_first,
 )
-from replicate.status.space import fill_percent, journal_space
 
 CONNECTED_STATES: Final = (
     "sending",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC, errorcode
 from typing import Final, Literal
 
-from replicate.status.findings import SEVERITIES, Finding
+from replicate.findings import SEVERITIES, Finding
 
 STATUS_ROOM_BYTES: Final = 64 * 1024
 """With less than this free a daemon can not tell how it stands: its status file is written anew each time."""

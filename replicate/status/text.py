@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from replicate.status.findings import CODES, Kind
+from replicate.findings import CODES, Kind
 from replicate.status.report import DaemonReport, PeerReport, ReceivingReport, RegionReport, Status
 
 _HEADINGS: Final = (

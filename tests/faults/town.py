@@ -26,10 +26,10 @@ from typing import Any, Final
 
 from receiver_server.server import serve as serve_receiver
 from replicate import failpoint
+from replicate.admin.regions import add_region
 from replicate.daemon.daemon import run_daemon
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.seed.direct import seed
 from replicate.seed.request import seed_over_connection
 from source_server.server import serve as serve_source

@@ -24,8 +24,8 @@ from typing import Any
 import apsw
 
 from replicate import dbapi
+from replicate.admin.regions import add_region
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 
 _SETTINGS = '[journal]\ndurability = "off"\npool_bytes = 1048576\n'
 

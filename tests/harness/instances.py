@@ -21,6 +21,7 @@ from typing import Any
 
 import apsw
 
+from replicate.admin.regions import add_region
 from replicate.commit.session import RegionSession
 from replicate.database.capture import CapturedChanges
 from replicate.database.copied import adopt_at
@@ -29,7 +30,6 @@ from replicate.database.sqlite import open_region, store_schema_version
 from replicate.door.door import Door
 from replicate.door.opening import begin_journal, make_chain, open_door
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, chain_of, check_frame, decode, pack_elements, walk
 from replicate.journal.spool import Spool

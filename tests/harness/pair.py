@@ -16,11 +16,11 @@ from pathlib import Path
 import apsw
 
 from replicate import connect
+from replicate.admin.regions import add_region
 from replicate.apply_session import ApplySession, open_apply_session
 from replicate.dbapi import Connection
 from replicate.door.opening import close_door, make_chain
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool, RecordKind

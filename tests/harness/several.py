@@ -13,12 +13,12 @@ from typing import Any
 
 import apsw
 
+from replicate.admin.regions import add_region
 from replicate.database.bookkeeping import region_seqno
 from replicate.database.schema import read_definition, schema_objects, user_tables
 from replicate.database.sqlite import open_region
 from replicate.dbapi import Connection, connect
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.journal.verify import verify_journal
 from tests.harness.instances import door_of
 from tests.harness.pair import Pair, work_all

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 import replicate
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_copy
 from replicate.errors import AlreadyExistsError, NotFoundError, RegionReplacedError
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
-from replicate.instance.release import release_copy
 
 BACKUP = """
 import sqlite3, sys

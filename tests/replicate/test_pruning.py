@@ -10,12 +10,12 @@ from pathlib import Path
 import apsw
 import pytest
 
+from replicate.archived import look_at_archive, note_archived
 from replicate.door.door import Door
 from replicate.door.opening import close_door, open_door
 from replicate.errors import DamagedError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
-from replicate.journal.archived import look_at_archive, note_archived
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pruning import durable_in_regions, prune_journal

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.compare.compare import compare
 from replicate.dbapi import NotSupportedError
-from replicate.instance.regions import add_region
-from replicate.instance.release import release_region
 from tests.harness.pair import Pair, work_all
 
 SCHEMA = "CREATE TABLE n (x)"

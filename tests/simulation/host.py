@@ -19,6 +19,7 @@ import replicate.door.interval_sync
 import replicate.door.opening
 import replicate.failpoint
 import replicate.instance.instance
+import replicate.instance.private_files
 import replicate.journal.durable
 import replicate.locks
 import replicate.pool.doorbell
@@ -26,7 +27,6 @@ import replicate.pool.shared_memory
 import replicate.pruning
 import replicate.recovery.recovery
 import replicate.security.authenticate
-import replicate.security.private_files
 from replicate.config import Address, Config
 from replicate.errors import AlreadyExistsError, BusyError, InternalError, NotFoundError, PoolReplacedError
 from replicate.instance.file import RegionEntry, read_file

@@ -32,6 +32,7 @@ import replicate.door.interval_sync
 import replicate.door.opening
 import replicate.failpoint
 import replicate.instance.instance
+import replicate.instance.private_files
 import replicate.journal.durable
 import replicate.locks
 import replicate.pool.doorbell
@@ -39,7 +40,6 @@ import replicate.pool.shared_memory
 import replicate.pruning
 import replicate.recovery.recovery
 import replicate.security.authenticate
-import replicate.security.private_files
 import update_process.applier
 import update_process.beside
 import update_process.conflict
@@ -145,7 +145,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (trio, world.trio),
         (fcntl, SimpleNamespace(flock=world.os.flock, LOCK_EX=2, LOCK_NB=4, LOCK_SH=1, LOCK_UN=8)),
         (fcntl.flock, world.os.flock),
-        (replicate.security.private_files.read_private, lambda path: world.os.read(path)),
+        (replicate.instance.private_files.read_private, lambda path: world.os.read(path)),
         (replicate.locks.FileLock, SimulatedLock),
         (replicate.pool.shared_memory.SharedMemory, SimulatedMemory),
         (replicate.pool.shared_memory.retire, SimulatedMemory.retire),

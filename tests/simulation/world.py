@@ -263,7 +263,7 @@ class World:
         self.figures["recoveries judged"] += 1
 
     def _look_at_primary(self, door: Any, last_seqno: int) -> None:
-        from replicate.recovery.redo import redo_region
+        from replicate.door.redo import redo_region
 
         entry = door.instance.regions[0]
         if door.words[word.REGION_APPENDED] != door.words[word.REGION_DONE]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.errors import HardResyncNeededError, NotFoundError
-from replicate.instance.regions import add_region
-from replicate.instance.release import release_region
 from replicate.pool.shared_memory import PoolKind, pool_path
 from tests.harness.pair import Pair, work_all
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from replicate.apply_session import ApplySession, open_apply_session
+from replicate.archived import note_archived
 from replicate.daemon.files import DaemonFiles
 from replicate.door.opening import close_door, require_seeded
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.instance.file import io_error
 from replicate.instance.instance import Instance
-from replicate.journal.archived import note_archived
 from replicate.journal.chain import Chain
 from replicate.seed.install import seed_lock
 from update_process.replay.apply import Told

@@ -13,12 +13,12 @@ from pathlib import Path
 import apsw
 import pytest
 
+from replicate.admin.release import release_region
 from replicate.barrier import WRITER_WAIT_S_MAX, Barrier
 from replicate.compare.compare import compare, digest
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, BusyError, NotFoundError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
-from replicate.instance.release import release_region
 from replicate.pool import control as word
 from replicate.snapshot import door_of, take_snapshot
 from replicate.wait import wait_for_seqno

@@ -11,12 +11,12 @@ import apsw
 import pytest
 
 from replicate import connect
+from replicate.admin.regions import add_region
 from replicate.compare.compare import compare
-from replicate.database.region_functions import init_of
 from replicate.dbapi import OperationalError
 from replicate.errors import NotSupportedError
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
+from replicate.region_functions import init_of
 from tests.harness.pair import Pair, work_all
 
 SCRIPT = "CREATE TABLE sale (id INTEGER PRIMARY KEY, shop TEXT, amount REAL); CREATE TABLE best (shop TEXT, most)"

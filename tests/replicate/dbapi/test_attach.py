@@ -13,9 +13,9 @@ import apsw
 import pytest
 
 import replicate
+from replicate.admin.release import release_region
 from replicate.errors import BusyError, SchemaChangedError, SnapshotStaleError
 from replicate.instance.instance import Instance
-from replicate.instance.release import release_region
 from tests.harness.instances import door_of, read_journal
 from tests.harness.several import Several, content
 

@@ -11,10 +11,10 @@ import apsw
 import pytest
 
 import replicate
+from replicate.admin.regions import add_region
 from replicate.commit import attached as commit_attached
 from replicate.errors import NotSupportedError
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from tests.harness.regions import make_database
 from tests.harness.several import SCHEMA, Several, content
 

@@ -9,8 +9,8 @@ import apsw
 import pytest
 
 import replicate
+from replicate.admin.regions import add_region
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 
 SCHEMA = """
 CREATE TABLE s (a INTEGER PRIMARY KEY, b INTEGER) STRICT;

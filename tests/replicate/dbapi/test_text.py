@@ -13,10 +13,10 @@ import apsw
 import pytest
 
 from replicate import connect
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.compare.compare import compare
 from replicate.dbapi import NotSupportedError
-from replicate.instance.regions import add_region
-from replicate.instance.release import release_region
 from tests.harness.pair import Pair, work_all
 
 SCRIPT = """

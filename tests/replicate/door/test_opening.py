@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from replicate import failpoint
+from replicate.admin.regions import add_region
 from replicate.apply_session import open_apply_session
 from replicate.commit.session import RegionSession
 from replicate.database.sqlite import is_region, open_region
@@ -25,7 +26,6 @@ from replicate.errors import (
 )
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.transaction import Kind

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicate import failpoint
+from replicate.admin.regions import add_region
 from replicate.compare.compare import digest
 from replicate.door.opening import is_seeded
 from replicate.errors import (
@@ -24,7 +25,6 @@ from replicate.errors import (
 )
 from replicate.instance.consumers import Consumer, least_acknowledged, read_consumer, read_hold, write_consumer
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.limits import KIB
 from replicate.seed.file import SeedReader, good_bytes_of, read_header
 from replicate.seed.format import HEAD_BYTES, PREFIX_BYTES, RecordType, pack_prefix, pack_record, read_head

@@ -16,12 +16,12 @@ import pytest
 import trio
 
 from replicate import failpoint
+from replicate.admin.removal import remove_instance
 from replicate.compare.compare import digest
 from replicate.door.opening import SEEDING_MARKER, is_seeded, make_chain
 from replicate.errors import PeerUnreachableError, ReplicateError, TryAgainError, WrongInstanceError
 from replicate.instance.consumers import Consumer, read_hold, write_consumer
 from replicate.instance.instance import Instance
-from replicate.instance.removal import remove_instance
 from replicate.seed.file import good_bytes_of, read_header
 from replicate.seed.incoming import SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.seed.install import Seeded

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from replicate.admin.regions import add_region
 from replicate.cli.main import run
 from replicate.daemon.files import DaemonFiles, DaemonStatus
+from replicate.findings import CODES, SEVERITIES, Kind
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.limits import MIB
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.status.collect import collect
-from replicate.status.findings import CODES, SEVERITIES, Kind
 from replicate.status.report import (
     DaemonReport,
     JournalReport,
@@ -161,7 +161,7 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
     shm = tmp_path / "shm"
     shm.mkdir()
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(shm))
-    monkeypatch.setattr("replicate.status.space.fill_percent", lambda disk: 30.0)  # however full the host's disk is
+    monkeypatch.setattr("replicate.journal.space.fill_percent", lambda disk: 30.0)  # however full the host's disk is
     return Instance.create(tmp_path / "east", role="primary")
 
 

@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from replicate import connect, failpoint
+from replicate.admin.regions import add_region
 from replicate.compare.compare import compare
 from replicate.daemon.files import DaemonFiles
 from replicate.door.takeover import begin_aside
@@ -30,7 +31,6 @@ from replicate.errors import (
 )
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
 from replicate.journal.record import FrameBatch, walk
 from replicate.journal.verify import verify_journal
 from replicate.vector import Position

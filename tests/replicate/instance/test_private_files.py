@@ -1,4 +1,4 @@
-"""security/private_files.py, and that the whole of an instance keeps to it: owners, modes, links, names, what is said
+"""instance/private_files.py, and that the whole of an instance keeps to it: owners, modes, links, names, what is said
 where."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from replicate.errors import ConfigurationError, NotFoundError, PermissionRefuse
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.file import check_name
 from replicate.instance.instance import DIRECTORIES, Instance
+from replicate.instance.private_files import DIRECTORY_MODES, FILE_MODES, check_contents, read_private
 from replicate.log import LogFile
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
-from replicate.security.private_files import DIRECTORY_MODES, FILE_MODES, check_contents, read_private
 from tests.harness.street import make_database
 
 AS_ROOT = os.geteuid() == 0

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from replicate.commit.session import RegionSession
 from replicate.database.capture import CapturedChanges
-from replicate.database.region_functions import set_init
 from replicate.database.schema import recorded_definitions
 from replicate.database.sqlite import install, is_region, open_region, read_identity, region_seqno, schema_version
 from replicate.door.door import Door
@@ -26,6 +25,7 @@ from replicate.journal.record import pack_elements
 from replicate.limits import FRAME_BYTES_MAX
 from replicate.pool import control as word
 from replicate.recovery.stale_wal import refuse_stale
+from replicate.region_functions import set_init
 from replicate.transaction import Op
 
 LOCK_TIMEOUT_S = 30.0

@@ -16,8 +16,8 @@ from typing import Final
 from replicate.errors import DamagedError, FormatUnknownError
 from replicate.instance.file import replace_file
 from replicate.instance.instance import Instance
+from replicate.instance.private_files import read_private
 from replicate.journal.chain import Chain
-from replicate.security.private_files import read_private
 
 FORMAT: Final = 1
 NAME: Final = "_archive.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicate.errors import ConfigurationError, NotAuthenticatedError
-from replicate.security.peer_authority import (
+from replicate.peer_authority import (
     INSTANCE_URI,
     Reason,
     certificate_names,

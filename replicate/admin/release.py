@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from replicate.admin.stale_pools import home_of
 from replicate.daemon.files import DaemonFiles, daemon_names
 from replicate.database.bookkeeping import check_region_identity, is_region, read_identity
 from replicate.database.sqlite import open_region, remove
 from replicate.errors import AlreadyExistsError, AlreadyRunningError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
-from replicate.instance.stale_pools import home_of
 from replicate.locks import FileLock
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.recovery.stale_wal import refuse_stale

@@ -12,13 +12,13 @@ import apsw
 import pytest
 
 import replicate
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
+from replicate.admin.removal import remove_instance
+from replicate.admin.stale_pools import is_used, remove_stale_pools
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyExistsError, AlreadyRunningError
 from replicate.instance.instance import Instance
-from replicate.instance.regions import add_region
-from replicate.instance.release import release_region
-from replicate.instance.removal import remove_instance
-from replicate.instance.stale_pools import is_used, remove_stale_pools
 from replicate.pool.receive_pool import ReceivePool
 from replicate.pool.shared_memory import PoolKind, pool_path
 

@@ -3,7 +3,7 @@
 Guarantees: refused while a daemon or an application uses the instance, while a region is registered (its file would
 keep our guards), and while the directory holds anything that is not ours alone; the directory gets another name first,
 so what an interruption leaves is no instance any more.
-Refuses to know: how a region is released (instance/release.py).
+Refuses to know: how a region is released (admin/release.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from replicate.admin.release import check_nothing_runs
+from replicate.admin.stale_pools import is_used
 from replicate.config import FILE_NAME as SETTINGS_NAME
 from replicate.door.opening import SEEDING_MARKER
 from replicate.errors import AlreadyExistsError, AlreadyRunningError, JournalIOError
 from replicate.instance.instance import DIRECTORIES, FILE_NAME, Instance
-from replicate.instance.release import check_nothing_runs
-from replicate.instance.stale_pools import is_used
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.seed.incoming import DIRECTORY as SEED_DIRECTORY
 

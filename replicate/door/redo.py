@@ -1,0 +1,36 @@
+"""Redo through an open door: what a killed writer left unfinished in one region, before the next transaction there.
+
+Guarantees: afterwards the region holds everything that was appended for it, and the control block says so; after a
+failure it holds what it held, or more of the same, and the next one redoes the rest. Refuses to know: how a region is
+rolled forward (recovery/redo.py), who asks. The caller holds the region's lock.
+"""
+
+from __future__ import annotations
+
+from replicate.database.sqlite import open_region
+from replicate.door.door import Door
+from replicate.instance.file import RegionEntry
+from replicate.pool import control as word
+from replicate.recovery.redo import note_region, roll_forward
+from replicate.recovery.stale_wal import refuse_stale
+
+
+def redo_region(door: Door, entry: RegionEntry) -> int:
+    """Bring the region up to what was appended for it; returns its seqno. Marks it done in the control block.
+
+    Raises ConflictError, RegionDamagedError, JournalMissingError, JournalDamagedError, JournalIOError and what SQLite
+    says.
+    """
+    words = door.words
+    target = int(words[word.REGION_APPENDED + entry.region_id])
+    # The killed writer may not have come to its sync, and a secondary's region (or a slot without a frame, too large)
+    # holds no record that could complete the journal.
+    door.sync_to_end()
+    connection = open_region(entry.path, applier=True, region=entry.uuid)
+    try:
+        refuse_stale(door.instance, entry, connection)
+        have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
+        note_region(words, entry, connection, have)
+    finally:
+        connection.close(True)
+    return have
