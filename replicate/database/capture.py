@@ -19,7 +19,6 @@ import apsw
 import msgpack
 
 from replicate.database.bookkeeping import OWN_TABLES
-from replicate.database.capture_appended import packed
 from replicate.database.capture_blobs import BlobWrites, read_row
 from replicate.database.capture_marks import CapturedChanges as CapturedChanges
 from replicate.database.capture_marks import Context
@@ -97,12 +96,12 @@ class Capture:
         self.poisoned = False
         """Whether the transaction can only be rolled back."""
         self._start: Mark = self.mark()
-        self.resume()
+        connection.preupdate_hook(self._on_change, id=self)
 
     def close(self) -> None:
         """Take the hook off and throw away what was captured."""
-        self.clear()
         self._connection.preupdate_hook(None, id=self)
+        self.clear()
 
     # The transaction.
 
@@ -118,8 +117,6 @@ class Capture:
 
     def clear(self, *, adopted: bool = False) -> None:
         """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
-        if self._paused:
-            self.resume()
         spool, self._spool = self._spool, None
         self._buffer.clear()
         self._spooled = self._changes = 0
@@ -231,8 +228,6 @@ class Capture:
     def finish(self) -> CapturedChanges:
         """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
         rolled back."""
-        if self._paused:  # whatever was cut since
-            raise InternalError("an interrupt came while changes were not heard of", do="Roll back")
         if not self.poisoned:
             self.close_sequences()
         if self.poisoned:
@@ -285,27 +280,11 @@ class Capture:
         captured = self._tables[table]
         assert captured is not None
         try:
-            self.appended(captured, rows)
+            for image in rows:
+                self._note(captured)
+                self._append(captured.insert_prefix + self._pack(list(image)))
         except UnicodeDecodeError:
             raise not_utf8(table) from None
-
-    def appended(self, table: CapturedTable, rows: Any) -> int:
-        """Images of rows that were inserted, and heard by no hook; how many they are."""
-        before = self._changes
-        self._note(table)
-        for stream, count in packed(table, iter(rows)):
-            self._append(stream, count)
-        return self._changes - before
-
-    def pause(self) -> None:
-        """Hear of nothing until `resume`, or the transaction's end; until then `finish` raises."""
-        self._paused = True
-        self._connection.preupdate_hook(None, id=self)
-
-    def resume(self) -> None:
-        """Hear of every change again."""
-        self._connection.preupdate_hook(self._on_change, id=self)
-        self._paused = False
 
     def watch_sequences(self) -> None:
         """A statement comes that may move counters of AUTOINCREMENT. (No hook tells of it if it inserts no row, as
@@ -435,10 +414,10 @@ class Capture:
         images: bytes = self._pack([*values, *before])
         return prefix + images
 
-    def _append(self, chunk: bytes, count: int = 1) -> None:
+    def _append(self, chunk: bytes) -> None:
         buffer = self._buffer
         buffer += chunk
-        self._changes += count
+        self._changes += 1
         if len(buffer) > self._limit or (self._changes > FRAME_CHANGES_MAX and self._spool is None):
             self._flush()
 

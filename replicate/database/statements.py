@@ -68,8 +68,7 @@ class Statement:
     has none; of ATTACH and VACUUM INTO, the file as written; of CREATE VIRTUAL TABLE, the module in lower case.
     `several`: text goes on behind this statement with another one. `words`: all names in a schema change, in lower
     case. `counts`: it may move a counter of AUTOINCREMENT. `qualifier`: where in the text `schema` stands (of ANALYZE
-    and REINDEX, which may name a whole schema: where their one name stands). `into`: of an INSERT … SELECT, also behind
-    WITH, that does nothing but insert, the table in the main database; else "".
+    and REINDEX, which may name a whole schema: where their one name stands).
     """
 
     text: str
@@ -87,7 +86,6 @@ class Statement:
     words: frozenset[str] = frozenset()
     counts: bool = True
     qualifier: tuple[int, int] | None = None
-    into: str = ""
 
     def as_main(self, schema: str) -> str:
         """The text with `main` in the place of the qualifier `schema`: as it is run where that region is alone."""
@@ -209,39 +207,13 @@ def _classify(sql: str) -> Statement:
             rows="returning" in lower,
             several=several,
             counts=keyword in ("INSERT", "REPLACE") or "sqlite_sequence" in lower,
-            into=_into(sql, start) if keyword == "INSERT" and "select" in lower else "",
         )
     if keyword in ("SELECT", "VALUES", "EXPLAIN"):
         return Statement(sql, Verb.READ, keyword, rows=True, several=several)
     if keyword == "WITH":
         verb = Verb.READ if _with_reads(sql, start) else Verb.WRITE
-        into = _into(sql, start) if verb is Verb.WRITE else ""
-        return Statement(sql, verb, keyword, rows=True, several=several, into=into)
+        return Statement(sql, verb, keyword, rows=True, several=several)
     return _classify_rest(sql, keyword, start, several)
-
-
-def _into(sql: str, start: int) -> str:
-    """See Statement.into."""
-    depth = 0
-    outside: list[_Token] = []
-    for token in tokens(sql, start):
-        depth -= token.text == ")"
-        if not depth and token.text != ")":
-            if token.upper in ("CONFLICT", "RETURNING", "REPLACE", "UPDATE", "DELETE", "FAIL"):
-                return ""
-            outside.append(token)
-        depth += token.text == "("
-    words = [token.upper for token in outside]
-    at = words.index("INSERT") + 1 if "INSERT" in words else len(words)
-    if words[at : at + 1] != ["INTO"]:
-        return ""
-    if words[at + 1 : at + 2] == ["MAIN"] and outside[at + 2].text == ".":
-        at += 2
-    named = outside[at + 1 : at + 2]
-    behind = [token for token in outside[at + 2 : at + 4] if token.text != "("]
-    if not named or named[0].kind not in ("word", "quoted") or not behind or behind[0].upper != "SELECT":
-        return ""
-    return unquote(named[0].text)
 
 
 def _with_reads(sql: str, start: int) -> bool:

@@ -22,7 +22,6 @@ from replicate.database.capture import Capture, CapturedChanges, Mark
 from replicate.database.capture_several import SeveralCaptures
 from replicate.database.capture_tables import TableMap
 from replicate.database.statements import Statement, Verb
-from replicate.dbapi.appended import Appending
 from replicate.dbapi.attach import Attaching
 from replicate.dbapi.pending import Pending
 from replicate.dbapi.returned import Rows, keep_rows
@@ -61,7 +60,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-class Transactions(Attaching, Appending, Pending):
+class Transactions(Attaching, Pending):
     """The transactions of one connection, one after the other. Used by one thread at a time.
 
     `tell`: told the text of every transaction control statement that is not run as it is (the trace callback).
@@ -91,7 +90,6 @@ class Transactions(Attaching, Appending, Pending):
         self._map: tuple[int, TableMap] | None = None
         self._journaled = self.begun = self.blobs_open = 0
         self.clear_attached()
-        self.clear_fitting()
         self.connection.set_commit_hook(self._forbid_commit, id=self)
         self._rest()
 
@@ -260,16 +258,12 @@ class Transactions(Attaching, Appending, Pending):
             self._settle()
         place = capture.place()
         try:
-            rows: Rows = _NO_ROWS
-            if not statement.into or not self._run_unheard(cursor, statement, bindings):
-                cursor.execute(statement.text, bindings)
-                rows = keep_rows(cursor) if statement.rows else _NO_ROWS
+            cursor.execute(statement.text, bindings)
+            rows: Rows = keep_rows(cursor) if statement.rows else _NO_ROWS
         except BaseException as error:
             self._after_failure(Mark(*place), statement, error, fresh=fresh, own=own)
             raise
         self.changed = self._changes()
-        if statement.into:
-            self._learn(statement, self.changed)
         if capture.poisoned:
             self._check_refusal(Mark(*place), own=own)
         if own:
