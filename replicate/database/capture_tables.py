@@ -86,19 +86,12 @@ def with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -
 class TableMap:
     """All replicated tables of a region at one schema version; `autoincrement`: some of them count in
     sqlite_sequence. `triggers_count`: a trigger of the application may make them do so. `virtual`: it has virtual
-    tables. `triggers`: the application has any."""
+    tables."""
 
     tables: Mapping[str, CapturedTable]
     autoincrement: bool
     triggers_count: bool = False
     virtual: bool = False
-    triggers: bool = True
-
-
-def has_triggers(connection: apsw.Connection, schema: str = "main") -> bool:
-    """Whether any triggers but our guards are in a region. `schema`: the name under which it is attached."""
-    sql = f"SELECT 1 FROM {quote(schema)}.sqlite_schema WHERE type = 'trigger' AND name NOT GLOB ? LIMIT 1"
-    return connection.execute(sql, (GUARD_PREFIX + "*",)).get is not None
 
 
 def read_table_map(
@@ -127,8 +120,7 @@ def read_table_map(
         (GUARD_PREFIX + "*",),
     ).get
     virtual = bool(virtual_tables(connection, schema))
-    counts = any(table.counts for table in tables.values())
-    return TableMap(tables, counts, bool(counting), virtual, has_triggers(connection, schema))
+    return TableMap(tables, any(table.counts for table in tables.values()), bool(counting), virtual)
 
 
 def _captured(definition: TableDefinition, generated: Mapping[int, int], counts: bool) -> CapturedTable:

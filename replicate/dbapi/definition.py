@@ -8,7 +8,6 @@ end (dbapi/transaction.py, of which this is a part).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ import apsw
 
 from replicate.database.capture import Capture
 from replicate.database.capture_several import SeveralCaptures
-from replicate.database.capture_tables import TableMap, has_triggers, read_table_map
+from replicate.database.capture_tables import TableMap, read_table_map
 from replicate.database.guards import install_guards
 from replicate.database.names import OWN_PREFIX, quote
 from replicate.database.own_functions import names_used
@@ -45,7 +44,6 @@ class SchemaChanges:
     functions: set[str]
     _execute: Callable[..., apsw.Cursor]
     _map: tuple[int, TableMap] | None
-    _fires: bool
 
     def _region_schemas(self) -> tuple[str, ...]:
         raise AssertionError("the transaction's own")
@@ -88,8 +86,6 @@ class SchemaChanges:
             raise
         finally:
             self.inside = capture.deaf = False
-        if not self._fires and has_triggers(connection):
-            self._fire()
         connection.execute("RELEASE _replicate_define")
         connection.set_last_insert_rowid(last_rowid)
         self.own_changes += connection.total_changes() - before
@@ -202,24 +198,4 @@ class SchemaChanges:
         if self._map is None or self._map[0] != version:
             self._check_functions()
             self._map = (version, read_table_map(self.connection, recorded_definitions(self.connection)))
-        if self._map[1].triggers:
-            self._fire()
         return self._map[1]
-
-    def _rest(self) -> None:
-        """No trigger fires for this connection, where only our guards would: they cost more than an UPDATE's row.
-
-        Only to be called while no statement runs: SQLite prepares all anew, and one that runs may be aborted. Where
-        the schema can not be read now, all stays as it is; whoever uses the connection will hear why.
-        """
-        self._fires = True
-        with contextlib.suppress(apsw.Error):
-            self._fires = has_triggers(self.connection)
-        if not self._fires:
-            self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
-
-    def _fire(self) -> None:
-        """From here on all triggers fire: there are others than our guards, or may be (in an attached database)."""
-        if not self._fires:
-            self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 1)
-            self._fires = True

@@ -91,7 +91,6 @@ class Transactions(Attaching, Pending):
         self._journaled = self.begun = self.blobs_open = 0
         self.clear_attached()
         self.connection.set_commit_hook(self._forbid_commit, id=self)
-        self._rest()
 
     def close(self) -> None:
         """Roll back what is open, take our hooks off, close the session."""
@@ -273,7 +272,6 @@ class Transactions(Attaching, Pending):
     def _change_schema(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
         if statement.temporary or not self.is_region(statement.schema):
             self.capture.foreign = True
-            self._fire()
             self._natively(cursor, statement, bindings)
             return _NO_ROWS
         self._check_definable(statement)
@@ -322,8 +320,6 @@ class Transactions(Attaching, Pending):
         return _NO_ROWS
 
     def _file_statement(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
-        if statement.verb is Verb.ATTACH:
-            self._fire()
         if statement.verb is Verb.VACUUM and statement.argument is None:
             raise NotSupportedError(
                 "VACUUM renumbers rows of tables without an INTEGER PRIMARY KEY, and runs outside of every "

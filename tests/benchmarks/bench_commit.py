@@ -35,12 +35,13 @@ and those that pack: 8 to 30 rounds of their own). The machine was shared; CPU t
 Guards at rest (0.3 µs a row) and INSERT … SELECT unheard (half of it) were built, attacked and taken back, as both lose
 changes. Without triggers SQLite copies the records of INSERT … SELECT as they are, and the hook is given NULL for what
 a short record leaves to a column's default. And a DELETE of all rows that is prepared while there is no hook stays
-compiled as one that no hook hears, in the driver's cache, for whoever runs the same text later. A changeset would have to be translated still, knows no true order and no schema changes, and is
-wholly in memory. The generator gains a twentieth; and a signal handler that writes on the same connection would find it
-running, and its rows would be lost. SQLite's memory statistics cost 0.2 µs of a row with a hook: they can only be
-switched off for a whole process, before anybody's first connection, which is not ours to do in an application. What is
-left of the goals (INSERT 0.6, UPDATE 0.3) is the price of a driver that calls Python for each row: to have an UPDATE's
-two images as Python objects costs five times the UPDATE.
+compiled as one that no hook hears, in the driver's cache, for whoever runs the same text later. A changeset would have
+to be translated still, knows no true order and no schema changes, and is wholly in memory. The generator gains a
+twentieth; and a signal handler that writes on the same connection would find it running, and its rows would be lost.
+SQLite's memory statistics cost 0.2 µs of a row with a hook: they can only be switched off for a whole process, before
+anybody's first connection, which is not ours to do in an application. What is left of the goals (INSERT 0.6, UPDATE
+0.3) is the price of a driver that calls Python for each row: to have an UPDATE's two images as Python objects costs
+five times the UPDATE.
 
 Single rows, median CPU µs a commit, 15 rounds in turns: plain 11.7, ours 48.7 (the statement itself 4.3). Without our
 row in the region, the second WAL frame, 39.7: the bound, 1.21 times, of every design that does without the ring. With

@@ -59,11 +59,9 @@ def test_mismatch(plain: apsw.Connection, ours: replicate.Connection) -> None:
         for statement in ("INSERT INTO child VALUES (1)", "DELETE FROM parent"):
             with pytest.raises((apsw.SQLError, replicate.OperationalError), match="foreign key mismatch"):
                 connection.execute(statement)
-        connection.execute("INSERT INTO parent VALUES (1, 1)")
-        connection.execute("CREATE TRIGGER g AFTER INSERT ON s BEGIN SELECT 1; END")  # guards are heard from now on
-    plain.execute("INSERT INTO parent VALUES (2, 1)")
+    plain.execute("INSERT INTO parent VALUES (1, 1)")
     with pytest.raises(replicate.OperationalError, match="foreign key mismatch"):
-        ours.execute("INSERT INTO parent VALUES (2, 1)")
+        ours.execute("INSERT INTO parent VALUES (1, 1)")
 
 
 def test_changes_behind_a_commit(ours: replicate.Connection) -> None:
