@@ -1,5 +1,5 @@
 """More bugs that tests/system/test_differential.py found, each with the shortest program that showed it (see
-test_dbapi_bugs.py).
+test_bugs.py), and some that reviews found.
 """
 
 from __future__ import annotations
@@ -80,3 +80,24 @@ def test_a_table_that_looks_like_our_ring_is_taken_for_no_old_copy(sides: Street
     assert os.path.getsize(f"{sides.pair.primary.region('main').path}-wal") > 0
     sides.prove(plain=False)
     connection.close()
+
+
+SHORT = (
+    "CREATE TABLE src (id INTEGER PRIMARY KEY, a)",
+    "INSERT INTO src VALUES (1, 1), (2, 2)",
+    "ALTER TABLE src ADD z DEFAULT 7",
+    "CREATE TABLE dst (id INTEGER PRIMARY KEY, a, z DEFAULT 7)",
+)
+
+
+@pytest.mark.parametrize("insert", ["INSERT", "INSERT OR ABORT", "REPLACE"])
+def test_short_records_that_are_copied_whole_arrive_whole(sides: Street, insert: str) -> None:
+    """Where a table has no trigger, SQLite copies the records of INSERT ... SELECT * as they are, and the hook is given
+    NULL for what ALTER TABLE ADD left to the default: our guards keep it from that (found while they rested)."""
+    play(sides, *SHORT, f"{insert} INTO dst SELECT * FROM src", "UPDATE dst SET a = a + 1")
+
+
+def test_deleting_all_rows_is_heard_whoever_prepared_it_first(sides: Street) -> None:
+    """The DELETE that clears a whole table at once calls no hook: our guards keep SQLite from it, always."""
+    clear = "DELETE FROM dst"
+    play(sides, *SHORT, clear, "INSERT INTO dst SELECT * FROM src", clear, "INSERT INTO dst (a) VALUES (5)", clear)
