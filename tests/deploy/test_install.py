@@ -345,7 +345,7 @@ def test_the_real_one_is_complete_and_twice_is_as_once(staged: Staged) -> None:
     before = tree(staged.root)
     assert (program / "share/dualsite/replicate.toml").read_text() == default_text()
     assert not [path for path in before if path.startswith("opt/dualsite/bin/") and "pip" in path]
-    compiled = [path for path in before if path.endswith("replicate/__pycache__/door.cpython-311.pyc")]
+    compiled = [path for path in before if path.endswith("replicate/door/__pycache__/door.cpython-311.pyc")]
     assert compiled or not (program / "bin" / "python3.11").exists()
     for path, (_, _, content) in before.items():
         assert str(staged.root).encode() not in content, path

@@ -46,7 +46,7 @@ def test_a_cut_that_is_not_synced_loses_nothing() -> None:
     """Why it stands on no list of bugs: see plants.py."""
     figures: Counter[str] = Counter()
     violations = crash_states.explore(
-        "torn", samples=1, stride=20, seed=5, figures=figures, edit=without_the_sync_of_the_cut
+        "torn", samples=1, stride=8, seed=5, figures=figures, edit=without_the_sync_of_the_cut
     )
     assert violations == []
     assert figures["crash states"] > 5
