@@ -15,7 +15,7 @@ import pytest
 from tests.faults import crash_states, damage, io_errors
 from tests.faults.disk import Disk, Op, read_trace
 
-STRIDE = {"durable": 14, "off": 14, "switch": 200, "torn": 16, "instance": 2}
+STRIDE = {"durable": 14, "off": 14, "switch": 200, "torn": 16, "instance": 1}
 
 
 @pytest.mark.slow
