@@ -73,6 +73,15 @@ def test_changes_behind_a_commit(ours: replicate.Connection) -> None:
     assert (cursor.rowcount, ours.total_changes - before) == (2, 2)
 
 
+def test_last_insert_rowid_within_an_insert(plain: apsw.Connection, ours: replicate.Connection) -> None:
+    found = []
+    for connection in (plain, ours):
+        connection.execute("INSERT INTO s VALUES (10, 0)")
+        connection.execute("INSERT INTO s SELECT k.column1, last_insert_rowid() FROM (VALUES (1), (2)) AS k")
+        found.append(connection.execute("SELECT b FROM s WHERE a < 10 ORDER BY a").fetchall())
+    assert found == [[(10,), (1,)], [(10,), (10,)]]
+
+
 def test_a_statement_whose_triggers_nest_too_deep_is_taken_back_whole(
     plain: apsw.Connection, ours: replicate.Connection
 ) -> None:
