@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
 from replicate import connect, failpoint
 from replicate.admin.regions import add_region
-from replicate.compare.compare import compare
 from replicate.daemon.files import DaemonFiles
 from replicate.door.takeover import begin_aside
 from replicate.errors import (
@@ -32,64 +30,13 @@ from replicate.errors import (
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch, walk
-from replicate.journal.verify import verify_journal
 from replicate.vector import Position
 from tests.harness.instances import ROOT, lose_pool
 from tests.harness.pair import Pair, work_all
+from tests.harness.replaying import SCHEMA, assert_equal, replayed, run
 from update_process.replay.command import apply_session, replay
 from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
-
-SCHEMA = """
-CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE, balance INTEGER, note);
-CREATE TABLE entry (at TEXT, amount REAL, data BLOB);
-CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, v);
-CREATE TABLE pair (a TEXT, b, v, PRIMARY KEY (a, b)) WITHOUT ROWID;
-INSERT INTO account VALUES (1, 'one', 1, NULL), (2, 'two', 2, NULL), (3, 'three', 3, NULL);
-INSERT INTO counted (v) VALUES ('first');
-"""
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path, SCHEMA)
-    made.seed()
-    yield made
-    failpoint.disarm()
-
-
-def run(pair: Pair, *scripts: str) -> int:
-    """Each script is one transaction on the primary."""
-    connection = pair.connect()
-    for script in scripts:
-        for statement in script.split(";"):
-            connection.execute(statement)
-        connection.commit()
-    last = connection.last_seqno
-    connection.close()
-    assert last is not None
-    return last
-
-
-def replayed(pair: Pair, **options: Any) -> Any:
-    return replay(pair.secondary, [pair.primary.path], **options)
-
-
-def assert_equal(pair: Pair) -> None:
-    found = compare(pair.primary, pair.secondary, timeout_s=5)
-    assert found.equal, found
-    assert found.seqno == pair.last_seqno() == pair.last_seqno(pair.secondary)
-    assert not verify_journal(pair.secondary).findings
-    assert sequences(pair.primary) == sequences(pair.secondary)
-
-
-def sequences(instance: Instance) -> list[Any]:
-    connection = apsw.Connection(str(instance.region("main").path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        return connection.execute("SELECT * FROM sqlite_sequence ORDER BY 1").fetchall()
-    finally:
-        connection.close()
 
 
 def apply_live(pair: Pair) -> None:

@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import apsw
 import pytest
 
-from replicate import failpoint
-from replicate.compare.compare import compare
 from replicate.errors import AlreadyRunningError, BusyError, ConflictError
-from replicate.journal.verify import verify_journal
 from replicate.seed.direct import seed
 from tests.harness.pair import Pair
+from tests.harness.replaying import assert_equal, replayed, run
 from update_process.replay.apply import CHUNK_CHANGES, Progress
-from update_process.replay.command import replay
-
-SCHEMA = """
-CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE, balance INTEGER, note);
-CREATE TABLE entry (at TEXT, amount REAL, data BLOB);
-CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, v);
-CREATE TABLE pair (a TEXT, b, v, PRIMARY KEY (a, b)) WITHOUT ROWID;
-INSERT INTO account VALUES (1, 'one', 1, NULL), (2, 'two', 2, NULL), (3, 'three', 3, NULL);
-INSERT INTO counted (v) VALUES ('first');
-"""
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path, SCHEMA)
-    made.seed()
-    yield made
-    failpoint.disarm()
-
-
-def run(pair: Pair, *scripts: str) -> int:
-    """Each script is one transaction on the primary."""
-    connection = pair.connect()
-    for script in scripts:
-        for statement in script.split(";"):
-            connection.execute(statement)
-        connection.commit()
-    last = connection.last_seqno
-    connection.close()
-    assert last is not None
-    return last
-
-
-def replayed(pair: Pair, **options: Any) -> Any:
-    return replay(pair.secondary, [pair.primary.path], **options)
-
-
-def assert_equal(pair: Pair) -> None:
-    found = compare(pair.primary, pair.secondary, timeout_s=5)
-    assert found.equal, found
-    assert found.seqno == pair.last_seqno() == pair.last_seqno(pair.secondary)
-    assert not verify_journal(pair.secondary).findings
 
 
 def foreign(pair: Pair, statement: str) -> None:
