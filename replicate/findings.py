@@ -38,6 +38,7 @@ _KINDS: Final = (
     Kind("POOL_UNUSABLE", "error", "The journal pool in shared memory is not ours, or not readable."),
     Kind("REGION_UNREADABLE", "error", "A region's database can not be opened, or is not the one that was registered."),
     Kind("REGION_REPLACED", "error", "A region's file is an old copy: it holds less than it held before."),
+    Kind("SCHEMA_CHANGED", "error", "Another client changed a region's schema or guards: nothing more goes in."),
     Kind("REGION_BUSY", "info", "A region is locked at this moment, so its position was not read."),
     Kind("WAL_PINNED", "warning", "A long reader keeps a region's WAL from being checkpointed, and it grows."),
     Kind("SEED_INCOMPLETE", "error", "The secondary holds only a part of its seed."),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from replicate.database.bookkeeping import check_region_identity, region_seqno
+from replicate.database.bookkeeping import check_region_identity, check_schema_version, region_seqno
 from replicate.database.sqlite import open_region, translate
 from replicate.database.wal_index import Reader, find_hindrances
 
@@ -31,17 +31,26 @@ class Look:
 
 
 def look_at(
-    path: str | os.PathLike[str], *, region: bytes, network: bytes, check: Callable[[apsw.Connection], None]
+    path: str | os.PathLike[str],
+    *,
+    region: bytes,
+    network: bytes,
+    check: Callable[[apsw.Connection], None],
+    changed_do: str,
 ) -> Look:
-    """The region of that UUID and network at `path`. `check`: is given the new connection, and may raise.
+    """The region of that UUID and network at `path`. `check`: is given the new connection, and may raise. `changed_do`:
+    what mends a schema that somebody else has changed.
 
-    Raises BusyError (locked as a whole at this moment), and what opening a region raises, and RegionDamagedError.
+    Raises BusyError (locked as a whole at this moment), SchemaChangedError, and what opening a region raises, and
+    RegionDamagedError.
     """
     where = os.fspath(path)
     connection = open_region(where, readonly=True, bare=True, busy_timeout_ms=0)
     try:
         check(connection)
+        connection.execute("BEGIN")  # one state for both versions of the schema
         check_region_identity(connection, region=region, network=network, where=where)
+        check_schema_version(connection, do=changed_do)
         last_seqno = region_seqno(connection)
         wal, hindrances = find_hindrances(where)
     except apsw.Error as error:

@@ -181,7 +181,9 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
     try:
         disk_percent = _disk_percent(instance, entry)
         check = partial(refuse_stale, instance, entry)
-        found = look_at(path, region=entry.uuid, network=instance.content.network, check=check)
+        again = f"replicate region release {name}; then add the database again, and seed the secondaries"
+        do = again if instance.role == "primary" else f"seed it anew: {instance.way_out}"
+        found = look_at(path, region=entry.uuid, network=instance.content.network, check=check, changed_do=do)
     except BusyError:  # somebody restarts the WAL, or recovers it: a moment
         return RegionReport(name, path, None, is_busy=True)
     except ReplicateError as error:

@@ -291,11 +291,15 @@ def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]
         yield Finding("PEER_NEEDS_ARCHIVE", text, f"there: replicate replay --journal {journal.archive}", peer.name)
 
 
+_REGION_CODES: Final = {"REGION_REPLACED": "REGION_REPLACED", "SCHEMA_CHANGED": "SCHEMA_CHANGED"}
+"""Of an error, by its code."""
+
+
 def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[Finding]:
     for region in regions:
         name = region.name
         if region.problem:
-            code = "REGION_REPLACED" if region.problem.startswith("REGION_REPLACED") else "REGION_UNREADABLE"
+            code = _REGION_CODES.get(region.problem.partition(":")[0], "REGION_UNREADABLE")
             do = region.problem_do or "mend that; then replicate status"
             yield Finding(code, f"region {name}: {region.problem}", do, name)
         elif region.is_busy:

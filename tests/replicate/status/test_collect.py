@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from replicate.admin.regions import add_region
@@ -369,6 +370,23 @@ def test_all_regions_and_peers_stand_in_one_table(instance: Instance, tmp_path: 
     assert rows == [["region", "main"], ["region", "stock"], ["peer", "west"], ["peer", "north"]]
     at = text[head].index("where")
     assert all(line[at - 1] == " " and line[at] != " " for line in text[head + 1 : head + 5])
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE foreign_one (x)", "DROP TRIGGER {guard}"])
+def test_a_schema_that_somebody_else_changed_is_a_finding_before_the_next_commit(
+    instance: Instance, tmp_path: Path, statement: str
+) -> None:
+    path = make_database(tmp_path / "a.db", "CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    add_region(instance, path)
+    assert not [finding for finding in collect(instance).findings if finding.severity == "error"]
+    other = apsw.Connection(str(path))
+    (guard,) = other.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' LIMIT 1").fetchone()
+    other.execute(statement.format(guard=f'"{guard}"'))
+    other.close()
+    (finding,) = [finding for finding in collect(instance).findings if finding.severity == "error"]
+    assert (finding.code, finding.subject) == ("SCHEMA_CHANGED", "main")
+    assert "another client changed the schema" in finding.text
+    assert "region release main" in finding.do
 
 
 def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
