@@ -17,7 +17,7 @@ prove it. Seven questions, in the order of their gravity; the first that fails d
 Guarantees: StartAt is only decided when every origin's number fits and at least one hash was compared (unless there is
 no transaction before it). A hash that the source no longer holds is proved by that origin's next transaction, whose own
 chain the Update Process verifies. Every refusal names both sides' numbers and what to do.
-Refuses to know: how positions are looked up, connections, roles (introduction.py judges who the peer is). Pure.
+Refuses to know: how positions are looked up, connections, roles (wire/introduction.py judges who the peer is). Pure.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class Waiting(Enum):
     """Why `work` returned."""
 
     MORE = "more to do"
-    NOTHING = "nothing received"
+    NOTHING = "level: all that was received is applied"
     PART = "waiting for a further part"
     BARRIER = "held by a barrier"
     LOCK = "waiting for a region's lock"

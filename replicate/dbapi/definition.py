@@ -128,7 +128,7 @@ class SchemaChanges:
                 f"{statement.kind} {statement.name} would need {mine[0]}, a function or collation that only this "
                 "connection has; the other site could not write such a table",
                 where=self.region,
-                do="Use what SQLite itself brings",
+                do="Register it on both sites (region.init), or use what SQLite itself brings",
             )
 
     def _capture_definition(self, statement: Statement, schema: str) -> None:

@@ -79,7 +79,7 @@ INTENT_BYTES: Final = 35
 SEGMENT_SEALED: Final = 36
 """Not 0: the segment takes no more frames (an adopted large transaction); the next append switches."""
 INTENT_KIND: Final = 37
-"""What INTENT_SEQNO is about: frames, an adoption, or a segment switch (door.py)."""
+"""What INTENT_SEQNO is about: frames, an adoption, or a segment switch (door/door.py)."""
 SEGMENT_FOREIGN: Final = 38
 """Not 0: on a primary, the segment holds transactions of other origins, received before it became primary."""
 SEGMENT_GENERATION: Final = 39

@@ -1,4 +1,4 @@
-"""Every benchmark, beside its peers, in one go; prints README's table in the end.
+"""Every benchmark, beside its peers, in one go; prints a table in the end.
 
 Run: python -m tests.benchmarks.all [--quick] [--minutes N] [--only NAME …] [--install] [--json FILE]
 
@@ -197,7 +197,7 @@ ROWS: Final[dict[str, Callable[[Line], tuple[str, str, str]]]] = {
 
 
 def table(lines: list[Line]) -> str:
-    """README's table."""
+    """In Markdown, ratios first."""
     rows = ["| what | ratio | figure | benchmark |", "|---|---|---|---|"]
     for line in lines:
         what, ratio, figure = ROWS[line["benchmark"]](line)

@@ -8,7 +8,7 @@ is told); each is one transaction of N rows, one after the other over the same t
 all the time, and must see all of a transaction or nothing of it.
 
 Prints one JSON line for each: seconds until committed and until applied, memory of each process's own (RssAnon: beyond
-the mapped pools and files), MiB. Fails when a bound of README's is broken: 150 MiB for the writer, 60 for each daemon.
+the mapped pools and files), MiB. Fails when a bound is broken: 150 MiB for the writer, 60 for each daemon.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class PlainConnection:
             self._apsw.execute("ROLLBACK")
 
     def execute(self, text: str, parameters: Iterable[Any] = ()) -> PlainCursor:
-        """One statement. (BEGIN IMMEDIATE in a savepoint can make SQLite lose everything: see test_dbapi_bugs.)"""
+        """One statement. (BEGIN IMMEDIATE in a savepoint can make SQLite lose everything: see dbapi/test_bugs.py.)"""
         if self._apsw.in_transaction and text.upper().startswith("BEGIN"):
             text = "BEGIN"
         changes = self._prepare(text)

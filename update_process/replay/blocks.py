@@ -79,7 +79,7 @@ TRANSACTION_COLUMNS: Final = (
 """Of a row of `transactions`."""
 COLUMNS: Final = {"changes": CHANGE_COLUMNS, "transactions": TRANSACTION_COLUMNS}
 CSN_COUNTER_BITS: Final = 12
-"""A csn is microseconds of wall time, shifted by this (door.py)."""
+"""A csn is microseconds of wall time, shifted by this (door/door.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""metrics.py, metrics/http.py, metrics/port.py: the page, the little HTTP, and its limits."""
+"""metrics/gauges.py, metrics/http.py, metrics/port.py: the page, the little HTTP, and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""statistics.py: nothing counted is lost, and rates are over the time that passed."""
+"""metrics/statistics.py: nothing counted is lost, and rates are over the time that passed."""
 
 from __future__ import annotations
 
