@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 OWN_PREFIX: Final = "_replicate_"
+_FOLD: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def quote(name: str) -> str:
@@ -20,6 +21,11 @@ def quote(name: str) -> str:
 def quote_text(text: str) -> str:
     """A text literal in single quotes."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def fold(name: str) -> str:
+    """A name as SQLite compares it: A to Z without case, and no other letter (`str.lower` knows too many)."""
+    return name.lower() if name.isascii() else name.translate(_FOLD)
 
 
 def is_own(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 
 import apsw
 
-from replicate.database.names import is_internal, quote
+from replicate.database.names import fold, is_internal, quote
 from replicate.database.statements import tokens, unquote
 
 OPERATORS: Final = frozenset(("like", "glob", "regexp", "match"))
@@ -44,7 +44,7 @@ def _names(sql: str, *, functions: bool) -> set[str]:
     found: set[str] = set()
     before = ""
     for token in tokens(sql):
-        name = unquote(token.text).lower() if token.kind in ("word", "quoted") else ""
+        name = fold(unquote(token.text)) if token.kind in ("word", "quoted") else ""
         if before == "collate":
             found.add(name)
         elif functions and (name in OPERATORS or (token.text == "(" and before)):

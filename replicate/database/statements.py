@@ -15,7 +15,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from replicate.database.names import quote_text
+from replicate.database.names import fold, quote_text
 
 TEXT_CACHED_MAX: Final = 16_384
 """Longer texts are classified anew each time: they are scripts or literals, seldom repeated."""
@@ -90,7 +90,7 @@ class Statement:
     def as_main(self, schema: str) -> str:
         """The text with `main` in the place of the qualifier `schema`: as it is run where that region is alone."""
         start, end = self.qualifier or (0, 0)
-        if unquote(self.text[start:end]).lower() != schema.lower():
+        if fold(unquote(self.text[start:end])) != fold(schema):
             return self.text
         return f"{self.text[:start]}main{self.text[end:]}"
 
@@ -239,13 +239,13 @@ def _classify_rest(sql: str, keyword: str, start: int, several: bool) -> Stateme
     found = [token for token in tokens(sql[:end], start) if token.kind != "semi"]
     upper = [token.upper for token in found]
     rest = [word for word in upper[1:] if word not in ("TRANSACTION", "SAVEPOINT")]
-    last = unquote(found[-1].text).lower() if found else ""
+    last = fold(unquote(found[-1].text)) if found else ""
     if keyword == "BEGIN":
         return Statement(sql, Verb.BEGIN, keyword, kind=rest[0] if rest else "DEFERRED", several=several)
     if keyword in ("COMMIT", "END"):
         return Statement(sql, Verb.COMMIT, keyword, several=several)
     if keyword == "ROLLBACK":
-        verb = Verb.ROLLBACK_TO if "TO" in upper[1:3] else Verb.ROLLBACK
+        verb = Verb.ROLLBACK_TO if "TO" in upper[1:4] else Verb.ROLLBACK
         return Statement(sql, verb, keyword, name=last if verb is Verb.ROLLBACK_TO else "", several=several)
     if keyword in ("SAVEPOINT", "RELEASE"):
         return Statement(sql, Verb[keyword], keyword, name=last, several=several)
@@ -263,8 +263,8 @@ def _pragma(sql: str, found: list[_Token], several: bool) -> Statement:
     schema, qualifier = "", None
     if len(texts) > 2 and texts[1] == ".":
         qualifier = (found[1].start, found[1].end)
-        schema, texts = unquote(texts[0]).lower(), texts[2:]
-    name = unquote(texts[0]).lower() if texts else ""
+        schema, texts = fold(unquote(texts[0])), texts[2:]
+    name = fold(unquote(texts[0])) if texts else ""
     argument: str | None = None
     if len(texts) > 1 and texts[1] in ("=", "("):
         words = texts[2:-1] if texts[1] == "(" and texts[-1] == ")" else texts[2:]
@@ -296,7 +296,7 @@ def _file_statement(sql: str, keyword: str, found: list[_Token], several: bool) 
 
 def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -> Statement:
     upper = [token.upper for token in found]
-    words = frozenset(unquote(token.text).lower() for token in found if token.kind in ("word", "quoted"))
+    words = frozenset(fold(unquote(token.text)) for token in found if token.kind in ("word", "quoted"))
     at = 1
     temporary = keyword == "CREATE" and upper[at : at + 1] in (["TEMP"], ["TEMPORARY"])
     at += temporary
@@ -312,7 +312,7 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
     schema, qualifier = "", None
     if at + 2 < len(found) and found[at + 1].text == ".":
         qualifier = (found[at].start, found[at].end)
-        schema, at = unquote(found[at].text).lower(), at + 2
+        schema, at = fold(unquote(found[at].text)), at + 2
     elif keyword in ("REINDEX", "ANALYZE") and at < len(found):
         qualifier = (found[at].start, found[at].end)
     name = unquote(found[at].text) if at < len(found) else ""
@@ -328,7 +328,7 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
         kind=kind,
         temporary=temporary or schema == "temp",
         selects=selects,
-        argument=unquote(found[at + 2].text).lower() if module else None,
+        argument=fold(unquote(found[at + 2].text)) if module else None,
         several=several,
         words=words,
         qualifier=qualifier,
@@ -341,7 +341,7 @@ def qualifies(sql: str, schema: str, start: int) -> bool:
     for token in tokens(sql, start):
         if token.text == "." and before == schema:
             return True
-        before = unquote(token.text).lower() if token.kind in ("word", "quoted") else ""
+        before = fold(unquote(token.text)) if token.kind in ("word", "quoted") else ""
     return False
 
 

@@ -20,7 +20,7 @@ from replicate.database.capture import Capture
 from replicate.database.capture_several import SeveralCaptures
 from replicate.database.capture_tables import TableMap, read_table_map
 from replicate.database.guards import OURS
-from replicate.database.names import quote
+from replicate.database.names import fold, quote
 from replicate.database.schema import recorded_definitions
 from replicate.database.statements import Statement, file_query
 from replicate.dbapi.definition import SchemaChanges
@@ -143,6 +143,10 @@ class Attaching(SchemaChanges):
 
     def _attach(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
         told = self._told(statement, bindings)
+        if told is not None and not told[1]:
+            raise NotSupportedError(
+                "a database can not be attached without a name", where=self.region, do="Give it one: ATTACH … AS name"
+            )
         if told is None or told[0] in _IN_MEMORY:
             self._natively(cursor, statement, bindings)
             self.capture.foreign = True
@@ -184,12 +188,14 @@ class Attaching(SchemaChanges):
                 do="ATTACH it before BEGIN and before the first write",
             )
         # An interrupt may come behind SQLite's ATTACH: nothing is written there before its changes are captured.
-        self._plain |= {schema}
+        is_taken = self._is_attached(schema)  # by another one, and SQLite will say so
+        if not is_taken:
+            self._plain |= {schema}
         self.inside = True
         try:
             neighbours.attach(region, schema, self._run, self.functions)
         except BaseException:
-            if schema in self._schemas or not self._is_attached(schema):
+            if not is_taken and not self._is_attached(schema):
                 self._plain -= {schema}
             raise
         finally:
@@ -200,7 +206,7 @@ class Attaching(SchemaChanges):
         capture.home.foreign = True
         capture.add(self.connection, region, schema)
         self._schemas += (schema,)
-        self._names[schema.lower()] = schema
+        self._names[fold(schema)] = schema
         self.guarded |= {schema}
         try:
             self._check_functions()
@@ -211,12 +217,17 @@ class Attaching(SchemaChanges):
         self._plain -= {schema}
 
     def _is_attached(self, schema: str) -> bool:
-        return any(row[1] == schema for row in self.connection.execute("PRAGMA database_list"))
+        inside, self.inside = self.inside, True
+        try:
+            found = self.connection.execute("PRAGMA database_list", can_cache=False).fetchall()
+        finally:
+            self.inside = inside
+        return any(fold(str(row[1])) == fold(schema) for row in found)
 
     def _detach(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
         told = self._told(statement, bindings)
-        wanted = told[0].lower() if told is not None else ""
-        schema = next((name for name in (*self._schemas[1:], *self._plain) if name.lower() == wanted), None)
+        wanted = fold(told[0]) if told is not None else ""
+        schema = next((name for name in (*self._schemas[1:], *self._plain) if fold(name) == wanted), None)
         if schema in self._schemas and self.connection.in_transaction:
             raise NotSupportedError(
                 f"{schema} is a region, and can not be detached within a transaction",
@@ -224,7 +235,7 @@ class Attaching(SchemaChanges):
                 do="Commit or roll back first",
             )
         self._natively(cursor, statement, bindings)
-        if schema is not None and self.neighbours is not None:
+        if schema is not None and self.neighbours is not None and not self._is_attached(schema):
             self._gone(self.neighbours, schema)
 
     def _gone(self, neighbours: Neighbours, schema: str) -> None:
@@ -233,7 +244,7 @@ class Attaching(SchemaChanges):
         if schema not in self._schemas:
             return
         self._schemas = tuple(name for name in self._schemas if name != schema)
-        del self._names[schema.lower()]
+        del self._names[fold(schema)]
         self.guarded -= {schema}
         self._maps.pop(schema, None)
         capture = self.capture

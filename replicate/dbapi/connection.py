@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import apsw
 
-from replicate.database.names import is_own
+from replicate.database.names import fold, is_own
 from replicate.database.statements import classify
 from replicate.dbapi import errors as pep249
 from replicate.dbapi.attach import Neighbours
@@ -354,7 +354,7 @@ class Connection(Callbacks):
 
         check = end = None
         try:
-            if not readonly and self._transactions.is_region(name.lower()):
+            if not readonly and self._transactions.is_region(fold(name)):
                 if is_own(table):
                     raise NotReplicable(f"{table} belongs to replication's bookkeeping", do="Leave it alone")
                 check, end = self._transactions.write_blob()

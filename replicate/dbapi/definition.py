@@ -17,7 +17,7 @@ from replicate.database.capture import Capture
 from replicate.database.capture_several import SeveralCaptures
 from replicate.database.capture_tables import TableMap, read_table_map
 from replicate.database.guards import install_guards
-from replicate.database.names import OWN_PREFIX, quote
+from replicate.database.names import OWN_PREFIX, fold, quote
 from replicate.database.own_functions import names_used
 from replicate.database.row_statements import LEGACY_ALTER
 from replicate.database.schema import (
@@ -164,13 +164,13 @@ class SchemaChanges:
 
     def bring(self, name: str) -> None:
         """The connection is to get a function or collation of its own. NotSupportedError if that would be felt."""
-        known = name.lower() in self.functions
-        self.functions.add(name.lower())
+        known = fold(name) in self.functions
+        self.functions.add(fold(name))
         try:
             self._check_functions()
         except NotSupportedError:
             if not known:
-                self.functions.discard(name.lower())
+                self.functions.discard(fold(name))
             raise
 
     def _check_functions(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
@@ -29,6 +29,19 @@ def enable_callback_tracebacks(enable: bool, /) -> None:
     """Whether exceptions in callbacks are also reported through sys.unraisablehook."""
     global _tracebacks
     _tracebacks = bool(enable)
+
+
+_NOT_IGNORED: Final = frozenset(
+    {
+        apsw.SQLITE_PRAGMA,
+        apsw.SQLITE_TRANSACTION,
+        apsw.SQLITE_SAVEPOINT,
+        apsw.SQLITE_ATTACH,
+        apsw.SQLITE_DETACH,
+    }
+)
+"""What an authorizer may deny but not have ignored: the statement would do nothing and say that it did, and what we
+keep of transactions would be wrong."""
 
 
 class _Report:
@@ -237,6 +250,8 @@ class Callbacks:
                 return apsw.SQLITE_OK
             try:
                 result = function(action, one, two, database, trigger)
+                if result == apsw.SQLITE_IGNORE and action in _NOT_IGNORED:
+                    return apsw.SQLITE_DENY
                 return result if isinstance(result, int) and -(1 << 31) <= result < 1 << 31 else apsw.SQLITE_DENY
             except Exception as error:
                 report(error, function)

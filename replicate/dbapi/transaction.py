@@ -86,7 +86,7 @@ class Transactions(Attaching, Pending):
         self.capture: Capture | SeveralCaptures = Capture(self.connection, region, spool_factory)
         self._changes = self.connection.changes
         self._execute = self.connection.cursor().execute  # a kept cursor, for short questions of ours
-        self._savepoints: list[tuple[str, Mark | None]] = []
+        self._savepoints: list[tuple[str | None, Mark | None]] = []
         self._map: tuple[int, TableMap] | None = None
         self._journaled = self.begun = self.blobs_open = 0
         self.clear_attached()
@@ -355,7 +355,7 @@ class Transactions(Attaching, Pending):
             self._natively(cursor, statement, bindings)
             if stage is _NONE:
                 self.stage = _READER
-                self._savepoints.append(("", None))  # RELEASE of the next one commits: see below
+                self._savepoints.append((None, None))  # RELEASE of the next one commits: see below
             self._savepoints.append((statement.name, self.capture.mark() if stage is _WRITER else None))
         elif verb is Verb.RELEASE:
             self._release(cursor, statement, bindings)
@@ -372,7 +372,7 @@ class Transactions(Attaching, Pending):
 
     def _release(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
         at = self._find_savepoint(statement.name)
-        if at is not None and at == 1 and self._savepoints[0] == ("", None):
+        if at is not None and at == 1 and self._savepoints[0] == (None, None):
             self.commit()  # the savepoint that began the transaction
             return
         self._natively(cursor, statement, bindings)
@@ -381,7 +381,7 @@ class Transactions(Attaching, Pending):
 
     def _find_savepoint(self, name: str) -> int | None:
         for at in range(len(self._savepoints) - 1, -1, -1):
-            if self._savepoints[at][0] == name and name:
+            if self._savepoints[at][0] == name:
                 return at
         return None
 
