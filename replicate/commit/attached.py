@@ -31,7 +31,13 @@ from dataclasses import dataclass
 
 import apsw
 
-from replicate.database.bookkeeping import OWN_STATEMENT, schema_version, slot_writer, store_schema_version
+from replicate.database.bookkeeping import (
+    OWN_STATEMENT,
+    region_seqno,
+    schema_version,
+    slot_writer,
+    store_schema_version,
+)
 from replicate.database.names import quote, quote_text
 from replicate.database.sqlite import FileFacts, check_same_file, translate
 from replicate.door.door import Door
@@ -226,8 +232,10 @@ class AttachedRegions:
             raise
 
     def _upgrade_several(self, timeout_s: float) -> None:
-        """As `upgrade`, for all regions. When one of them says that the snapshot is too old, SQLite keeps the write
-        locks of those before it until the transaction, which should be rolled back, ends."""
+        """As `upgrade`, for all regions. That a snapshot is too old is found out before SQLite is asked for its first
+        write lock, which it would keep until the transaction, which should be rolled back, ends: others were told at
+        once that the database is locked. Only writes that have no number (pruning's note, another program's) are found
+        out too late for that."""
         self._check_writer()
         self._lock.acquire(timeout_s)
         try:
@@ -235,6 +243,8 @@ class AttachedRegions:
             if self._unfinished_several():
                 self._redo_several()
                 raise self._stale()
+            for part in self.parts:
+                self._check_snapshot(part)
             for part in self.parts:
                 text = f"UPDATE {quote(part.schema)}._replicate_state SET value = value WHERE 0"
                 try:
@@ -247,6 +257,15 @@ class AttachedRegions:
         except BaseException:
             self._lock.release()
             raise
+
+    def _check_snapshot(self, part: Part) -> None:
+        """SnapshotStaleError if what the transaction reads of a region lacks a transaction there. We hold its lock."""
+        try:
+            seen = region_seqno(self.connection, part.schema)
+        except apsw.Error as error:
+            raise translate(error, where=part.where) from error
+        if seen < self.door.words[word.REGION_DONE + part.entry.region_id]:
+            raise self._stale()
 
     def _check_places(self) -> None:
         for part in self.parts:

@@ -235,6 +235,30 @@ def test_a_reader_that_becomes_a_writer_must_have_the_newest_snapshot_of_each(
     several.same()
 
 
+@pytest.mark.parametrize("behind", ["main", "two"])
+def test_a_reader_who_is_told_that_its_snapshot_is_old_keeps_no_write_lock(several: Several, behind: str) -> None:
+    reader = several.attached(timeout=0)
+    reader.execute("BEGIN")
+    for table in ("main.t", "two.t"):
+        assert reader.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+    writers = {name: replicate.connect(several.primary.path, name, timeout=0) for name in several.names}
+    with writers[behind] as writer:
+        writer.execute("INSERT INTO t VALUES (1, 'newer')")
+    for _ in range(2):  # an application may try again, rather than roll back
+        with pytest.raises(SnapshotStaleError):
+            reader.execute("INSERT INTO two.t VALUES (2, 'a')")
+        for writer in writers.values():  # the reader has not rolled back, and they do not wait
+            with writer:
+                writer.execute("INSERT INTO t (v) VALUES ('b')")
+    assert reader.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    reader.rollback()
+    reader.execute("INSERT INTO two.t (v) VALUES ('c')")
+    reader.commit()
+    for connection in (reader, *writers.values()):
+        connection.close()
+    several.same()
+
+
 def test_a_held_region_is_waited_for_and_nothing_is_held_after_that(several: Several) -> None:
     holder = replicate.connect(several.primary.path, "two")
     holder.execute("BEGIN IMMEDIATE")
