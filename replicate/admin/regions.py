@@ -51,6 +51,7 @@ def add_region(instance: Instance, path: str | os.PathLike[str], *, name: str = 
     try:
         region_uuid = _install(instance, file, name)
         entry = _register(instance, file, name, region_uuid)
+        door.instance.reload()  # it may be another one than ours, which whoever opened the door before has made
         _journal(door, entry)
     finally:
         door.close()

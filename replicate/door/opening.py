@@ -85,6 +85,8 @@ def _open(instance: Instance, key: tuple[int, str]) -> Door:
                 door.dispose()
                 raise
             _doors[key] = door
+        else:
+            door.instance.reload()  # regions may have been added and released since it was opened
         door.users += 1
         return door
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
+from replicate import connect, failpoint
 from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.apply_session import open_apply_session
 from replicate.commit.session import RegionSession
 from replicate.database.sqlite import is_region, open_region
@@ -23,6 +25,7 @@ from replicate.errors import (
     NotFoundError,
     PermissionRefusedError,
     PoolReplacedError,
+    SchemaChangedError,
 )
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
@@ -165,6 +168,30 @@ def test_an_interrupted_add_is_finished_by_running_it_again(tmp_path: Path, step
     with session_of(Instance.open(instance.path), "two") as session:
         insert(session, 1)
     assert check(instance).rows["two"] == {1: "x"}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
+def test_a_region_is_released_and_added_again_while_a_connection_keeps_the_door_open(
+    tmp_path: Path, elsewhere: bool
+) -> None:
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"))
+    again = instance.region("two").path
+    with closing(connect(instance.path)) as connection, closing(connect(instance.path, "two")) as released:
+        if elsewhere:
+            command = [sys.executable, "-m", "replicate.cli.main", "-i", str(instance.path), "region"]
+            for arguments in (["release", "two"], ["add", str(again), "--name", "two"]):
+                subprocess.run([*command, *arguments], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        else:
+            release_region(Instance.open(instance.path), "two", timeout_s=5)
+            add_region(Instance.open(instance.path), again, name="two")
+        with closing(connect(instance.path, "two")) as added, added:
+            added.execute("INSERT INTO t VALUES (1, 'added')")
+        connection.execute("ATTACH ? AS two", (str(again),))
+        with connection:
+            connection.execute("INSERT INTO two.t VALUES (2, 'attached')")
+        with pytest.raises(SchemaChangedError):
+            released.execute("INSERT INTO t VALUES (3, 'by the region that is gone')")
+    assert check(instance).rows["two"] == {1: "added", 2: "attached"}
 
 
 def test_what_can_not_be_added(tmp_path: Path) -> None:
