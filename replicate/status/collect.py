@@ -38,7 +38,7 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.recovery.stale_wal import refuse_stale
 from replicate.security.tls_files import certificate_findings
-from replicate.status.journal import problem_of_closed_journal
+from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.report import (
     DaemonReport,
     JournalReport,
@@ -84,20 +84,22 @@ def collect(instance: Instance) -> Status:
     problems: list[Finding] = []
     words = _read_words(instance, problems)
     regions = tuple(_region(instance, entry, words) for entry in instance.regions)
+    closed = ClosedJournal()
     if is_being_seeded(instance):
         text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
         problems.append(Finding("SEED_INCOMPLETE", text, "replicate seed --from PRIMARY"))
     elif words is None:
-        text, do = problem_of_closed_journal(instance, max((r.last_seqno or 0 for r in regions), default=0))
-        if text and _read_words(instance, problems) is None:  # else somebody was just opening it
-            problems.append(Finding("JOURNAL_UNREADABLE", f"the journal can not be opened: {text}", do))
+        closed = look_at_closed_journal(instance, _last_in(regions))
+        if closed.problem and _read_words(instance, problems) is None:  # else somebody was just opening it
+            text = f"the journal can not be opened: {closed.problem}"
+            problems.append(Finding("JOURNAL_UNREADABLE", text, closed.do))
     elif words.barrier_seqno and words.barrier_left_s > 0 and is_held(instance):
         text = f"a compare or digest holds the Update Process at transaction {words.barrier_seqno}"
         do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
         problems.append(Finding("BARRIER_HELD", text, do))
     problems += certificate_findings(instance.path, instance.config.tls, now_wall_ns / 1e9)
     problems += _read_only(instance, regions)
-    journal = _journal(instance, words, regions, problems)
+    journal = _journal(instance, words, closed, regions, problems)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
     content = instance.content
@@ -144,8 +146,16 @@ def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
         memory.close()
 
 
+def _last_in(regions: tuple[RegionReport, ...]) -> int:
+    return max((region.last_seqno or 0 for region in regions), default=0)
+
+
 def _journal(
-    instance: Instance, words: _Words | None, regions: tuple[RegionReport, ...], problems: list[Finding]
+    instance: Instance,
+    words: _Words | None,
+    closed: ClosedJournal,
+    regions: tuple[RegionReport, ...],
+    problems: list[Finding],
 ) -> JournalReport:
     space = journal_space(instance.journal_directory)
     cap_bytes = instance.config.journal.cap_bytes
@@ -156,9 +166,9 @@ def _journal(
         problems.append(Finding("ARCHIVE_UNREADABLE", str(error), error.do or "mend that; then replicate status"))
     return JournalReport(
         is_open=words is not None,
-        # Without the control words the regions know best; the journal may hold more, which recovery will redo.
-        last_written_seqno=words.last_seqno if words else max((r.last_seqno or 0 for r in regions), default=0),
-        last_durable_seqno=words.last_durable_seqno if words else None,
+        # Without the control words: after a power loss regions may be ahead of the journal; recovery completes it.
+        last_written_seqno=words.last_seqno if words else max(closed.last_seqno or 0, _last_in(regions)),
+        last_durable_seqno=words.last_durable_seqno if words else closed.last_durable_seqno,
         last_commit_wall_ns=words.last_commit_wall_ns if words else 0,
         first_kept_seqno=space.first_kept_seqno,
         segments=space.segments,

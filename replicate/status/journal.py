@@ -1,4 +1,4 @@
-"""What the next open of a journal would stumble over, for `replicate status` while nobody has the journal open.
+"""A journal that nobody has open, for `replicate status`: where it ends, and what its next open would stumble over.
 
 Guarantees: reads headers, links, and the newest segment; takes no lock, changes nothing, and calls a tail that recovery
 mends by itself well. Damage further back is for `replicate journal verify`.
@@ -6,6 +6,8 @@ Refuses to know: the rest of the status.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
@@ -17,32 +19,42 @@ from replicate.journal.tail import Damaged, classify_tail
 VERIFY = "replicate journal verify; then restore the file, or begin anew: "
 
 
-def problem_of_closed_journal(instance: Instance, region_seqno: int) -> tuple[str, str]:
-    """What is wrong and what to do; ("", "") when nothing is. `region_seqno`: the highest number in any region."""
+@dataclass(frozen=True, slots=True)
+class ClosedJournal:
+    """What it holds: transactions up to `last_seqno`; those up to `last_durable_seqno` are on the disk by its own mark.
+    None: that can not be told. `problem` is empty when all is well with it; else `do` mends it."""
+
+    last_seqno: int | None = None
+    last_durable_seqno: int | None = None
+    problem: str = ""
+    do: str = ""
+
+
+def look_at_closed_journal(instance: Instance, region_seqno: int) -> ClosedJournal:
+    """`region_seqno`: the highest number in any region. Never raises a ReplicateError: that is the problem."""
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
     try:
         segments = chain.segments()
         if not segments:
             if region_seqno == 0:
-                return "", ""
+                return ClosedJournal(0, 0)
             text = f"the journal is gone, but a region holds transactions up to {region_seqno} [{chain.directory}]"
-            return text, f"restore the journal directory, or begin anew: {instance.way_out}"
+            do = f"restore the journal directory, or begin anew: {instance.way_out}"
+            return ClosedJournal(problem=text, do=do)
+        durable = _durable(chain)
         with chain.open(segments[-1].header.first_seqno) as newest:
             if newest.header.adopted:
-                newest.scan_adopted()
-                return "", ""
+                return ClosedJournal(newest.scan_adopted().last_seqno, durable)
             catalogue, begin = newest.read_catalogue()
             found = scan(newest.fd, begin, newest.header.first_seqno, chains=catalogue.chains, path=newest.path)
             # As after a power loss: only what is proved to be missing is called so.
-            verdict = classify_tail(found, last_durable_seqno=_durable(chain), power_lost=True)
+            verdict = classify_tail(found, last_durable_seqno=durable, power_lost=True)
         if isinstance(verdict, Damaged):
-            return (
-                f"transaction {verdict.seqno} can not be read: {verdict.reason} [{newest.path}]",
-                VERIFY + instance.way_out,
-            )
+            text = f"transaction {verdict.seqno} can not be read: {verdict.reason} [{newest.path}]"
+            return ClosedJournal(problem=text, do=VERIFY + instance.way_out)
     except ReplicateError as error:
-        return str(error), VERIFY + instance.way_out
-    return "", ""
+        return ClosedJournal(problem=str(error), do=VERIFY + instance.way_out)
+    return ClosedJournal(found.last_seqno, durable)
 
 
 def _durable(chain: Chain) -> int:

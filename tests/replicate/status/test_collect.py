@@ -15,11 +15,13 @@ import apsw
 import pytest
 
 from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.cli.main import run
 from replicate.daemon.files import DaemonFiles, DaemonStatus
 from replicate.findings import CODES, SEVERITIES, Kind
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
+from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.limits import MIB
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
@@ -34,6 +36,7 @@ from replicate.status.report import (
     findings,
 )
 from replicate.status.text import lines, seconds, size
+from tests.harness.instances import insert, make_primary, session_of
 from tests.harness.regions import make_database
 
 JOURNAL = JournalReport(True, 100, 100, 1, 1, 1, 10, 1000, 1.0, 10.0, 1000, "durable")
@@ -188,14 +191,37 @@ def test_an_instance_that_nobody_has_opened(instance: Instance) -> None:
     assert (status.journal.is_open, status.journal.last_written_seqno, status.journal.last_durable_seqno) == (
         False,
         0,
-        None,
+        0,
     )
     assert not status.is_wrong
     assert status.bottleneck == ""
     text = "\n".join(lines(status))
-    assert "durable unknown" in text
+    assert "last written 0, durable 0" in text
     assert "there is no region yet" in text
     assert text.isascii()
+
+
+def test_a_journal_tells_its_end_when_the_last_region_is_gone_and_nobody_has_it_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path))
+    primary = make_primary(tmp_path / "east")
+    with session_of(primary) as session:
+        last = [insert(session, number) for number in range(5)][-1]
+    release_region(Instance.open(primary.path), "main", timeout_s=5)
+    status = collect(Instance.open(primary.path))
+    journal = status.journal
+    assert (journal.is_open, journal.last_written_seqno, journal.last_durable_seqno) == (False, last, last)
+    assert (status.regions, last) == ((), 7)  # the history, the region, five rows
+    # What the journal's own mark does not vouch for is not called durable.
+    DurableSidecar.create(primary.journal_directory / SIDECAR_NAME, last - 2).close()
+    journal = collect(Instance.open(primary.path)).journal
+    assert (journal.last_written_seqno, journal.last_durable_seqno) == (last, last - 2)
+    (primary.journal_directory / SIDECAR_NAME).unlink()
+    status = collect(Instance.open(primary.path))
+    assert status.journal.last_durable_seqno is None
+    assert [f.code for f in status.findings if f.severity == "error"] == ["JOURNAL_UNREADABLE"]
+    assert "durable unknown" in "\n".join(lines(status))
 
 
 def test_primary(instance: Instance, words: memoryview) -> None:
