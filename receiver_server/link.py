@@ -243,7 +243,10 @@ class ReceiverLink(Link):
         )
 
     def _beat_due(self) -> float:
-        if self._standing() != self._told:
+        standing = self._standing()
+        if self._told is not None and standing[-1] != self._told[-1]:
+            return self._last_beat  # at once: a primary's status would say that nothing is applied, when it is again
+        if standing != self._told:
             return min(super()._beat_due(), self._last_beat + ACKNOWLEDGE_PERIOD_S)
         return super()._beat_due()
 

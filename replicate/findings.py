@@ -53,7 +53,7 @@ _KINDS: Final = (
     Kind("DAEMON_STOPPED", "warning", "A daemon that is needed does not run."),
     Kind("PEER_NOT_CONNECTED", "warning", "The Source Server runs, and has no connection to its peer."),
     Kind("PEER_PAUSED", "warning", "A peer has asked for a pause (XOFF), because its receive pool is full."),
-    Kind("PEER_NOT_APPLYING", "warning", "The Update Process of a peer does not run there, so nothing is applied."),
+    Kind("PEER_NOT_APPLYING", "warning", "The Update Process of a peer does not run, and transactions wait for it."),
     Kind("NO_SOURCE", "warning", "The Receiver Server runs, and no source is connected."),
     Kind("CERTIFICATE_EXPIRED", "error", "A certificate has expired, and no peer accepts it."),
     Kind("CERTIFICATE_EXPIRES", "warning", "A certificate expires soon (tls.warn_days)."),

@@ -316,6 +316,7 @@ class Source:
             if self.not_applying_since_wall_ns:
                 self.log.info("the peer applies again", update_process=state)
             self.not_applying_since_wall_ns = 0
+        self.tell()
 
     def met(self, uuid: bytes) -> None:
         """Remember who the consumer is. WrongInstanceError when it was another one before."""

@@ -352,7 +352,7 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
     if peer.is_paused:
         text = f"{name} has asked for a pause (XOFF): its receive pool is full"
         yield Finding("PEER_PAUSED", text, "there: replicate status", name)
-    if peer.update_state:
+    if peer.update_state and peer.backlog != 0:  # where nothing waits for it, it hurts nobody: it is just started anew
         text = f"{name} applies nothing since {peer.not_applying_since}: its Update Process is {peer.update_state}"
         yield Finding("PEER_NOT_APPLYING", text, "there: replicate status names the reason", name)
 

@@ -41,6 +41,8 @@ def lines(status: Status) -> Iterator[str]:
         if read:
             pool, files = peer.transactions_from_pool, peer.transactions_from_files
             yield f"    read {pool} from the pool, {files} from files"
+        if peer.update_state:
+            yield f"    the Update Process there is {peer.update_state} since {peer.not_applying_since}"
     if status.receiving is not None:
         receiving = status.receiving
         fill = "unknown" if receiving.pool_percent is None else f"{receiving.pool_percent:.0f} %"

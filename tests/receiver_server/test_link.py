@@ -275,6 +275,20 @@ def test_progress_is_told_within_a_second_and_not_more_often() -> None:
     assert 3 <= replies <= 4
 
 
+def test_what_becomes_of_the_update_process_is_told_at_once() -> None:
+    pair = connected(ConnectionPair())
+    told = [0]
+    for step, state in enumerate((0, 1, 1, 0, 2)):
+        now = 10 + step / 1000
+        pair.receiver.report(ReceiverProgress(update_state=state), now)
+        assert pair.receiver.has_bytes_to_send == (told[-1] != state)
+        for piece in pair.receiver.bytes_to_send():
+            pair.source.receive(piece, now)
+        assert pair.source.last_reply is not None
+        told.append(pair.source.last_reply.update_state)
+    assert told == [0, 0, 1, 1, 0, 2]
+
+
 def test_restart_needs_acceptance_a_report_and_is_sent_once() -> None:
     pair = ConnectionPair()
     pair.settle()

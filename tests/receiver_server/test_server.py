@@ -80,7 +80,7 @@ async def test_all_of_it_arrives_and_is_applied(pair: Pair) -> None:
         assert receiver.facts["update_process"] == "running"
         assert (source.facts["state"], source.facts["lag_s"], receiver.facts["lag_s"]) == ("sending", 0.0, 0.0)
         assert receiver.facts["source_last_seqno"] == last
-    assert receiver.context.text == "stopped"
+    assert receiver.facts["state"] == "stopped"  # its text may also say that the Update Process, stopped first, is gone
     equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=5))
     assert equal.equal
 
@@ -97,16 +97,22 @@ async def test_a_source_that_refused_us_is_not_our_source(pair: Pair) -> None:
         assert receiver.facts["source"] == ""
 
 
-async def test_the_source_knows_since_when_nothing_is_applied(pair: Pair) -> None:
+async def test_the_source_knows_since_when_nothing_is_applied(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And tells it at once: `status` after an `update start` must not say what was true before it."""
     pair.seed()
+    monkeypatch.setattr("source_server.server.CONSUMER_PERIOD_S", 3600.0)  # nothing else writes its status
+    slowly = {"heartbeat_period_s": 600.0, "dead_after_s": 3600.0}
     async with servers() as running:
-        receiver = await running.receiver(pair.secondary)
+        receiver = await running.receiver(
+            pair.secondary, **{f"receiver__{name}": value for name, value in slowly.items()}
+        )
         point(pair.primary, "west", receiver)
-        source = running.source(pair.primary)
+        source = running.source(pair.primary, **{f"source__{name}": value for name, value in slowly.items()})
         await wait_until_async(lambda: source.facts.get("peer_update_state") == "not running")
         assert 0 < source.facts["peer_not_applying_since_wall_ns"] <= time.time_ns()
         assert levels(source, "the peer applies nothing") == ["warning"]
         assert receiver.facts["source"] == "east"
+        monkeypatch.setattr("receiver_server.link.ACKNOWLEDGE_PERIOD_S", 3600.0)
         running.start("update", pair.secondary, serve_update)
         await wait_until_async(lambda: source.facts.get("peer_update_state") == "running")
         assert source.facts["peer_not_applying_since_wall_ns"] == 0

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from replicate.admin.regions import add_region
 from replicate.daemon.files import SERVING, DaemonFiles, DaemonStatus
 from replicate.instance.instance import Instance
 from replicate.status.collect import collect
 from replicate.status.report import JournalReport, findings
+from replicate.status.text import lines
+from tests.harness.instances import SCRIPT, insert, session_of
+from tests.harness.regions import make_database
 
 JOURNAL = JournalReport(True, 100, 100, 1, 1, 1, 1, 100, 1.0, 1.0, 10**9, "durable")
 
@@ -33,12 +37,33 @@ def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
     return made
 
 
+def test_a_peer_whose_update_process_does_not_run_is_no_finding_while_nothing_waits_for_it(primary: Instance) -> None:
+    """It is started anew, for example: a finding that comes and goes is not read any more."""
+    facts = {"state": "sending", "peer_update_state": "not running", "peer_not_applying_since_wall_ns": 10**9}
+    fd = source_says(primary, facts)
+    try:
+        found = collect(primary)
+    finally:
+        os.close(fd)
+    assert "PEER_NOT_APPLYING" not in {f.code for f in found.findings}
+    assert "    the Update Process there is not running since 1970-01-01 00:00:01 UTC" in lines(found)
+
+
+@pytest.fixture
+def written(primary: Instance) -> None:
+    """Transactions, the last of which is number 11."""
+    add_region(primary, make_database(primary.path.parent / "app.db", SCRIPT))
+    with session_of(primary) as session:
+        assert [insert(session, number) for number in range(9)][-1] == 11
+
+
+@pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("state", ["not running", "not answering"])
 def test_a_peer_that_applies_nothing(primary: Instance, state: str) -> None:
     facts = {
         "state": "sending",
-        "last_sent_seqno": 9,
-        "last_received_seqno": 9,
+        "last_sent_seqno": 11,
+        "last_received_seqno": 11,
         "last_applied_seqno": 4,
         "peer_update_state": state,
         "peer_not_applying_since_wall_ns": 1_700_000_000 * 10**9,
