@@ -113,7 +113,8 @@ class DaemonFiles:
     def acquire(self) -> int:
         """Take the lock for the life of this process: the descriptor returned must stay open.
 
-        Raises AlreadyRunningError naming the process that has it.
+        Raises AlreadyRunningError naming the process that has it, PermissionRefusedError and JournalIOError; the lock
+        is not held then.
         """
         self.make_directories()
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -132,8 +133,12 @@ class DaemonFiles:
                 do="Stop it first, or leave it running",
             ) from None
         pid = os.getpid()
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{pid} {_start_ticks(pid)}\n".encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{pid} {_start_ticks(pid)}\n".encode(), 0)
+        except OSError as error:
+            os.close(fd)
+            raise _translated(error, self.lock) from error
         return fd
 
     def probe(self) -> Running | None:

@@ -308,7 +308,15 @@ class ChainReader:
         self._segment, self._offset, self._sealed_last_seqno = following, offset, None
 
     def _nothing_there(self, segment: SegmentFile) -> DamagedError:
-        later = [first for first in self._chain.first_seqnos() if first > self._next_seqno]
+        there = self._chain.first_seqnos()
+        if there and there[0] > self._next_seqno:  # pruned while we read
+            return JournalMissingError(
+                f"seqno {self._next_seqno} is not in the journal any more; the oldest is {there[0]}",
+                where=self._chain.directory,
+                do="A consumer that still needs it must be seeded anew",
+                seqno=self._next_seqno,
+            )
+        later = [first for first in there if first > self._next_seqno]
         if later:
             header = self._chain.segment(later[0]).header
             if header.previous_last_seqno < self._next_seqno:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import pytest
 from replicate.daemon import control
 from replicate.daemon.daemon import DaemonContext, _Frame, notify, watchdog_period_s
 from replicate.daemon.files import DEAD, FAILED, SERVING, STOPPED, DaemonFiles, daemon_names
-from replicate.errors import AlreadyRunningError, NotFoundError, TryAgainError
+from replicate.errors import AlreadyRunningError, JournalIOError, NotFoundError, TryAgainError
 from tests.harness.waiting import wait_until
 
 PROGRAM = ("-m", "tests.harness.toy_daemon")
@@ -186,6 +187,20 @@ def test_configuration_is_checked_before_serving(files: DaemonFiles) -> None:
 def test_missing_instance_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such instance"):
         DaemonFiles(tmp_path / "nowhere", "toy").acquire()
+
+
+def test_a_lock_that_can_not_be_written_is_named_and_not_held(
+    files: DaemonFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(JournalIOError, match=r"No space left on device.*toy\.lock"):
+            files.acquire()
+    assert files.probe() is None
+    os.close(files.acquire())
 
 
 def test_systemd_is_told(files: DaemonFiles, tmp_path: Path) -> None:
