@@ -10,6 +10,7 @@ Refuses to know: who kills whom, and what comes of it (oracle.py judges).
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import random
@@ -26,9 +27,30 @@ CREATE TABLE total (client INTEGER PRIMARY KEY, n INTEGER NOT NULL, last INTEGER
 CREATE TABLE filler (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB);
 CREATE INDEX op_client ON op(client, number);
 """
+SIDE_SCHEMA: Final = """
+CREATE TABLE twin (id INTEGER PRIMARY KEY, client INTEGER NOT NULL, number INTEGER NOT NULL, value);
+CREATE TABLE ballast (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB);
+"""
+"""Of the region "side", which most clients attach."""
 HUGE_BYTES: Final = 12_000_000
 NUMBERS: Final = 1_000_000
 """Transactions that one client can number."""
+
+
+class Where(enum.Enum):
+    """In which regions a transaction has its row."""
+
+    MAIN = "op"
+    SIDE = "twin"
+    BOTH = "op and twin"
+
+
+def where(op: int, value: int) -> Where:
+    """Where the row of a transaction is, or must be: whoever finds it in one region knows of the other. Every third
+    client has one region only."""
+    if op // NUMBERS % 3 == 1:
+        return Where.MAIN
+    return (Where.BOTH, Where.SIDE, Where.BOTH, Where.MAIN)[value % 4]
 
 
 class Record:
@@ -48,9 +70,10 @@ def run(
     instance: Path, record: Record, client: int, mode: str, seed: int, count: int = 0, pause_s: float = 0.0
 ) -> None:
     """Commit `count` transactions (0: for ever). `mode`: mixed, filler (large rows), spooler (large transactions), huge
-    (rows that somebody must hold in memory)."""
+    (rows that somebody must hold in memory), several (always in both regions)."""
     dice = random.Random(seed)
     connection: Any = None
+    schema = ""
     number = 0
     while count == 0 or number < count:
         number += 1
@@ -59,8 +82,8 @@ def run(
         seqno = 0
         try:
             if connection is None:
-                connection = replicate.connect(instance, timeout=30, isolation_level=None)
-            result, seqno = _one(connection, client, number, op, mode, dice)
+                connection, schema = _connect(instance, client)
+            result, seqno = _one(connection, client, number, op, mode, dice, schema)
         except ReplicateError as error:
             result = "unknown" if error.code == "OUTCOME_UNKNOWN" else "failed"
             record.write(op=op, result=result, error=str(error))
@@ -76,29 +99,56 @@ def run(
     connection.close()
 
 
-def _one(connection: Any, client: int, number: int, op: int, mode: str, dice: random.Random) -> tuple[str, int]:
+def _connect(instance: Path, client: int) -> tuple[Any, str]:
+    """A connection, and the name of the schema that has the region "main". In turns: without another region, with
+    "side" attached, and to "side" with "main" attached."""
+    connection = replicate.connect(instance, "main" if client % 3 else "side", timeout=30, isolation_level=None)
+    if client % 3 == 2:
+        connection.attach("side")
+    elif client % 3 == 0:
+        connection.attach("main", "first")
+    return connection, "main" if client % 3 else "first"
+
+
+def _one(
+    connection: Any, client: int, number: int, op: int, mode: str, dice: random.Random, schema: str
+) -> tuple[str, int]:
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute("INSERT INTO op VALUES (?, ?, ?, ?)", (op, client, number, dice.randrange(1 << 40)))
-    connection.execute(
-        "INSERT INTO total VALUES (?, 1, ?) ON CONFLICT (client) DO UPDATE SET n = n + 1, last = excluded.last",
-        (client, number),
-    )
+    value = dice.randrange(1 << 40)
+    if mode == "several":
+        value &= ~1  # in both regions, if there are two
+    place = where(op, value)
+    if place is not Where.MAIN:
+        connection.execute("INSERT INTO twin VALUES (?, ?, ?, ?)", (op, client, number, value))
+    if place is Where.SIDE:
+        _fill(connection, "ballast", mode, number, dice)
+    else:
+        connection.execute("INSERT INTO op VALUES (?, ?, ?, ?)", (op, client, number, value))
+        connection.execute(
+            "INSERT INTO total VALUES (?, 1, ?) ON CONFLICT (client) DO UPDATE SET n = n + 1, last = excluded.last",
+            (client, number),
+        )
+        _fill(connection, "filler", mode, number, dice)
     kind = dice.random()
-    if mode == "spooler" and number % 3 == 2:
-        for _ in range(6):
-            connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(150_000),))
-    elif mode == "huge":
-        connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(HUGE_BYTES),))
-    elif mode == "filler":
-        connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(60_000),))
-    elif kind < 0.2:
-        connection.execute("INSERT INTO filler(content) VALUES (?)", (dice.randbytes(dice.randrange(1, 6000)),))
-    connection.execute("DELETE FROM filler WHERE id < (SELECT max(id) - 20 FROM filler)")
     if mode == "mixed" and kind > 0.995:
-        connection.execute(f"CREATE TABLE IF NOT EXISTS made_{client} (id INTEGER PRIMARY KEY, a)")
-        connection.execute(f"INSERT INTO made_{client}(a) VALUES (?)", (number,))
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.made_{client} (id INTEGER PRIMARY KEY, a)")
+        connection.execute(f"INSERT INTO {schema}.made_{client}(a) VALUES (?)", (number,))
     if mode == "mixed" and 0.90 < kind < 0.92:
         connection.rollback()
         return "failed", 0
     connection.execute("COMMIT")
     return "ok", connection.last_seqno
+
+
+def _fill(connection: Any, table: str, mode: str, number: int, dice: random.Random) -> None:
+    insert = f"INSERT INTO {table}(content) VALUES (?)"
+    if mode == "spooler" and number % 3 == 2:
+        for _ in range(6):
+            connection.execute(insert, (dice.randbytes(150_000),))
+    elif mode == "huge":
+        connection.execute(insert, (dice.randbytes(HUGE_BYTES),))
+    elif mode == "filler":
+        connection.execute(insert, (dice.randbytes(60_000),))
+    elif dice.random() < 0.2:
+        connection.execute(insert, (dice.randbytes(dice.randrange(1, 6000)),))
+    connection.execute(f"DELETE FROM {table} WHERE id < (SELECT max(id) - 20 FROM {table})")

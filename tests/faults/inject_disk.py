@@ -63,7 +63,11 @@ def a_log_that_can_not_grow(place: Place) -> None:
 def checkpoints_while_copies_are_made(place: Place) -> None:
     """Another client checkpoints both regions without end while the secondary is seeded anew."""
     town = place.town
-    paths = [str(town.directory / "app.db"), *map(str, (town.secondary / "regions").glob("*.db"))]
+    paths = [
+        str(town.directory / "app.db"),
+        str(town.directory / "side.db"),
+        *map(str, (town.secondary / "regions").glob("*.db")),
+    ]
     program = (
         "import sqlite3, sys, time\n"
         "end = time.monotonic() + float(sys.argv[1])\n"
@@ -95,7 +99,7 @@ def a_page_of_the_secondarys_region_that_is_damaged(place: Place) -> None:
     """Its first page, or our own table: the Update Process stops by name; a seed brings it back."""
     town = place.town
     town.kill("update")
-    region = next((town.secondary / "regions").glob("*.db"))
+    region = town.secondary / "regions" / "main.db"
     connection = sqlite3.connect(region)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     page_bytes, root = (

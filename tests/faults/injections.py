@@ -120,7 +120,7 @@ class Place:
 
     def held(self) -> int:
         """The last transaction that is committed in the secondary's region, read without any lock of ours."""
-        out, path = self.town.told / "held", next((self.town.secondary / "regions").glob("*.db"))
+        out, path = self.town.told / "held", self.town.secondary / "regions" / "main.db"
 
         def read() -> None:
             connection = open_region(path, readonly=True)

@@ -28,6 +28,7 @@ from typing import Any, Final
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from tests.faults.part import parser, run_part
+from tests.faults.region_disk import Counted
 from tests.faults.town import fork
 from tests.harness import instances
 
@@ -48,10 +49,10 @@ LARGE: Final = (100, 300)
 
 
 class Plant:
-    """Makes the n-th of one call fail, below one directory; counts them all."""
+    """Makes the n-th of one call fail, below one directory; counts them all (`counted`: also for who forked us)."""
 
-    def __init__(self, call: str, number: int, error: int, below: Path) -> None:
-        self.count = 0
+    def __init__(self, call: str, number: int, error: int, below: Path, counted: Counted | None = None) -> None:
+        self.counted = counted or Counted()
         self.later = 0
         self._number, self._error, self._below = number, error, os.fspath(below)
         self._real: Callable[..., Any] = getattr(os, call)
@@ -63,14 +64,14 @@ class Plant:
         if path is None and isinstance(arguments[0], int):
             path = os.readlink(f"/proc/self/fd/{arguments[0]}")
         if str(path if path is not None else arguments[0]).startswith(self._below):
-            self.count += 1
-            if self.count == self._number:
+            count = self.counted.next()
+            if count == self._number:
                 if self._call == "pwrite" and self._error == errno.ENOSPC and len(arguments[1]) > 1:
                     self._real(
                         arguments[0], arguments[1][: len(arguments[1]) // 2], arguments[2]
                     )  # half of it is there
                 raise OSError(self._error, os.strerror(self._error))
-            self.later += self.count > self._number
+            self.later += count > self._number
         return self._real(*arguments, **more)
 
     def undo(self) -> None:
@@ -96,7 +97,7 @@ def work(path: Path, call: str, number: int, error: str, told: Path) -> None:
     except ReplicateError as failure:
         lines.append(f"opening {failure.code}")
     plant.undo()
-    lines.append(f"calls {plant.count}")
+    lines.append(f"calls {plant.counted.count}")
     told.write_text("\n".join(lines) + "\n")
 
 

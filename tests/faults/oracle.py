@@ -24,6 +24,7 @@ from replicate.pool import control as word
 from replicate.snapshot import door_of
 from replicate.transaction import Op, RowChange
 from replicate.wait import wait_for_seqno
+from tests.faults.client import NUMBERS, Where, where
 
 ZERO: Final = (
     "acknowledged but missing",
@@ -31,11 +32,14 @@ ZERO: Final = (
     "duplicates",
     "gaps",
     "order errors",
+    "torn between regions",
     "digests unequal",
     "not converged",
     "unexpected ends",
 )
 """The figures that must be zero."""
+REGIONS: Final = (("main", "op"), ("side", "twin"))
+"""Each region, and the table that has a row for a transaction in it."""
 
 
 @dataclass
@@ -83,6 +87,8 @@ class Walked:
     ops: list[tuple[int, int]] = field(default_factory=list)
     """(seqno, transaction), in the journal's order."""
     gaps: int = 0
+    torn: int = 0
+    """Transactions whose rows are not in the regions where they belong, or not all of one transaction."""
     times_reused: int = 0
     """Transactions whose time (CSN) is not behind that of the one before, of the same origin."""
 
@@ -92,7 +98,7 @@ def walk_journal(instance: Instance) -> Walked:
     chain = make_chain(instance)
     with door_of(instance) as door:
         last = int(door.words[word.LAST_SEQNO])
-        tables = {d.table_id for d in door.catalogue_now().definitions.values() if d.table == "op"}
+        tables = {d.table_id: d.table for d in door.catalogue_now().definitions.values() if d.table in ("op", "twin")}
     first = min(chain.first_seqnos())
     walked = Walked(first, last)
     reader = ChainReader(chain, first)
@@ -113,14 +119,21 @@ def walk_journal(instance: Instance) -> Walked:
                 csns[head.origin] = head.csn
                 expected = head.seqno + 1
                 changes = _large_changes(piece) if is_large else decode(frame).content  # type: ignore[arg-type]
-                walked.ops += [
-                    (head.seqno, int(change.after[0]))
+                rows = [
+                    (tables[change.table_id], int(change.after[0]), int(change.after[3]))
                     for change in changes
                     if isinstance(change, RowChange)
                     and change.table_id in tables
                     and change.op == Op.INSERT
                     and change.after is not None
                 ]
+                ops = sorted({op for _, op, _ in rows})
+                walked.ops += [(head.seqno, op) for op in ops]
+                walked.torn += len(ops) > 1
+                walked.torn += sum(
+                    {table for table, one, _ in rows if one == op} != TABLES[where(op, value)]
+                    for op, value in {(op, value) for _, op, value in rows}
+                )
     finally:
         reader.close()
     walked.gaps += expected != last + 1
@@ -140,25 +153,49 @@ def _large_changes(large: LargeTransaction) -> Iterator[object]:
     return iter(decode_changes(flat))
 
 
+TABLES: Final = {Where.MAIN: {"op"}, Where.SIDE: {"twin"}, Where.BOTH: {"op", "twin"}}
+
+
+def rows_of(instance: Instance, region: str, table: str) -> list[tuple[int, int]]:
+    """(transaction, value) of each row; quick_check's findings are an AssertionError."""
+    connection = open_region(instance.region(region).path, readonly=True)
+    try:
+        found = connection.pragma("quick_check")
+        assert found == "ok", f"quick_check of {instance.name}, region {region}: {found}"
+        return [(int(op), int(value)) for op, value in connection.execute(f"SELECT id, value FROM {table}")]
+    finally:
+        connection.close(True)
+
+
+def present(instance: Instance) -> set[int]:
+    """The transactions in the regions."""
+    return {op for region, table in REGIONS for op, _ in rows_of(instance, region, table)}
+
+
 def judge_instance(
     instance: Instance, told: Told, figures: Counter[str], *, lost_may: frozenset[int] = frozenset()
 ) -> None:
     """One side against what the clients were told. `lost_may`: acknowledged ones that the policy allows to be lost."""
     connection = open_region(instance.region("main").path, readonly=True)
     try:
-        ops: list[int] = [int(str(row[0])) for row in connection.execute("SELECT id FROM op")]
         totals: list[Any] = connection.execute(
             "SELECT t.client, t.n, t.last, count(o.id), max(o.number) FROM total t"
             " LEFT JOIN op o ON o.client = t.client GROUP BY t.client"
         ).fetchall()
-        if connection.pragma("quick_check") != "ok":
-            note(figures, "gaps", 1, f"quick_check of {instance.name}")
     finally:
         connection.close(True)
-    there = set(ops)
+    held = {table: rows_of(instance, region, table) for region, table in REGIONS}
+    there = {op for rows in held.values() for op, _ in rows}
     figures["acknowledged but missing"] += len(told.ok.keys() - there - lost_may)
     figures["failed but present"] += len(told.failed & there)
-    figures["duplicates"] += len(ops) - len(there)
+    places: dict[tuple[int, int], set[str]] = {}
+    for table, rows in held.items():
+        figures["duplicates"] += len(rows) - len({op for op, _ in rows})
+        for row in rows:
+            places.setdefault(row, set()).add(table)
+    torn = sum(found != TABLES[where(op, value)] for (op, value), found in places.items())
+    note(figures, "torn between regions", torn, f"{instance.name}: rows in one region that belong into another, too")
+    figures["transactions over two regions"] += sum(len(found) == 2 for found in places.values())
     for _, n, last, count, highest in totals:
         figures["duplicates"] += max(0, n - count)
         figures["gaps"] += max(0, count - n)
@@ -176,6 +213,7 @@ def note(figures: Counter[str], name: str, count: int, text: str) -> None:
 def _judge_journal(instance: Instance, told: Told, there: set[int], figures: Counter[str]) -> None:
     walked = walk_journal(instance)
     note(figures, "gaps", walked.gaps, f"walk of {instance.name}")
+    note(figures, "torn between regions", walked.torn, f"journal of {instance.name}")
     note(figures, "order errors", walked.times_reused, f"times of {instance.name}")
     for finding in verify_journal(instance).findings:
         note(figures, "gaps", 1, f"verify of {instance.name}: {finding}")
@@ -186,7 +224,7 @@ def _judge_journal(instance: Instance, told: Told, there: set[int], figures: Cou
     note(figures, "gaps", len(known - seen.keys()), f"{instance.name}: in the region, and not in the journal")
     last_of: dict[int, int] = {}
     for seqno, op in walked.ops:
-        client = op // 1_000_000
+        client = op // NUMBERS
         figures["order errors"] += op <= last_of.get(client, 0)
         last_of[client] = op
         figures["order errors"] += told.ok.get(op, seqno) != seqno

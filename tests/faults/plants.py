@@ -116,6 +116,8 @@ def find(name: str, timeout_s: float = 240) -> tuple[bool, str]:
 
 
 def _tells(line: str) -> bool:
+    if line.startswith(("must be 0: failpoints missed", "must be 0: parts that failed")):
+        return False  # of a slow machine, or of a bug in the harness
     return line.startswith(("must be 0", "replicate.errors.", "AssertionError")) and not line.endswith(" 0")
 
 
@@ -124,6 +126,7 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
         began_s = time.monotonic()
         found, said = find(name)
         figures["planted bugs found" if found else "planted bugs missed"] += 1
+        figures[f"planted bug {'found' if found else 'missed'}: {name}"] += 1
         print(f"{name:<42} {'found' if found else 'MISSED':<7} {time.monotonic() - began_s:4.0f} s  {said}", flush=True)
 
 

@@ -27,7 +27,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.database.sqlite import open_region
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.journal import durable
@@ -35,7 +34,7 @@ from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.snapshot import door_of
 from tests.faults.client import NUMBERS
-from tests.faults.oracle import ZERO, Told, judge_instance, read_told
+from tests.faults.oracle import ZERO, Told, judge_instance, present, read_told
 from tests.faults.part import parser, run_part
 from tests.faults.report import machine, merge
 from tests.faults.rounds import FLOWING
@@ -246,15 +245,6 @@ class Losses:
         self.told = settle(self.town, self.figures, lost_may=frozenset(self.lost))
         for role in DAEMONS:
             assert role in self.town.children, f"{role} has ended: {self.town.strange}"
-
-
-def present(instance: Instance) -> set[int]:
-    """The transactions in a region."""
-    connection = open_region(instance.region("main").path, readonly=True)
-    try:
-        return {row[0] for row in connection.execute("SELECT id FROM op")}
-    finally:
-        connection.close(True)
 
 
 def run(

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 ORDER: Final = (
-    "episodes", "rounds", "kills at failpoints", "kills from outside", "ended beside", "submitted", "acknowledged",
+    "episodes", "rounds", "kills at failpoints", "kills from outside",
+    "kills between the files of a commit", "ended beside", "submitted", "acknowledged",
     "failed", "unknown", "transactions walked", "digests compared", "catch-up ms, most",
 )  # fmt: skip
 HIT: Final = "failpoint hit: "
@@ -23,7 +24,8 @@ HIT: Final = "failpoint hit: "
 NOT_MEASURED: Final = "not measured in this run"
 
 ALL_ZERO: Final = (
-    "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors", "digests unequal",
+    "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors", "torn between regions",
+    "digests unequal",
     "durable by its own word but missing", "secondary ahead of the primary", "holes",
     "rolled back and in no lost file", "in a lost file and not rolled back",
     "violations", "accepted wrongly", "silently shortened", "unnamed errors",

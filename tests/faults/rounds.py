@@ -23,6 +23,7 @@ from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.transaction import RowChange
 from tests.faults.places import IN_SEED
+from tests.faults.region_disk import CALLS, RegionDisk
 from tests.faults.town import DAEMONS, Town, fork
 from tests.harness import instances
 
@@ -74,6 +75,7 @@ class Rounds:
             "torn": self._torn,
             "seed": self._seed,
             "hole": self._hole,
+            "files": self._files,
             **{role: (lambda at, role=role: self._daemon(role, at)) for role in DAEMONS},  # type: ignore[misc]
         }
         calls[kind](place)
@@ -132,6 +134,26 @@ class Rounds:
         self._await(dying.role, first, 10.0)
         mender = town.client(arm=f"{place}:1:kill")
         self._await(mender.role, place, 10.0)
+
+    def _files(self, _place: str) -> None:
+        """A writer or the Update Process dies inside SQLite's COMMIT of a transaction over two regions: before, in or
+        between the writes to the one file and to the other."""
+        town, dice = self.town, self.dice
+        number, action = dice.randrange(1, 7), dice.choice(["kill", "kill", "torn"])
+        if dice.random() < 0.5:
+            below = str(town.secondary / "regions" / dice.choice(["", "main.db", "side.db"]))
+            town.kill("update")
+            child = town.start("update", before=lambda: RegionDisk(CALLS[0], number, action, below, in_commit=True))
+        else:
+            below = str(town.directory / dice.choice(["", "app.db", "side.db"]))
+            child = town.client(
+                "several", pause_s=0.0, attached=True,
+                before=lambda: RegionDisk(CALLS[0], number, action, below, in_commit=True),
+            )  # fmt: skip
+        died = child.wait(6.0) and child.status == -9
+        self.figures["kills between the files of a commit" if died else "kills from outside"] += 1
+        child.kill()
+        town.reap()
 
     def _daemon(self, role: str, place: str) -> None:
         town = self.town

@@ -33,7 +33,7 @@ from replicate.instance.instance import Instance
 from replicate.seed.direct import seed
 from replicate.seed.request import seed_over_connection
 from source_server.server import serve as serve_source
-from tests.faults.client import SCHEMA, Record, run
+from tests.faults.client import SCHEMA, SIDE_SCHEMA, Record, run
 from tests.harness.regions import make_database
 from tests.harness.waiting import wait_until
 from update_process.process import serve as serve_update
@@ -192,6 +192,7 @@ class Town:
             (path / "replicate.toml").write_text(self._settings)
         primary, secondary = Instance.open(self.primary), Instance.open(self.secondary)
         add_region(primary, make_database(self.directory / "app.db", SCHEMA), name="main")
+        add_region(primary, make_database(self.directory / "side.db", SIDE_SCHEMA), name="side")
         primary.register_peer("secondary", "127.0.0.1", self._peer_port)
         primary.reload()
         seed(primary, secondary)
@@ -204,8 +205,8 @@ class Town:
         assert child.wait(timeout_s), f"{what} does not end"
         assert child.status == 0, f"{what}: {child.status}\n{self.errors.read_text()[-6000:]}"
 
-    def start(self, role: str, arm: str = "") -> Child:
-        """Start a daemon, armed or not."""
+    def start(self, role: str, arm: str = "", before: Callable[[], object] = lambda: None) -> Child:
+        """Start a daemon, armed or not. `before` is called in it first."""
         calls: dict[str, Callable[[], Any]] = {
             "source": lambda: run_daemon(
                 "source-secondary", self.primary, lambda context: serve_source(context, "secondary")
@@ -213,9 +214,12 @@ class Town:
             "receiver": lambda: run_daemon("receiver", self.secondary, serve_receiver),
             "update": lambda: run_daemon("update", self.secondary, serve_update),
         }
-        child = self.children[role] = fork(
-            role, calls[role], self.errors, arm=arm, seed=self._next_seed(), clock=self.clock
-        )
+
+        def call() -> None:
+            before()
+            calls[role]()
+
+        child = self.children[role] = fork(role, call, self.errors, arm=arm, seed=self._next_seed(), clock=self.clock)
         return child
 
     def _next_seed(self) -> str:
@@ -234,14 +238,29 @@ class Town:
             if role != left_out and role not in self.children:
                 self.start(role)
 
-    def client(self, mode: str = "mixed", arm: str = "", count: int = 0, pause_s: float = 0.001) -> Child:
-        """A new client, with numbers of its own."""
+    def client(
+        self,
+        mode: str = "mixed",
+        arm: str = "",
+        count: int = 0,
+        pause_s: float = 0.001,
+        before: Callable[[], object] = lambda: None,
+        attached: bool = False,
+    ) -> Child:
+        """A new client, with numbers of its own. `before` is called in it first. `attached`: it has both regions."""
         self.clients += 1
+        while attached and self.clients % 3 == 1:
+            self.clients += 1
         number = self.clients
         path = self.told / f"client-{number}.jsonl"
+
+        def call() -> None:
+            before()
+            run(self.primary, Record(path), number, mode, self.seed * 10_007 + number, count, pause_s)
+
         child = fork(
             f"client-{number}",
-            lambda: run(self.primary, Record(path), number, mode, self.seed * 10_007 + number, count, pause_s),
+            call,
             self.errors,
             arm=arm,
             seed=self._next_seed(),
@@ -250,10 +269,11 @@ class Town:
         self.children[child.role] = child
         return child
 
-    def seeder(self, arm: str = "") -> Child:
-        """`replicate seed --restart` of the secondary, through the connection."""
+    def seeder(self, arm: str = "", before: Callable[[], object] = lambda: None) -> Child:
+        """`replicate seed --restart` of the secondary, through the connection. `before` is called in it first."""
 
         def call() -> None:
+            before()
             seed_over_connection(
                 Instance.open(self.secondary), None, restart=True, told=lambda *_: None, source_wait_s=20
             )

@@ -1,0 +1,231 @@
+"""The n-th write, sync or rename of a server, of the Update Process, of a seed or below a writer's SQLite fails: for
+every n of a short run.
+
+    python -m tests.faults.io_servers [--roles source,…] [--calls fdatasync,…] [--errors EIO,…] [--seconds S]
+
+Each failing process is one of a real town: it starts, works through a few transactions (one of them large, with a
+segment of its own), and is ended by SIGTERM, and its n-th call fails somewhere on the way; `region …` are the calls of
+SQLite below it (region_disk.py). Guarantees: such a process goes on, or ends by an error that has a name; behind it the
+operator's way (start again what was stopped) leads on without a hand; nothing is missing, twice or torn at the end.
+Refuses to know: which call is which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import math
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from replicate.instance.instance import Instance
+from replicate.wait import wait_for_seqno
+from tests.faults.io_errors import ERRORS, Plant
+from tests.faults.oracle import ZERO, read_told
+from tests.faults.part import parser, run_part
+from tests.faults.region_disk import CALLS as REGION_CALLS
+from tests.faults.region_disk import Counted, RegionDisk
+from tests.faults.report import merge
+from tests.faults.settling import count_told, settle
+from tests.faults.town import Child, Town
+
+OWN_CALLS: Final = ("fdatasync", "fsync", "pwrite", "write", "rename", "replace")
+ROLES: Final[dict[str, tuple[str, ...]]] = {
+    "writer": (*OWN_CALLS, *REGION_CALLS),
+    "update": (*OWN_CALLS, *REGION_CALLS),
+    "source": OWN_CALLS,
+    "receiver": OWN_CALLS,
+    "seed": (*OWN_CALLS, *REGION_CALLS),
+    "source of a seed": OWN_CALLS,
+    "receiver of a seed": OWN_CALLS,
+}
+"""Who meets the error, and in which calls."""
+ALL_ERRORS: Final = (*ERRORS, "EROFS")
+WITHIN_S: Final = 30.0
+INTERNAL: Final = 70
+SERVERS_ZERO: Final = (*ZERO, "violations", "parts that failed")
+
+
+class Sweep:
+    """One role in one town, error by error."""
+
+    def __init__(self, role: str, seed: int, directory: Path) -> None:
+        self.role, self.town = role, Town(directory, "durable", seed=seed, heartbeat_s=0.2)
+        self.figures: Counter[str] = Counter()
+        self.town.start_daemons()
+
+    def close(self) -> None:
+        self.town.close()
+
+    def run(self, call: str, error: str, deadline_s: float, dice: random.Random) -> None:
+        """Every n of this call; with a deadline in an order of the seed, as many as fit."""
+        count = self.once(call, 0, error)
+        todo = list(range(1, count + 1))
+        self.figures["I/O errors planned"] += len(todo)
+        if math.isfinite(deadline_s):
+            dice.shuffle(todo)
+        met = 0
+        for number in todo:
+            if time.monotonic() > deadline_s:
+                break
+            met += self.once(call, number, error) >= number
+        self.figures[f"I/O errors: {self.role}, {call} {error}"] += met
+        if met or not count:
+            settle(self.town, self.figures)
+
+    def once(self, call: str, number: int, error: str) -> int:
+        """One short run whose `number`-th call fails (0: none); how many calls there were."""
+        counted = Counted()
+        what = f"{self.role}, {call} {number} {error}"
+        side = self.town.primary if self.role in ("writer", "source", "source of a seed") else self.town.secondary
+
+        def before() -> None:
+            if call in REGION_CALLS:
+                RegionDisk(call, number, error, str(self.town.directory), counted=counted)
+            else:
+                Plant(call, number, getattr(errno, error), side, counted)
+
+        try:
+            self._short_run(before)
+        except AssertionError as failure:
+            self.figures["violations"] += 1
+            print(f"{what}: {str(failure)[-1500:]}", flush=True)
+        return counted.count
+
+    def _short_run(self, before: Callable[[], object]) -> None:
+        if self.role == "writer":
+            self._writer(before)
+        elif self.role == "seed":
+            self._seed(before)
+        elif self.role.endswith("of a seed"):
+            self._seed(lambda: None, self.role.split()[0], before)
+        else:
+            self._daemon(self.role, before)
+
+    def _writer(self, before: Callable[[], object]) -> None:
+        """Small ones, then a large one and a switch of segments; behind a fatal error everything there starts again."""
+        town = self.town
+        for mode, count in (("several", 3), ("spooler", 3)):
+            child = town.client(mode, count=count, before=before, pause_s=0.0, attached=True)
+            self._end(child, stop=False)
+        town.kill("source")
+        town.start_daemons()
+
+    def _daemon(self, role: str, before: Callable[[], object]) -> None:
+        town = self.town
+        town.kill(role)
+        child = town.start(role, before=before)
+        self._load()
+        goal = town.last_told_seqno()
+        deadline_s = time.monotonic() + WITHIN_S
+        while not child.poll() and self._known() < goal:
+            assert time.monotonic() < deadline_s, f"{role} neither goes on nor ends: {self._known()} of {goal}"
+            time.sleep(0.02)
+        self._end(child)
+        if role != "source":  # of what an error left behind in shared memory everybody there lets go
+            town.kill("receiver")
+            town.kill("update")
+        town.start_daemons()
+        self._reach(goal)
+
+    def _load(self) -> None:
+        for mode in ("mixed", "spooler"):
+            client = self.town.client(mode, count=2, pause_s=0.0)
+            assert client.wait(WITHIN_S), f"a client does not end while {self.role} fails"
+        self.town.reap()
+        self.town.strange = [one for one in self.town.strange if not one.startswith(self.role)]  # _end looks at it
+        self._not_strange()
+
+    def _known(self) -> int:
+        """What the source has written down of what is applied."""
+        return int(self.town.facts("source").get("last_applied_seqno", 0))
+
+    def _reach(self, seqno: int) -> None:
+        secondary = self.town.secondary
+        self.town.do("wait", lambda: wait_for_seqno(Instance.open(secondary), seqno, timeout_s=WITHIN_S))
+
+    def _seed(
+        self, before: Callable[[], object], server: str = "", before_server: Callable[[], object] = lambda: None
+    ) -> None:
+        """The secondary anew; the same command once more leads on."""
+        town = self.town
+        town.kill("update")
+        if server:
+            town.kill(server)
+            town.start(server, before=before_server)
+        town.start_daemons_but("update")
+        town.wait_serving()
+        child = town.seeder(before=before)
+        self._end(child, stop=False)
+        if server:
+            self._end(town.children[server])
+        town.start_daemons_but("update")
+        town.wait_serving()
+        again = town.seeder()
+        assert again.wait(WITHIN_S), "the second seed does not end"
+        assert again.status == 0, f"the second seed: {again.status}: {town.errors.read_text()[-1500:]}"
+        town.reap()
+        self._not_strange()
+        town.start_daemons()
+
+    def _end(self, child: Child, *, stop: bool = True) -> None:
+        """It ends (`stop`: because we say so), in good order or by an error with a name."""
+        if stop and not child.poll():
+            os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(WITHIN_S), f"{child.role} does not end"
+        self.figures["ended by a named error"] += child.status != 0
+        assert child.status is not None
+        assert 0 <= child.status != INTERNAL, f"exit code {child.status}: {self.town.errors.read_text()[-1500:]}"
+        self.town.reap()
+        self.town.strange.clear()
+
+    def _not_strange(self) -> None:
+        strange, self.town.strange = self.town.strange, []
+        assert not strange, f"{strange}: {self.town.errors.read_text()[-1500:]}"
+
+
+def sweep(
+    role: str, calls: tuple[str, ...], errors: tuple[str, ...], seed: int, figures: Counter[str], deadline_s: float
+) -> None:
+    """All of a role."""
+    todo = [(call, error) for call in calls if call in ROLES[role] for error in errors]
+    with tempfile.TemporaryDirectory(prefix="replicate-io-", ignore_cleanup_errors=True) as directory:
+        one = Sweep(role, seed, Path(directory))
+        try:
+            for place, (call, error) in enumerate(todo):
+                left_s = (deadline_s - time.monotonic()) / (len(todo) - place)
+                one.run(call, error, time.monotonic() + left_s, random.Random(f"{seed} {role} {call} {error}"))
+        finally:
+            count_told(read_told(one.town.told), one.figures)
+            merge(figures, one.figures)
+            one.close()
+
+
+def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    roles = options.roles.split(",")
+    for place, role in enumerate(roles):
+        left_s = (options.deadline_s - time.monotonic()) / (len(roles) - place)
+        calls, errors = tuple(options.calls.split(",")), tuple(options.errors.split(","))
+        sweep(role, calls, errors, options.seed, figures, time.monotonic() + left_s)
+        print(json.dumps({name: count for name, count in figures.items() if role in name}), flush=True)
+
+
+def main() -> int:
+    made = parser("tests.faults.io_servers")
+    made.add_argument("--roles", default=",".join(ROLES))
+    made.add_argument("--calls", default=",".join((*OWN_CALLS, *REGION_CALLS)))
+    made.add_argument("--errors", default=",".join(ALL_ERRORS))
+    return run_part(made.parse_args(), work, SERVERS_ZERO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The disk below SQLite in this process: the n-th write, sync or truncation of a region kills us, is torn, or fails.
+
+It is a VFS of our own in place of the default one, so it meets every file that SQLite opens from now on: database, WAL,
+temporary file. Guarantees: nothing but the one call that was chosen differs from the real one; `ENOSPC` leaves half of
+what was to be written, as a full disk does. Refuses to know: what SQLite writes when.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+import apsw
+
+from replicate.door import door as door_module
+
+CALLS: Final = ("region write", "region sync", "region truncate")
+APPENDED: Final = ("append.after_write", "adopt.after_rename")
+"""From here on a transaction is in the journal: what SQLite writes next belongs to its COMMIT."""
+_CODES: Final = {
+    "region write": apsw.SQLITE_IOERR_WRITE,
+    "region sync": apsw.SQLITE_IOERR_FSYNC,
+    "region truncate": apsw.SQLITE_IOERR_TRUNCATE,
+}
+
+
+class Counted:
+    """How often a call came, and whether its turn has come; also for who has forked us."""
+
+    def __init__(self) -> None:
+        self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+
+    def next(self) -> int:
+        """Count one more; its number."""
+        self._words[0] += 1
+        return int(self._words[0])
+
+    @property
+    def count(self) -> int:
+        return int(self._words[0])
+
+
+class RegionDisk:
+    """From now on the `number`-th `call` (of CALLS) to a file whose path begins with `below` comes to `action`: kill,
+    torn (half is written, then SIGKILL), EIO, ENOSPC or EROFS. 0: it counts only. `in_commit`: count only from the next
+    append to the journal on."""
+
+    def __init__(
+        self,
+        call: str,
+        number: int,
+        action: str,
+        below: str,
+        *,
+        counted: Counted | None = None,
+        in_commit: bool = False,
+    ) -> None:
+        assert call in CALLS, call
+        self.call, self.number, self.action, self.below = call, number, action, os.path.realpath(below)
+        self.counted = counted or Counted()
+        self.armed = not in_commit
+        self._vfs = _Disk(self)
+        if in_commit:
+            hit = door_module.hit
+
+            def arming(name: str) -> None:
+                self.armed = self.armed or name in APPENDED
+                hit(name)
+
+            door_module.hit = arming
+
+    def meet(self, call: str, path: str, half: Callable[[], None]) -> None:
+        """Before the real call; `half` does half of it."""
+        if not self.armed or call != self.call or not path.startswith(self.below):
+            return
+        if self.counted.next() != self.number:
+            return
+        if self.action in ("torn", "ENOSPC"):
+            half()
+        if self.action in ("kill", "torn"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise apsw.exception_for(apsw.SQLITE_FULL if self.action == "ENOSPC" else _CODES[call])
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, disk: RegionDisk, name: Any, flags: list[int]) -> None:
+        self._disk = disk
+        self._path = os.path.realpath(name.filename() if isinstance(name, apsw.URIFilename) else name) if name else ""
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        written = super().xWrite
+        self._disk.meet("region write", self._path, lambda: written(data[: len(data) // 2], offset))
+        written(data, offset)
+
+    def xSync(self, flags: int) -> None:
+        self._disk.meet("region sync", self._path, lambda: None)
+        super().xSync(flags)
+
+    def xTruncate(self, size: int) -> None:
+        self._disk.meet("region truncate", self._path, lambda: None)
+        super().xTruncate(size)
+
+
+class _Disk(apsw.VFS):
+    def __init__(self, disk: RegionDisk) -> None:
+        self._disk = disk
+        super().__init__("planted", "unix", makedefault=True)
+
+    def xOpen(self, name: Any, flags: list[int]) -> _File:
+        return _File(self._disk, name, flags)
