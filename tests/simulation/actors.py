@@ -19,6 +19,7 @@ import source_server.link
 import source_server.server
 import update_process.process
 from replicate.commit.session import RegionSession
+from replicate.daemon.drive import Drive
 from replicate.database.capture import CapturedChanges
 from replicate.door.opening import open_door
 from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, ReplicateError
@@ -27,6 +28,7 @@ from replicate.journal.spool import Spool
 from replicate.metrics.gauges import no_figures
 from replicate.pool import control as word
 from replicate.transaction import Op
+from replicate.wire.frame import FrameReader
 from tests.simulation.host import SimulatedInstance
 from tests.simulation.oracle import ViolationError
 from tests.simulation.template import change, define, definition_of
@@ -94,9 +96,12 @@ class Writer:
     async def run(self) -> None:
         world = self.world
         world.writers.append(self)
-        pace = world.dice.choice([0.02, 0.1, 0.4])
+        pace = world.climate.pace_s
         while not world.is_healed:
             self.is_idle = True
+            if world.left_to_write <= 0:
+                await world.kernel.sleep(1.0)
+                continue
             await world.kernel.sleep(world.dice.expovariate(1 / pace))
             self.is_idle = False
             if world.left_to_write > 0:
@@ -162,10 +167,10 @@ class Writer:
 
     def _count(self, beside: bool) -> int:
         dice = self.world.dice
-        if self.world.is_even:
+        if self.world.climate.is_even:
             self._is_large = False
             return 1
-        self._is_large = not beside and dice.random() < self.world.large_share
+        self._is_large = not beside and dice.random() < self.world.climate.large_share
         return int(dice.randrange(4, 9) if self._is_large else dice.choice([1, 1, 1, 2, 4]))
 
     @staticmethod
@@ -178,7 +183,7 @@ class Writer:
         connection: Any = self.session.connection
         is_large = self._is_large
         pieces: list[bytes] = []
-        is_even = world.is_even
+        is_even = world.climate.is_even
         defines = not is_plain and not is_even and dice.random() < 0.06
         version = connection.version
         if defines:
@@ -186,7 +191,7 @@ class Writer:
             pieces += [change(Op.SCHEMA, 0, "main", ["ALTER"]), define(version)]
         table_id = definition_of(version).table_id
         several = len(rows) > 1 or is_plain
-        size = 400 if is_large else dice.choice([8, 8, 40, 150] if several else world.sizes)
+        size = 400 if is_large else dice.choice([8, 8, 40, 150] if several else world.climate.sizes)
         sizes = [40 if is_even else dice.randrange(size + 1) for _ in rows]
         pieces += [change(Op.INSERT, table_id, 0, [row, bytes(count)]) for row, count in zip(rows, sizes, strict=True)]
         connection.run(rows, version=version if defines else 0)
@@ -209,7 +214,7 @@ async def writer(world: Any) -> None:
 
 
 OF_HOST: Final[dict[str, tuple[tuple[str, Main], ...]]] = {
-    "paris": (("writer-1", writer), ("writer-2", writer), ("source", source)),
+    "paris": (("source", source),),
     "oslo": (("receiver", receiver), ("update", update)),
 }
 
@@ -221,7 +226,8 @@ def watched(world: Any) -> Iterator[None]:
     source_class, link_class = source_server.server.Source, source_server.link.SourceLink
     kept = SimpleNamespace(
         acknowledged=source_class.acknowledged, begins_at=source_class.begins_at, closed=source_class._closed,
-        send_batch=link_class.send_batch, send_large=link_class.send_large,
+        send_batch=link_class.send_batch, send_large=link_class.send_large, init=Drive.__init__,
+        next_frame=FrameReader.next_frame,
     )  # fmt: skip
 
     def acknowledged(self: Any, event: Any) -> None:
@@ -237,7 +243,7 @@ def watched(world: Any) -> Iterator[None]:
         reason = str(error.facts.get("reason", error.code)) if error is not None else ""
         if event.reason.value in ("peer refused", "we refused", "refused") or "refused" in event.reason.value:
             world.figures[f"refused: {reason}"] += 1
-            if reason not in world.refusals:
+            if reason not in world.refusals and not world.network.is_harmed(world.kernel.process):
                 world.fail(ViolationError("I6 refused", f"{event.reason.value}: {reason}: {error}"))
         kept.closed(self, event, has_streamed)
 
@@ -250,6 +256,19 @@ def watched(world: Any) -> Iterator[None]:
         kept.send_large(self, seqno, token, parts, frame)
         oracle.on_sent(seqno, read_head(frame).chain)
 
+    def init(self: Any, link: Any, stream: Any, *arguments: Any, **more: Any) -> None:
+        kept.init(self, link, stream, *arguments, **more)
+        link._reader.pipe = stream.inward
+
+    def next_frame(self: Any) -> Any:
+        frame = kept.next_frame(self)
+        at = self.pipe.harmed_at
+        if frame is not None and at is not None and self.received_bytes - len(self._buffer) > at:
+            world.fail(ViolationError("I6 accepted", f"a message of type {frame.type} with damaged bytes"))
+        return frame
+
+    Drive.__init__ = init  # type: ignore[method-assign]
+    FrameReader.next_frame = next_frame  # type: ignore[method-assign]
     source_class.acknowledged = acknowledged  # type: ignore[method-assign]
     source_class.begins_at = begins_at  # type: ignore[method-assign]
     source_class._closed = closed  # type: ignore[method-assign]
@@ -258,6 +277,8 @@ def watched(world: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        Drive.__init__ = kept.init  # type: ignore[method-assign]
+        FrameReader.next_frame = kept.next_frame  # type: ignore[method-assign]
         source_class.acknowledged = kept.acknowledged  # type: ignore[method-assign]
         source_class.begins_at = kept.begins_at  # type: ignore[method-assign]
         source_class._closed = kept.closed  # type: ignore[method-assign]

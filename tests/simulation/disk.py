@@ -18,6 +18,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
+from tests.simulation.kernel import Killed
+
 SECTOR_BYTES: Final = 512
 DEVICE: Final = 7
 BLOCK_BYTES: Final = 512
@@ -280,7 +282,8 @@ class SimulatedOs:
             inode.locked_by = fd
 
     def _file(self, fd: int) -> tuple[Inode, Disk]:
-        self._process().check()
+        if self._process().is_dead:
+            raise Killed
         found, disk, _ = self._fds[fd]
         assert isinstance(found, Inode)
         return found, disk
@@ -371,7 +374,8 @@ class SimulatedOs:
         name = os.fspath(path)
         if name not in disk.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        return [os.path.basename(one) for one in disk.names if os.path.dirname(one) == name]
+        begin, size = f"{name}/", len(name) + 1
+        return [one[size:] for one in disk.names if one.startswith(begin) and "/" not in one[size:]]
 
     def rename(self, old: Any, new: Any) -> None:
         disk = self._disk()

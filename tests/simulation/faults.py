@@ -6,10 +6,10 @@ Refuses to know: what the faults must not do (oracle.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.simulation.climate import Climate
 from tests.simulation.kernel import Killed, Process
 
 NESTED: Final = frozenset({"sync.before", "sync.after"})
@@ -26,65 +26,57 @@ class Fuse:
     is_power: bool
 
 
+WRITING: Final = (
+    "commit.before_append", "append.before_write", "append.after_write", "append.after_write", "commit.after_commit",
+    "commit.after_commit", "finish.before_publish", "publish.after_early", "publish.after_data", "publish.after_head",
+    "publish.after_published", "adopt.before_rename", "adopt.renamed", "adopt.after_rename", "switch.after_create",
+    "switch.between_words", "mend.begin", "sync.before", "sync.after", "apply.after_commit",
+)  # fmt: skip
+"""On the way of a commit, where a kill leaves something for the next one to mend."""
+
+
 class Faults:
     """Planned at the beginning; `reached` is asked at every failpoint."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, climate: Climate) -> None:
         self.world = world
         self.dice = world.dice
-        self.ends_s = 1.0 + self.dice.random() * 5.0
+        self.climate = climate
+        self.ends_s = climate.ends_s
         self.is_over = False
         self._fuses: list[Fuse] = []
         self.seen: dict[str, int] = {}
         """Failpoints that were reached, in the order of their first time."""
         self._is_nested = False
-        world.left_to_write = self.dice.choice([8, 20, 40])
-        world.sizes = self.dice.choice([(8, 40), (8, 40, 300, 700, 1300), (700, 1300)])
-        world.is_even = self.dice.random() < 0.35
-        """All frames are of one length: what is left of an old one may stand exactly where a new one ends."""
-        world.large_share = self.dice.choice([0.0, 0.05, 0.3])
-        world.version = 1
-        world.writers = []
-        world.rows_made = 1000  # so that every number takes three bytes
-        self._nested_share = self.dice.choice([0.0, 0.3])
         network = world.network
+        network.window_bytes = climate.window_bytes
         network.base_delay_s = self.dice.choice([0.0005, 0.01, 0.2])
         network.jitter_s = self.dice.choice([0.0, 0.05])
         network.piece_bytes = self.dice.choice([0, 0, 7, 100])
 
-        def next_row() -> int:
-            world.rows_made += 1
-            return int(world.rows_made)
-
-        world.next_row = next_row
-
     def plan(self) -> None:
         """Put the faults into the world's future."""
-        kinds: list[tuple[int, Callable[[], None]]] = [
-            (3, self._kill), (12, self._light_fuse), (4, self._power), (8, self._power_in_commit),
-            (3, self._cut), (2, self._part),
-            (2, self._stall), (2, self._freeze), (3, self._sync_fails), (1, self._write_fails), (1, self._full),
-            (1, self._short), (1, self._slow), (1, self._clock), (2, self._checkpoint), (1, self._commit_fails),
-        ]  # fmt: skip
-        weights = [weight for weight, _ in kinds]
-        calls = [call for _, call in kinds]
-        count = self.dice.choice([0, 2, 3, 5, 8, 12])
-        for _ in range(count):
-            call = self.dice.choices(calls, weights)[0]
-            self.world.kernel.at(self.dice.random() * self.ends_s, lambda call=call: self._now(call))
+        climate, dice = self.climate, self.dice
+        names, weights = list(climate.weights), list(climate.weights.values())
+        if "away" in climate.weights and dice.random() < 0.4:
+            self._now("away")  # from the first moment on
+        for _ in range(climate.count):
+            name = dice.choices(names, weights)[0]
+            self.world.kernel.at(dice.random() * self.ends_s, lambda name=name: self._now(name))
 
-    def _now(self, call: Callable[[], None]) -> None:
+    def _now(self, name: str) -> None:
         if not self.is_over:
-            self.world.figures[f"fault: {call.__name__.strip('_')}"] += 1
-            self.world.log("fault", call.__name__)
-            call()
+            self.world.figures[f"fault: {name}"] += 1
+            self.world.log("fault", name)
+            getattr(self, f"_{name}")()
 
     def heal(self) -> None:
         """No more faults."""
         world = self.world
         self.is_over = True
         self._fuses.clear()
-        world.network.stalled_until = world.network.apart_until = 0.0
+        world.network.heal()
+        world.away.clear()
         for host in world.hosts:
             disk = host.disk
             disk.failures.clear()
@@ -105,7 +97,7 @@ class Faults:
                     self._fuses.remove(fuse)
                     self._fire(fuse, name, process)
                 break
-        if name in NESTED and self._nested_share and not self._is_nested and not self.is_over:
+        if name in NESTED and self.climate.nested_share and not self._is_nested and not self.is_over:
             self._other_writer(process)
 
     def _fire(self, fuse: Fuse, name: str, process: Process) -> None:
@@ -123,7 +115,7 @@ class Faults:
 
     def _other_writer(self, process: Process) -> None:
         world = self.world
-        if self.dice.random() > self._nested_share or "/paris/locks/commit.lock" in process.host.locks:
+        if self.dice.random() > self.climate.nested_share or "/paris/locks/commit.lock" in process.host.locks:
             return
         idle = [one for one in world.writers if one.is_idle and not one.process.is_dead and one.process is not process]
         if process.host is world.primary and idle and world.left_to_write > 0:
@@ -153,6 +145,12 @@ class Faults:
         for _ in range(self.dice.choice([1, 1, 2, 3])):  # and again, soon after the recovery
             self._fuses.append(Fuse(name, host, self.dice.randrange(1, 7), True))
 
+    def _kill_in_commit(self) -> None:
+        """A writer, or who applies, on its way; and perhaps the next one, who mends that."""
+        host = self.dice.choice(["paris", "paris", "paris", "oslo"])
+        for _ in range(self.dice.choice([1, 1, 2, 3])):
+            self._fuses.append(Fuse(self.dice.choice(WRITING), host, self.dice.randrange(1, 4), False))
+
     # Faults.
 
     def _host(self) -> Any:
@@ -175,6 +173,20 @@ class Faults:
         if self.dice.random() < 0.2:
             for host in self.world.hosts:
                 self.world.power_loss(host, self._back_after_s())
+
+    def _away(self) -> None:
+        """A daemon is killed, and nobody starts it for a while: what is committed is not synced, or not freed."""
+        name = self.dice.choice(["source", "source", "update", "receiver"])
+        world = self.world
+        world.away[name] = world.kernel.now + self.dice.choice([1.0, 4.0, 10.0])
+        for host in world.hosts:
+            for process in list(host.processes):
+                if process.name == name and not process.is_dead:
+                    world.kill(process)
+
+    def _harm(self) -> None:
+        """A byte of what is sent next is another one, is missing, or comes twice."""
+        self.world.network.harm()
 
     def _cut(self) -> None:
         self.world.network.cut()

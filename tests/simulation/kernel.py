@@ -208,7 +208,7 @@ class Kernel:
     def wake(self, task: Task, turn: int, when: float = 0.0) -> None:
         """Resume the task then, if it has not moved since that turn."""
         self._number += 1
-        heapq.heappush(self._heap, (max(when, self.now), self._number, task, turn))
+        heapq.heappush(self._heap, (when if when > self.now else self.now, self._number, task, turn))
 
     def me(self) -> tuple[Task, int]:
         """Who is running, for `wake`."""
@@ -255,10 +255,11 @@ class Kernel:
 
     def run(self, until: float, stop: Callable[[], bool] = lambda: False) -> None:
         """Everything that happens up to then, or until `stop` is true."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until and not stop():
-            when, _, what, turn = heapq.heappop(heap)
-            self.now = max(self.now, when)
+            when, _, what, turn = pop(heap)
+            if when > self.now:
+                self.now = when
             if turn < 0:
                 what()
             elif what.turn == turn and not what.is_done and not what.process.is_dead:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import deque
+from collections import Counter, deque
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -38,11 +38,22 @@ class Pipe:
         """The far end is gone without a word: what is written disappears."""
         self.reader: tuple[Task, int] | None = None
         self.room = Event(network.kernel)
+        self.put_bytes = 0
+        self.harm_in = 0
+        """The n-th write from now is harmed on its way (0: none)."""
+        self.is_harmed = False
+        self.harmed_at: int | None = None
+        """The first byte, counted from the beginning, that is not what was sent; None: none, or not known."""
 
     def put(self, data: bytes) -> None:
         network, dice = self.network, self.network.dice
         if self.is_dead:
             return
+        if self.harm_in:
+            self.harm_in -= 1
+            if not self.harm_in:
+                data = self._harm(data)
+        self.put_bytes += len(data)
         at = max(self.last_arrival_s, network.kernel.now + network.delay_s(), network.stalled_until)
         self.last_arrival_s = at
         size = network.piece_bytes
@@ -53,6 +64,24 @@ class Pipe:
             self.chunks.append((at, data))
         self.waiting_bytes += len(data)
         self._wake(at)
+
+    def _harm(self, data: bytes) -> bytes:
+        """Some bytes are others, are missing, or come twice: fewer than a message has, so that none of it is whole."""
+        dice = self.network.dice
+        at, count = dice.randrange(len(data)), dice.choice([1, 1, 2, 8])
+        there = data[at : at + count]
+        kind = dice.choice(["flipped", "flipped", "lost", "doubled"])
+        if kind == "flipped":
+            there = bytes(byte ^ (1 << dice.randrange(8)) for byte in there)
+        harmed = data[:at] + (b"" if kind == "lost" else there if kind == "flipped" else there + there)
+        harmed += data[at + count :]
+        self.network.harms[kind] += 1
+        if not self.is_harmed:
+            differ = (place for place, pair in enumerate(zip(data, harmed, strict=False)) if pair[0] != pair[1])
+            first = next(differ, None)
+            self.harmed_at = None if first is None else self.put_bytes + first
+        self.is_harmed = True
+        return harmed
 
     def end(self) -> None:
         """FIN: the end arrives behind everything else."""
@@ -132,7 +161,7 @@ class Stream:
         if self.outward.is_broken:
             raise trio.BrokenResourceError
         self.outward.put(bytes(data))
-        while self.outward.waiting_bytes > WINDOW_BYTES and not self.outward.is_broken:
+        while self.outward.waiting_bytes > self.outward.network.window_bytes and not self.outward.is_broken:
             self.outward.room = Event(kernel)
             await self.outward.room.wait()
         self._check()
@@ -196,6 +225,8 @@ class Network:
         self.piece_bytes = 0
         self.stalled_until = 0.0
         self.apart_until = 0.0
+        self.window_bytes = WINDOW_BYTES
+        self.harms: Counter[str] = Counter()
         self.hosts: list[Any] = []
         self.pairs: list[tuple[Stream, Stream]] = []
 
@@ -225,6 +256,28 @@ class Network:
         return near_end
 
     # What happens to connections.
+
+    def harm(self) -> None:
+        """One of the next writes into one of the connections that are open arrives damaged."""
+        pipes = [end.inward for pair in self.pairs for end in pair if not end.is_closed]
+        if pipes:
+            self.dice.choice(pipes).harm_in = self.dice.randrange(1, 6)
+
+    def is_harmed(self, process: Process) -> bool:
+        """Whether a connection of the process that is on record had damaged bytes, in either direction."""
+        return any(
+            end.inward.is_harmed or end.outward.is_harmed
+            for pair in self.pairs
+            for end in pair
+            if end.process is process
+        )
+
+    def heal(self) -> None:
+        """Nothing more happens to what is sent from now on."""
+        self.stalled_until = self.apart_until = 0.0
+        for pair in self.pairs:
+            for end in pair:
+                end.inward.harm_in = 0
 
     def cut(self) -> None:
         """Every connection is reset."""

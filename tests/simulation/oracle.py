@@ -41,6 +41,8 @@ class Oracle:
         self.last_sent_seqno = 0
         self.reported_seqno = 0
         """The highest that the receiver has reported as durable."""
+        self.most_applied_seqno = secondary.seqno
+        """The highest that the secondary's region has ever held."""
         self.starts_below = 0
         """Streams that began before what was reported as durable."""
         self.applied = 0
@@ -79,6 +81,7 @@ class Oracle:
             )
         self.fixed = max(self.fixed, start + count)
         self.applied += count
+        self.most_applied_seqno = max(self.most_applied_seqno, region.seqno)
 
     # What is told.
 
@@ -95,6 +98,10 @@ class Oracle:
 
     def on_reported(self, durable_seqno: int) -> None:
         """The source has heard: durable up to there."""
+        if durable_seqno > self.most_applied_seqno:
+            raise ViolationError(
+                "I4 honest", f"{durable_seqno} is reported as durable, {self.most_applied_seqno} was applied at most"
+            )
         self.reported_seqno = max(self.reported_seqno, durable_seqno)
 
     def on_start(self, next_seqno: int) -> None:

@@ -19,15 +19,17 @@ from typing import Any, Final
 
 from replicate.door.opening import make_chain, open_door
 from replicate.errors import ReplicateError
+from replicate.journal import durable
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import walk
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind
 from tests.simulation import actors, template
+from tests.simulation.climate import Climate
 from tests.simulation.disk import Disk, SimulatedOs
 from tests.simulation.faults import Faults
 from tests.simulation.host import RING_SLOTS, WALL_NS, Host, config_of
-from tests.simulation.kernel import Kernel, Process
+from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle, ViolationError
 from tests.simulation.regions import Region
@@ -76,7 +78,15 @@ class World:
         self.refusals = REFUSALS
         self.is_healed = False
         self.is_judging = False
-        self._durability = self.dice.choice(["durable", "durable", "interval", "off"])
+        self.climate = Climate(self.dice)
+        self._durability = self.climate.durability
+        self.left_to_write = self.climate.left_to_write
+        self.version = 1
+        """The newest form of the table."""
+        self.rows_made = 1000  # so that every number takes three bytes
+        self.writers: list[actors.Writer] = []
+        self.away: dict[str, float] = {}
+        """Until when nobody starts a process of that name."""
 
     def begin(self) -> None:
         """The hosts as the template has them, and nobody running."""
@@ -88,7 +98,7 @@ class World:
         self.hosts = (self.primary, self.secondary)
         self.network.hosts = list(self.hosts)
         self.oracle = Oracle(self.primary.region, self.secondary.region)
-        self.faults = Faults(self)
+        self.faults = Faults(self, self.climate)
 
     # What the simulated modules ask.
 
@@ -97,9 +107,8 @@ class World:
         assert process is not None
         return process
 
-    def _switched(self, process: Process) -> None:
-        import replicate.journal.durable as durable
-
+    @staticmethod
+    def _switched(process: Process) -> None:
         durable._BOOT = process.host.boot  # type: ignore[misc]
 
     def _thread_s(self) -> float:
@@ -118,7 +127,8 @@ class World:
     def hit(self, name: str) -> None:
         """A failpoint of the product is reached."""
         process = self._process()
-        process.check()
+        if process.is_dead:
+            raise Killed
         if self.faults is not None:
             self.faults.reached(name, process)
 
@@ -133,8 +143,10 @@ class World:
 
     def start(self, host: Host, name: str, main: Callable[[World], Any], *, again: bool = True) -> None:
         """Run it, and run it again a moment after its end, whatever that was."""
-        if self.is_judging or not host.is_up or (name in ("writer-1", "writer-2") and self.is_healed):
+        if self.is_judging or not host.is_up or (self.is_healed and name.startswith("writer")):
             return
+        if any(process.name == name for process in host.processes):
+            return  # as a daemon's lock has it
 
         def ended(error: BaseException | None) -> None:
             self._ended(process, error)
@@ -146,9 +158,19 @@ class World:
         host.processes.append(process)
         self.log("starts", name)
 
+    def _actors_of(self, host: Host) -> list[tuple[str, actors.Main]]:
+        writers = [(f"writer-{number + 1}", actors.writer) for number in range(self.climate.writers)]
+        return [*(writers if host is self.primary else []), *actors.OF_HOST[host.name]]
+
+    def next_row(self) -> int:
+        """The identity of a row that was never there."""
+        self.rows_made += 1
+        return self.rows_made
+
     def restart_later(self, host: Host, name: str, main: Callable[[World], Any]) -> None:
         wait_s = RESTART_S[0] + self.dice.random() * self.dice.random() * RESTART_S[1]
-        self.kernel.at(self.kernel.now + wait_s, lambda: self.start(host, name, main))
+        at = max(self.kernel.now + wait_s, self.away.get(name, 0.0))
+        self.kernel.at(at, lambda: self.start(host, name, main))
 
     def _ended(self, process: Process, error: BaseException | None) -> None:
         self.log("ends", process.name, repr(error))
@@ -207,7 +229,7 @@ class World:
         self.network.host_back(host)
         if self.is_judging:
             return
-        for name, main in actors.OF_HOST[host.name]:
+        for name, main in self._actors_of(host):
             self.restart_later(host, name, main)
         if self.dice.random() < 0.5:
             self.look_at(host)
@@ -303,7 +325,7 @@ class World:
         """From the first start to the verdict."""
         assert self.faults is not None
         for host in self.hosts:
-            for name, main in actors.OF_HOST[host.name]:
+            for name, main in self._actors_of(host):
                 self.start(host, name, main)
         self.faults.plan()
         self.kernel.run(self.faults.ends_s, self._is_decided)
@@ -318,6 +340,8 @@ class World:
             self.figures[title] += self.faults.seen.get(name, 0)
         self.figures["commits"] += len(self.primary.region.rows)
         self.figures["applied"] += self.oracle.applied
+        for kind, count in self.network.harms.items():
+            self.figures[f"writes on the wire {kind}"] += count
         self.figures["streams that began below the durable seqno"] += self.oracle.starts_below
 
     def _is_decided(self) -> bool:
