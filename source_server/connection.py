@@ -51,6 +51,9 @@ FRAME_PROGRESS_S_MAX: Final = 20.0
 IDLE_S: Final = 0.5
 """Longest sleep on the doorbell before the pool is looked at anew, whoever forgot to ring."""
 
+FLUSHED_S: Final = 0.02
+"""So long we leave the flush of a transaction to whoever has committed it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -226,7 +229,7 @@ class Connection:
         return JournalReader(self.source.door, next_seqno, self._switched, place=self.source.place)
 
     async def _fetch(self, reader: JournalReader, agreed: Agreed) -> None:
-        source, door = self.source, self.source.door
+        source = self.source
         limit = source.settings.batch_bytes
         while True:
             found: FrameBatch | LargeTransaction | None
@@ -240,7 +243,7 @@ class Connection:
                 continue
             last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
             if source.words[word.LAST_DURABLE_SEQNO] < last:
-                await trio.to_thread.run_sync(door.wait_durable, last, abandon_on_cancel=True)
+                await self._wait_durable(last)
             if isinstance(found, FrameBatch):
                 await self._offer(found)
             else:
@@ -248,6 +251,16 @@ class Connection:
                 with closing(_pieces(found, from_part, limit)) as pieces:
                     while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
                         await self._offer(piece)
+
+    async def _wait_durable(self, seqno: int) -> None:
+        """Until it is on our disk. Where committers flush, the one who does rings, and nothing else is quicker; where
+        they do not, or whoever should has died, we flush."""
+        source, words = self.source, self.source.words
+        if source.committers_flush and await source.doorbell.wait(
+            lambda: words[word.LAST_DURABLE_SEQNO] >= seqno, FLUSHED_S
+        ):
+            return
+        await trio.to_thread.run_sync(source.door.wait_durable, seqno, abandon_on_cancel=True)
 
     async def _offer(self, item: FrameBatch | Piece) -> None:
         await self._give.send(item)

@@ -96,6 +96,8 @@ class Source:
         self.settings = context.config.source
         self.log = context.log.bind(peer=peer_name)
         self.words = door.words
+        self.committers_flush = context.config.journal.durability == "durable"
+        """Whoever commits flushes, and rings when that is done."""
         self.statistics = Statistics(
             self.settings.statistics_period_s, trio.current_time(), seqno=self.words[word.LAST_SEQNO]
         )

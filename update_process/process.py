@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from functools import partial
 from typing import Final
 
 import trio
@@ -128,6 +129,7 @@ class _Driver:
             with closing(Doorbell.claim(pool, self._instance.run_directory, UPDATE_SLOT)) as bell:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._say_alive, pool)
+                    nursery.start_soon(self._wake_to_stop, bell)
                     await self._loop(pool, applier, bell)
                     nursery.cancel_scope.cancel()
         finally:
@@ -144,26 +146,44 @@ class _Driver:
     def _note_lag(self, pool: ReceivePool) -> None:
         self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.time_ns())
 
+    async def _wake_to_stop(self, bell: Doorbell) -> None:
+        await self._context.stop_requested.wait()
+        bell.wake()
+
     async def _loop(self, pool: ReceivePool, applier: Applier, bell: Doorbell) -> None:
         context = self._context
+        seen = -1
         while True:
             if not pool.is_current():
                 self._log.info("receive pool replaced", last_applied_seqno=applier.applied_seqno)
                 return
             if context.stop_requested.is_set() and self._stop_seqno is None:
                 self._stop_seqno = pool.last_received_seqno
-            seen = pool.written_address
             self._note_lag(pool)
-            done = await trio.to_thread.run_sync(applier.work, SLICE_S, self._stop_asked(applier))
+            # Asleep in the thread that applies: what arrives is applied without a turn of this loop's before it.
+            asked = partial(self._has_arrived, pool, seen)
+            seen, done = await bell.wait_and_call(asked, NAP_S, partial(self._work, pool, applier))
             self._note(done, applier)
             if self._stop_seqno is not None and (
                 done.waiting is not Waiting.MORE or applier.applied_seqno >= self._stop_seqno
             ):
                 return
-            if done.waiting in (Waiting.NOTHING, Waiting.PART):
-                await bell.wait(_moved(pool, seen), NAP_S)
-            elif done.waiting is not Waiting.MORE:
-                await trio.sleep(SHORT_NAP_S)
+            if done.waiting not in (Waiting.NOTHING, Waiting.PART):
+                seen = -1
+                if done.waiting is not Waiting.MORE:
+                    await trio.sleep(SHORT_NAP_S)
+
+    # In the applying thread: they read, and change nothing of ours.
+
+    def _has_arrived(self, pool: ReceivePool, seen: int) -> bool:
+        """Whether there is something to look at since the pool was written up to `seen`."""
+        return pool.written_address != seen or self._context.stop_requested.is_set()
+
+    def _work(self, pool: ReceivePool, applier: Applier) -> tuple[int, Done]:
+        """Apply what is there, unless the pool was replaced while we slept; first: up to where it was written when we
+        began to look."""
+        seen = pool.written_address
+        return seen, applier.work(SLICE_S, self._stop_asked(applier)) if pool.is_current() else Done()
 
     def _stop_asked(self, applier: Applier) -> Callable[[], bool]:
         """For the applying thread: whether what was received before the stop is applied. Reads, changes nothing."""
@@ -228,11 +248,6 @@ class _Driver:
                 continue
             if removed:
                 self._log.info("journal pruned", segments=len(removed), last_removed_segment=removed[-1])
-
-
-def _moved(pool: ReceivePool, seen: int) -> Callable[[], bool]:
-    """Whether something has arrived since the pool was written up to `seen`."""
-    return lambda: pool.written_address != seen
 
 
 def finish_received(instance: Instance, *, timeout_s: float) -> int:

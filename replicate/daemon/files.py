@@ -39,9 +39,11 @@ DEAD: Final = "dead"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A daemon that holds its lock. `pid` is 0 in the instant before it has noted its own."""
+    """Who holds a daemon's lock. `pid` is 0 in the instant before it has noted its own. `instead`: what it is where it
+    is not the daemon, but keeps it from starting: "replay"."""
 
     pid: int
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,9 @@ class DaemonFiles:
 
     # The lock.
 
-    def acquire(self) -> int:
-        """Take the lock for the life of this process: the descriptor returned must stay open.
+    def acquire(self, *, instead: str = "") -> int:
+        """Take the lock for the life of this process: the descriptor returned must stay open. `instead`: we are not the
+        daemon, but this, and the daemon must not run meanwhile.
 
         Raises AlreadyRunningError naming the process that has it, PermissionRefusedError and JournalIOError; the lock
         is not held then.
@@ -126,16 +129,11 @@ class DaemonFiles:
             fcntl.fcntl(fd, _F_OFD_SETLK, _WHOLE_FILE)
         except (BlockingIOError, PermissionError):
             os.close(fd)
-            running = self.probe()
-            raise AlreadyRunningError(
-                f"{self.name} runs already" + (f" as process {running.pid}" if running and running.pid else ""),
-                where=str(self.instance_path),
-                do="Stop it first, or leave it running",
-            ) from None
+            raise self.running_error(self.probe() or Running(0)) from None
         pid = os.getpid()
         try:
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{pid} {_start_ticks(pid)}\n".encode(), 0)
+            os.pwrite(fd, f"{pid} {_start_ticks(pid)} {instead}\n".encode(), 0)
         except OSError as error:
             os.close(fd)
             raise _translated(error, self.lock) from error
@@ -156,9 +154,22 @@ class DaemonFiles:
             words = os.pread(fd, 64, 0).split()
         finally:
             os.close(fd)
-        if len(words) == 2 and words[0].isdigit() and _start_ticks(int(words[0])) == int(words[1]):
-            return Running(int(words[0]))
+        if len(words) in (2, 3) and words[0].isdigit() and _start_ticks(int(words[0])) == int(words[1]):
+            return Running(int(words[0]), b"".join(words[2:]).decode("ascii", "replace"))
         return Running(0)
+
+    def running_error(self, running: Running) -> AlreadyRunningError:
+        """What to tell who wants to start or stop the daemon while somebody has its lock."""
+        pid = f" as process {running.pid}" if running.pid else ""
+        if running.instead:
+            return AlreadyRunningError(
+                f"a {running.instead} of this instance is under way{pid}",
+                where=str(self.instance_path),
+                do="Wait for its end",
+            )
+        return AlreadyRunningError(
+            f"{self.name} runs already{pid}", where=str(self.instance_path), do="Stop it first, or leave it running"
+        )
 
     # The status.
 
@@ -179,7 +190,8 @@ class DaemonFiles:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             with open(fd, "w", encoding="utf-8") as file:
-                json.dump(made, file, default=repr)
+                # In one call of C: `dump` takes a turn of Python for each fact, in which the daemon's own loop waits.
+                file.write(json.dumps(made, default=repr))
             os.replace(temporary, self.status)
         except OSError:
             with suppress(OSError):
@@ -189,6 +201,8 @@ class DaemonFiles:
     def read_status(self) -> DaemonStatus | None:
         """What the daemon last said; None if it never ran. A daemon that was killed reads as DEAD."""
         running = self.probe()
+        if running is not None and running.instead:
+            running = None  # whoever keeps it from starting is not it
         try:
             made = json.loads(read_private(self.status))
             status = DaemonStatus(

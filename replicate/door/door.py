@@ -95,7 +95,7 @@ class Door:
         self._lock = CommitLock(instance.locks_directory / "commit.lock")
         self._doorbells = Doorbells(instance.run_directory)
         self._newest = NewestSegment(instance, self.words, chain)
-        self.durability = Durability(instance, self.words, self.open_segment)
+        self.durability = Durability(instance, self.words, self.open_segment, self._ring)
 
     def close(self) -> None:
         """Give the door up; the last of its users in this process closes it."""
@@ -111,6 +111,9 @@ class Door:
         self._doorbells.close()
         self._newest.close()
         self.pool.close()
+
+    def _ring(self) -> None:
+        self._doorbells.ring(self.pool)
 
     # The lock.
 

@@ -37,13 +37,25 @@ GATHER_PAUSE_S: Final = 0.000_02
 """A flush is begun at most half a flush, and never more than GATHER_S_MAX, later than it could be."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class Durability:
     """The syncing side of one process's door. Threads share it."""
 
-    def __init__(self, instance: Instance, words: memoryview, open_segment: Callable[[], SegmentFile]) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        words: memoryview,
+        open_segment: Callable[[], SegmentFile],
+        on_durable: Callable[[], object] = _nothing,
+    ) -> None:
+        """`on_durable` is called, in whichever thread, when the last durable seqno has risen."""
         self._instance = instance
         self._words = words
         self._open_segment = open_segment
+        self._on_durable = on_durable
         self._thread_lock = threading.Lock()
         self._lock = FileLock(instance.locks_directory / "sync.lock")
         self._sidecar = DurableSidecar(instance.journal_directory / "durable")
@@ -130,6 +142,7 @@ class Durability:
         """Sync lock held: two who raise the number at once must not lower it."""
         if self._words[word.LAST_DURABLE_SEQNO] < seqno:
             self._words[word.LAST_DURABLE_SEQNO] = seqno
+            self._on_durable()  # first: who waits for it sends it to the other site
             self._sidecar.write(seqno)
 
     def _acquire(self, unless: Callable[[], bool] | None = None) -> bool:

@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from replicate.errors import JournalIOError, PermissionRefusedError, TryAgainError
 from replicate.limits import READERS_MAX
@@ -35,6 +35,7 @@ from replicate.pool.shared_memory import PoolKind, SharedMemory
 
 CAP_S: Final = 0.5
 """Longest sleep before the condition is asked again, and so the longest delay that a lost ring can cause."""
+_Answer = TypeVar("_Answer")
 _FLAGS: Final = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -151,6 +152,27 @@ class Doorbell:
                 poll.poll(1000.0 * min(left_s, CAP_S))
             finally:
                 self._sleeper[0] = 0
+
+    async def wait_and_call(
+        self, ready: Callable[[], object], timeout_s: float, call: Callable[[], _Answer]
+    ) -> _Answer:
+        """Under trio: wait in a thread as `wait_sync` does, and then `call()` there, whatever has ended the wait.
+
+        Nothing stands between the ring and the call: no turn of trio's, no handing over to a thread. A cancellation
+        takes effect when the call has returned: see that `ready()` becomes true then, and `wake` us.
+        """
+        import trio
+
+        def sleep_and_call() -> _Answer:
+            self.wait_sync(ready, timeout_s)
+            return call()
+
+        return await trio.to_thread.run_sync(sleep_and_call)
+
+    def wake(self) -> None:
+        """From another thread or task of the same process: have a wait ask its condition now."""
+        with contextlib.suppress(BlockingIOError):  # it is full of rings
+            os.write(self._fd, b"\0")
 
     def close(self) -> None:
         """Give the slot back; the FIFO stays for the next reader. May be called twice, also after the pool's close."""

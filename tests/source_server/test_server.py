@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicate.door.door import Door
+from replicate.door.durability import Durability
 from replicate.door.opening import close_door, make_chain, open_door
 from replicate.errors import JournalDamagedError, NotFoundError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
@@ -114,6 +116,27 @@ async def test_nothing_leaves_before_it_is_durable(tmp_path: Path, monkeypatch: 
         door = open_door(pair.primary)
         assert door.words[word.LAST_DURABLE_SEQNO] >= last
         close_door(door)
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["committers flush", "they die before"])
+async def test_whose_flush_it_is(pair: Pair, monkeypatch: pytest.MonkeyPatch, dead: bool) -> None:
+    """Under `durable` whoever commits flushes, and the source waits for that; if nobody does, it flushes."""
+    flushes = count_calls(monkeypatch, Door, "wait_durable")
+    if dead:
+        monkeypatch.setattr(Durability, "after_commit", lambda *_: None)
+    else:
+        monkeypatch.setattr("source_server.connection.FLUSHED_S", 60.0)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
+        door = open_door(pair.primary)
+        assert door.words[word.LAST_DURABLE_SEQNO] >= last
+        close_door(door)
+    assert (flushes.done > 0) == dead
 
 
 async def test_damage_in_our_journal_ends_it_by_name(pair: Pair) -> None:

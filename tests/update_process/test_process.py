@@ -18,11 +18,12 @@ from replicate.config import load
 from replicate.daemon.daemon import DaemonContext
 from replicate.door.opening import make_chain
 from replicate.errors import ConflictError, NotFoundError, TryAgainError
+from replicate.pool.control import SLEEPERS_OFFSET
 from replicate.pool.doorbell import Doorbells
-from replicate.pool.receive_pool import LAST_RECEIVED_SEQNO, UPDATE_PID, ReceivePool
+from replicate.pool.receive_pool import LAST_RECEIVED_SEQNO, UPDATE_PID, UPDATE_SLOT, ReceivePool
 from replicate.snapshot import door_of
 from tests.harness.pair import Pair
-from tests.harness.waiting import wait_until_async
+from tests.harness.waiting import wait_until, wait_until_async
 from update_process.applier import Applier, Done, Waiting
 from update_process.process import finish_received, serve
 
@@ -76,6 +77,25 @@ async def test_it_waits_for_the_pool_applies_and_drains(pair: Pair) -> None:
             assert pool.applied_seqno == pair.last_seqno()
     assert context.facts["last_applied_seqno"] == pair.last_seqno()
     assert compare(pair.primary, pair.secondary, timeout_s=5).equal
+
+
+@pytest.mark.trio
+async def test_what_arrives_is_applied_without_a_turn_of_the_loop_and_a_stop_wakes_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("update_process.process.NAP_S", 60.0)
+    monkeypatch.setattr("replicate.pool.doorbell.CAP_S", 60.0)
+    context = context_of(pair)
+    with pair.receive_pool() as pool, trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, context)
+            asleep = SLEEPERS_OFFSET + UPDATE_SLOT
+            await wait_until_async(lambda: pool.memory.view[asleep])
+            write(pair, 3)
+            deliver(pair, pool)
+            wait_until(lambda: pool.applied_seqno == pair.last_seqno())  # blocks the loop
+            await wait_until_async(lambda: pool.memory.view[asleep])
+            context.stop_requested.set()
 
 
 @pytest.mark.trio

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from replicate.door.interval_sync import IntervalSync
 from replicate.errors import JournalIOError, OutcomeUnknownError, TryAgainError
 from replicate.journal.durable import DurableSidecar
 from replicate.pool import control as word
+from replicate.pool import doorbell
 from tests.harness.instances import Writer, check, door_of, insert, lose_pool, make_primary, session_of
 from tests.harness.waiting import wait_until
 
@@ -178,6 +180,31 @@ def test_the_first_failed_sync_is_the_last_one_for_every_process(
         fresh.close()
         assert len(calls) == 1
         assert words[word.LAST_DURABLE_SEQNO] == last
+
+
+def test_who_sleeps_until_it_is_durable_is_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Source Server does; the ring at the commit comes too early for it."""
+    instance = make_primary(tmp_path / "alpha")
+    monkeypatch.setattr(doorbell, "CAP_S", 60.0)
+    sync = os.fdatasync
+    with session_of(instance) as session:
+        pool, words = session.door.pool, session.door.words
+        wanted = words[word.LAST_SEQNO] + 1
+
+        def asleep_again(fd: int) -> None:
+            wait_until(pool.sleeping, what="the reader, rung once, sleeps again")
+            sync(fd)
+
+        with closing(doorbell.Doorbell.claim(pool, instance.run_directory)) as bell:
+            reader = threading.Thread(
+                target=bell.wait_sync, args=(lambda: words[word.LAST_DURABLE_SEQNO] >= wanted, 60.0), daemon=True
+            )
+            reader.start()
+            wait_until(pool.sleeping)
+            monkeypatch.setattr(os, "fdatasync", asleep_again)
+            assert insert(session, 1) == wanted
+            reader.join(20)
+            assert not reader.is_alive()
 
 
 def test_processes_share_syncs(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import trio
 
 from replicate.errors import JournalIOError, PermissionRefusedError, TryAgainError
 from replicate.limits import MIB, READERS_MAX
+from replicate.pool import doorbell
 from replicate.pool.control import LAST_SEQNO, SLEEPERS_OFFSET
 from replicate.pool.doorbell import CAP_S, Doorbell, Doorbells, doorbell_path
 from replicate.pool.journal_pool import JournalPool
@@ -87,6 +88,42 @@ def test_a_sleeping_thread_is_woken(pool: JournalPool, bell: Doorbell, bells: Do
     assert bells.ring(pool) == 1
     thread.join(CAP_S)
     assert woken == [True]
+
+
+@pytest.mark.trio
+async def test_the_call_follows_the_ring_in_the_thread_that_slept(
+    pool: JournalPool, bell: Doorbell, bells: Doorbells
+) -> None:
+    words = pool.words
+    called: list[int] = []
+
+    async def sleep() -> None:
+        called.append(await bell.wait_and_call(lambda: words[LAST_SEQNO] == 1, 20.0, threading.get_ident))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleep)
+        await wait_until_async(pool.sleeping)
+        words[LAST_SEQNO] = 1
+        assert bells.ring(pool) == 1
+    assert len(called) == 1
+    assert called[0] != threading.get_ident()
+    assert pool.sleeping() == 0
+    assert await bell.wait_and_call(lambda: False, 0.01, lambda: "called all the same") == "called all the same"
+
+
+@pytest.mark.trio
+async def test_a_sleeper_is_woken_by_its_own_process(
+    pool: JournalPool, bell: Doorbell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorbell, "CAP_S", 60.0)
+    over = trio.Event()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bell.wait_and_call, over.is_set, 60.0, int)
+            await wait_until_async(pool.sleeping)
+            over.set()
+            bell.wake()
+    assert pool.sleeping() == 0
 
 
 @pytest.mark.trio
