@@ -7,6 +7,7 @@ Refuses to know: how the product's modules come to use it (stage.py), and what h
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,14 @@ import replicate.pruning
 import replicate.recovery.recovery
 import replicate.security.authenticate
 from replicate.config import Address, Config
-from replicate.errors import AlreadyExistsError, BusyError, InternalError, NotFoundError, PoolReplacedError
+from replicate.errors import (
+    AlreadyExistsError,
+    BusyError,
+    InternalError,
+    NotFoundError,
+    PoolReplacedError,
+    ReplicateError,
+)
 from replicate.instance.file import RegionEntry, read_file
 from replicate.pool.control import (
     CONTROL_BYTES,
@@ -274,7 +282,7 @@ class SimulatedInterval:
     def __init__(self, sync: Callable[[], object], interval_s: float) -> None:
         self._sync, self._pause_s = sync, interval_s / 2
         self._process: Process = self.world.kernel.process
-        self._is_due = False
+        self._is_due = self._is_closed = False
 
     def wake(self) -> None:
         if not self._is_due:
@@ -284,11 +292,14 @@ class SimulatedInterval:
 
     def _run(self) -> None:
         self._is_due = False
-        if not self._process.is_dead:
+        if not self._process.is_dead and not self._is_closed:
             self.world.call_as(self._process, self._sync)
 
     def close(self) -> None:
-        pass
+        if self._is_due and not self._is_closed and not self._process.is_dead:
+            with contextlib.suppress(ReplicateError):
+                self._sync()
+        self._is_closed = True
 
 
 class SimulatedInstance(replicate.instance.instance.Instance):
