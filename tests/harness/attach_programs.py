@@ -1,4 +1,4 @@
-"""Random programs of one connection with two attached databases: what tests/system/test_differential_attach.py runs.
+"""Random programs of connections with two attached databases: what tests/system/test_differential_attach.py runs.
 
 Guarantees: a program depends on its seed alone. Names stand as {a} and {b} for the two databases, since each connection
 has them under other names; "" where SQLite is to find the table itself.
@@ -21,6 +21,8 @@ CREATE TRIGGER log AFTER DELETE ON t BEGIN INSERT INTO k (v) VALUES (old.id); EN
 DATABASES: Final = ("{a}.", "{b}.")
 ONLY: Final = {"{a}.": "only_a", "{b}.": "only_b"}
 """A table that only this database has: for unqualified names."""
+ONLY_TABLES: Final = tuple(f"CREATE TABLE {schema}{only} (a, b)" for schema, only in ONLY.items())
+TOGETHER_SCHEMA: Final = SCHEMA + "CREATE TABLE done (player, number, PRIMARY KEY (player, number)) WITHOUT ROWID;"
 _OR: Final = ("", "", "", " OR IGNORE", " OR REPLACE", " OR FAIL", " OR ABORT", " OR ROLLBACK")
 
 
@@ -29,7 +31,7 @@ def program(seed: str, transactions: int = 12) -> list[list[str]]:
     dice = Random(seed)
     made = [_once(dice)]
     for _ in range(transactions):
-        statements = [_statement(dice) for _ in range(dice.randint(1, 9))]
+        statements = [_statement(dice, DATABASES) for _ in range(dice.randint(1, 9))]
         if dice.random() < 0.6:
             statements.insert(0, dice.choice(["BEGIN", "BEGIN IMMEDIATE", "SAVEPOINT outer"]))
         statements = _with_savepoints(dice, statements)
@@ -37,13 +39,39 @@ def program(seed: str, transactions: int = 12) -> list[list[str]]:
     return made
 
 
+def settings(seed: str, databases: tuple[str, str]) -> list[str]:
+    """What one of several connections sets for itself alone."""
+    return _settings(Random(f"{seed} settings"), databases)
+
+
+def together(seed: str, player: int, databases: tuple[str, str], transactions: int) -> list[list[str]]:
+    """Transactions of one of several connections, each begun by word. Each inserts a row that tells whose it is, so
+    that none which is committed is empty."""
+    dice = Random(f"{seed} {player}")
+    made = []
+    for number in range(transactions):
+        statements = [_statement(dice, databases) for _ in range(dice.randint(1, 6))]
+        statements = _with_savepoints(dice, statements)
+        row = f"INSERT INTO {dice.choice(databases)}done VALUES ({player}, {number})"
+        statements.insert(dice.choice([0, len(statements)]), row)
+        if dice.random() < 0.4:  # a reader first, who becomes a writer
+            statements.insert(0, f"SELECT id, v FROM {dice.choice(databases)}t ORDER BY 1")
+        begin = dice.choice(["BEGIN", "BEGIN", "BEGIN IMMEDIATE", "SAVEPOINT outer"])
+        made.append([begin, *statements, "ROLLBACK" if dice.random() < 0.1 else "COMMIT"])
+    return made
+
+
 def _once(dice: Random) -> list[str]:
-    text = [f"CREATE TABLE {schema}{only} (a, b)" for schema, only in ONLY.items()]
+    return [*ONLY_TABLES, *_settings(dice, DATABASES)]
+
+
+def _settings(dice: Random, databases: tuple[str, str]) -> list[str]:
+    text = []
     if dice.random() < 0.5:
         text.append("PRAGMA foreign_keys = ON")
     if dice.random() < 0.5:
         text.append("PRAGMA recursive_triggers = ON")
-    one, other = dice.sample(DATABASES, 2)
+    one, other = dice.sample(databases, 2)
     if dice.random() < 0.7:
         text.append(
             f"CREATE TEMP TRIGGER across AFTER INSERT ON {one}t BEGIN "
@@ -74,8 +102,8 @@ def _value(dice: Random) -> str:
     return dice.choice(["NULL", "1", "-0.0", "'x'", "x'0041'", "9007199254740993", str(dice.randint(0, 9)), "'ä'"])
 
 
-def _statement(dice: Random) -> str:
-    schema, other = dice.sample(DATABASES, 2)
+def _statement(dice: Random, databases: tuple[str, str]) -> str:
+    schema, other = dice.sample(databases, 2)
     number = dice.randint(1, 8)
     if dice.random() < 0.12:
         return _definition(dice, schema)

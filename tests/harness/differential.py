@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,11 +24,12 @@ import apsw
 from replicate import connect
 from replicate.compare.compare import compare
 from replicate.settings import UpdateConfig
+from tests.harness.conversation import Conversation
 from tests.harness.pair import Pair, work_all
 from tests.harness.sql_calls import CONNECTIONS, Calls, Content, Outcome, content
 from tests.harness.sql_draw import Drawn
 from tests.harness.sql_programs import Step
-from tests.harness.sql_worker import ROOT, RemoteCalls, Worker
+from tests.harness.sql_worker import RemoteCalls, Worker
 
 ROUND_STEPS = 60
 _REFUSALS = ("NOT_SUPPORTED",)
@@ -40,28 +38,11 @@ _FOREIGN_KEY = apsw.SQLITE_CONSTRAINT_FOREIGNKEY
 _UNIQUE = {apsw.SQLITE_CONSTRAINT_UNIQUE, apsw.SQLITE_CONSTRAINT_PRIMARYKEY, apsw.SQLITE_CONSTRAINT_ROWID}
 
 
-class Plain:
+class Plain(Conversation):
     """The plain side: one process for many programs."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.harness.plain_sqlite"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        )
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-    def ask(self, request: str, argument: Any = None) -> Any:
-        """One request and its answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        pickle.dump((request, argument), self._process.stdin)
-        self._process.stdin.flush()
-        return pickle.load(self._process.stdout)
+        super().__init__("tests.harness.plain_sqlite")
 
 
 class Divergence(AssertionError):

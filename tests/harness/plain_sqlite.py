@@ -11,8 +11,6 @@ behind (STRICT tables with OR IGNORE), in last_insert_rowid, in RETURNING's affi
 from __future__ import annotations
 
 import contextlib
-import pickle
-import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from types import TracebackType
@@ -20,6 +18,7 @@ from typing import Any
 
 import apsw
 
+from tests.harness.conversation import serve
 from tests.harness.sql_calls import Calls, content
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE")
@@ -158,40 +157,39 @@ def opened(path: str) -> Iterator[apsw.Connection]:
         connection.close(True)
 
 
-def main() -> None:
-    """Serve requests, pickled, on the standard streams."""
-    calls: Calls | None = None
-    watch: SchemaWatch | None = None
-    path = ""
-    read, write = sys.stdin.buffer, sys.stdout.buffer
-    while True:
-        try:
-            request, argument = pickle.load(read)
-        except EOFError:
-            return
-        answer: Any = None
+class _Served:
+    """The connections of the present program."""
+
+    def __init__(self) -> None:
+        self._calls: Calls | None = None
+        self._watch: SchemaWatch | None = None
+        self._path = ""
+
+    def answer(self, request: str, argument: Any) -> Any:
+        """One request."""
+        calls, watch = self._calls, self._watch
         if request == "begin":
-            script, pragmas, path = argument
+            script, pragmas, self._path = argument
             if calls is not None and watch is not None:
                 calls.close()
                 watch.close()
-            with opened(path) as connection:
+            with opened(self._path) as connection:
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
                 connection.execute(script).fetchall()
-            calls, watch = Calls(partial(PlainConnection, path), pragmas), SchemaWatch(path)
-        elif calls is None or watch is None:
+            self._calls, self._watch = Calls(partial(PlainConnection, self._path), pragmas), SchemaWatch(self._path)
+            return None
+        if calls is None or watch is None:
             raise AssertionError("nothing has begun")
-        elif request == "step":
-            answer = calls.perform(argument)
+        if request == "step":
+            found = calls.perform(argument)
             watch.tell(calls.connections.values())
-        elif request == "roll back":
+            return found
+        if request == "roll back":
             calls.roll_back(argument)
-        else:
-            with opened(path) as connection:
-                answer = content(connection.execute)
-        pickle.dump(answer, write)
-        write.flush()
+            return None
+        with opened(self._path) as connection:
+            return content(connection.execute)
 
 
 if __name__ == "__main__":
-    main()
+    serve(_Served().answer)

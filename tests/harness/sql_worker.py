@@ -10,49 +10,29 @@ As a program: serves requests, pickled, on the standard streams.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from replicate import connect
+from tests.harness.conversation import Conversation, serve, tell
 from tests.harness.sql_calls import CONNECTIONS, Calls, Failure, Outcome
 from tests.harness.sql_programs import Step
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-class Worker:
+class Worker(Conversation):
     """One such process, for many programs."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.harness.sql_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-        )
-        self._pid = int(self._answer())
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        return pickle.load(self._process.stdout)
-
-    def ask(self, request: str, argument: Any = None) -> Any:
-        """One request and its answer."""
-        assert self._process.stdin is not None
-        pickle.dump((request, argument), self._process.stdin)
-        self._process.stdin.flush()
-        return self._answer()
+        super().__init__("tests.harness.sql_worker")
+        self._pid = int(self.answer())
 
     def kill(self) -> None:
         """SIGKILL. A fresh process, without a connection, is there when this returns."""
         os.kill(self._pid, signal.SIGKILL)
-        self._pid = int(self._answer())
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
+        self._pid = int(self.answer())
 
 
 class RemoteCalls:
@@ -107,36 +87,35 @@ def _failure(error: BaseException | None) -> Failure | None:
     return Failure(str(error), getattr(error, "code", None), getattr(error, "sqlite_errorname", None))
 
 
-def _serve() -> None:
-    calls: Calls | None = None
-    number = 0
-    read, write = sys.stdin.buffer, sys.stdout.buffer
-    answer: Any = os.getpid()
-    while True:
-        pickle.dump(answer, write)
-        write.flush()
-        try:
-            request, argument = pickle.load(read)
-        except EOFError:
-            return
-        answer = None
+class _Served:
+    """The connection of the present program."""
+
+    def __init__(self) -> None:
+        self._calls: Calls | None = None
+        self._number = 0
+
+    def answer(self, request: str, argument: Any) -> Any:
+        """One request."""
         if request == "begin":
-            path, shm, pragmas, number = argument
+            path, shm, pragmas, self._number = argument
             os.environ["REPLICATE_SHM_DIR"] = shm
-            calls = Calls(lambda level, to=path: connect(to, timeout=0, isolation_level=level), pragmas, (number,))
-        elif calls is None:
+            self._calls = Calls(lambda level: connect(path, timeout=0, isolation_level=level), pragmas, (self._number,))
+            return None
+        calls = self._calls
+        if calls is None:
             raise AssertionError("nothing has begun")
-        elif request == "step":
-            answer = calls.perform(argument), _failure(calls.error)
-        elif request == "roll back":
-            calls.roll_back(number)
-        elif request == "in transaction":
-            answer = calls.in_transaction(number)
-        elif request == "rows":
-            answer = calls.connections[number].execute(argument).fetchall()
+        if request == "step":
+            return calls.perform(argument), _failure(calls.error)
+        if request == "in transaction":
+            return calls.in_transaction(self._number)
+        if request == "rows":
+            return calls.connections[self._number].execute(argument).fetchall()
+        if request == "roll back":
+            calls.roll_back(self._number)
         else:
             calls.close()
-            calls = None
+            self._calls = None
+        return None
 
 
 def main() -> None:
@@ -144,7 +123,8 @@ def main() -> None:
     while True:
         pid = os.fork()
         if pid == 0:
-            _serve()
+            tell(os.getpid())
+            serve(_Served().answer)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):

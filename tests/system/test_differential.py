@@ -15,10 +15,11 @@ from hashlib import sha256
 
 import pytest
 
+from tests.harness.conversation import ROOT
 from tests.harness.differential import Divergence, Plain, Street, run
 from tests.harness.sql_calls import CONNECTIONS
 from tests.harness.sql_draw import Drawn, draw, shrink
-from tests.harness.sql_worker import ROOT, Worker
+from tests.harness.sql_worker import Worker
 
 SHARDS = 5
 

@@ -18,7 +18,8 @@ import pytest
 from replicate import connect
 from replicate.database import capture_spill
 from replicate.errors import NotSupportedError
-from tests.harness.differential import ROOT, Plain, Street, street
+from tests.harness.conversation import ROOT
+from tests.harness.differential import Plain, Street, street
 from tests.harness.sql_calls import content
 from tests.harness.sql_programs import Step
 

@@ -1,0 +1,61 @@
+"""A process of a test that answers requests, pickled, on its standard streams.
+
+Guarantees: a request is answered before the next one is read; the process ends when its other side is closed, or dies.
+Refuses to know: what is asked.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Conversation:
+    """Such a process, which runs `module`."""
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        )
+
+    def send(self, request: str, argument: Any = None) -> None:
+        """Ask without waiting for the answer."""
+        assert self._process.stdin is not None
+        pickle.dump((request, argument), self._process.stdin)
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """The next answer."""
+        assert self._process.stdout is not None
+        return pickle.load(self._process.stdout)
+
+    def ask(self, request: str, argument: Any = None) -> Any:
+        """One request and its answer."""
+        self.send(request, argument)
+        return self.answer()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def tell(answer: Any) -> None:
+    """The process's own side: give an answer."""
+    pickle.dump(answer, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+def serve(answer: Callable[[str, Any], Any]) -> None:
+    """The process's own side: answer all requests, until there are no more."""
+    while True:
+        try:
+            request, argument = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        tell(answer(request, argument))
