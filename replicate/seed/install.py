@@ -129,10 +129,15 @@ def settle(
         made.append((name, region, secondary.path / "regions" / f"{name}.db"))
     begin_journal(secondary, position, catalogue)
     hit("seed.journal_begun")
-    for name, region, place in made:
+    directory = os.fspath(secondary.path / "regions")
+    for _, _, place in made:
         for suffix in ("-wal", "-shm", "-journal"):
             Path(f"{place}{suffix}").unlink(missing_ok=True)
+    sync_directory(directory)  # else an old WAL might come back beside the new database
+    for name, _, place in made:
         (copies / f"{name}.db").replace(place)
+    sync_directory(directory)  # before anything says that they are there
+    for name, region, place in made:
         secondary.register_region(name, region, place)
     copies.rmdir()
 
