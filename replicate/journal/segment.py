@@ -209,6 +209,19 @@ class SegmentFile:
             self._take_back(error, offset, end)
         return end
 
+    def rewrite(self, offset: int, data: bytes) -> None:
+        """Write once more what stands at `offset` already. Not durable until `sync`.
+
+        DiskFullError or JournalIOError: the same bytes stand there still (they are older than we are, so nothing is
+        taken back), and the object is poisoned.
+        """
+        self._refuse_poisoned()
+        try:
+            write_all(self.fd, data, offset)
+        except OSError as error:
+            self._poison = f"a write failed ({error.strerror})"
+            refuse_os_error(error, "writing the journal's frames once more failed", self.path)
+
     def _take_back(self, error: OSError, offset: int, end: int) -> NoReturn:
         try:
             write_zeros(self.fd, offset, end)

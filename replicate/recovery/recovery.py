@@ -294,7 +294,7 @@ def _rewrite(journal: Journal) -> None:
     step = 1024 * 1024
     for offset in range(begin, journal.end, step):
         data = read_exactly(segment.fd, min(step, journal.end - offset), offset, segment.path)
-        segment.append(offset, data)
+        segment.rewrite(offset, data)  # never `append`, which would take back what is durable when a write fails
     segment.sync()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from replicate.errors import (
 )
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import FILE_NAME, Instance
+from replicate.journal import segment
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import decode, walk
 from replicate.pool import control as word
@@ -415,6 +417,29 @@ def test_a_sync_that_fails_in_recovery_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(JournalIOError):
             open_door(instance)
     check(instance)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_write_that_fails_in_recovery_takes_nothing_back(tmp_path: Path, number: int) -> None:
+    """What is written once more was durable before: a write that failed erased it. Found by the simulation."""
+    instance = make_primary(tmp_path / "alpha")
+    write(instance, 1, 3)
+    lose_pool(instance)
+    path = newest_segment(instance)
+    before = path.read_bytes()
+    real = segment.write_all
+
+    def refuse(fd: int, data: bytes, offset: int) -> None:
+        if any(data):  # zeros can be written: a disk fails when it likes
+            raise OSError(number, os.strerror(number))
+        real(fd, data, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "write_all", refuse)
+        with pytest.raises(JournalIOError, match="once more"):
+            open_door(instance)
+    assert path.read_bytes() == before
+    assert check(instance).rows["main"].keys() == {1, 2, 3}
 
 
 def test_a_failing_directory_sync_at_a_switch_is_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
