@@ -40,13 +40,16 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise Endless
 
 
-def judge(name: str, target: Target, data: bytes, *, traced: bool = False) -> None:
-    """Run `target` on `data`; Finding when it breaks one of the three rules."""
+def judge(name: str, target: Target, data: bytes, *, traced: bool = False) -> str:
+    """Run `target` on `data`: the code of the error that it raised, "" for none.
+
+    Raises Finding when it breaks one of the three rules."""
     signal.signal(signal.SIGVTALRM, _interrupt)
     signal.setitimer(signal.ITIMER_VIRTUAL, ENDLESS_S)
     if traced:
         tracemalloc.start()
     before_s, before_bytes = time.thread_time(), _peak_bytes(traced)
+    refused = ""
     try:
         target(data)
     except InternalError as error:
@@ -54,6 +57,7 @@ def judge(name: str, target: Target, data: bytes, *, traced: bool = False) -> No
     except ReplicateError as error:
         if not str(error):
             raise Finding(f"{name}: {type(error).__name__} says nothing") from error
+        refused = error.code
     except Endless:
         raise Finding(f"{name}: did not end within {ENDLESS_S:g} s") from None
     except Exception as error:
@@ -67,6 +71,7 @@ def judge(name: str, target: Target, data: bytes, *, traced: bool = False) -> No
         raise Finding(f"{name}: {used_s:.1f} s of processor time for {len(data)} bytes")
     if used_bytes > MEMORY_BYTES_MAX:
         raise Finding(f"{name}: {used_bytes // MIB} MiB of memory for {len(data)} bytes")
+    return refused
 
 
 def _peak_bytes(traced: bool) -> int:
