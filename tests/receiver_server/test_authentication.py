@@ -17,6 +17,7 @@ import trio
 from replicate.daemon.introduce import introduction
 from replicate.errors import ConfigurationError, PermissionRefusedError
 from replicate.instance.instance import Instance
+from replicate.security.authenticate import Authenticator
 from replicate.security.shared_key import default_path, read_key
 from replicate.wire.codec import encode
 from replicate.wire.connection import LinkSettings
@@ -26,6 +27,7 @@ from replicate.wire.proof import CHALLENGE_TYPE, Proof
 from replicate.wire.state import Role
 from source_server.link import SourceLink
 from tests.harness.certificates import Authority, client_context, foreign_files
+from tests.harness.counting import count_calls
 from tests.harness.openings import TLS, connected, heard, hello_of, over_tls, port_of, refused, still_serves
 from tests.harness.pair import Pair
 from tests.harness.servers import point, prove_to, servers
@@ -356,28 +358,28 @@ async def test_one_address_can_not_take_all_connections(pair: Pair) -> None:
         await still_serves(running, receiver, pair)
 
 
-async def test_a_stop_does_not_wait_for_those_who_are_silent(pair: Pair) -> None:
+async def test_a_stop_does_not_wait_for_those_who_are_silent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     async with servers() as running:
         receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=60.0)
+        listens = count_calls(monkeypatch, Authenticator, "source").since_now(1)
         async with connected(port_of(receiver)):
-            await wait_until_async(lambda: True)
-            await trio.sleep(0.05)
-            with trio.fail_after(2):
+            await wait_until_async(listens, what="the receiver listens to us")
+            with trio.fail_after(20):  # within 60 s it would by itself
                 await receiver.stop()
 
 
 async def test_one_deadline_covers_tls_and_hello(pair: Pair, authority: Authority) -> None:
     """A handshake that takes its time leaves less for the hello."""
     async with servers() as running:
-        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=1.0, **TLS)
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=1.5, **TLS)
         async with connected(port_of(receiver)) as stream:
             began = trio.current_time()
-            await trio.sleep(0.7)
+            await trio.sleep(1.2)  # the handshake takes its time
             tls = trio.SSLStream(stream, client_context(authority.files("east")))
             await tls.do_handshake()
             await wait_until_async(lambda: receiver.log.events("connection made"))
             await heard(tls)
-            assert 0.9 < trio.current_time() - began < 1.6
+            assert 1.4 < trio.current_time() - began < 2.7  # each with a deadline of its own
         await wait_until_async(lambda: receiver.log.events("connection closed"))
         assert "has not said who it is" in receiver.log.events("connection closed")[0]["error"]
 
