@@ -17,12 +17,12 @@ as() {
     setpriv --reuid=dualsite --regid=dualsite --init-groups "$@"
 }
 
-# wait_for COMMAND...: within ten seconds.
+# wait_for COMMAND...: within a minute, however loaded the machine is.
 wait_for() {
     tries=0
     until "$@" >/dev/null; do
         tries=$((tries + 1))
-        [ "$tries" -lt 200 ]
+        [ "$tries" -lt 1200 ]
         sleep 0.05
     done
 }
