@@ -12,11 +12,17 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from replicate.wire.frame import FRAME_HEAD_BYTES
+from replicate.wire.message import MessageType
 from tests.faults.town import Child, fork
 from tests.harness.bad_network import BadNetwork
+
+TYPE_AT: Final = 8
+"""Where a frame says what it carries."""
 
 
 class DelayingNetwork(BadNetwork):
@@ -24,6 +30,29 @@ class DelayingNetwork(BadNetwork):
 
     delay_s = 0.0
     jitter_s = 0.0
+    mangled = 0
+    """Frames that were changed, of the kind asked for last."""
+
+    def spoil(self, kind: str) -> None:
+        """One frame of data on the connections of from now on: it comes twice, never, late, flipped or shortened."""
+        self.mangled = 0
+        held: list[bytes] = []
+
+        def mangle(frame: bytes) -> Iterable[bytes]:
+            if frame[TYPE_AT] != MessageType.DATA or self.mangled:
+                return [frame]
+            if kind == "late" and not held:
+                held.append(frame)
+                return []
+            self.mangled = 1
+            if kind == "late":
+                return [frame, held.pop()]
+            if kind == "flipped":
+                at = self._dice.randrange(FRAME_HEAD_BYTES, len(frame))
+                return [frame[:at] + bytes([frame[at] ^ 1 << self._dice.randrange(8)]) + frame[at + 1 :]]
+            return {"twice": [frame, frame], "never": [], "shortened": [frame[:-1]]}[kind]
+
+        self.mangle = mangle
 
     def __init__(self, target_port: int, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -79,7 +108,7 @@ class BadLine:
         self.port: int = json.loads(self._pipe.readline())
 
     def tell(self, verb: str, *arguments: Any) -> Any:
-        """`part`, `heal`, `forget`, `cut`, `set`, `lines`: see _obey."""
+        """`part`, `heal`, `forget`, `cut`, `mangle`, `mangled`, `set`, `lines`: see _obey."""
         print(json.dumps([verb, *arguments]), file=self._pipe, flush=True)
         return json.loads(self._pipe.readline())
 
@@ -98,6 +127,10 @@ def _obey(network: DelayingNetwork, verb: str, *arguments: Any) -> Any:
     elif verb == "cut":
         for line in network.lines:
             line.close(reset=arguments[0])
+    elif verb == "mangle":
+        network.spoil(arguments[0])
+    elif verb == "mangled":
+        return network.mangled
     elif verb == "set":
         setattr(network, arguments[0], arguments[1])
     elif verb != "lines":

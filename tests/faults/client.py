@@ -48,7 +48,7 @@ class Where(enum.Enum):
 def where(op: int, value: int) -> Where:
     """Where the row of a transaction is, or must be: whoever finds it in one region knows of the other. Every third
     client has one region only."""
-    if op // NUMBERS % 3 == 1:
+    if op // NUMBERS % 3 == 0:
         return Where.MAIN
     return (Where.BOTH, Where.SIDE, Where.BOTH, Where.MAIN)[value % 4]
 
@@ -100,14 +100,13 @@ def run(
 
 
 def _connect(instance: Path, client: int) -> tuple[Any, str]:
-    """A connection, and the name of the schema that has the region "main". In turns: without another region, with
-    "side" attached, and to "side" with "main" attached."""
-    connection = replicate.connect(instance, "main" if client % 3 else "side", timeout=30, isolation_level=None)
-    if client % 3 == 2:
-        connection.attach("side")
-    elif client % 3 == 0:
-        connection.attach("main", "first")
-    return connection, "main" if client % 3 else "first"
+    """A connection, and the name of the schema that has the region "main". In turns: with "side" attached, to
+    "side" with "main" attached, and without another region."""
+    home, other, name = (("main", "", ""), ("main", "side", "side"), ("side", "main", "first"))[client % 3]
+    connection = replicate.connect(instance, home, timeout=30, isolation_level=None)
+    if other:
+        connection.attach(other, name)
+    return connection, name if other == "main" else "main"
 
 
 def _one(

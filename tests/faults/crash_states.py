@@ -2,10 +2,12 @@
 
     python -m tests.faults.crash_states [--samples N] [--stride N | --seconds S] [--seed N] [--runs durable,off,…]
 
-Runs: commits under `durable` and `off`, segment switches, the recovery of a torn tail, changes of the instance file.
+Runs: commits under `durable` and `off`, segment switches, the recovery of a torn tail, changes of the instance file,
+and those of crash_runs.py.
 strace writes the system calls of a real process down, SQLite's among them; disk.py makes states of them.
-Guarantees: an acknowledgement counts from the moment when the process told it on its pipe. The states behind an
-operation depend on the seed, the run and the operation's number alone, however many others are looked at.
+Guarantees: an acknowledgement counts from the moment when the process told it on its pipe; the states behind the last
+one are always looked at. The states behind an operation depend on the seed, the run and the operation's number alone,
+however many others are looked at.
 Refuses to know: what a disk may do (disk.py).
 """
 
@@ -30,13 +32,15 @@ from typing import Any, Final
 from replicate.errors import DamagedError
 from replicate.instance.instance import Instance
 from replicate.journal import durable
+from tests.faults import crash_runs
 from tests.faults.disk import CALLS, Disk, Op, read_trace
 from tests.faults.part import parser, run_part
 from tests.faults.town import fork
 from tests.harness import instances
 
-RUNS: Final = ("durable", "off", "switch", "torn", "instance")
+RUNS: Final = ("durable", "off", "switch", "torn", "instance", *crash_runs.ROWS)
 Command = Sequence[object]
+LEAST: Final = ("crash states", "operations looked behind")
 
 
 @dataclass
@@ -48,8 +52,11 @@ class Run:
     acknowledged: bool = True
 
 
-def prepare(name: str, root: Path) -> Run:
+def prepare(name: str, root: Path, outside: Path) -> Run:
     """The state before the run, all of it synced, and the run."""
+    if name in crash_runs.ROWS:
+        crash_runs.prepare(name, root, outside)
+        return Run(root)
     policy = "off" if name in ("off", "torn") else "durable"
     instance = instances.make_primary(root / "alpha", durability=policy, segment_bytes=1 << 20)
     with instances.session_of(instance) as session:
@@ -96,12 +103,15 @@ print("[0]", flush=True)
 """
 
 
-def record(name: str, run: Run, trace: Path, environment: dict[str, str]) -> None:
+def record(name: str, run: Run, outside: Path, environment: dict[str, str]) -> None:
     """Run it under strace."""
     program = ["-c", INSTANCE_PROGRAM] if name == "instance" else ["-m", "tests.harness.writer"]
+    arguments = [os.fspath(run.instance)]
+    if name in crash_runs.ROWS:
+        program, arguments = ["-m", "tests.faults.crash_runs", name], [*arguments, os.fspath(outside)]
     done = subprocess.run(
-        ["strace", "-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-o", os.fspath(trace),
-         sys.executable, *program, os.fspath(run.instance)],
+        ["strace", "-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-o", os.fspath(outside / "trace"),
+         sys.executable, *program, *arguments],
         input="".join(json.dumps(command) + "\n" for command in run.commands),
         capture_output=True, text=True, cwd=instances.ROOT, env=environment, timeout=120, check=False,
     )  # fmt: skip
@@ -141,6 +151,12 @@ def judge(path: Path, must: set[int], may: set[int], may_refuse: bool = False) -
     assert set(again.rows["main"]) == there | {999_999}
 
 
+def judge_run(name: str, root: Path, outside: Path, told: bytes) -> None:
+    """The same for a run of crash_runs.py."""
+    durable._BOOT = 4711  # type: ignore[misc]  # the machine was started again
+    crash_runs.judge(name, root, outside, [json.loads(line) for line in told.splitlines()])
+
+
 Edit = Callable[[list[Op]], list[Op]]
 
 
@@ -169,7 +185,7 @@ def explore(
             prepared = outside / "run.json"
 
             def build() -> None:
-                run = prepare(name, root)
+                run = prepare(name, root, outside)
                 prepared.write_text(json.dumps([str(run.instance), run.commands, run.acknowledged]))
 
             _in_child("build", build, outside)
@@ -177,7 +193,7 @@ def explore(
             run = Run(Path(instance), commands, acknowledged)
             disk = Disk(root)
             _clear(outside / "shm")
-            record(name, run, outside / "trace", {**os.environ, "PYTHONPATH": str(instances.ROOT)})
+            record(name, run, outside, {**os.environ, "PYTHONPATH": str(instances.ROOT)})
             with open(outside / "trace", encoding="ascii", errors="replace") as trace:
                 ops = edit(list(read_trace(trace, str(disk.root))))
             pace = Pace(len(ops), stride, deadline_s, random.Random(f"{seed} {name}"))
@@ -237,25 +253,28 @@ def _walk(
     figures: Counter[str],
 ) -> list[str]:
     violations = []
-    told = 0
+    told = b""
     base = {1, 2, 3}
     may = base | {row_id for command in run.commands for row_id in ids_of(command)} | {900}
     tried: set[int] = set()
+    last_told = max((number for number, op in enumerate(ops) if op.kind == "told"), default=-1)
     for number, op in enumerate(ops):
         if op.kind == "told":
-            told += op.data.count(b"\n")
-            continue
-        disk.take(op)
-        figures["operations"] += 1
-        if not pace.takes(number):
-            continue
+            told += op.data
+            if number != last_told:
+                continue
+        else:
+            disk.take(op)
+            figures["operations"] += 1
+            if not pace.takes(number):
+                continue
         figures["operations looked behind"] += 1
         dice = random.Random(f"{choice.seed} {name} {number}")
         must = set(base)
         if run.acknowledged and not choice.may_refuse:
-            must |= {row_id for command in run.commands[:told] for row_id in ids_of(command)}
+            must |= {row_id for command in run.commands[: told.count(b"\n")] for row_id in ids_of(command)}
         for label, state in disk.states(dice, choice.samples):
-            key = hash((frozenset(must), frozenset(state.items())))
+            key = hash((told, frozenset(state.items())))
             if key in tried:
                 continue
             tried.add(key)
@@ -263,9 +282,11 @@ def _walk(
             _clear(outside / "shm")
             figures["crash states"] += 1
             figures[f"crash states: {name}"] += 1
-            error = _in_child(
-                "judge", lambda must=must: judge(run.instance, must, may, choice.may_refuse), outside, check=False
-            )
+            if name in crash_runs.ROWS:
+                call = lambda told=told: judge_run(name, run.instance, outside, told)  # noqa: E731
+            else:
+                call = lambda must=must: judge(run.instance, must, may, choice.may_refuse)  # noqa: E731
+            error = _in_child("judge", call, outside, check=False)
             if error:
                 figures["violations"] += 1
                 violations.append(f"{name}: after operation {number} ({op.kind} {op.path}), {label}: {error}")
@@ -303,7 +324,7 @@ def main() -> int:
     made.add_argument("--samples", type=int, default=3)
     made.add_argument("--stride", type=int, default=1)
     made.add_argument("--runs", default=",".join(RUNS))
-    return run_part(made.parse_args(), work, ("violations", "parts that failed"))
+    return run_part(made.parse_args(), work, ("violations", "parts that failed"), least=LEAST)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -42,11 +42,13 @@ DAMAGE_ZERO: Final = ("accepted wrongly", "silently shortened", "unnamed errors"
 IN_CHILD: Final = 50
 BODY_STEP: Final = 37
 """Behind a frame's head every so many bytes are flipped; its head at each byte."""
+LEAST: Final = ("mutations", "detected")
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`kind`: flip (data is the mask), cut (zeros to the end), shorten (the file), swap (data stands there instead)."""
+    """`kind`: flip (data is the mask), cut (zeros to the end), shorten (the file), swap (data stands there instead); of
+    whole segments: remove, exchange (data is the other's name), foreign (data is one of another instance)."""
 
     kind: str
     name: str
@@ -67,6 +69,11 @@ def build(root: Path) -> None:
             instances.insert(session, row_id, "y" * 50)
     found = instances.check(instance)
     assert len(list(instance.journal_directory.glob("*.journal"))) >= 4
+    other = instances.make_primary(root / "gamma", segment_bytes=1 << 20)
+    with instances.session_of(other) as session:
+        for row_id in range(1, 5):
+            instances.insert(session, row_id)
+    shutil.copy(instances.newest_segment(other), root / "foreign")
     (root / "content").write_text(json.dumps(content_of(found)))
 
 
@@ -91,8 +98,12 @@ def frames_of(path: Path) -> list[tuple[int, int]]:
             return found
 
 
-def mutations(journal: Path, dice: random.Random, stride: int) -> Iterator[Mutation]:
-    """All of them, every `stride`-th."""
+def mutations(journal: Path, dice: random.Random, stride: int, foreign: bytes) -> Iterator[Mutation]:
+    """All of them, every `stride`-th; those of whole segments always."""
+    names = sorted(path.name for path in journal.glob("*.journal"))
+    yield from (Mutation("remove", name, 0) for name in names)
+    yield from (Mutation("exchange", one, 0, other.encode()) for one, other in combinations(names, 2))
+    yield from (Mutation("foreign", name, 0, foreign) for name in names)
     made: list[Mutation] = []
     for path in sorted(journal.glob("*.journal")):
         frames = frames_of(path)
@@ -119,7 +130,22 @@ def _mask(dice: random.Random) -> bytes:
 
 def apply(journal: Path, mutation: Mutation) -> None:
     """Change the file."""
-    with open(journal / mutation.name, "r+b") as file:
+    path = journal / mutation.name
+    if mutation.kind == "remove":
+        path.unlink()
+    elif mutation.kind == "exchange":
+        other = journal / mutation.data.decode()
+        ours = path.read_bytes()
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(ours)
+    elif mutation.kind == "foreign":
+        path.write_bytes(mutation.data)
+    else:
+        _change(path, mutation)
+
+
+def _change(path: Path, mutation: Mutation) -> None:
+    with open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if mutation.kind == "shorten":
             file.truncate(mutation.offset)
@@ -172,7 +198,9 @@ def sweep(stride: int, seed: int, figures: Counter[str], deadline_s: float = mat
             shutil.copytree(root / "alpha", kept / "alpha")
             for file in root.glob("alpha-main.db*"):
                 shutil.copy(file, kept)
-            todo = list(mutations(kept / "alpha" / "journal", random.Random(seed), stride))
+            todo = list(
+                mutations(kept / "alpha" / "journal", random.Random(seed), stride, (root / "foreign").read_bytes())
+            )
             figures["mutations planned"] += len(todo)
             if math.isfinite(deadline_s):
                 random.Random(seed).shuffle(todo)
@@ -235,7 +263,7 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
 def main() -> int:
     made = parser("tests.faults.damage")
     made.add_argument("--stride", type=int, default=1)
-    return run_part(made.parse_args(), work, (*DAMAGE_ZERO, "parts that failed"))
+    return run_part(made.parse_args(), work, (*DAMAGE_ZERO, "parts that failed"), least=LEAST)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,8 @@ def read_trace(lines: Iterable[str], below: str) -> Iterator[Op]:
             yield Op("told", "", 0, strings[0])
         elif call.startswith(("rename", "unlink")):
             names = [one.decode() for one in strings]
+            if path:  # relative to a directory that is open
+                names = [f"{path}/{one}" if not one.startswith("/") else one for one in names]
             if names[0].startswith(below):
                 yield Op(call[:6], names[0], target=names[-1] if len(names) > 1 else "")
         elif not path.startswith(below):
@@ -205,13 +207,14 @@ class Disk:
         }
 
     def put(self, state: dict[str, bytes]) -> None:
-        """Have the directories below the root hold exactly this. Directories stay what they are."""
+        """Have the directories below the root hold exactly this. Directories stay what they are, or are made."""
         for path in self.root.rglob("*"):
             if not path.is_dir() and str(path) not in state:
                 path.unlink()
         for name, data in state.items():
             path = Path(name)
             if not path.is_file() or path.read_bytes() != data:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 path.write_bytes(data)
 
 

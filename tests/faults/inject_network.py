@@ -100,7 +100,12 @@ def far_away(place: Place) -> None:
 
 @injection(73, 54)
 def cut_again_and_again(place: Place) -> None:
-    """What comes twice after a reconnection is skipped."""
+    """What comes twice after a reconnection is skipped; an end of the connection is noticed at once."""
+    for kind, reset in (("reset", True), ("ended", False)):
+        with place.noticed(kind, "source", "receiver"):
+            place.line.tell("cut", reset)
+        with place.recovered(kind):
+            pass
     for _ in range(8):
         time.sleep(place.dice.random() * 0.3)
         place.line.tell("cut", place.dice.random() < 0.5)

@@ -36,6 +36,7 @@ from tests.faults.oracle import ZERO, read_told
 from tests.faults.part import parser, run_part
 from tests.faults.report import merge
 from tests.faults.settling import count_told, settle
+from tests.faults.small_disk import SmallDisk
 from tests.faults.town import DAEMONS, Town
 from tests.harness.waiting import wait_until
 
@@ -45,6 +46,7 @@ NOTICED_WITHIN_S: Final = DEAD_S + 2 * HEARTBEAT_S + 3.0
 """A dead peer is noticed within `dead_after_s` and two periods; the rest is a busy machine's."""
 PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 INJECTION_ZERO: Final = (*ZERO, "faults not survived", "noticed too late", "parts that failed")
+LEAST: Final = ("injections", "acknowledged", "digests compared")
 
 
 @dataclass
@@ -55,6 +57,8 @@ class Place:
     line: BadLine
     dice: random.Random
     figures: Counter[str] = field(default_factory=Counter)
+    small: SmallDisk | None = None
+    """The file system of one site, where the injection wants that."""
 
     def begin(self) -> None:
         """Everything runs, and streams."""
@@ -152,22 +156,26 @@ Call = Callable[[Place], None]
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """`short`: it is in the short form, too. `needs`: strace, or as root memory-cgroup, tun."""
+    """`short`: it is in the short form, too. `needs`: strace, or as root memory-cgroup, tun, mount. `disk`: the site
+    that has a small file system of its own, and of which kind."""
 
     call: Call
     faults: tuple[int, ...]
     short: bool
     needs: str
+    disk: tuple[str, str] | None
 
 
 INJECTIONS: Final[dict[str, Injection]] = {}
 
 
-def injection(*faults: int, short: bool = False, needs: str = "") -> Callable[[Call], Call]:
+def injection(
+    *faults: int, short: bool = False, needs: str = "", disk: tuple[str, str] | None = None
+) -> Callable[[Call], Call]:
     """Registers a function under its name."""
 
     def register(call: Call) -> Call:
-        INJECTIONS[call.__name__] = Injection(call, faults, short, needs)
+        INJECTIONS[call.__name__] = Injection(call, faults, short, needs, disk)
         return call
 
     return register
@@ -183,22 +191,32 @@ def hindrance(one: Injection) -> str:
         return "no memory cgroups"
     if one.needs == "tun" and not (os.path.exists("/dev/net/tun") and shutil.which("ip", path=PATH)):
         return "no TUN device, or no command ip"
+    if one.disk is not None and one.disk[1] == "ext4" and not (
+        os.path.exists("/dev/loop-control") and shutil.which("mkfs.ext4", path=PATH)
+    ):  # fmt: skip
+        return "no loop devices, or no mkfs.ext4"
     return ""
 
 
 @contextlib.contextmanager
-def make_place(seed: int, durability: str = "durable", *, dead_s: float = DEAD_S) -> Iterator[Place]:
-    """A town whose source connects through a bad line; nothing runs yet."""
-    with tempfile.TemporaryDirectory(prefix="replicate-injected-", ignore_cleanup_errors=True) as directory:
+def make_place(
+    seed: int, durability: str = "durable", *, dead_s: float = DEAD_S, disk: tuple[str, str] | None = None
+) -> Iterator[Place]:
+    """A town whose source connects through a bad line; nothing runs yet. `disk`: as of an Injection."""
+    with (
+        tempfile.TemporaryDirectory(prefix="replicate-injected-", ignore_cleanup_errors=True) as directory,
+        SmallDisk.mounted(Path(directory), disk) as (small, sites),
+    ):
         lines: list[BadLine] = []
 
         def through(port: int, errors: Path) -> int:
             lines.append(BadLine(port, errors, seed))
             return lines[0].port
 
-        town = Town(Path(directory), durability, seed=seed, heartbeat_s=HEARTBEAT_S, dead_s=dead_s, through=through)
+        town = Town(Path(directory), durability, seed=seed, heartbeat_s=HEARTBEAT_S, dead_s=dead_s, through=through,
+                    **sites)  # fmt: skip
         try:
-            yield Place(town, lines[0], random.Random(seed))
+            yield Place(town, lines[0], random.Random(seed), small=small)
         finally:
             for role in list(town.children):
                 town.interrupt(signal.SIGCONT, role)
@@ -247,7 +265,7 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
 def make_and_inject(name: str, seed: int, figures: Counter[str]) -> None:
     """One injection in a town of its own; its figures are added, whatever comes."""
     began_s = time.monotonic()
-    with make_place(seed) as place:
+    with make_place(seed, disk=INJECTIONS[name].disk) as place:
         try:
             inject(name, place)
             figures["injections"] += 1
@@ -263,7 +281,14 @@ def make_and_inject(name: str, seed: int, figures: Counter[str]) -> None:
 
 def load() -> None:
     """Have all of them registered."""
-    from tests.faults import inject_clock, inject_disk, inject_network, inject_process  # noqa: F401
+    from tests.faults import (  # noqa: F401
+        inject_clock,
+        inject_data,
+        inject_disk,
+        inject_full,
+        inject_network,
+        inject_process,
+    )  # fmt: skip
 
 
 def main() -> int:
@@ -273,7 +298,7 @@ def main() -> int:
     made = parser("tests.faults.injections")
     made.add_argument("--names", default="")
     made.add_argument("--short", action="store_true")
-    return run_part(made.parse_args(), injections.work, INJECTION_ZERO)
+    return run_part(made.parse_args(), injections.work, INJECTION_ZERO, least=LEAST)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import math
 import os
 import random
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -50,9 +49,11 @@ ROLES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Who meets the error, and in which calls."""
 ALL_ERRORS: Final = (*ERRORS, "EROFS")
+SETTLED_EVERY: Final = 20
 WITHIN_S: Final = 30.0
 INTERNAL: Final = 70
 SERVERS_ZERO: Final = (*ZERO, "violations", "parts that failed")
+LEAST: Final = ("I/O errors made", "acknowledged", "digests compared")
 
 
 class Sweep:
@@ -66,21 +67,24 @@ class Sweep:
     def close(self) -> None:
         self.town.close()
 
-    def run(self, call: str, error: str, deadline_s: float, dice: random.Random) -> None:
-        """Every n of this call; with a deadline in an order of the seed, as many as fit."""
-        count = self.once(call, 0, error)
-        todo = list(range(1, count + 1))
-        self.figures["I/O errors planned"] += len(todo)
-        if math.isfinite(deadline_s):
-            dice.shuffle(todo)
-        met = 0
-        for number in todo:
-            if time.monotonic() > deadline_s:
-                break
-            met += self.once(call, number, error) >= number
-        self.figures[f"I/O errors: {self.role}, {call} {error}"] += met
-        if met or not count:
-            settle(self.town, self.figures)
+    def run(self, calls: Sequence[str], errors: Sequence[str], deadline_s: float, dice: random.Random) -> None:
+        """Every n of these calls, the first error for each of them before the second; with a deadline in an order of
+        the seed, as many as fit."""
+        counts = {call: self.once(call, 0, errors[0]) for call in calls}
+        for error in errors:
+            todo = [(call, number) for call, count in counts.items() for number in range(1, count + 1)]
+            self.figures["I/O errors planned"] += len(todo)
+            if math.isfinite(deadline_s):
+                dice.shuffle(todo)
+            for place, (call, number) in enumerate(todo):
+                if time.monotonic() > deadline_s:
+                    break
+                met = self.once(call, number, error) >= number
+                self.figures[f"I/O errors: {self.role}, {call} {error}"] += met
+                self.figures["I/O errors made"] += met
+                if place % SETTLED_EVERY == SETTLED_EVERY - 1:
+                    settle(self.town, self.figures)
+        settle(self.town, self.figures)
 
     def once(self, call: str, number: int, error: str) -> int:
         """One short run whose `number`-th call fails (0: none); how many calls there were."""
@@ -197,13 +201,11 @@ def sweep(
     role: str, calls: tuple[str, ...], errors: tuple[str, ...], seed: int, figures: Counter[str], deadline_s: float
 ) -> None:
     """All of a role."""
-    todo = [(call, error) for call in calls if call in ROLES[role] for error in errors]
     with tempfile.TemporaryDirectory(prefix="replicate-io-", ignore_cleanup_errors=True) as directory:
         one = Sweep(role, seed, Path(directory))
         try:
-            for place, (call, error) in enumerate(todo):
-                left_s = (deadline_s - time.monotonic()) / (len(todo) - place)
-                one.run(call, error, time.monotonic() + left_s, random.Random(f"{seed} {role} {call} {error}"))
+            todo = [call for call in calls if call in ROLES[role]]
+            one.run(todo, errors, deadline_s, random.Random(f"{seed} {role}"))
         finally:
             count_told(read_told(one.town.told), one.figures)
             merge(figures, one.figures)
@@ -216,7 +218,8 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
         left_s = (options.deadline_s - time.monotonic()) / (len(roles) - place)
         calls, errors = tuple(options.calls.split(",")), tuple(options.errors.split(","))
         sweep(role, calls, errors, options.seed, figures, time.monotonic() + left_s)
-        print(json.dumps({name: count for name, count in figures.items() if role in name}), flush=True)
+        made = sum(count for name, count in figures.items() if name.startswith(f"I/O errors: {role},"))
+        print(f"{role:<20} {made} made", flush=True)
 
 
 def main() -> int:
@@ -224,7 +227,7 @@ def main() -> int:
     made.add_argument("--roles", default=",".join(ROLES))
     made.add_argument("--calls", default=",".join((*OWN_CALLS, *REGION_CALLS)))
     made.add_argument("--errors", default=",".join(ALL_ERRORS))
-    return run_part(made.parse_args(), work, SERVERS_ZERO)
+    return run_part(made.parse_args(), work, SERVERS_ZERO, least=LEAST)
 
 
 if __name__ == "__main__":

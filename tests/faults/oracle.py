@@ -20,6 +20,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import chain_of, check_frame, decode, decode_changes, read_part, unpacker, walk
 from replicate.journal.verify import verify_journal
+from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.snapshot import door_of
 from replicate.transaction import Op, RowChange
@@ -94,7 +95,16 @@ class Walked:
 
 
 def walk_journal(instance: Instance) -> Walked:
-    """Number by number, chain hash by chain hash; what does not follow counts as a gap."""
+    """Number by number, chain hash by chain hash; what does not follow counts as a gap. Nobody prunes meanwhile."""
+    lock = FileLock(instance.locks_directory / "prune.lock")
+    try:
+        lock.acquire(60.0, what="pruning")
+        return _walk(instance)
+    finally:
+        lock.close()
+
+
+def _walk(instance: Instance) -> Walked:
     chain = make_chain(instance)
     with door_of(instance) as door:
         last = int(door.words[word.LAST_SEQNO])

@@ -21,6 +21,7 @@ ORDER: Final = (
 )  # fmt: skip
 HIT: Final = "failpoint hit: "
 """Before the name of a failpoint that a process died at."""
+EMPTY: Final = "parts that looked at nothing"
 NOT_MEASURED: Final = "not measured in this run"
 
 ALL_ZERO: Final = (
@@ -30,7 +31,8 @@ ALL_ZERO: Final = (
     "rolled back and in no lost file", "in a lost file and not rolled back",
     "violations", "accepted wrongly", "silently shortened", "unnamed errors",
     "noticed too late", "memory grows", "descriptors leaked", "disk grows", "not converged", "unexpected ends",
-    "faults not survived", "simulated violations", "failpoints missed", "planted bugs missed", "parts that failed",
+    "faults not survived", "simulated violations", "failpoints missed", "planted bugs missed",
+    EMPTY, "parts that failed",
 )  # fmt: skip
 """Everything that must be zero in any part."""
 
@@ -117,6 +119,10 @@ def _failpoints(figures: Mapping[str, int]) -> str:
 COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ("rounds", _sum("rounds")),
     ("rounds by class", _below("rounds: ")),
+    (
+        "kills at failpoints / between the files of a commit / from outside",
+        _sum("kills at failpoints", "kills between the files of a commit", "kills from outside"),
+    ),
     ("failpoints hit of those defined", _failpoints),
     ("injections made at least once / there are", _sum("injections made at least once", "injections there are")),
     ("faults injected", _below("fault ")),
@@ -126,11 +132,15 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ),
     ("lost after a power loss, by policy", _below("acknowledged and lost: ")),
     ("lost at most, ms, by policy", _below("lost ms, most: ")),
+    ("transactions walked / over two regions", _sum("transactions walked", "transactions over two regions")),
     ("digests compared / unequal", _sum("digests compared", "digests unequal")),
     ("rolled back / in lost files", _sum("rolled back", "in lost files")),
     ("crash states enumerated / violations", _sum("crash states", "violations")),
-    ("I/O errors injected", _below("I/O errors: ")),
-    ("mutations tried / detected / mended", _sum("mutations", "detected", "mended")),
+    ("crash states by run", _below("crash states: ")),
+    ("I/O errors made / planned (each n, each error)", _sum("I/O errors made", "I/O errors planned")),
+    ("I/O errors by call", _below("I/O errors: ")),
+    ("mutations tried / detected / mended / planned", _sum("mutations", "detected", "mended", "mutations planned")),
+    ("mutations by kind", _below("mutations: ")),
     ("mutations accepted wrongly / silently shortened", _sum("accepted wrongly", "silently shortened")),
     ("recovery ms, most", _sum("recovery ms, most")),
     ("time to notice ms, most, by kind of death", _below("noticed ms, most: ")),
@@ -142,6 +152,8 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ("simulated", _below("simulated: ")),
     ("runs that did not converge", _sum("not converged")),
     ("planted bugs found / missed", _sum("planted bugs found", "planted bugs missed")),
+    ("planted bugs found, by name", _below("planted bug found: ")),
+    ("planted bugs missed, by name", _below("planted bug missed: ")),
 )
 """Every column of the closing table, besides seed, length, commit and machine, and those that must be zero."""
 

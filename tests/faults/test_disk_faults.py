@@ -15,7 +15,18 @@ import pytest
 from tests.faults import crash_states, damage, io_errors
 from tests.faults.disk import Disk, Op, read_trace
 
-STRIDE = {"durable": 14, "off": 14, "switch": 200, "torn": 16, "instance": 1}
+STRIDE = {
+    "durable": 14,
+    "off": 14,
+    "switch": 200,
+    "torn": 16,
+    "instance": 1,
+    "apply": 30,
+    "several": 30,
+    "several off": 30,
+    "seed": 8,
+    "seed anew": 12,
+}
 
 
 @pytest.mark.slow

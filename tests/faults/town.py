@@ -127,7 +127,7 @@ def fork(
         call()
         code = 0
     except BaseException as error:
-        code = error.exit_code if isinstance(error, ReplicateError) else 70
+        code = getattr(error, "own_exit_code", error.exit_code) if isinstance(error, ReplicateError) else 70
         with contextlib.suppress(BaseException), open(errors, "a", encoding="utf-8") as file:
             file.write(f"== {role} (armed: {arm or 'no'})\n{traceback.format_exc()}\n")
     finally:
@@ -154,20 +154,21 @@ class Town:
         durability: str,
         *,
         told: Path | None = None,
+        primary: Path | None = None,
         secondary: Path | None = None,
         seed: int = 0,
         heartbeat_s: float = 0.5,
         dead_s: float = 3.0,
         through: Callable[[int, Path], int] | None = None,
     ) -> None:
-        """`told`, `secondary`: elsewhere than below `directory`, on another file system. What clients write depends on
-        `seed` alone. `through`: gets the receiver's port and the file for errors, gives the one that the source is to
-        connect to."""
+        """`told`, `primary`, `secondary`: elsewhere than below `directory`, on another file system. What clients write
+        depends on `seed` alone. `through`: gets the receiver's port and the file for errors, gives the one that the
+        source is to connect to."""
         self.directory = directory
         self.told = told or directory / "told"
         self.told.mkdir(parents=True, exist_ok=True)
         self.errors = self.told / "errors.txt"
-        self.primary, self.secondary = directory / "primary", secondary or directory / "secondary"
+        self.primary, self.secondary = primary or directory / "primary", secondary or directory / "secondary"
         self._memory = tempfile.TemporaryDirectory(dir=os.environ.get(SHM, "/dev/shm"), prefix="replicate-test-")
         self._before = os.environ.get("REPLICATE_SHM_DIR")
         os.environ["REPLICATE_SHM_DIR"] = self._memory.name
@@ -226,6 +227,11 @@ class Town:
         self._forked += 1
         return f"{self.seed} {self._forked}"
 
+    def run(self, role: str, call: Callable[[], Any]) -> Child:
+        """A process that goes on beside the others."""
+        child = self.children[role] = fork(role, call, self.errors, seed=self._next_seed(), clock=self.clock)
+        return child
+
     def start_daemons(self) -> None:
         """Those that do not run."""
         for role in DAEMONS:
@@ -249,7 +255,7 @@ class Town:
     ) -> Child:
         """A new client, with numbers of its own. `before` is called in it first. `attached`: it has both regions."""
         self.clients += 1
-        while attached and self.clients % 3 == 1:
+        while attached and self.clients % 3 == 0:
             self.clients += 1
         number = self.clients
         path = self.told / f"client-{number}.jsonl"

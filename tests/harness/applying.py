@@ -10,7 +10,16 @@ from replicate.apply_session import ApplySession
 from replicate.door.opening import make_chain
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head, walk
+from replicate.journal.record import (
+    FIXED_ELEMENTS,
+    FrameBatch,
+    decode_batch,
+    read_head,
+    read_part,
+    unpacker,
+    walk,
+)
+from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.transaction import Kind
 from replicate.vector import Position
@@ -58,3 +67,23 @@ def apply_batch(session: ApplySession, batch: FrameBatch) -> None:
     apply_rows(session, batch.data)
     position, csn = following(session.position, batch.data)
     session.commit(batch, position, csn)
+
+
+def apply_large(session: ApplySession, large: LargeTransaction) -> None:
+    """Apply and commit one large transaction, spooled as it would come."""
+    session.begin()
+    spool = Spool.receiving(spool_path(session.door.instance.journal_directory, 77))
+    stream = unpacker()
+    flat: list[object] = []
+    for part in large.parts():
+        spool.write_frame(part)
+        stream.feed(read_part(part)[2])
+        flat.extend(stream)
+    for at in range(0, len(flat), 4):
+        for applier in session.rows.values():
+            known = applier.definitions.get(flat[at + 1])  # type: ignore[call-overload]
+            if known is not None and known.region == applier.region:
+                applier.apply(*flat[at : at + 4])  # type: ignore[arg-type]
+    spool.finish_received(large.part_count, large.payload_bytes, large.last_part_chain)
+    position, csn = following(session.position, large.commit_frame)
+    session.commit_large(spool, large.commit_frame, position, csn)

@@ -15,12 +15,10 @@ from replicate.door.opening import make_chain
 from replicate.errors import InternalError, JournalMissingError, PermissionRefusedError, RegionDamagedError
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
-from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, walk
-from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.transaction import Kind
-from tests.harness.applying import apply_batch, apply_rows, batches, following
+from tests.harness.applying import apply_batch, apply_large, apply_rows, batches, following
 from tests.harness.instances import (
     begin_large,
     change_schema,
@@ -63,28 +61,6 @@ def apply_all(session: ApplySession, primary: Instance) -> None:
             apply_batch(session, batch)
         else:
             apply_large(session, batch)
-
-
-def apply_large(session: ApplySession, large: LargeTransaction) -> None:
-    from replicate.journal.record import read_part, unpacker
-
-    session.begin()
-    directory = session.door.instance.journal_directory
-    spool = Spool.receiving(spool_path(directory, 77))
-    stream = unpacker()
-    flat: list[object] = []
-    for part in large.parts():
-        spool.write_frame(part)
-        stream.feed(read_part(part)[2])
-        flat.extend(stream)
-    for at in range(0, len(flat), 4):
-        for applier in session.rows.values():
-            known = applier.definitions.get(flat[at + 1])  # type: ignore[call-overload]
-            if known is not None and known.region == applier.region:
-                applier.apply(*flat[at : at + 4])  # type: ignore[arg-type]
-    spool.finish_received(large.part_count, large.payload_bytes, large.last_part_chain)
-    position, csn = following(session.position, large.commit_frame)
-    session.commit_large(spool, large.commit_frame, position, csn)
 
 
 def check_equal(primary: Instance, secondary: Instance) -> None:

@@ -1,0 +1,201 @@
+"""More short runs whose every legal disk state is recovered from: the Update Process's apply, regions attached, seeds.
+
+    python -m tests.faults.crash_runs NAME ROOT OUTSIDE         does such a run; crash_states.py records and judges it
+
+A run's files lie below ROOT; what no crash may touch (the primary of an apply, what is known of it) below OUTSIDE.
+Guarantees: `judge` ends only when what had been told is there, all regions and the journal agree, and the work goes on
+to its end from there. Refuses to know: what a disk may do, and which states there are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import replicate
+from replicate.apply_session import open_apply_session
+from replicate.door.opening import close_door, is_seeded, make_chain
+from replicate.instance.instance import Instance
+from replicate.journal.reader import ChainReader
+from replicate.journal.record import FrameBatch
+from replicate.journal.verify import verify_journal
+from replicate.pool import control as word
+from replicate.seed.direct import seed
+from tests.harness import applying, instances
+
+REGIONS: Final = ("main", "two")
+ROWS: Final = {"apply": 6, "several": 9, "several off": 9, "seed": 3, "seed anew": 3}
+Told = list[Any]
+"""What the run had printed when the power went, a value a line."""
+
+
+# Before the run: everything here is on the disk.
+
+
+def prepare(name: str, root: Path, outside: Path) -> None:
+    """Both instances, as far as the run needs them."""
+    policy = "off" if name == "several off" else "durable"
+    place = outside if name == "apply" else root
+    primary = instances.make_primary(place / "alpha", regions=REGIONS, durability=policy, segment_bytes=1 << 20)
+    _insert(primary, range(1, 4))
+    if name == "apply":
+        instances.make_secondary(root / "beta", primary, durability=policy, segment_bytes=1 << 20)
+        _fill(primary)
+        with instances.door_of(primary) as door:
+            last = int(door.words[word.LAST_SEQNO])
+        known = [
+            [seqno, [[change.table_id, change.after[0]] for change in one.content if getattr(change, "after", None)]]
+            for seqno, one in instances.read_journal(primary).transactions.items()
+        ]
+        (outside / "known.json").write_text(json.dumps({"last": last, "small": known}))
+    elif name.startswith("seed"):
+        network = primary.content.network
+        secondary = Instance.create(root / "beta", role="secondary", name="beta", network=network)
+        instances.configure(root / "beta", pool_bytes=1024 * 1024, segment_bytes=1 << 20)
+        primary.register_peer("beta", "127.0.0.1", 7430)
+        primary.reload()
+        if name == "seed anew":
+            seed(primary, secondary)
+            _insert(primary, range(10, 14))
+
+
+def _insert(primary: Instance, row_ids: range) -> None:
+    with instances.session_of(primary) as main, instances.session_of(primary, "two") as two:
+        for row_id in row_ids:
+            instances.insert(main, row_id)
+            instances.insert(two, row_id, "z" * 3000)
+
+
+def _fill(primary: Instance) -> None:
+    """A backlog: small ones of either region, a large one, and enough for a switch of segments."""
+    _insert(primary, range(10, 10 + ROWS["apply"]))
+    with instances.session_of(primary) as main:
+        main.commit(instances.begin_large(main, 100, 250))
+        for row_id in range(20, 25):
+            instances.insert(main, row_id, "w" * 230_000)
+    _insert(primary, range(30, 33))
+
+
+# The run.
+
+
+def run(name: str, root: Path, outside: Path, tell: Callable[[object], None]) -> None:
+    """Do it; `tell` is called with what binds from then on."""
+    if name == "apply":
+        apply_rest(Instance.open(root / "beta"), Instance.open(outside / "alpha"), tell, _last(outside))
+    elif name.startswith("several"):
+        _several(root, tell)
+    else:
+        seed(Instance.open(root / "alpha"), Instance.open(root / "beta"), restart=name == "seed anew")
+        tell("seeded")
+
+
+def _last(outside: Path) -> int:
+    return int(json.loads((outside / "known.json").read_text())["last"])
+
+
+def apply_rest(
+    secondary: Instance, primary: Instance, tell: Callable[[object], None], last: int, *, max_bytes: int = 4000
+) -> None:
+    """Apply the primary's journal up to `last`, a few transactions at a time; `tell` the number behind each."""
+    session = open_apply_session(secondary)
+    reader = ChainReader(make_chain(primary), session.position.last_seqno + 1)
+    try:
+        while (piece := reader.read(max_bytes, last)) is not None:
+            if isinstance(piece, FrameBatch):
+                applying.apply_batch(session, piece)
+            else:
+                applying.apply_large(session, piece)
+            tell(session.position.last_seqno)
+    finally:
+        reader.close()
+        session.close()
+        close_door(session.door)
+
+
+def _several(root: Path, tell: Callable[[object], None]) -> None:
+    with replicate.connect(root / "alpha", isolation_level=None) as connection:
+        connection.attach("two")
+        for row_id in range(10, 10 + ROWS["several"]):
+            connection.execute("BEGIN")
+            if row_id % 4 != 1:
+                connection.execute("INSERT INTO main.t VALUES (?, ?)", (row_id, "x" * 100))
+            if row_id % 4 != 2:
+                connection.execute("INSERT INTO two.t VALUES (?, ?)", (row_id, "y" * 5000))
+            connection.execute("COMMIT")
+            tell(row_id)
+    connection.close()
+
+
+# Behind the power loss.
+
+
+def judge(name: str, root: Path, outside: Path, told: Told) -> None:
+    """AssertionError or the product's error for a violation. In a process of its own."""
+    if name == "apply":
+        _judge_apply(root, outside, told)
+    elif name.startswith("several"):
+        _judge_several(name, root, told)
+    else:
+        _judge_seed(name, root, told)
+
+
+def _judge_apply(root: Path, outside: Path, told: Told) -> None:
+    secondary, primary = Instance.open(root / "beta"), Instance.open(outside / "alpha")
+    with instances.door_of(secondary) as door:
+        last = int(door.words[word.LAST_SEQNO])
+    assert last >= max(told, default=0), f"{max(told)} was told durable, {last} is there"
+    whole = {name: instances.rows(primary.region(name).path) for name in REGIONS}
+    there = {name: instances.rows(secondary.region(name).path) for name in REGIONS}
+    known = json.loads((outside / "known.json").read_text())
+    gone = {row_id for seqno, rows in known["small"] if seqno > last for _, row_id in rows}
+    if last < _seqno_of_large(known):
+        gone |= set(range(100, 350))
+    for name in REGIONS:
+        assert there[name] == {row_id: value for row_id, value in whole[name].items() if row_id not in gone}, (
+            f"region {name} is not what the primary was at {last}: {sorted(there[name].keys() ^ whole[name].keys())}"
+        )
+    assert not verify_journal(secondary).findings
+    apply_rest(Instance.open(secondary.path), primary, lambda _: None, known["last"], max_bytes=1 << 20)
+    assert {name: instances.rows(secondary.region(name).path) for name in REGIONS} == whole
+
+
+def _seqno_of_large(known: dict[str, Any]) -> int:
+    """It has no rows of its own in the journal's frames."""
+    return next(int(seqno) for seqno, rows in known["small"] if not rows and int(seqno) > 2 * ROWS["apply"])
+
+
+def _judge_several(name: str, root: Path, told: Told) -> None:
+    instance = Instance.open(root / "alpha")
+    found = instances.check(instance)
+    main, two = ({row_id for row_id in found.rows[region] if row_id >= 10} for region in REGIONS)
+    for row_id in main | two:
+        assert (row_id in main, row_id in two) == (row_id % 4 != 1, row_id % 4 != 2), f"{row_id} is there in part"
+    assert sorted(main | two) == list(range(10, 10 + len(main | two))), f"not a prefix: {sorted(main | two)}"
+    if name == "several":
+        assert set(told) <= main | two, f"acknowledged and missing: {set(told) - (main | two)}"
+    _insert(Instance.open(instance.path), range(900, 901))
+    instances.check(Instance.open(instance.path))
+
+
+def _judge_seed(name: str, root: Path, told: Told) -> None:
+    primary, secondary = Instance.open(root / "alpha"), Instance.open(root / "beta")
+    if not is_seeded(secondary):
+        assert not told, "the seed had ended well, and is not there"
+        seed(primary, secondary, restart=True)
+    secondary = Instance.open(secondary.path)
+    _insert(Instance.open(primary.path), range(900, 902))
+    with instances.door_of(primary) as door:
+        last = int(door.words[word.LAST_SEQNO])
+    apply_rest(secondary, Instance.open(primary.path), lambda _: None, last, max_bytes=1 << 20)
+    for region in REGIONS:
+        here, there = (instances.rows(one.region(region).path) for one in (primary, Instance.open(secondary.path)))
+        assert here == there, f"region {region}: {sorted(here.keys() ^ there.keys())}"
+    assert not verify_journal(Instance.open(secondary.path)).findings
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), lambda value: print(json.dumps(value), flush=True))

@@ -1,0 +1,148 @@
+"""Faults of what other people do to the data: written past us, damaged on the wire, a fork in a transaction.
+
+Guarantees: each puts back what it has changed, by the way that the product names. Refuses to know: how it is judged
+afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+import replicate
+from replicate.compare.compare import compare
+from replicate.instance.instance import Instance
+from tests.faults.injections import Place, injection
+from tests.harness.waiting import wait_until
+
+CONFLICT: Final = 65
+
+
+def _past_us(path: Path, statement: str) -> None:
+    """As somebody who has switched the guards off."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    connection.execute(statement)
+    assert connection.changes() == 1, statement
+    connection.close()
+
+
+def _seed_anew(place: Place) -> None:
+    town = place.town
+    seeder = town.seeder()
+    assert seeder.wait(60), "the seed does not end"
+    assert seeder.status == 0, town.errors.read_text()[-2000:]
+    town.reap()
+    with place.recovered("seeded anew"):
+        town.start("update")
+
+
+@injection(85)
+def a_row_of_the_secondary_that_is_not_what_it_was(place: Place) -> None:
+    """The next change of it names row and number, and stops; nothing is skipped, and a seed leads on."""
+    town = place.town
+    client = town.clients
+    region = town.secondary / "regions" / "main.db"
+    with place.recovered("before the conflict"):
+        pass  # its row of `total` has arrived
+    town.do("spoil", lambda: _past_us(region, f"UPDATE total SET n = n + 1 WHERE client = {client}"))
+    child = town.children["update"]
+    assert child.wait(30), "it goes on with a row that is not the one before"
+    assert child.status == CONFLICT, f"exit code {child.status}"
+    held = place.held()
+    files = list((town.secondary / "conflict").iterdir())
+    assert any("total" in file.read_text() for file in files if file.suffix == ".json"), files
+    town.reap()
+    town.strange.clear()
+    again = town.start("update")  # starting it again skips nothing
+    assert again.wait(30), "it goes on with a row that is not the one before"
+    assert again.status == CONFLICT, f"exit code {again.status}"
+    assert place.held() == held, "it went on past the conflict"
+    town.reap()
+    town.strange.clear()
+    _seed_anew(place)
+
+
+@injection(88, short=True)
+def somebody_else_writes_on_the_secondary(place: Place) -> None:
+    """Refused by name; who has gone past that is found by the digest."""
+    town = place.town
+    region = town.secondary / "regions" / "side.db"
+
+    def refused() -> None:
+        connection = apsw.Connection(str(region))
+        for statement in (
+            "INSERT INTO ballast(content) VALUES ('x')", "DELETE FROM twin", "UPDATE twin SET value = 0",
+        ):  # fmt: skip
+            said = ""
+            try:
+                connection.execute(statement)
+            except apsw.Error as error:
+                said = str(error)
+            assert "replicate_connect_is_required" in said, f"{statement}: {said or 'not refused'}"
+        connection.close()
+
+    def found() -> None:
+        differs = compare(Instance.open(town.primary), Instance.open(town.secondary), timeout_s=60)
+        assert not differs.equal, "the digests are equal although a row is not"
+
+    town.do("refused", refused)
+    with place.recovered("written past us"):
+        pass
+    town.do("write", lambda: _past_us(region, "INSERT INTO twin VALUES (-1, 0, 0, 0)"))
+    town.do("found", found)
+    town.do("take back", lambda: _past_us(region, "DELETE FROM twin WHERE id = -1"))
+
+
+@injection(21)
+def a_fork_in_the_middle_of_a_transaction(place: Place) -> None:
+    """The child holds no lock of its parent's, which is killed: others commit at once, and nothing of it is there."""
+    town = place.town
+    mark = town.told / "forked"
+
+    def fork_and_wait() -> None:
+        connection = replicate.connect(town.primary, timeout=30, isolation_level=None)
+        connection.attach("side")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO filler(content) VALUES ('of a killed parent')")
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        mark.with_suffix(".new").write_text(str(child))
+        mark.with_suffix(".new").rename(mark)
+        signal.pause()
+
+    holder = town.run("holder", fork_and_wait)
+    wait_until(mark.exists, timeout_s=30, what="it has forked in its transaction")
+    before = town.told_ok()
+    time.sleep(0.3)
+    assert town.told_ok() <= before + 1, "somebody committed past the lock of a region"
+    town.kill(holder.role)
+    try:
+        town.wait_acknowledged(3, timeout_s=10)
+    finally:
+        os.kill(int(mark.read_text()), signal.SIGKILL)
+    mark.unlink()
+
+
+@injection(73, 74)
+def frames_that_come_twice_are_lost_or_changed(place: Place) -> None:
+    """On each of several connections one frame of data comes twice, never, late, or with one bit changed."""
+    town = place.town
+    for kind in ("twice", "never", "late", "flipped", "shortened"):
+        made = place.line.tell("mangle", kind)
+        place.line.tell("cut", place.dice.random() < 0.5)
+        wait_until(lambda made=made: place.line.tell("lines") > made, timeout_s=30, what="a new connection")  # type: ignore[misc]
+        town.wait_acknowledged(3)
+        wait_until(lambda: place.line.tell("mangled"), timeout_s=30, what=f"a frame of data that comes {kind}")
+        with place.recovered(f"frames {kind}"):
+            pass
+    ends = " ".join(place.ends("receiver"))
+    assert "GAP" in ends, f"a frame that never came was not named: {ends[-500:]}"
+    assert "PROTOCOL" in ends, f"a changed bit was not named: {ends[-500:]}"

@@ -1,0 +1,115 @@
+"""Real full disks, and disks that the kernel makes read-only, below one site. As root.
+
+Guarantees: each puts back what it has changed. Refuses to know: how it is judged afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+from tests.faults.injections import Place, injection
+from tests.faults.small_disk import SmallDisk
+from tests.faults.town import DAEMONS
+from tests.harness.waiting import wait_until
+
+NAMED: Final = frozenset({69, 74, 75})
+"""Exit codes of what the surroundings did to a daemon."""
+
+
+def _small(place: Place) -> SmallDisk:
+    assert place.small is not None
+    return place.small
+
+
+def _refused(place: Place) -> set[str]:
+    """The codes with which clients were refused so far."""
+    text = b"".join(path.read_bytes() for path in place.town.told.glob("client-*.jsonl"))
+    return {code.decode() for code in re.findall(rb'"error": "([A-Z_]+):', text)}
+
+
+def _commit_until(place: Place, codes: set[str]) -> None:
+    """Clients try until one is refused by one of these names."""
+    town = place.town
+    deadline = time.monotonic() + 40
+    while not _refused(place) & codes:
+        assert time.monotonic() < deadline, f"nobody was refused by {codes}: {_refused(place)}"
+        client = town.client("filler", count=30, pause_s=0.0)
+        assert client.wait(40), "a client hangs on a disk that takes nothing"
+        town.reap()
+
+
+def _ended_by_name(place: Place) -> None:
+    """Daemons that have ended did so by a named error of their surroundings."""
+    town = place.town
+    for role in DAEMONS:
+        child = town.children[role]
+        if child.poll():
+            assert child.status in NAMED, f"{role}: exit code {child.status}: {town.errors.read_text()[-2000:]}"
+            place.figures[f"disk lost: {role} ended"] += 1
+    town.reap()
+    town.strange.clear()
+
+
+@injection(28, needs="mount", disk=("primary", "tmpfs"))
+def the_primarys_disk_is_full(place: Place) -> None:
+    """Commits are refused by name, what is there can be read and is replicated; with room again all goes on."""
+    town = place.town
+    _small(place).fill()
+    _commit_until(place, {"DISK_FULL"})
+    _ended_by_name(place)
+    town.stop_clients()
+    _small(place).give_room()
+    town.start_daemons()
+    town.client(pause_s=0.005)
+    with place.recovered("disk full"):
+        pass
+
+
+@injection(29, needs="mount", disk=("secondary", "tmpfs"))
+def the_secondarys_disk_is_full(place: Place) -> None:
+    """The Update Process stops by name, nothing half done; the source pauses; with room again all goes on."""
+    town = place.town
+    _small(place).fill()
+    town.client("filler", pause_s=0.0)
+    child = town.children["update"]
+    assert child.wait(40), "it goes on without a byte to write to"
+    held = place.held()
+    _ended_by_name(place)
+    wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=40, what="XOFF")
+    town.stop_clients()
+    assert place.held() == held
+    _small(place).give_room()
+    town.client(pause_s=0.005)
+    with place.recovered("disk full"):
+        town.start_daemons()
+
+
+def _read_only(place: Place, site: str) -> None:
+    town, small = place.town, _small(place)
+    small.fail()
+    if site == "primary":
+        _commit_until(place, {"IO", "OUTCOME_UNKNOWN", "FATAL", "NOT_ALLOWED", "READ_ONLY"})
+    else:
+        assert town.children["update"].wait(40), "it goes on without a disk to write to"
+    _ended_by_name(place)
+    town.kill_all()  # what the operator has to do before the file system can be mended
+    town.strange.clear()
+    small.mend()
+    town.start_daemons()
+    town.client(pause_s=0.005)
+    with place.recovered("disk read-only"):
+        pass
+
+
+@injection(45, needs="mount", disk=("primary", "ext4"))
+def the_primarys_disk_becomes_read_only(place: Place) -> None:
+    """As the kernel does it on an error: everybody is told by name, and a mended disk leads on."""
+    _read_only(place, "primary")
+
+
+@injection(45, needs="mount", disk=("secondary", "ext4"))
+def the_secondarys_disk_becomes_read_only(place: Place) -> None:
+    """The same on the other side."""
+    _read_only(place, "secondary")
