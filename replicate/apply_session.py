@@ -224,6 +224,8 @@ class ApplySession:
                 )
             self._check_unmoved()
             self._write_scr(position, csn, defines=False)
+            for one in self._open:
+                self._flush(one)
             aside.finish()  # all of the syncing, before anybody waits for us
             with door.locked(), self._outcome(aside.first_seqno):
                 enter_taken(door, aside, self._bits())
@@ -344,6 +346,17 @@ class ApplySession:
         self.position = self.door.received_position = position
         for one in self._open:
             one.lock.release()
+
+    @staticmethod
+    def _flush(one: _Open) -> None:
+        """Have what was changed in the WAL before the journal holds the range: a disk that is full is found now, while
+        there is a way back."""
+        try:
+            one.connection.cache_flush()
+        except apsw.BusyError:
+            pass  # a page is in use: COMMIT will write it
+        except apsw.Error as error:
+            raise translate(error, where=str(one.entry.path)) from error
 
     @staticmethod
     def _last_head(batch: FrameBatch) -> Head:

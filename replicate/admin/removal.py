@@ -18,11 +18,14 @@ from replicate.admin.stale_pools import is_used
 from replicate.config import FILE_NAME as SETTINGS_NAME
 from replicate.door.opening import SEEDING_MARKER
 from replicate.errors import AlreadyExistsError, AlreadyRunningError, JournalIOError
-from replicate.instance.instance import DIRECTORIES, FILE_NAME, Instance
+from replicate.instance.instance import DIRECTORIES, FILE_NAME, REBUILDING_MARKER, STAGE_DIRECTORY, Instance
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.seed.incoming import DIRECTORY as SEED_DIRECTORY
 
-OURS: Final = (*DIRECTORIES, FILE_NAME, SETTINGS_NAME, SEED_DIRECTORY, SEEDING_MARKER)
+OURS: Final = (
+    *(*DIRECTORIES, SEED_DIRECTORY, STAGE_DIRECTORY),
+    *(FILE_NAME, SETTINGS_NAME, SEEDING_MARKER, REBUILDING_MARKER),
+)
 KEPT: Final = ("regions", "conflict")
 """Directories of ours in which data of the user stands: a released region, images of rows in conflict."""
 

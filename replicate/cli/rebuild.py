@@ -73,5 +73,7 @@ def rebuild(
             told=told,
             copied=copied,
         )
-    lines = [f"base copy at seqno {done.base.seqno}: {', '.join(done.base.regions)} ({done.base.pages} pages)"]
+    lines = ["the base copy was in its place already: going on"]
+    if done.base is not None:
+        lines = [f"base copy at seqno {done.base.seqno}: {', '.join(done.base.regions)} ({done.base.pages} pages)"]
     emit(done, [*lines, *summary_lines(done.replay)])

@@ -91,7 +91,9 @@ def summary_lines(done: Summary) -> list[str]:
         f"{verb} {done.transactions} transactions, {done.first_seqno} to {done.seqno}, in {done.seconds:.1f} s{rate}",
         f"{done.pieces} pieces: {done.changes} changes of {done.keys} rows; {done.alone} transactions one by one",
     ]
-    if not done.dry_run:
+    if done.dry_run:
+        lines += [f"  {one.first_seqno} to {one.last_seqno} from {one.where}" for one in done.sources]
+    else:
         lines.append(f"rows: {done.deleted} removed, {done.updated} changed, {done.inserted} inserted")
         lines.append("next: replicate receiver start; replicate update start")
     return lines

@@ -26,7 +26,6 @@ import replicate
 from replicate.daemon.files import DaemonFiles, DaemonStatus
 from replicate.errors import (
     EXIT_CODES,
-    AlreadyRunningError,
     JournalIOError,
     PermissionRefusedError,
     ReplicateError,
@@ -78,8 +77,7 @@ def start(
     """
     running = files.probe()
     if running is not None:
-        pid = f" as process {running.pid}" if running.pid else ""
-        raise AlreadyRunningError(f"{files.name} runs already{pid}", where=str(files.instance_path), do="Stop it first")
+        raise files.running_error(running)
     files.make_directories()
     read_fd, write_fd = os.pipe()
     try:
@@ -130,11 +128,15 @@ def start(
 def stop(files: DaemonFiles, *, timeout_s: float) -> Stopped:
     """Ask the daemon to drain for at most `timeout_s`, then to end at once, then end it. Waits for the end.
 
-    A daemon that does not run is well stopped. Raises PermissionRefusedError, TryAgainError (it can not be killed).
+    A daemon that does not run is well stopped. Raises PermissionRefusedError, TryAgainError (it can not be killed),
+    AlreadyRunningError (who has its lock is something else, a replay, and nobody is ended).
     """
     running = _settled(files)
     if running is None:
         return Stopped(was_running=False)
+    holder = files.probe()
+    if holder is not None and holder.instead:
+        raise files.running_error(holder)
     with suppress(OSError), open(files.stop_timeout, "w", encoding="ascii", opener=_private) as file:
         file.write(f"{timeout_s}\n")
     killed = False

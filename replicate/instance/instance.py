@@ -45,6 +45,10 @@ from replicate.region_functions import set_init
 
 FILE_NAME = "instance.json"
 DIRECTORIES = tuple(DIRECTORY_MODES)
+STAGE_DIRECTORY = "replay"
+"""What a replay stages; one that was killed leaves it to the next."""
+REBUILDING_MARKER = "rebuilding"
+"""From which base copy a rebuild is under way."""
 
 
 def home() -> Path:

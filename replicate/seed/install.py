@@ -23,6 +23,7 @@ from replicate.door.opening import SEEDING_MARKER, begin_journal
 from replicate.errors import (
     AlreadyExistsError,
     AlreadyRunningError,
+    BusyError,
     PermissionRefusedError,
     UsageError,
     WrongInstanceError,
@@ -30,7 +31,7 @@ from replicate.errors import (
 )
 from replicate.failpoint import hit
 from replicate.instance.file import io_error, replace_file
-from replicate.instance.instance import Instance
+from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.journal.segment import sync_directory
 from replicate.locks import FileLock
 from replicate.seed.file import SeedReader, require_free
@@ -60,16 +61,21 @@ class Seeded:
 
 @contextmanager
 def seed_lock(secondary: Instance) -> Iterator[None]:
-    """One seed at a time. BusyError while another one is under way."""
+    """One seed, replay or rebuild at a time. BusyError while another one is under way."""
     lock = FileLock(secondary.locks_directory / "seed.lock")
     try:
-        lock.acquire(0, what="the seed of this instance")
+        if not lock.try_acquire():
+            raise BusyError(
+                f"another seed, replay or rebuild of {secondary.name} is under way",
+                where=str(lock.path),
+                do="Wait for its end; `fuser -v` on that file says which process it is",
+            )
         yield
     finally:
         lock.close()
 
 
-def check_secondary(secondary: Instance, *, restart: bool) -> None:
+def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed") -> None:
     """May this instance be seeded now? PermissionRefusedError, AlreadyRunningError (its Update Process),
     AlreadyExistsError (it has data, whole, and `restart` was not asked for)."""
     where = str(secondary.path)
@@ -88,7 +94,7 @@ def check_secondary(secondary: Instance, *, restart: bool) -> None:
         raise AlreadyExistsError(
             f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
             where=where,
-            do="To replace all of them: replicate seed --restart",
+            do=f"To replace all of them: replicate {command} --restart",
         )
 
 
@@ -103,6 +109,7 @@ def copies_directory(secondary: Instance) -> Path:
 def begin(secondary: Instance, source: str) -> None:
     """From here on the instance is not seeded: what it held is given up."""
     replace_file(secondary.path / SEEDING_MARKER, f"from {source}\n".encode())
+    (secondary.path / REBUILDING_MARKER).unlink(missing_ok=True)
     for entry in secondary.regions:
         secondary.unregister_region(entry.name)
 
@@ -171,8 +178,12 @@ def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progr
     return install_checked(secondary, path, progress=progress)
 
 
-def install_checked(secondary: Instance, path: Path, *, progress: Progress = silent) -> Seeded:
-    """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held."""
+def install_checked(
+    secondary: Instance, path: Path, *, progress: Progress = silent, settled: Callable[[], object] | None = None
+) -> Seeded:
+    """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held.
+
+    `settled`: called when all is in its place, while the instance still counts as not seeded."""
     with SeedReader(path) as reader:
         header = reader.header
         directory = secondary.path / "regions"
@@ -186,6 +197,8 @@ def install_checked(secondary: Instance, path: Path, *, progress: Progress = sil
         begin(secondary, f"{header.primary_name}, file {path}")
         names = [region.name for region in header.regions]
         settle(secondary, header.position, header.csn, reader.catalogue, copies, names)
+    if settled is not None:
+        settled()
     finish(secondary)
     return Seeded(header.seqno, tuple(names), header.pages)
 

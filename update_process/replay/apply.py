@@ -15,6 +15,7 @@ from typing import Any, Final
 from replicate.apply_session import ApplySession
 from replicate.database.rows import RowApplier
 from replicate.errors import ConflictError
+from replicate.failpoint import hit
 from replicate.transaction import Op, TableDefinition
 from update_process.replay import net
 from update_process.replay.net import NetRow, NetSequence, Unique
@@ -120,6 +121,7 @@ class NetApply:
         for table_id, run in waiting.items():
             self._apply(self._appliers[table_id], run, waiting_rows[table_id])
         self._written += written
+        hit(f"replay.{what}")
         self._told(what, seen, self._written)
         return seen, written
 

@@ -4,7 +4,8 @@ Its layout is manifest.py's. A range is whole segments. It is written first, syn
 manifest into place; what has no manifest is not part of the archive, and is written anew by the next run.
 
 Guarantees: running it again does nothing but what is not finished; ranges follow one another without a hole; an archive
-of another network or of another instance's journal is refused, and so is a manifest that does not fit its neighbours.
+of another network, of another instance's journal, or of another course of this one is refused, and so is a manifest
+that does not fit its neighbours. One run at a time (where the archive is a directory).
 Refuses to know: consumers and pruning; what reads the archive.
 """
 
@@ -16,9 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.errors import DamagedError, GapError, JournalMissingError, WrongInstanceError, WrongNetworkError
+from replicate.errors import (
+    DamagedError,
+    DivergedError,
+    GapError,
+    JournalMissingError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
+from replicate.failpoint import hit
 from replicate.journal.chain import Chain
-from update_process.replay.archive_files import open_files, pack_file, unpack_file
+from replicate.journal.header import SegmentHeader
+from replicate.limits import SEGMENT_HEADER_BYTES
+from update_process.replay.archive_files import open_files, pack_file, unpack_beginning, unpack_file
 from update_process.replay.blocks import COLUMNS
 from update_process.replay.manifest import Range, SegmentCopy, read_ranges, write_range
 from update_process.replay.source import NAME
@@ -94,8 +105,14 @@ class Archive:
         """Archive the sealed segments of `chain` that are not yet there: all but the one that is appended to.
 
         WrongNetworkError and WrongInstanceError (another journal's archive), JournalMissingError (segments between the
-        archive and the journal were pruned), what reading segments and `ranges` raise. What was finished stays.
+        archive and the journal were pruned), DivergedError (the journal does not go on where the archive ends: it was
+        restored from an older copy), BusyError (another run), what reading segments and `ranges` raise. What was
+        finished stays.
         """
+        with self._files.locked():
+            return self._add(chain, told)
+
+    def _add(self, chain: Chain, told: Told) -> Archived:
         known = self.ranges()
         numbers = chain.first_seqnos()
         if not numbers:
@@ -110,6 +127,8 @@ class Archive:
                 where=chain.directory,
                 do="What is between was pruned before it was archived: begin another archive",
             )
+        if known:
+            self._check_link(known[-1], chain, numbers)
         done: list[Range] = []
         places = [at for at, first in enumerate(numbers[:-1]) if first >= next_seqno]
         for start in range(0, len(places), self._range_segments):
@@ -138,6 +157,26 @@ class Archive:
                 do="Give each instance's journal an archive of its own",
             )
 
+    def _check_link(self, last: Range, chain: Chain, numbers: list[int]) -> None:
+        """Was the next segment written behind the last one in the archive?"""
+        copy = last.segments[-1]
+        link = None
+        if last.last_seqno + 1 in numbers:
+            header = chain.segment(last.last_seqno + 1).header
+            link = header.previous_first_seqno, header.previous_check
+        with tempfile.TemporaryDirectory(prefix="replicate-archive-") as directory:
+            packed = Path(directory) / "packed"
+            name = last.packed_name(copy)
+            self._files.fetch(name, packed)
+            beginning = unpack_beginning(packed, SEGMENT_HEADER_BYTES, where=f"{self.uri}/{name}")
+        ours = SegmentHeader.unpack(beginning, where=f"{self.uri}/{name}")
+        if link != (ours.first_seqno, ours.check):
+            raise DivergedError(
+                f"the archive ends with transaction {last.last_seqno}, and the journal does not go on from there",
+                where=f"{chain.directory}; {self.uri}",
+                do="The journal is a restored copy, or was begun anew: begin another archive",
+            )
+
     def _write(self, chain: Chain, network: str, instance: str, bounds: list[tuple[int, int]]) -> Range:
         first, last = bounds[0][0], bounds[-1][1]
         name = f"{first:020d}-{last:020d}"
@@ -146,14 +185,18 @@ class Archive:
         for what in COLUMNS:
             with spark_work(f"{first} to {last} can not be archived", f"{chain.directory}; {self.uri}"):
                 counts[what], digests[what] = self._rows_of(what, chain, first, last)
+            hit("archive.rows")
         wanted = last - first + 1
         if counts["transactions"] != wanted:
             raise GapError(f"{counts['transactions']} transactions were archived of {wanted}", where=self.uri)
         last_csn = self._parquet("transactions", name).agg({"csn": "max"}).first()[0]
         made = Range(network, instance, first, last, wanted, counts["changes"], last_csn, digests, ())
         copies = tuple(self._copy(chain, made, *pair) for pair in bounds)
-        made = Range(network, instance, first, last, wanted, counts["changes"], last_csn, digests, copies)
+        files = {what: self._files.names(f"{what}/{name}", ".parquet") for what in COLUMNS}
+        made = Range(network, instance, first, last, wanted, counts["changes"], last_csn, digests, copies, files)
+        hit("archive.before_manifest")
         write_range(self._files, made)
+        hit("archive.manifest")
         return made
 
     def _rows_of(self, what: str, chain: Chain, first: int, last: int) -> tuple[int, str]:
@@ -185,6 +228,7 @@ class Archive:
             packed = Path(directory) / "packed"
             copy = SegmentCopy(source.name, first, last, *pack_file(source, packed))
             self._files.store(packed, made.packed_name(copy))
+        hit("archive.copied")
         self._check_copy(made, copy)
         return copy
 
@@ -212,6 +256,7 @@ class Archive:
         found = self.ranges()
         for one in found:
             for what, wanted in one.digests.items():
+                one.check_files(self._files, what)
                 with spark_work(f"the {what} of {one.first_seqno}–{one.last_seqno} can not be read", self.uri):
                     digest = self._digest(what, one.name)
                 if digest != (one.count(what), wanted):

@@ -11,17 +11,20 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import zstandard
 
-from replicate.errors import DamagedError, DiskFullError, JournalIOError, NotFoundError, UsageError
+from replicate.errors import BusyError, DamagedError, DiskFullError, JournalIOError, NotFoundError, UsageError
+from replicate.failpoint import hit
 from replicate.instance.file import io_error
 from replicate.journal.segment import sync_directory
 from replicate.limits import MIB
+from replicate.locks import FileLock
 
 PACKED_LEVEL: Final = 3
 _CHUNK_BYTES: Final = 4 * MIB
@@ -32,8 +35,12 @@ class ArchiveFiles(Protocol):
 
     uri: str
 
-    def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted; nothing when there is no such folder. JournalIOError."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Only one at a time writes there, where that can be known: in a directory of this machine. BusyError;
+        JournalIOError, PermissionRefusedError: nobody can write there."""
+
+    def names(self, folder: str, suffix: str = "") -> list[str]:
+        """What is in a folder, sorted, but for hidden files; nothing when there is no such folder. JournalIOError."""
 
     def read(self, name: str) -> bytes:
         """A small file. NotFoundError, JournalIOError."""
@@ -85,9 +92,25 @@ class LocalFiles:
         self.path = path
         self.uri = path.as_uri()
 
-    def names(self, folder: str) -> list[str]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
         try:
-            return sorted(os.listdir(self.path / folder))
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise io_error(error, "the archive can not be made", str(self.path)) from error
+        lock = FileLock(self.path / ".lock")
+        try:
+            if not lock.try_acquire():
+                raise BusyError(
+                    "another `replicate archive` is writing here", where=str(self.path), do="Wait for its end"
+                )
+            yield
+        finally:
+            lock.close()
+
+    def names(self, folder: str, suffix: str = "") -> list[str]:
+        try:
+            return _visible(os.listdir(self.path / folder), suffix)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -118,6 +141,7 @@ class LocalFiles:
             write(aside)
             _sync_file(aside)
             sums.unlink(missing_ok=True)
+            hit("archive.before_rename")
             aside.replace(path)
         except OSError as error:
             aside.unlink(missing_ok=True)
@@ -146,6 +170,10 @@ class LocalFiles:
         sync_directory(os.fspath(self.path))
 
 
+def _visible(names: Iterable[str], suffix: str) -> list[str]:
+    return sorted(name for name in names if name.endswith(suffix) and not name.startswith("."))
+
+
 def _sync_file(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -172,12 +200,17 @@ class HadoopFiles:
         except Exception as error:
             raise UsageError(f"this is no URI that Spark can read: {first_line(error)}", where=uri) from error
 
-    def names(self, folder: str) -> list[str]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody knows: object stores have no locks."""
+        yield
+
+    def names(self, folder: str, suffix: str = "") -> list[str]:
         path = self._path(f"{self.uri}/{folder}")
         try:
             if not self._files.exists(path):
                 return []
-            return sorted(str(status.getPath().getName()) for status in self._files.listStatus(path))
+            return _visible((str(status.getPath().getName()) for status in self._files.listStatus(path)), suffix)
         except Exception as error:
             raise self._failed("the archive can not be read", folder, error) from error
 
@@ -265,6 +298,34 @@ def pack_file(source: Path, target: Path) -> tuple[int, str]:
     except OSError as error:
         raise io_error(error, "a segment can not be compressed", str(target)) from error
     return length, digest.hexdigest()
+
+
+def unpack_beginning(source: Path, length: int, *, where: str) -> bytes:
+    """The first `length` bytes of what was compressed. DamagedError, JournalIOError."""
+    try:
+        with open(source, "rb") as read, zstandard.ZstdDecompressor().stream_reader(read) as packed:
+            return packed.read(length)
+    except zstandard.ZstdError as error:
+        raise DamagedError(
+            f"a segment in the archive is damaged: {error}",
+            where=where,
+            do="Restore the file, or archive anew elsewhere",
+        ) from error
+    except OSError as error:
+        raise io_error(error, "a segment of the archive can not be unpacked", str(source)) from error
+
+
+def same_file(path: Path, length: int, wanted: str) -> bool:
+    """Whether `path` is a file of that length and digest. JournalIOError; False where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return (
+                os.fstat(file.fileno()).st_size == length and hashlib.file_digest(file, "sha256").hexdigest() == wanted
+            )
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise io_error(error, "a segment can not be read", str(path)) from error
 
 
 def unpack_file(source: Path, target: Path, length: int, wanted: str, *, where: str) -> None:

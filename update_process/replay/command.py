@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,20 +21,19 @@ from replicate.archived import note_archived
 from replicate.daemon.files import DaemonFiles
 from replicate.door.opening import close_door, require_seeded
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
+from replicate.failpoint import hit
 from replicate.instance.file import io_error
-from replicate.instance.instance import Instance
+from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
 from replicate.seed.install import seed_lock
 from update_process.replay.apply import Told
 from update_process.replay.archive_files import archive_uri
-from update_process.replay.journals import Journals, journal_directory, require_here
-from update_process.replay.run import Engine, Replay, Summary, local_engine, silent
+from update_process.replay.journals import Journals, Span, journal_directory, require_here
+from update_process.replay.run import Engine, Replay, Source, Summary, local_engine, silent
 
 if TYPE_CHECKING:
     from update_process.replay.archive import Archived, Step
 
-STAGE: Final = "replay"
-"""Directory of the instance for what a replay stages."""
 SparkSessions = Callable[[], AbstractContextManager[Any]]
 DAEMONS: Final = (("update", "Update Process"), ("receiver", "Receiver Server"))
 
@@ -61,8 +60,8 @@ def replay(
     require_here(names)
     require_seeded(instance)
     with (
-        stopped_daemons(instance),
-        seed_lock(instance),
+        seed_lock(instance),  # first: another replay holds the daemons' locks too, and is none
+        stopped_daemons(instance, "replay"),
         stage_of(instance) as stage,
         one_session(spark) as get,
     ):
@@ -105,7 +104,7 @@ def replay_locked(
         done = session.position.last_seqno
         if target <= done:
             return Summary(done + 1, done, dry_run=dry_run)
-        journals.require(done + 1, target)
+        plan = journals.plan(done + 1, target, archived_first=get is not None)
         run = Replay(
             session,
             journals,
@@ -116,7 +115,20 @@ def replay_locked(
             told=told,
         )
         with no_collector():
-            return run.run(target)
+            summary = run.run(target)
+        summary.sources = sources_of(plan)
+        return summary
+
+
+def sources_of(plan: Iterable[Span]) -> tuple[Source, ...]:
+    """A plan for people: what is next to each other and from one place is one."""
+    made: list[Source] = []
+    for span in plan:
+        if made and made[-1].where == span.where:
+            made[-1] = Source(made[-1].first_seqno, span.last_seqno, span.where)
+        else:
+            made.append(Source(span.first_seqno, span.last_seqno, span.where))
+    return tuple(made)
 
 
 def _spark_engine(spark: Any, journals: Journals, stage: Path, verify: bool) -> Engine:
@@ -166,15 +178,17 @@ def no_collector() -> Iterator[None]:
 
 
 @contextmanager
-def stopped_daemons(instance: Instance) -> Iterator[None]:
-    """Hold the locks of the daemons that must not run meanwhile. AlreadyRunningError naming the one that does."""
+def stopped_daemons(instance: Instance, what: str) -> Iterator[None]:
+    """Hold the locks of the daemons that must not run during `what`. AlreadyRunningError naming the one that does."""
     with ExitStack() as stack:
         for name, title in DAEMONS:
             files = DaemonFiles(instance.path, name)
             try:
-                fd = files.acquire()
+                fd = files.acquire(instead=what)
             except AlreadyRunningError as error:
                 running = files.probe()
+                if running is not None and running.instead:
+                    raise
                 raise AlreadyRunningError(
                     f"the {title} of {instance.name} runs" + (f" (process {running.pid})" if running else ""),
                     where=str(instance.path),
@@ -199,12 +213,13 @@ def apply_session(instance: Instance) -> Iterator[ApplySession]:
 def stage_of(instance: Instance) -> Iterator[Path]:
     """An empty directory of the instance, for as long as it lasts. The seed's lock is held: what is there was left by
     one that was killed. JournalIOError, DiskFullError."""
-    stage = instance.path / STAGE
+    stage = instance.path / STAGE_DIRECTORY
     try:
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(mode=0o700)
     except OSError as error:
         raise io_error(error, "the stage of a replay can not be made", str(stage)) from error
+    hit("replay.stage")
     try:
         yield stage
     finally:
@@ -240,5 +255,6 @@ def archive_instance(
         )
     done = archive_journal(instance.path, uri or configured, spark=spark, verify=verify, told=told)
     if configured and archive_uri(uri or configured) == archive_uri(configured):
+        hit("archive.before_note")
         note_archived(instance, done.last_seqno)
     return done

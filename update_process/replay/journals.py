@@ -2,8 +2,8 @@
 
 Guarantees: transactions come in their order, verified, whatever holds them; nothing above the bound that was asked for
 is read; a hole between the journals is refused by both numbers. That they continue one another (also across journals)
-is proven by the chain hashes, which the caller verifies. Of an archive one segment at a time is unpacked, into the
-stage; it is removed when it has been read.
+is proven by the chain hashes, which the caller verifies. What is planned is read from just there, frames and rows.
+Of an archive one segment at a time is unpacked, into the stage; it is removed when it has been read.
 Refuses to know: what is done with them.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,14 +23,22 @@ from replicate.errors import (
     NotFoundError,
     WrongNetworkError,
 )
+from replicate.failpoint import hit
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.seed.file import require_free
-from update_process.replay.archive_files import ArchiveFiles, archive_uri, local_path, open_files, unpack_file
-from update_process.replay.manifest import FOLDER, Range, SegmentCopy, holding, read_ranges
+from update_process.replay.archive_files import (
+    ArchiveFiles,
+    archive_uri,
+    local_path,
+    open_files,
+    same_file,
+    unpack_file,
+)
+from update_process.replay.manifest import FOLDER, Range, SegmentCopy, read_ranges
 
 
 def journal_directory(path: Path) -> Path:
@@ -79,13 +87,18 @@ class ArchiveRanges:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one journal holds of a range of numbers: the rows of a range of an archive, or a directory's segments."""
+    """What one journal holds of a range of numbers: (a part of) a range of an archive, or a directory's segments."""
 
     first_seqno: int
     last_seqno: int
     directory: Path | None = None
     archive: ArchiveRanges | None = None
     range: Range | None = None
+
+    @property
+    def where(self) -> str:
+        """The directory or URI."""
+        return str(self.directory) if self.archive is None else self.archive.uri
 
 
 class Journals:
@@ -108,6 +121,7 @@ class Journals:
         self.directories: list[Path] = []
         self.archives: list[ArchiveRanges] = []
         self._stage = stage
+        self._plan: list[Span] = []
         for name in names:
             if is_archive(name):
                 self.archives.append(_archive(open_files(archive_uri(str(name)), spark), network))
@@ -146,32 +160,36 @@ class Journals:
     def read(
         self, next_seqno: int, last_seqno: int, *, max_bytes: int = BATCH_BYTES_MAX
     ) -> Iterator[FrameBatch | LargeTransaction]:
-        """Everything from `next_seqno` to `last_seqno`. JournalMissingError (pruned), GapError, FrameDamaged,
-        JournalDamagedError, named with file and offset; what came before it has been given. A large transaction's file
-        may be gone once the next one is asked for."""
-        while next_seqno <= last_seqno:
-            with self._holding(next_seqno, last_seqno) as (chain, bound):
-                with closing(ChainReader(chain, next_seqno)) as reader:
-                    while (found := reader.read(max_bytes, bound)) is not None:
+        """Everything from `next_seqno` to `last_seqno`, from where it is planned. JournalMissingError (pruned),
+        GapError, FrameDamaged, JournalDamagedError, named with file and offset; what came before it has been given. A
+        large transaction's file may be gone once the next one is asked for."""
+        for span in self._planned(next_seqno, last_seqno) or self._spans(next_seqno, last_seqno, archived_first=False):
+            for chain, first, last in self._chains_of(span):
+                with closing(ChainReader(chain, first)) as reader:
+                    while (found := reader.read(max_bytes, last)) is not None:
                         yield found
-                    next_seqno = reader.next_seqno
+                    if reader.next_seqno != last + 1:
+                        raise GapError(
+                            f"transaction {reader.next_seqno} is not in the journal",
+                            where=chain.directory,
+                            expected=reader.next_seqno,
+                        )
+
+    def plan(self, first_seqno: int, last_seqno: int, *, archived_first: bool) -> list[Span]:
+        """Where each number of a range is read from, from now on: `read` and `spans` follow it. So whoever takes rows
+        from archives (`archived_first`) has verified the frames of just these. Journals that name one number may tell
+        different histories (one was written on behind a backup that was restored): never the rows of one, and the
+        frames of another.
+
+        GapError or JournalMissingError when a number is in none of them, as far as they say themselves.
+        """
+        self._plan = list(self._spans(first_seqno, last_seqno, archived_first=archived_first))
+        return self._plan
 
     def spans(self, first_seqno: int, last_seqno: int) -> list[Span]:
-        """Where a range's rows are best read, in order: archived as far as that goes. GapError, JournalMissingError."""
-        found: list[Span] = []
-        while first_seqno <= last_seqno:
-            for archive in self.archives:
-                one = archive.range_with(first_seqno)
-                if one is not None:
-                    found.append(Span(first_seqno, min(one.last_seqno, last_seqno), None, archive, one))
-                    break
-            else:
-                chain, bound = self._chain_with(first_seqno, last_seqno) or self._missing(first_seqno)
-                ahead = [one.first_seqno for archive in self.archives for one in archive.ranges]
-                bound = min([bound, *(first - 1 for first in ahead if first > first_seqno)])
-                found.append(Span(first_seqno, bound, Path(chain.directory)))
-            first_seqno = found[-1].last_seqno + 1
-        return found
+        """Where a range is read from, in order: as planned, else archived as far as that goes. Raises as `plan`."""
+        found = self._planned(first_seqno, last_seqno)
+        return found or list(self._spans(first_seqno, last_seqno, archived_first=True))
 
     def range_with(self, seqno: int) -> Range | None:
         """The range of an archive that holds a number."""
@@ -179,44 +197,79 @@ class Journals:
 
     def require(self, first_seqno: int, last_seqno: int) -> None:
         """GapError or JournalMissingError when a number is in none of them, as far as they say themselves."""
+        for _ in self._spans(first_seqno, last_seqno, archived_first=False):
+            pass
+
+    def _planned(self, first_seqno: int, last_seqno: int) -> list[Span]:
+        """The part of the plan; nothing when that does not cover all of it."""
+        plan = self._plan
+        if not plan or first_seqno < plan[0].first_seqno or last_seqno > plan[-1].last_seqno:
+            return []
+        return [
+            replace(
+                span,
+                first_seqno=max(first_seqno, span.first_seqno),
+                last_seqno=min(last_seqno, span.last_seqno),
+            )
+            for span in plan
+            if span.last_seqno >= first_seqno and span.first_seqno <= last_seqno
+        ]
+
+    def _spans(self, first_seqno: int, last_seqno: int, *, archived_first: bool) -> Iterator[Span]:
         while first_seqno <= last_seqno:
-            chain = self._chain_with(first_seqno, last_seqno)
-            copy = self._copy_with(first_seqno)
-            if chain is None and copy is None:
+            archived = next(
+                ((archive, one) for archive in self.archives if (one := archive.range_with(first_seqno))), None
+            )
+            held = None if archived and archived_first else self._chain_with(first_seqno, last_seqno)
+            ahead: list[int] = []
+            if held is not None:
+                chain, bound = held
+                if archived_first:
+                    ahead = [one.first_seqno for archive in self.archives for one in archive.ranges]
+                span = Span(first_seqno, bound, Path(chain.directory))
+            elif archived is not None:
+                if not archived_first:
+                    ahead = [chain.oldest_seqno() for chain in self.chains]
+                span = Span(first_seqno, min(archived[1].last_seqno, last_seqno), None, *archived)
+            else:
                 self._missing(first_seqno)
-            first_seqno = 1 + max(0 if chain is None else chain[1], 0 if copy is None else copy[2].last_seqno)
+            nearest = min((first - 1 for first in ahead if first > first_seqno), default=span.last_seqno)
+            yield replace(span, last_seqno=min(span.last_seqno, nearest))
+            first_seqno = min(span.last_seqno, nearest) + 1
+
+    def _chains_of(self, span: Span) -> Iterator[tuple[Chain, int, int]]:
+        """The chains that hold a span, one after another, each while it is asked for, and how much of it to read."""
+        first, last = span.first_seqno, span.last_seqno
+        if span.archive is None or span.range is None:
+            assert span.directory is not None
+            yield self.chains[self.directories.index(span.directory)], first, last
+            return
+        for copy in span.range.segments:
+            if copy.last_seqno >= first and copy.first_seqno <= last:
+                with self._opened(span.archive, span.range, copy) as chain:
+                    yield chain, max(first, copy.first_seqno), min(last, copy.last_seqno)
 
     @contextmanager
-    def _holding(self, seqno: int, last_seqno: int) -> Iterator[tuple[Chain, int]]:
-        """The chain that holds `seqno` and goes furthest, and how far; else the archive's segment, unpacked."""
-        chain = self._chain_with(seqno, last_seqno)
-        if chain is not None:
-            yield chain
-            return
-        copy = self._copy_with(seqno)
-        if copy is None:
-            self._missing(seqno)
-        archive, one, segment = copy
-        directory = self._unpack(archive, one, segment)
+    def _opened(self, archive: ArchiveRanges, one: Range, copy: SegmentCopy) -> Iterator[Chain]:
+        """A chain that holds an archived segment: a directory's, where the very same file is, else it is unpacked."""
+        for chain in self.chains:
+            if same_file(Path(chain.path_of(copy.first_seqno)), copy.bytes, copy.sha256):
+                yield chain
+                return
+        directory = self._unpack(archive, one, copy)
         try:
-            yield Chain(directory, network=bytes.fromhex(one.network)), min(segment.last_seqno, last_seqno)
+            yield Chain(directory, network=bytes.fromhex(one.network))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _chain_with(self, seqno: int, last_seqno: int) -> tuple[Chain, int] | None:
+        """The chain that holds a number and goes furthest, and how far."""
         best: tuple[Chain, int] | None = None
         for chain, (_, whole) in zip(self.chains, self._ends, strict=True):
             holds = chain.oldest_seqno() <= seqno <= whole
             if holds and (best is None or whole > best[1]):
                 best = (chain, whole)
         return None if best is None else (best[0], min(best[1], last_seqno))
-
-    def _copy_with(self, seqno: int) -> tuple[ArchiveRanges, Range, SegmentCopy] | None:
-        for archive in self.archives:
-            found = holding(archive.ranges, seqno)
-            if found is not None:
-                return archive, *found
-        return None
 
     def _unpack(self, archive: ArchiveRanges, one: Range, segment: SegmentCopy) -> Path:
         if self._stage is None:
@@ -230,6 +283,7 @@ class Journals:
             archive.files.fetch(name, packed)
             unpack_file(packed, directory / segment.name, segment.bytes, segment.sha256, where=f"{archive.uri}/{name}")
             packed.unlink()
+            hit("replay.unpacked")
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise

@@ -12,7 +12,7 @@ Refuses to know: how a range is made (archive.py), and who reads it. Without Spa
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -39,7 +39,8 @@ class SegmentCopy:
 class Range:
     """One finished range, as its manifest has it. `digests`: of each kind of rows, independent of their order.
 
-    `last_csn`: the highest of its transactions'.
+    `last_csn`: the highest of its transactions'. `files`: the names of each kind's Parquet files, which no other run
+    gives again; nothing is known of them in an archive of an older release.
     """
 
     network: str
@@ -51,6 +52,7 @@ class Range:
     last_csn: int
     digests: dict[str, str]
     segments: tuple[SegmentCopy, ...]
+    files: dict[str, list[str]] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
@@ -65,6 +67,17 @@ class Range:
     def count(self, what: str) -> int:
         """How many rows of `changes` or `transactions` it has."""
         return self.changes if what == "changes" else self.transactions
+
+    def check_files(self, files: ArchiveFiles, what: str) -> None:
+        """DamagedError when the files of `changes` or `transactions` are not those that were archived with it: some are
+        gone, or they are another archive's."""
+        folder = f"{what}/{self.name}"
+        if what in self.files and files.names(folder, ".parquet") != self.files[what]:
+            raise DamagedError(
+                f"the {what} of {self.first_seqno}–{self.last_seqno} are not the files that were archived",
+                where=f"{files.uri}/{folder}",
+                do="Restore the archive, archive anew elsewhere, or replay with --engine local",
+            )
 
 
 def write_range(files: ArchiveFiles, made: Range) -> None:
@@ -136,6 +149,7 @@ def _range(made: dict[str, Any]) -> Range:
         int(made["last_csn"]),
         {str(name): str(value) for name, value in made["digests"].items()},
         segments,
+        {str(what): sorted(map(str, names)) for what, names in made.get("files", {}).items()},
     )
     wanted = found.first_seqno
     for one in segments:
@@ -153,11 +167,3 @@ def _segment_name(name: Any) -> str:
     if not text.endswith(".journal") or not text.removesuffix(".journal").isdecimal():
         raise ValueError(f"{text!r} is no segment's name")
     return text
-
-
-def holding(ranges: list[Range], seqno: int) -> tuple[Range, SegmentCopy] | None:
-    """The range and the segment that hold a number."""
-    for one in ranges:
-        if one.first_seqno <= seqno <= one.last_seqno:
-            return one, next(copy for copy in one.segments if seqno <= copy.last_seqno)
-    return None

@@ -6,7 +6,7 @@ after it, so no primary has to have kept it.
 Guarantees: before anything is changed it is known that the base copy is of this network, that it is not younger than
 what was asked for, and that the journals say to hold everything between. Killed before the base copy is in its place
 the secondary is marked as being seeded, and the same command does it again; killed later it stands at the end of a
-piece, and `replicate replay` goes on.
+piece, is marked as being rebuilt from that base copy, and the same command goes on from there.
 Refuses to know: the command line; how a replay works.
 """
 
@@ -18,8 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicate.errors import NotFoundError
-from replicate.instance.instance import Instance
+from replicate.door.opening import SEEDING_MARKER
+from replicate.errors import AlreadyExistsError, NotFoundError
+from replicate.failpoint import hit
+from replicate.instance.file import replace_file
+from replicate.instance.instance import REBUILDING_MARKER, Instance
+from replicate.instance.private_files import read_private
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import read_head, walk
 from replicate.seed.file import read_header
@@ -45,10 +49,11 @@ MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """`base`: what the base copy was; `replay`: what came after it. `seqno`: where the secondary stands."""
+    """`base`: what the base copy was, None where it was in its place already; `replay`: what came after it. `seqno`:
+    where the secondary stands."""
 
     seqno: int
-    base: Seeded
+    base: Seeded | None
     replay: Summary
 
 
@@ -67,6 +72,8 @@ def rebuild(
     """Fill the secondary `instance` from the seed file `base` and bring it to transaction `last_seqno`, or to the last
     one committed until `until_s` (seconds since 1970, UTC), or (both None) to the last durable one of the journals.
 
+    A rebuild from the same base copy that did not come to its end is gone on with, unless `restart`.
+
     Raises NotFoundError (a number or time outside of what there is), GapError and JournalMissingError (the journals do
     not go on where the base copy ends), what `install_file` raises but for its question whom the seed was made for, and
     what `replay` raises.
@@ -74,16 +81,49 @@ def rebuild(
     require_secondary(instance)
     require_here(names)
     with seed_lock(instance):
-        check_secondary(instance, restart=restart)
-        with stopped_daemons(instance), stage_of(instance) as stage, one_session(spark) as get:
-            header = read_header(base)
-            check_base(instance, header, str(base))
+        header = read_header(base)
+        check_base(instance, header, str(base))
+        goes_on = not restart and _is_begun(instance, header)
+        check_secondary(instance, restart=restart or goes_on, command="rebuild")
+        with stopped_daemons(instance, "rebuild"), stage_of(instance) as stage, one_session(spark) as get:
             journals = Journals(names, instance.content.network, stage=stage, spark=get)
             target = _target(header, journals, last_seqno, until_s)
-            seeded = install_checked(instance, base, progress=copied)
-            instance.reload()
+            seeded = None
+            if not goes_on:
+                seeded = install_checked(
+                    instance, base, progress=copied, settled=lambda: replace_file(_marker(instance), _mark(header))
+                )
+                hit("rebuild.installed")
+                instance.reload()
             done = replay_locked(instance, names, stage, get, last_seqno=target, told=told)
+            if done.seqno > target:
+                raise AlreadyExistsError(
+                    f"{instance.name} stands at transaction {done.seqno} already, beyond {target}",
+                    where=str(instance.path),
+                    do="To replace what it holds: replicate rebuild --restart",
+                )
+            hit("rebuild.replayed")
+            _marker(instance).unlink(missing_ok=True)
     return Rebuilt(done.seqno, seeded, done)
+
+
+def _marker(instance: Instance) -> Path:
+    return instance.path / REBUILDING_MARKER
+
+
+def _mark(header: SeedHeader) -> bytes:
+    """What tells one base copy from another."""
+    return f"{header.primary.hex()} {header.seqno} {header.csn}\n".encode()
+
+
+def _is_begun(instance: Instance, header: SeedHeader) -> bool:
+    """Whether this base copy is in its place, and a rebuild from it has not come to its end."""
+    if (instance.path / SEEDING_MARKER).exists():
+        return False
+    try:
+        return bool(instance.regions) and read_private(_marker(instance)) == _mark(header)
+    except FileNotFoundError:
+        return False
 
 
 def _target(header: SeedHeader, journals: Journals, last_seqno: int | None, until_s: float | None) -> int:

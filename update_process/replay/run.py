@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 from replicate.apply_session import ApplySession
 from replicate.door.takeover import begin_aside
 from replicate.errors import DamagedError, GapError, NotSupportedError
+from replicate.failpoint import hit
 from replicate.journal.aside import AsideSegment
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, Head, decode_batch, read_head
@@ -70,6 +71,15 @@ def local_engine(definition_of: Callable[[int], TableDefinition], first_seqno: i
     return NetChange(definition_of)
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a replay has read (or would read) a range from."""
+
+    first_seqno: int
+    last_seqno: int
+    where: str
+
+
 @dataclass(slots=True)
 class Summary:
     """What a replay has done. `alone`: transactions that were applied one by one. `seqno`: where it stands now.
@@ -87,6 +97,7 @@ class Summary:
     inserted: int = 0
     dry_run: bool = False
     seconds: float = 0.0
+    sources: tuple[Source, ...] = ()
 
     def add(self, applied: Applied) -> None:
         """Count what one piece has written."""
@@ -195,6 +206,7 @@ class Replay:
         piece.bytes += window.offset(stop) - window.offset(start)
         if piece.aside is not None:
             piece.aside.write(*_batch(window, start, stop))
+        hit("replay.read")
         self._summary.changes += (sum(map(len, bodies)) - PAYLOAD * len(bodies)) // 4
         first = self._summary.first_seqno
         self._tell(
@@ -222,7 +234,9 @@ class Replay:
                 self.session.rollback()
                 number: Any = error.facts.get("seqno", seqno)
                 raise stopped(error, number, self.conflict_directory) from error
+            hit("replay.applied")
             self.session.commit_taken(piece.aside, piece.position, piece.csn)
+            hit("replay.committed")
             summary.add(applied)
             summary.keys += applied.seen
         else:
@@ -277,6 +291,7 @@ class Replay:
                 raise stopped(error, body[1], self.conflict_directory) from error
             position = plans.advance(self.session.position, [body], self._routes.partition_of)
             batch, last = _batch(window, place, place + 1)
+            hit("replay.alone")
             self.session.commit(batch, position, body[6], defines=True, last=last)
         self._summary.alone += 1
         self._summary.transactions += 1
@@ -307,6 +322,7 @@ class Replay:
                 for number, part in enumerate(found.parts()):
                     large.take(part)
                     self._tell("applying parts", number + 1, found.part_count)
+                hit("replay.large")
                 position = large.finish(found.commit_frame, body, self.session.position)
                 self.session.commit_large(spool, found.commit_frame, position, body[6], defines=large.defines)
             except (DamagedError, NotSupportedError) as error:

@@ -34,7 +34,7 @@ def spark_work(what: str, where: str) -> Iterator[None]:
     except (ReplicateError, KeyboardInterrupt):
         raise
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        if not type(error).__module__.startswith(("pyspark.", "py4j.", "pyarrow.")):
             raise
         raise translated(error, what, where) from error
 

@@ -1,27 +1,35 @@
 """A Spark session as archive and replay want it, and what is needed on the machine for one.
 
-Guarantees: without Java or without the Python packages one error says what to install, before anything is started; the
-workers run this interpreter; times are UTC; our data source is registered.
+Guarantees: without Java or without the Python packages one error says what to install, before anything is started; what
+Java itself writes reaches no operator, unless as that one error; the workers run this interpreter; times are UTC; our
+data source is registered. When a session of `session` ends, its Java process has ended.
 Refuses to know: journals, archives, replays.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.errors import PrerequisiteMissingError
+from replicate.errors import PeerUnreachableError, PrerequisiteMissingError, ReplicateError, UsageError
+from update_process.replay.archive_files import first_line
 
 LOCAL: Final = "local[*]"
 SHUFFLE_PARTITIONS: Final = 8
 DRIVER_MEMORY: Final = "2g"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has chosen master and memory itself."""
+END_PATIENCE_S: Final = 30.0
+_TELLING: Final = re.compile(r"^(?:Exception in thread \S+ |Error: |Caused by: )(?:[\w.$]+(?:Exception|Error): )?(.+)")
+_BAD_MASTER: Final = re.compile(r"\bMaster must\b|Could not parse Master URL|master URL", re.IGNORECASE)
 
 
 def require_java() -> None:
@@ -37,9 +45,11 @@ def require_java() -> None:
 
 
 def make_session(master: str | None = None, **settings: str) -> Any:
-    """A session (the one that is there, if there is one). PrerequisiteMissingError."""
+    """A session (the one that is there, if there is one). PrerequisiteMissingError (no Java, or none that Spark can
+    use; no Spark), UsageError (no such kind of master), PeerUnreachableError (no master there)."""
     require_java()
     try:
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 
         from update_process.replay.source import JournalDataSource
@@ -51,11 +61,9 @@ def make_session(master: str | None = None, **settings: str) -> Any:
         ) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("dualsite")
     is_submitted = SUBMITTED in os.environ
-    if master or not is_submitted:
-        builder = builder.master(master or os.environ.get("MASTER", LOCAL))
     chosen = {
+        "spark.app.name": "dualsite",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Under spark-submit the driver runs already, and its memory is spark-submit's to say.
@@ -68,12 +76,76 @@ def make_session(master: str | None = None, **settings: str) -> Any:
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         **settings,
     }
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    spark.dataSource.register(JournalDataSource)
+    if master or not is_submitted:
+        chosen["spark.master"] = master or os.environ.get("MASTER", LOCAL)
+    where = chosen.get("spark.master", "spark-submit")
+    try:
+        if SparkSession.getActiveSession() is None and not is_submitted:
+            conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
+            SparkContext(conf=conf, gateway=SparkContext._gateway or _launch(conf, where))
+        builder = SparkSession.builder
+        for key, value in chosen.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("OFF")
+        spark.dataSource.register(JournalDataSource)
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
+        raise _not_begun(first_line(error), where) from error
     return spark
+
+
+def _launch(conf: Any, where: str) -> Any:
+    """Start the Java process. What it says goes nowhere; where it ends at once, its most telling line is the error."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    with tempfile.TemporaryFile() as said:
+        try:
+            return launch_gateway(conf, {"stderr": said})
+        except PySparkRuntimeError as error:
+            said.seek(0)
+            lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+            telling = next((found[1] for line in lines if (found := _TELLING.match(line))), "")
+            raise _not_begun(telling or (lines or [first_line(error)])[-1], where) from error
+
+
+def _not_begun(why: str, where: str) -> ReplicateError:
+    if _BAD_MASTER.search(why):
+        return UsageError(
+            f"there is no such kind of Spark master: {why}", where=where, do="Name local[N], spark://HOST:PORT or yarn"
+        )
+    if "stopped SparkContext" in why or "masters are unresponsive" in why or "Connection refused" in why:
+        return PeerUnreachableError(
+            "no Spark master answers", where=where, do="Start it, or name another --master; nothing was changed"
+        )
+    return PrerequisiteMissingError(
+        f"Spark does not start: {why}",
+        where=where,
+        do="It needs Java 17 or newer, and memory for it; or work without Spark: --engine local",
+    )
+
+
+def end_session(spark: Any) -> None:
+    """Stop the session, and end the Java process where this process has started it; returns when it has ended."""
+    from pyspark import SparkContext
+
+    gateway = spark.sparkContext._gateway
+    with suppress(Exception):  # whatever has died of it is stopped
+        spark.stop()
+    if gateway.proc is None:  # spark-submit's own
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    gateway.proc.stdin.close()  # Spark's own way to tell it
+    try:
+        gateway.proc.wait(END_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    # Else the next session of this process would talk to the one that has ended.
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @contextmanager
@@ -83,4 +155,4 @@ def session(master: str | None = None) -> Iterator[Any]:
     try:
         yield spark
     finally:
-        spark.stop()
+        end_session(spark)

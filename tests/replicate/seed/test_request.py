@@ -182,7 +182,7 @@ async def test_one_command_at_a_time(pair: Pair) -> None:
     async with site(pair) as both, trio.open_nursery() as nursery:
         nursery.start_soon(both.seed)
         await wait_until_async(lambda: both.receiver.context.text.startswith("receiving the seed"), what="asked")
-        await both.fails(TryAgainError, "the seed of this instance was held by another connection or thread")
+        await both.fails(TryAgainError, "another seed, replay or rebuild of west is under way")
         go_on.set()
     assert is_seeded(Instance.open(pair.secondary.path))
 
