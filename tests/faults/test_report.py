@@ -55,5 +55,5 @@ def test_what_must_be_zero_in_a_part_must_be_in_all(zero: tuple[str, ...]) -> No
 
 
 def test_the_shares_of_the_parts_make_a_whole() -> None:
-    parts, _ = long.parts()
+    parts, _ = long.parts(1.0)
     assert 0.7 < sum(part.share for part in parts) <= 1.001
