@@ -9,6 +9,7 @@ when recovery is killed and runs again. Refuses to know: locks, the control bloc
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import apsw
 
@@ -37,6 +38,10 @@ from replicate.recovery.mending import changes_catalogue
 from replicate.recovery.stale_wal import refuse_stale
 from replicate.recovery.unapply import inverse
 from replicate.transaction import Catalogue, Kind
+
+SYNCED: Final = "PRAGMA main.synchronous = FULL"
+"""SQLite syncs the WAL with each COMMIT from now on."""
+NOT_SYNCED: Final = "PRAGMA main.synchronous = NORMAL"
 
 
 @dataclass(slots=True)
@@ -263,6 +268,9 @@ def _take_back(region: Region, last_seqno: int, known: Catalogue) -> None:
     rows = RowApplier(region.connection, here, region=region.entry.name)
     connection = region.connection
     try:
+        # On the disk before the journal goes on: after a second power loss the region must not hold again what the
+        # journal, under the same numbers, has otherwise by then. Nothing could tell the one from the other.
+        connection.execute(SYNCED)
         connection.execute("BEGIN IMMEDIATE")
         try:
             rows.begin()
@@ -286,6 +294,7 @@ def _take_back(region: Region, last_seqno: int, known: Catalogue) -> None:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+        connection.execute(NOT_SYNCED)
     except apsw.Error as error:
         raise translate(error, where=str(region.entry.path)) from error
     region.ring = [slot for slot in region.ring if slot.seqno <= last_seqno]

@@ -29,8 +29,9 @@ from replicate.metrics.gauges import no_figures
 from replicate.pool import control as word
 from replicate.transaction import Op
 from replicate.wire.frame import FrameReader
-from tests.simulation.host import SimulatedInstance
+from tests.simulation.host import REGIONS, SimulatedInstance
 from tests.simulation.oracle import ViolationError
+from tests.simulation.regions import region_facts
 from tests.simulation.template import change, define, definition_of
 
 Main = Callable[[Any], Coroutine[Any, Any, None]]
@@ -91,6 +92,9 @@ class Writer:
         self.is_idle = self._is_large = False
         instance = SimulatedInstance.open("/paris")
         self.session = RegionSession(open_door(instance), "main")
+        for entry in instance.regions[1:]:
+            run = self.session.connection.execute
+            self.session.attach(entry, entry.name, region_facts(entry.path), run)
         self.process = world.kernel.process
 
     async def run(self) -> None:
@@ -127,7 +131,9 @@ class Writer:
             if beside:
                 durability._policy = "off"
             rows = [world.next_row() for _ in range(self._count(beside))]
-            captured = self._changes(rows, is_plain=beside)
+            parts = self._regions_of(rows)
+            world.oracle.on_submitted(parts)
+            captured = self._changes(parts, is_plain=beside)
             seqno = self.session.commit(captured)
         except apsw.Error:
             self.session.rollback()
@@ -178,27 +184,43 @@ class Writer:
         if captured is not None and captured.spool is not None:
             captured.spool.abort()
 
-    def _changes(self, rows: list[int], *, is_plain: bool) -> CapturedChanges:
+    def _regions_of(self, rows: list[int]) -> dict[int, list[int]]:
+        """Number of the region -> the rows that go there."""
+        dice = self.world.dice
+        if self.world.climate.regions == 1:
+            return {0: rows}
+        place = dice.randrange(len(rows) + 1)
+        return {number: part for number, part in enumerate((rows[:place], rows[place:])) if part}
+
+    def _changes(self, parts: dict[int, list[int]], *, is_plain: bool) -> CapturedChanges:
         world, dice = self.world, self.world.dice
         connection: Any = self.session.connection
         is_large = self._is_large
         pieces: list[bytes] = []
         is_even = world.climate.is_even
-        defines = not is_plain and not is_even and dice.random() < 0.06
-        version = connection.version
-        if defines:
-            world.version = version = world.version + 1
-            pieces += [change(Op.SCHEMA, 0, "main", ["ALTER"]), define(version)]
-        table_id = definition_of(version).table_id
-        several = len(rows) > 1 or is_plain
+        several = sum(map(len, parts.values())) > 1 or is_plain
         size = 400 if is_large else dice.choice([8, 8, 40, 150] if several else world.climate.sizes)
-        sizes = [40 if is_even else dice.randrange(size + 1) for _ in rows]
-        pieces += [change(Op.INSERT, table_id, 0, [row, bytes(count)]) for row, count in zip(rows, sizes, strict=True)]
-        connection.run(rows, version=version if defines else 0)
+        touched: dict[str, bool] = {}
+        for number, rows in parts.items():
+            schema = "main" if number == 0 else REGIONS[number]
+            version = connection.version(schema)
+            touched[schema] = defines = not is_plain and not is_even and dice.random() < 0.06
+            if defines:
+                world.versions[number] = version = world.versions[number] + 1
+                pieces += [change(Op.SCHEMA, 0, REGIONS[number], ["ALTER"]), define(version, number)]
+            table_id = definition_of(version, number).table_id
+            sizes = [40 if is_even else dice.randrange(size + 1) for _ in rows]
+            pieces += [
+                change(Op.INSERT, table_id, 0, [row, bytes(count)]) for row, count in zip(rows, sizes, strict=True)
+            ]
+            connection.run(rows, version=version if defines else 0, schema=schema)
+        defines = any(touched.values())
         payload, changes = b"".join(pieces), 4 * len(pieces)
-        world.log("commits", rows, len(payload), "large" if is_large else "", "defines" if defines else "")
+        world.log("commits", parts, len(payload), "large" if is_large else "", "defines" if defines else "")
+        partitions = tuple(1 + number for number in parts)
+        names = touched if world.climate.regions > 1 else None
         if not is_large:
-            return CapturedChanges(payload, changes, (1,), defines, None, defines)
+            return CapturedChanges(payload, changes, partitions, defines, None, defines, names)
         door = self.session.door
         spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
         try:
@@ -206,7 +228,7 @@ class Writer:
         except BaseException:
             spool.abort()
             raise
-        return CapturedChanges(b"", changes, (1,), defines, spool, defines)
+        return CapturedChanges(b"", changes, partitions, defines, spool, defines, names)
 
 
 async def writer(world: Any) -> None:

@@ -45,6 +45,7 @@ class Climate:
         dice = self.dice
         self.durability: str = dice.choice(["durable", "durable", "interval", "off"])
         self.ends_s = 1.0 + dice.random() * 5.0
+        self.regions: int = dice.choice([1, 1, 2])
         self.writers: int = dice.choice([1, 2, 2, 3])
         self.left_to_write: int = dice.choice([8, 20, 40, 60])
         self.sizes: tuple[int, ...] = dice.choice([(8, 40), (8, 40, 300, 700, 1300), (700, 1300)])
@@ -74,7 +75,7 @@ class Climate:
             on = [name for name in KINDS if dice.random() < ON]
             self.weights = {name: KINDS[name] * dice.choice([1, 1, 3, 10]) for name in on} or {"kill": 1}
             return
-        self.bias = dice.randrange(len(BIASES))
+        self.bias = dice.choice([0, 0, 1, 2, 3])
         self.weights = dict(BIASES[self.bias])
         self.count = max(self.count, 3)
         if self.bias == 0:

@@ -64,7 +64,7 @@ class Inode:
         pending, self.pending = self.pending, []
         if not pending:
             return
-        mode = dice.choice((0, 1, 2, 3, 3, 3, 4, 4))
+        mode = dice.choice((0, 1, 2, 2, 3, 3, 4, 4))
         for place, (offset, data) in enumerate(pending):
             if mode == 0:  # nothing
                 continue

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tests.simulation.climate import Climate
 from tests.simulation.kernel import Killed, Process
+from tests.simulation.stage import BETWEEN
 
 NESTED: Final = frozenset({"sync.before", "sync.after"})
 """Failpoints at which another writer may commit: no commit lock is held there when a writer waits for its sync."""
@@ -30,7 +31,7 @@ WRITING: Final = (
     "commit.before_append", "append.before_write", "append.after_write", "append.after_write", "commit.after_commit",
     "commit.after_commit", "finish.before_publish", "publish.after_early", "publish.after_data", "publish.after_head",
     "publish.after_published", "adopt.before_rename", "adopt.renamed", "adopt.after_rename", "switch.after_create",
-    "switch.between_words", "mend.begin", "sync.before", "sync.after", "apply.after_commit",
+    "switch.between_words", "mend.begin", "sync.before", "sync.after", "apply.after_commit", BETWEEN, BETWEEN,
 )  # fmt: skip
 """On the way of a commit, where a kill leaves something for the next one to mend."""
 
@@ -81,7 +82,8 @@ class Faults:
             disk = host.disk
             disk.failures.clear()
             disk.is_full, disk.short_in, disk.slow_s = False, 0, 0.0
-            host.region.fails_in = 0
+            for region in host.regions:
+                region.fails_in = 0
             for process in host.processes:
                 process.frozen_until = 0.0
 
@@ -140,7 +142,10 @@ class Faults:
         """With frames that nobody has synced yet; several of them, when no source is there to sync them."""
         if self.dice.random() < 0.5:
             self._part()
-        name = self.dice.choice(["append.after_write", "commit.after_commit", "publish.after_written", "sync.before"])
+        places = ["append.after_write", "commit.after_commit", "publish.after_written", "sync.before"]
+        if self.climate.regions > 1:
+            places += [BETWEEN, BETWEEN]
+        name = self.dice.choice(places)
         host = self.dice.choice(["paris", "paris", "oslo"])
         for _ in range(self.dice.choice([1, 1, 2, 3])):  # and again, soon after the recovery
             self._fuses.append(Fuse(name, host, self.dice.randrange(1, 7), True))
@@ -229,7 +234,7 @@ class Faults:
         self._host().wall_offset_ns += self.dice.choice([-7200, 86400, -1]) * 1_000_000_000
 
     def _checkpoint(self) -> None:
-        self._host().region.checkpoint(self.dice)
+        self.dice.choice(self._host().regions).checkpoint(self.dice)
 
     def _commit_fails(self) -> None:
-        self._host().region.fails_in = self.dice.randrange(1, 5)
+        self.dice.choice(self._host().regions).fails_in = self.dice.randrange(1, 5)

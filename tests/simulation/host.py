@@ -58,6 +58,8 @@ LOOP_S: Final = 0.0001
 """What one turn of a loop that finds its condition true at once takes at least: a reader may turn for STALLED_S behind
 a writer that was killed between two words."""
 
+REGIONS: Final = ("main", "side")
+"""Names of regions; a world has the first one, or both."""
 RING_SLOTS: Final = 5
 BATCH_BYTES: Final = 2048
 
@@ -302,10 +304,21 @@ class SimulatedInterval:
         self._is_closed = True
 
 
+class SimulatedPath(type(Path())):  # type: ignore[misc]
+    """A path that looks for its file on the disk of whoever asks."""
+
+    def exists(self) -> bool:
+        return bool(SimulatedInstance.world.os.path.exists(self))
+
+
 class SimulatedInstance(replicate.instance.instance.Instance):
     """Instance: opened on the disk of whoever opens it."""
 
     world: Any
+
+    @property
+    def conflict_directory(self) -> Path:
+        return SimulatedPath(super().conflict_directory)
 
     @classmethod
     def open(cls, path: Any) -> SimulatedInstance:
@@ -362,10 +375,10 @@ class SimulatedSeeds:
 class Host:
     """One machine. `boot` is another number after each power loss."""
 
-    def __init__(self, name: str, disk: Disk, region: model.Region, config: Config) -> None:
+    def __init__(self, name: str, disk: Disk, regions: list[model.Region], config: Config) -> None:
         self.name = name
         self.disk = disk
-        self.region = region
+        self.regions = regions
         self.config = config
         self.memory: dict[PoolKind, Memory] = {}
         self.locks: dict[str, SimulatedLock] = {}
@@ -380,10 +393,15 @@ class Host:
     def path(self) -> Path:
         return Path(f"/{self.name}")
 
+    def region_at(self, path: Any) -> model.Region:
+        """The region whose file is there."""
+        return self.regions[REGIONS.index(Path(path).stem)]
+
     def power_loss(self, dice: random.Random) -> None:
         """Nothing but what the disk has is left."""
         self.disk.power_loss(dice)
-        self.region.power_loss(dice)
+        for region in self.regions:
+            region.power_loss(dice)
         self.memory.clear()
         self.locks.clear()
         self.listener = None
@@ -395,9 +413,10 @@ def directories(name: str) -> tuple[str, ...]:
     return (f"/{name}", *(f"/{name}/{one}" for one in DIRECTORIES))
 
 
-def entry_of(host_name: str) -> RegionEntry:
-    """The one region of a host."""
-    return RegionEntry(0, "main", b"r" * 16, Path(f"/{host_name}/regions/main.db"))
+def entry_of(host_name: str, number: int) -> RegionEntry:
+    """One region of a host."""
+    name = REGIONS[number]
+    return RegionEntry(number, name, name[:1].encode() * 16, Path(f"/{host_name}/regions/{name}.db"))
 
 
 def config_of(dice: random.Random, durability: str) -> Config:

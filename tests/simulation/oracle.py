@@ -9,8 +9,8 @@ Refuses to know: how anything is done.
 
 from __future__ import annotations
 
-from typing import Any
-
+from replicate.journal.record import FIXED_ELEMENTS, decode_batch
+from replicate.transaction import Op
 from tests.simulation.regions import Pending, Region
 
 
@@ -22,68 +22,95 @@ class ViolationError(AssertionError):
         self.what = what
 
 
-class Oracle:
-    """`truth`: the identities of all rows in the order of their commits, as far as it can not change any more up to
-    `fixed`, and as the primary has it now behind that."""
+class Lane:
+    """One region on both sites. `truth`: the identities of all rows in the order of their commits, as far as it can not
+    change any more up to `fixed`, and as the primary has it now behind that."""
 
     def __init__(self, primary: Region, secondary: Region) -> None:
         self.primary = primary
         self.secondary = secondary
         self.truth = list(primary.rows)
-        self.bounds = {len(self.truth)}
+        self.ends = set(self.truth)
+        """Rows with which a transaction ends here."""
         self.fixed = len(self.truth)
+
+
+class Oracle:
+    """One lane for each region, and what holds for all of them together."""
+
+    def __init__(self, primary: list[Region], secondary: list[Region]) -> None:
+        self.lanes = [Lane(here, there) for here, there in zip(primary, secondary, strict=True)]
+        self.transactions: list[tuple[int, ...]] = []
+        """Rows of one transaction each, in several regions: there together, or not at all."""
         self.acknowledged: set[int] = set()
         """Rows of which a writer was told that they are committed, and which no crash since may have taken."""
         self.failed: set[int] = set()
         """Rows of which a writer was told that they are not."""
+        self.taken_back: set[int] = set()
+        """Rows that a recovery has taken back, since the journal had lost them."""
         self.sent: dict[int, int] = {}
         """seqno -> chain hash of the last frame of each batch that was sent."""
         self.last_sent_seqno = 0
         self.reported_seqno = 0
         """The highest that the receiver has reported as durable."""
-        self.most_applied_seqno = secondary.seqno
-        """The highest that the secondary's region has ever held."""
+        self.most_applied_seqno = min(region.seqno for region in secondary)
+        """The highest that all of the secondary's regions have ever held."""
         self.starts_below = 0
         """Streams that began before what was reported as durable."""
         self.applied = 0
         """Transactions' rows that the secondary has committed, in all."""
-        primary.on_commit = self.on_primary
-        secondary.on_commit = self.on_secondary
+        for region in primary:
+            region.on_commit, region.on_take_back = self.on_primary, self.on_take_back
+        for region in secondary:
+            region.on_commit = self.on_secondary
 
     # Commits.
 
     def on_primary(self, region: Region, pending: Pending) -> None:
-        """The primary's region has committed these rows (for the first time, or again in a redo)."""
+        """A region of the primary has committed these rows (for the first time, or again in a redo)."""
+        lane = self.lanes[region.number]
         count = len(pending.rows)
         start = len(region.rows) - count
-        known = self.truth[start : start + count]
+        known = lane.truth[start : start + count]
         if known != pending.rows:
-            if start < self.fixed:
+            if start < lane.fixed:
                 raise ViolationError(
                     "I3 lost",
                     f"rows {known} at place {start} were acknowledged or sent; now {pending.rows} stand there",
                 )
-            self.truth[start:] = pending.rows
-        self.bounds.add(start + count)
+            lane.truth[start:] = pending.rows
+
+    def on_take_back(self, region: Region, pending: Pending) -> None:
+        """A recovery of the primary takes these rows out of a region again."""
+        lane = self.lanes[region.number]
+        if set(pending.deleted).intersection(lane.truth[: lane.fixed]):
+            raise ViolationError("I2 ahead", f"rows {pending.deleted} are taken back, and the secondary holds them")
+        self.taken_back.update(pending.deleted)
 
     def on_secondary(self, region: Region, pending: Pending) -> None:
-        """The secondary's region has committed these."""
+        """A region of the secondary has committed these."""
+        lane = self.lanes[region.number]
         count = len(pending.rows)
         start = len(region.rows) - count
-        known = self.truth[start : start + count]
+        known = lane.truth[start : start + count]
         if known != pending.rows[: len(known)]:
             raise ViolationError("I1 order", f"at place {start} {known} should stand, {pending.rows} were applied")
         if len(known) < count:  # the primary has it in its journal, and redoes it in its region later
-            self.truth += pending.rows[len(known) :]
-        elif start + count not in self.bounds:
-            raise ViolationError(
-                "I2 prefix", f"the secondary shows a part of a transaction, up to place {start + count}"
-            )
-        self.fixed = max(self.fixed, start + count)
+            lane.truth += pending.rows[len(known) :]
+        if count and pending.rows[-1] not in lane.ends:
+            raise ViolationError("I2 prefix", f"the secondary shows a part of a transaction: {pending.rows}")
+        lane.fixed = max(lane.fixed, start + count)
         self.applied += count
-        self.most_applied_seqno = max(self.most_applied_seqno, region.seqno)
+        self.most_applied_seqno = max(self.most_applied_seqno, min(one.secondary.seqno for one in self.lanes))
 
     # What is told.
+
+    def on_submitted(self, parts: dict[int, list[int]]) -> None:
+        """A writer is about to commit these rows (number of the region -> rows) in one transaction."""
+        for number, rows in parts.items():
+            self.lanes[number].ends.add(rows[-1])
+        if len(parts) > 1:
+            self.transactions.append(tuple(row for rows in parts.values() for row in rows))
 
     def on_acknowledged(self, rows: list[int]) -> None:
         """A writer was told: committed."""
@@ -111,42 +138,67 @@ class Oracle:
         self.starts_below += next_seqno - 1 < self.reported_seqno
 
     def on_primary_power_loss(self, *, is_durable: bool) -> None:
-        """What was not promised for this case may be gone."""
+        """What was not promised for this case may be gone, and what a region has lost is not the truth any more."""
         if not is_durable:
             self.acknowledged.clear()
+        for lane in self.lanes:
+            del lane.truth[max(lane.fixed, len(lane.primary.rows)) :]
 
     # Looking at a host that has recovered.
 
-    def check_primary(self, chains: dict[int, int], oldest_seqno: int) -> None:
-        """`chains`: of every transaction in the primary's journal. Its region has been rolled forward."""
-        region = self.primary
-        lost = self.acknowledged - region.present
+    def check_primary(self, chains: dict[int, int], oldest_seqno: int, kept: list[bytes]) -> None:
+        """`chains`: of every transaction in the primary's journal. Its regions have been rolled forward. `kept`: the
+        files of what was taken back."""
+        regions = [lane.primary for lane in self.lanes]
+        present: set[int] = set().union(*(region.present for region in regions))
+        lost = self.acknowledged - present
         if lost:
             raise ViolationError("I3 lost", f"rows {sorted(lost)} were acknowledged and are gone")
-        if region.rows[: self.fixed] != self.truth[: self.fixed] or len(region.rows) < self.fixed:
-            raise ViolationError("I2 ahead", f"the secondary holds {self.fixed} rows, the primary {len(region.rows)}")
-        wrong = self.failed & region.present
+        for lane in self.lanes:
+            rows = lane.primary.rows
+            if rows[: lane.fixed] != lane.truth[: lane.fixed] or len(rows) < lane.fixed:
+                raise ViolationError("I2 ahead", f"the secondary holds {lane.fixed} rows, the primary {len(rows)}")
+        wrong = self.failed & present
         if wrong:
             raise ViolationError("I3 failed", f"rows {sorted(wrong)} were said to have failed and are there")
         for seqno, chain in self.sent.items():
             if seqno >= oldest_seqno and chains.get(seqno) != chain:
                 raise ViolationError("I2 ahead", f"transaction {seqno} was sent, and is not in the primary's journal")
-        if len(region.rows) != len(region.present):
+        if sum(len(region.rows) for region in regions) != len(present):
             raise ViolationError("I1 twice", "the primary holds a row twice")
+        self._check_whole(present)
+        if self.taken_back:
+            self._check_kept(kept)
+
+    def _check_whole(self, present: set[int]) -> None:
+        for rows in self.transactions:
+            there = present.intersection(rows)
+            if there and len(there) < len(rows):
+                raise ViolationError("I2 whole", f"of the transaction with rows {rows} only {sorted(there)} are there")
+
+    def _check_kept(self, kept: list[bytes]) -> None:
+        """I5: what was taken back is in a file, each once."""
+        rows = [
+            change[0]
+            for data in kept
+            for body in decode_batch(data)[2::3]
+            for op, change in zip(body[FIXED_ELEMENTS::4], body[FIXED_ELEMENTS + 3 :: 4], strict=True)
+            if op == Op.INSERT
+        ]
+        missing = self.taken_back - set(rows)
+        if missing or len(rows) != len(set(rows)):
+            raise ViolationError("I5 kept", f"rows {sorted(missing)} were taken back and not kept, or kept twice")
 
     def check_secondary(self, last_seqno: int) -> None:
         """The secondary has recovered, and its journal ends there."""
-        region = self.secondary
-        if region.seqno < self.reported_seqno or last_seqno < self.reported_seqno:
-            raise ViolationError(
-                "I4 honest", f"{self.reported_seqno} was reported as durable, {region.seqno} is left ({last_seqno})"
-            )
-        if region.rows != self.truth[: len(region.rows)]:
-            raise ViolationError("I2 prefix", "the secondary's rows are no prefix of the primary's")
-
-    def facts(self) -> dict[str, Any]:
-        """For the transcript."""
-        return {
-            "truth": len(self.truth), "fixed": self.fixed, "acknowledged": len(self.acknowledged),
-            "sent": self.last_sent_seqno, "reported": self.reported_seqno,
-        }  # fmt: skip
+        for lane in self.lanes:
+            region = lane.secondary
+            if region.seqno < self.reported_seqno or last_seqno < self.reported_seqno:
+                raise ViolationError(
+                    "I4 honest", f"{self.reported_seqno} was reported as durable, {region.seqno} is left ({last_seqno})"
+                )
+            if region.seqno != last_seqno:
+                raise ViolationError("I2 prefix", f"a region holds {region.seqno}, the journal ends with {last_seqno}")
+            if region.rows != lane.truth[: len(region.rows)]:
+                raise ViolationError("I2 prefix", "the secondary's rows are no prefix of the primary's")
+        self._check_whole(set().union(*(lane.secondary.present for lane in self.lanes)))

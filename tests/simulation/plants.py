@@ -20,6 +20,7 @@ import replicate.door.durability
 import replicate.instance.consumers
 import replicate.pruning
 import replicate.recovery.recovery
+import replicate.wire.frame
 import source_server.connection
 import source_server.reader
 import update_process.batch
@@ -27,6 +28,7 @@ from receiver_server.flow import FlowDecision
 from replicate.journal import chain, segment, spool
 from replicate.pool import control as word
 from replicate.pool import journal_pool, receive_pool
+from replicate.recovery import rings
 from tests.simulation import regions, stage
 
 Change = tuple[Any, str, Any]
@@ -186,6 +188,10 @@ def _slots_overwritten() -> list[Change]:
     return [(stage.SIZES["replicate.commit.session"], "RING_SLOTS", 1 << 40)]
 
 
+def _wire_check_not_looked_at() -> list[Change]:
+    return [(replicate.wire.frame, "crc32c", lambda *_: 0)]
+
+
 def _prunes_too_much() -> list[Change]:
     def needed(directory: Any, consumer: Any) -> Any:
         found = kept(directory, consumer)
@@ -199,13 +205,17 @@ def _prunes_without_sync() -> list[Change]:
     return [(regions.Region, "sync", _nothing)]
 
 
+def _taken_back_without_sync() -> list[Change]:
+    return [(rings, "SYNCED", rings.NOT_SYNCED)]
+
+
 def _scr_outside() -> list[Change]:
     """Synchronization checkpoint records that do not wait for the transaction's COMMIT."""
 
     def write(connection: Any, rows: Any) -> None:
         kept(connection, rows)
         for row in rows:
-            connection.region.scr[row.origin, row.partition] = row
+            connection.parts["main"].scr[row.origin, row.partition] = row
 
     kept = regions.write_scr
     return [(regions, "write_scr", write)]
@@ -256,8 +266,10 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "killed writer not mended": _not_mended,
     "killed writer's region not redone": _no_redo,
     "ring slots overwritten before they are durable": _slots_overwritten,
+    "a message's check not looked at": _wire_check_not_looked_at,
     "prunes what the consumer needs": _prunes_too_much,
     "prunes what a region has not synced": _prunes_without_sync,
+    "rows taken back without a sync": _taken_back_without_sync,
     "checkpoint records outside of the transaction": _scr_outside,
     "regions not rolled forward": _regions_left_behind,
     "journal not completed from the rings": _rings_not_used,

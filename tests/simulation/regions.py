@@ -38,13 +38,23 @@ class Pending:
     schema: int = 0
     stores_schema: bool = False
     marks: list[int] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
+    ring_end: int | None = None
+    """Slots of higher numbers are emptied."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of this region was changed: its COMMIT is none."""
+        is_changed = self.rows or self.slot or self.scr or self.state or self.schema or self.stores_schema
+        return not (is_changed or self.deleted or self.ring_end is not None)
 
 
 @dataclass(slots=True)
 class Region:
-    """One host's region. `rows`: the identities of the rows, in the order in which they were inserted."""
+    """One region of a host. `rows`: the identities of the rows, in the order in which they were inserted."""
 
     ring_slots: int
+    number: int = 0
     rows: list[int] = field(default_factory=list)
     present: set[int] = field(default_factory=set)
     slots: dict[int, tuple[int, bytes | None]] = field(default_factory=dict)
@@ -59,21 +69,22 @@ class Region:
     fails_in: int = 0
     """The n-th COMMIT from now fails with a full disk (0: none)."""
     on_commit: Callable[[Region, Pending], None] = lambda _region, _pending: None
+    on_take_back: Callable[[Region, Pending], None] = lambda _region, _pending: None
 
     def copy(self) -> Region:
-        made = Region(self.ring_slots, list(self.rows), set(self.rows))
+        made = Region(self.ring_slots, self.number, list(self.rows), set(self.rows))
         made._set(self._state())
         return made
 
     def _state(self) -> tuple[Any, ...]:
         return (
-            len(self.rows), dict(self.slots), dict(self.scr), self.schema, self.stored_schema, dict(self.state),
+            list(self.rows), dict(self.slots), dict(self.scr), self.schema, self.stored_schema, dict(self.state),
             self.seqno,
         )  # fmt: skip
 
     def _set(self, state: tuple[Any, ...]) -> None:
-        count, self.slots, self.scr, self.schema, self.stored_schema, self.state, self.seqno = state
-        del self.rows[count:]
+        self.rows, self.slots, self.scr, self.schema, self.stored_schema, self.state, self.seqno = state
+        self.present = set(self.rows)
 
     def commit(self, pending: Pending) -> None:
         if self.fails_in:
@@ -81,6 +92,8 @@ class Region:
             if not self.fails_in:
                 raise apsw.FullError("database or disk is full")
         self.commits.append(self._state())
+        if pending.deleted or pending.ring_end is not None:
+            self._take_back(pending)
         self.rows += pending.rows
         self.present.update(pending.rows)
         if pending.slot is not None:
@@ -98,6 +111,19 @@ class Region:
             self.stored_schema = self.schema
         self.on_commit(self, pending)
 
+    def _take_back(self, pending: Pending) -> None:
+        gone = set(pending.deleted)
+        if len(gone) != len(pending.deleted) or gone - self.present:
+            raise ConflictError(f"rows {pending.deleted} are to be deleted, and are not all there")
+        self.rows = [row for row in self.rows if row not in gone]
+        self.present -= gone
+        end = pending.ring_end
+        if end is not None:
+            self.slots = {place: slot for place, slot in self.slots.items() if slot[0] <= end}
+            rest = [slot[0] for slot in self.slots.values()] + [row.seqno for row in self.scr.values()]
+            self.seqno = max(rest, default=0)
+        self.on_take_back(self, pending)
+
     def sync(self) -> None:
         """All commits are certain from now on."""
         self.commits.clear()
@@ -110,28 +136,32 @@ class Region:
         """A prefix of the commits stays."""
         self.writer = None
         self.fails_in = 0
-        if self.commits and dice.random() < 0.8:
-            place = dice.randrange(len(self.commits) + 1)
+        lot = dice.random()
+        if self.commits and lot < 0.8:
+            place = dice.randrange(len(self.commits) + 1) if lot < 0.5 else 0
             if place < len(self.commits):
                 self._set(self.commits[place])
         self.commits.clear()
-        self.present = set(self.rows)
 
 
 class Connection:
-    """As much of an apsw.Connection as the product uses on a region. `process` owns it."""
+    """As much of an apsw.Connection as the product uses on a region. `process` owns it, and other regions of its host
+    may be attached to it. `between` is called between two files' commits of one transaction."""
 
     system_errno = 0
 
-    def __init__(self, region: Region, process: Any) -> None:
+    def __init__(self, region: Region, process: Any, between: Callable[[], None] = lambda: None) -> None:
         self.region = region
-        self.pending: Pending | None = None
+        self.parts = {"main": region}
+        self._pending: dict[str, Pending] = {}
         self._process = process
+        self._between = between
+        self._is_synced = False
 
     @property
     def in_transaction(self) -> bool:
         self._process.check()
-        return self.pending is not None
+        return bool(self._pending)
 
     def cursor(self) -> Connection:
         return self
@@ -145,19 +175,22 @@ class Connection:
     def changes(self) -> int:
         return 1
 
-    def execute(self, sql: str, *_: Any, **__: Any) -> Any:
+    def execute(self, sql: str, *arguments: Any, **_: Any) -> Any:
         self._process.check()
-        region, word = self.region, sql.partition(" ")[0]
+        word = sql.partition(" ")[0]
         if word == "BEGIN":
-            if region.writer is not None and not region.writer._process.is_dead:
-                raise apsw.BusyError("database is locked")
-            region.writer, self.pending = self, Pending()
+            self._begin()
         elif word == "COMMIT":
-            if self.pending is not None:
-                region.commit(self.pending)
-                region.writer = self.pending = None
+            self._commit()
         elif word == "ROLLBACK" and not sql.startswith("ROLLBACK TO"):
-            region.writer = self.pending = None
+            self._roll_back()
+        elif word == "ATTACH":
+            path, schema = (text.strip("'\"") for text in sql.removeprefix("ATTACH ").split(" AS "))
+            self.parts[schema] = self._process.host.region_at(path)
+        elif word == "UPDATE" and "_replicate_ring" in sql:
+            self._open().ring_end = arguments[0][0]
+        elif word == "PRAGMA" and "synchronous" in sql:
+            self._is_synced = sql.endswith("FULL")
         elif word == "PRAGMA":
             return SimpleNamespace(get=schema_version(self))
         elif word == "SAVEPOINT":
@@ -170,26 +203,52 @@ class Connection:
             raise AssertionError(f"the model of a region does not know {sql!r}")
         return None
 
-    @property
-    def version(self) -> int:
-        """Of the one table's form."""
-        return int(self.region.state.get("version", 1))
+    def _begin(self) -> None:
+        for region in self.parts.values():
+            if region.writer is not None and not region.writer._process.is_dead:
+                raise apsw.BusyError("database is locked")
+        for schema, region in self.parts.items():
+            region.writer, self._pending[schema] = self, Pending()
 
-    def run(self, rows: list[int], *, version: int = 0) -> None:
+    def _commit(self) -> None:
+        """One file after the other, as SQLite does in WAL mode. When one fails, those before it are committed."""
+        has_one = False
+        for schema, pending in list(self._pending.items()):
+            region = self.parts[schema]
+            if not pending.is_empty:
+                if has_one:
+                    self._between()
+                region.commit(pending)
+                if self._is_synced:
+                    region.sync()
+                has_one = True
+                self._pending[schema] = Pending()
+        self._roll_back()
+
+    def _roll_back(self) -> None:
+        self._pending.clear()
+        for region in self.parts.values():
+            if region.writer is self:
+                region.writer = None
+
+    def version(self, schema: str = "main") -> int:
+        """Of the region's one table's form."""
+        return int(self.parts[schema].state.get("version", 1))
+
+    def run(self, rows: list[int], *, version: int = 0, schema: str = "main") -> None:
         """What the application's statements do. `version`: the table gets that form first (0: it stays)."""
-        pending = self._open()
+        pending = self._open(schema)
         pending.rows += rows
         if version:
             pending.schema += 1
             pending.state["version"] = version
 
-    def _open(self) -> Pending:
-        assert self.pending is not None
-        return self.pending
+    def _open(self, schema: str = "main") -> Pending:
+        return self._pending[schema]
 
     def close(self, _force: bool = False) -> None:
-        if not self._process.is_dead and self.region.writer is self:
-            self.region.writer = self.pending = None
+        if not self._process.is_dead:
+            self._roll_back()
 
 
 class Rows:
@@ -219,12 +278,17 @@ class Rows:
                 if image[0] in present or image[0] in rows:
                     raise ConflictError(f"row {image[0]} is there already", seqno=self.seqno)
                 rows.append(image[0])
+            elif op == Op.DELETE:
+                pending.deleted.append(image[0])
             elif op == Op.DEFINE:
                 self.definitions[table_id] = definition = TableDefinition.unpack(image)
                 pending.state["version"] = definition.version
             elif op == Op.SCHEMA:
                 pending.schema += 1
                 pending.stores_schema = True
+
+    def apply_sorted(self, ops: Any, table_ids: Any, arguments: Any, values: Any) -> None:
+        self.apply_columns(ops, table_ids, arguments, values)
 
     def apply_all(self, changes: Sequence[Any], start: int = 0) -> int:
         flat = changes[start:]
@@ -235,13 +299,13 @@ class Rows:
 # In the place of functions of the same names.
 
 
-def write_slot(connection: Connection, seqno: int, record: bytes | None) -> None:
+def write_slot(connection: Connection, seqno: int, record: bytes | None, schema: str = "main") -> None:
     connection._process.check()
-    connection._open().slot = (seqno, record)
+    connection._open(schema).slot = (seqno, record)
 
 
-def slot_writer(connection: Connection, _schema: str = "main") -> Callable[[int, bytes | None], None]:
-    return lambda seqno, record: write_slot(connection, seqno, record)
+def slot_writer(connection: Connection, schema: str = "main") -> Callable[[int, bytes | None], None]:
+    return lambda seqno, record: write_slot(connection, seqno, record, schema)
 
 
 def write_scr(connection: Connection, rows: Any) -> None:
@@ -261,29 +325,30 @@ def read_state(connection: Connection, key: str) -> Any:
     return connection.region.state.get(key)
 
 
-def write_state(connection: Connection, key: str, value: Any, _schema: str = "main") -> None:
+def write_state(connection: Connection, key: str, value: Any, schema: str = "main") -> None:
     connection._process.check()
-    connection._open().state[key] = value
+    connection._open(schema).state[key] = value
 
 
-def region_seqno(connection: Connection, _schema: str = "main") -> int:
-    return connection.region.seqno
+def region_seqno(connection: Connection, schema: str = "main") -> int:
+    return connection.parts[schema].seqno
 
 
 def held_below(connection: Connection, _schema: str = "main") -> int:
     return max(connection.region.state.get("held_below", 0), connection.region.seqno + 1)
 
 
-def schema_version(connection: Connection, _schema: str = "main") -> int:
-    return connection.region.schema + (connection.pending.schema if connection.pending is not None else 0)
+def schema_version(connection: Connection, schema: str = "main") -> int:
+    pending = connection._pending.get(schema)
+    return connection.parts[schema].schema + (pending.schema if pending is not None else 0)
 
 
 def stored_schema_version(connection: Connection, _schema: str = "main") -> int:
     return connection.region.stored_schema
 
 
-def store_schema_version(connection: Connection, _schema: str = "main") -> None:
-    connection._open().stores_schema = True
+def store_schema_version(connection: Connection, schema: str = "main") -> None:
+    connection._open(schema).stores_schema = True
 
 
 def check_schema_version(connection: Connection, *, do: str = "") -> None:

@@ -69,6 +69,8 @@ REAL: Final = (
 """Modules that stay as they are: not used in a world, or by everybody else in this process too."""
 STALE: Final = ("replicate.recovery.stale_wal",)
 
+BETWEEN: Final = "sqlite.between_files"
+"""As if SQLite had a failpoint: one file of a transaction is committed, and the next is not."""
 PART_BYTES: Final = 512
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "replicate.commit.session": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
@@ -98,17 +100,17 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         one.world = world
     kernel = world.kernel
 
-    def open_region(_path: Any, **_: Any) -> model.Connection:
+    def open_region(path: Any, **_: Any) -> model.Connection:
         process = kernel.process
         process.check()
-        return model.Connection(process.host.region, process)
+        return model.Connection(process.host.region_at(path), process, lambda: world.hit(BETWEEN))
 
-    def note_held(_path: Any, *, region: bytes, below: int) -> None:
-        kernel.process.host.region.state["held_below"] = below
+    def note_held(path: Any, *, region: bytes, below: int) -> None:
+        kernel.process.host.region_at(path).state["held_below"] = below
 
-    def sync_wal(_path: Any) -> None:
+    def sync_wal(path: Any) -> None:
         kernel.process.check()
-        kernel.process.host.region.sync()
+        kernel.process.host.region_at(path).sync()
 
     async def listen(_text: str) -> tuple[list[Any], Address]:
         await kernel.sleep(0)

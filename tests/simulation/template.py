@@ -18,16 +18,16 @@ from replicate.instance.file import InstanceFile, PeerEntry, encode
 from replicate.transaction import Column, Op, TableDefinition
 from tests.simulation import regions as model
 from tests.simulation.disk import Disk, Inode
-from tests.simulation.host import DIRECTORIES, RING_SLOTS, directories, entry_of
+from tests.simulation.host import DIRECTORIES, REGIONS, directories, entry_of
 
 NETWORK = bytes(range(16))
 DURABLE_NAME = "durable"
 
 
-def definition_of(version: int) -> TableDefinition:
-    """The one table, in its n-th form."""
+def definition_of(version: int, region: int = 0) -> TableDefinition:
+    """The one table of a region, in its n-th form."""
     columns = tuple(Column(f"c{number}", "BLOB", False, "BINARY") for number in range(2 + version % 3))
-    return TableDefinition("main", 1, "main", "t", version, columns, (0,), False, False, False)
+    return TableDefinition(REGIONS[region], 1 + region, "main", "t", version, columns, (0,), False, False, False)
 
 
 def change(op: int, table_id: int, argument: object, values: object) -> bytes:
@@ -35,13 +35,13 @@ def change(op: int, table_id: int, argument: object, values: object) -> bytes:
     return b"".join(map(msgpack.packb, (int(op), table_id, argument, values)))
 
 
-def define(version: int) -> bytes:
-    """The change that takes a form of the table into force."""
-    definition = definition_of(version)
+def define(version: int, region: int = 0) -> bytes:
+    """The change that takes a form of a region's table into force."""
+    definition = definition_of(version, region)
     return change(Op.DEFINE, definition.table_id, version, definition.pack())
 
 
-def _instance_file(name: str, role: str) -> bytes:
+def _instance_file(name: str, role: str, regions: int) -> bytes:
     content = InstanceFile(
         network=NETWORK,
         uuid=(b"p" if role == "primary" else b"s") * 16,
@@ -50,26 +50,28 @@ def _instance_file(name: str, role: str) -> bytes:
         role=role,  # type: ignore[arg-type]
         created_wall_ns=1,
         journal_inode=f"7:{2 + 1 + DIRECTORIES.index('journal')}",
-        regions=(entry_of(name),),
+        regions=tuple(entry_of(name, number) for number in range(regions)),
         peers=(PeerEntry("oslo", "10.0.0.2", 7430),) if role == "primary" else (),
-        next_region_id=1,
+        next_region_id=regions,
         home=f"/{name}",
     )
     return encode(content)
 
 
-def new_disk(name: str, role: str) -> Disk:
+def new_disk(name: str, role: str, regions: int) -> Disk:
     """A disk with an instance that was just made."""
     disk = Disk(directories(name))
     inode: Inode = disk.make()
-    inode.write(0, _instance_file(name, role))
+    inode.write(0, _instance_file(name, role, regions))
     inode.sync()
     disk.names[f"/{name}/{replicate.instance.instance.FILE_NAME}"] = inode
     disk.certain = dict(disk.names)
     return disk
 
 
-def fill(primary: model.Region, run_on_primary: object, secondary: model.Region, run_on_secondary: object) -> None:
+def fill(
+    primary: list[model.Region], run_on_primary: object, secondary: list[model.Region], run_on_secondary: object
+) -> None:
     """First transactions, and the seed. `run_on_…(call)` makes a call as a process of that host."""
     position = catalogue = None
 
@@ -77,18 +79,22 @@ def fill(primary: model.Region, run_on_primary: object, secondary: model.Region,
         nonlocal position, catalogue
         instance = replicate.instance.instance.Instance.open("/paris")
         door = open_door(instance)
-        session = RegionSession(door, "main", adding=True)
-        table_id = definition_of(1).table_id
-        for number in range(3):
-            payload = define(1) if number == 0 else b""
-            payload += change(Op.INSERT, table_id, 0, [number + 1, b"first"])
-            session.begin(timeout_s=0)
-            session.connection.run([number + 1], version=int(number == 0))  # type: ignore[attr-defined]
-            session.commit(CapturedChanges(payload, 8 if number == 0 else 4, (1,), number == 0, None, number == 0))
+        for region in range(len(primary)):
+            session = RegionSession(door, REGIONS[region], adding=True)
+            table_id = definition_of(1, region).table_id
+            for number in range(3):
+                row = 100 * region + number + 1
+                payload = define(1, region) if number == 0 else b""
+                payload += change(Op.INSERT, table_id, 0, [row, b"first"])
+                session.begin(timeout_s=0)
+                session.connection.run([row], version=int(number == 0))  # type: ignore[attr-defined]
+                is_first = number == 0
+                captured = CapturedChanges(payload, 8 if is_first else 4, (1 + region,), is_first, None, is_first)
+                session.commit(captured)
+            session.close()
         with door.locked():
             door.sync_to_end()
             position, catalogue = door.position(), door.catalogue()
-        session.close()
         door.close()
 
     def seed() -> None:
@@ -99,10 +105,10 @@ def fill(primary: model.Region, run_on_primary: object, secondary: model.Region,
     run_on_primary(write)  # type: ignore[operator]
     run_on_secondary(seed)  # type: ignore[operator]
     assert position is not None
-    secondary.rows = list(primary.rows)
-    secondary.schema = secondary.stored_schema = primary.schema
-    for (origin, partition), last in position.vector.items():
-        row = ScrRow(origin, partition, last, position.chains[origin][1], 1, position.last_seqno)
-        secondary.scr[origin, partition] = row
-    secondary.seqno = position.last_seqno
-    assert primary.ring_slots == secondary.ring_slots == RING_SLOTS
+    for here, there in zip(primary, secondary, strict=True):
+        there.rows = list(here.rows)
+        there.schema = there.stored_schema = here.schema
+        for (origin, partition), last in position.vector.items():
+            row = ScrRow(origin, partition, last, position.chains[origin][1], 1, position.last_seqno)
+            there.scr[origin, partition] = row
+        there.seqno = position.last_seqno

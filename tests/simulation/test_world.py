@@ -81,6 +81,7 @@ class Idle:
     """A process that lives, for the simulated os."""
 
     pid = 1
+    is_dead = False
 
     def __init__(self, disk: Disk) -> None:
         self.host = self

@@ -28,7 +28,7 @@ from tests.simulation import actors, template
 from tests.simulation.climate import Climate
 from tests.simulation.disk import Disk, SimulatedOs
 from tests.simulation.faults import Faults
-from tests.simulation.host import RING_SLOTS, WALL_NS, Host, config_of
+from tests.simulation.host import REGIONS, RING_SLOTS, WALL_NS, Host, config_of
 from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle, ViolationError
@@ -56,7 +56,8 @@ SEEN: Final = {
 }
 """Failpoints that tell what a world has come to."""
 
-_template: dict[str, Any] = {}
+_templates: dict[int, Any] = {}
+"""Number of regions -> of each host: its disk and its regions."""
 
 
 class World:
@@ -81,8 +82,8 @@ class World:
         self.climate = Climate(self.dice)
         self._durability = self.climate.durability
         self.left_to_write = self.climate.left_to_write
-        self.version = 1
-        """The newest form of the table."""
+        self.versions = [1, 1]
+        """The newest form of each region's table."""
         self.rows_made = 1000  # so that every number takes three bytes
         self.writers: list[actors.Writer] = []
         self.away: dict[str, float] = {}
@@ -91,13 +92,12 @@ class World:
     def begin(self) -> None:
         """The hosts as the template has them, and nobody running."""
         config = config_of(self.dice, self._durability)
-        disks = _template["disks"]
-        regions = _template["regions"]
-        self.primary = Host("paris", disks[0].copy(), regions[0].copy(), config)
-        self.secondary = Host("oslo", disks[1].copy(), regions[1].copy(), config)
+        (disk, regions), (disk_there, regions_there) = _templates[self.climate.regions]
+        self.primary = Host("paris", disk.copy(), [region.copy() for region in regions], config)
+        self.secondary = Host("oslo", disk_there.copy(), [region.copy() for region in regions_there], config)
         self.hosts = (self.primary, self.secondary)
         self.network.hosts = list(self.hosts)
-        self.oracle = Oracle(self.primary.region, self.secondary.region)
+        self.oracle = Oracle(self.primary.regions, self.secondary.regions)
         self.faults = Faults(self, self.climate)
 
     # What the simulated modules ask.
@@ -287,11 +287,11 @@ class World:
     def _look_at_primary(self, door: Any, last_seqno: int) -> None:
         from replicate.door.redo import redo_region
 
-        entry = door.instance.regions[0]
-        if door.words[word.REGION_APPENDED] != door.words[word.REGION_DONE]:
-            with door.locked():
-                pass
-            redo_region(door, entry)
+        with door.locked():
+            pass  # mends the journal's end
+        for entry in door.instance.regions:
+            if door.words[word.REGION_APPENDED + entry.region_id] != door.words[word.REGION_DONE + entry.region_id]:
+                redo_region(door, entry)
         chain = make_chain(door.instance)
         oldest_seqno = chain.oldest_seqno()
         chains: dict[int, int] = {}
@@ -303,7 +303,8 @@ class World:
                     chains[head.seqno] = head.chain
         finally:
             reader.close()
-        self.oracle.check_primary(chains, oldest_seqno)
+        kept = [inode.seen for path, inode in self.primary.disk.names.items() if path.startswith("/paris/conflict/")]
+        self.oracle.check_primary(chains, oldest_seqno, [bytes(data) for data in kept])
 
     def is_level(self) -> bool:
         """The secondary has everything, and the source has stored that."""
@@ -314,7 +315,7 @@ class World:
             if words[word.POOL_STATE] != word.STATE_READY or words[word.FATAL]:
                 return False
             last = words[word.LAST_SEQNO]
-        if self.secondary.region.seqno != last:
+        if any(region.seqno != last for region in self.secondary.regions):
             return False
         stored = self.primary.disk.names.get("/paris/consumers/oslo.json")
         return stored is not None and json.loads(bytes(stored.seen))["acknowledged_seqno"] == last
@@ -338,7 +339,8 @@ class World:
         assert self.faults is not None
         for name, title in SEEN.items():
             self.figures[title] += self.faults.seen.get(name, 0)
-        self.figures["commits"] += len(self.primary.region.rows)
+        self.figures["commits"] += sum(len(region.rows) for region in self.primary.regions)
+        self.figures["rows taken back"] += len(self.oracle.taken_back)
         self.figures["applied"] += self.oracle.applied
         for kind, count in self.network.harms.items():
             self.figures[f"writes on the wire {kind}"] += count
@@ -359,6 +361,7 @@ class World:
         while at < until and self.violation is None:
             at = min(until, at + 0.5)
             self.kernel.run(at, self._is_decided)
+            self._mend_journal()
             if self.is_level():
                 self.figures["levelled in ms, most"] = int(1000 * (self.kernel.now - until + LEVEL_WITHIN_S))
                 return
@@ -366,10 +369,20 @@ class World:
             self.fail(
                 ViolationError(
                     "I7 liveness",
-                    f"{LEVEL_WITHIN_S:g} s after the last fault the secondary is at {self.secondary.region.seqno}, "
-                    f"the primary at {self.primary.region.seqno}",
+                    f"{LEVEL_WITHIN_S:g} s after the last fault the secondary is at "
+                    f"{[region.seqno for region in self.secondary.regions]}, the primary at "
+                    f"{[region.seqno for region in self.primary.regions]}",
                 )
             )
+
+    def _mend_journal(self) -> None:
+        """What the alarm JOURNAL_FATAL asks an operator for: nobody writes any more, so nobody opens it anew."""
+        memory = self.primary.memory.get(PoolKind.JOURNAL)
+        if memory is not None:
+            with memoryview(memory.data)[: word.CONTROL_BYTES].cast("Q") as words:
+                is_fatal = bool(words[word.FATAL])
+            if is_fatal:
+                self.look_at(self.primary)
 
     def _last_judgement(self) -> None:
         """Both lose power at once; then each is recovered from what its disk has."""
@@ -399,12 +412,18 @@ def leaves(error: BaseException | None) -> list[BaseException]:
 
 def make_template() -> None:
     """Once in a process."""
-    if _template:
+    if _templates:
         return
+    for count in range(1, 1 + len(REGIONS)):
+        _templates[count] = _made(count)
+
+
+def _made(count: int) -> tuple[tuple[Disk, list[Region]], ...]:
+    """Both hosts, with that many regions."""
     world = World(0, "safety")
     config = config_of(random.Random(1), "durable")
-    disks = [template.new_disk("paris", "primary"), template.new_disk("oslo", "secondary")]
-    regions = [Region(RING_SLOTS), Region(RING_SLOTS)]
+    disks = [template.new_disk("paris", "primary", count), template.new_disk("oslo", "secondary", count)]
+    regions = [[Region(RING_SLOTS, number) for number in range(count)] for _ in disks]
     processes = []
     for place, name in enumerate(("paris", "oslo")):
         host = Host(name, disks[place], regions[place], config)
@@ -419,11 +438,10 @@ def make_template() -> None:
 
     with installed(world):
         template.fill(regions[0], caller(0), regions[1], caller(1))
-    made: list[Disk] = [disk.copy() for disk in disks]
-    for region in regions:
+    for region in (*regions[0], *regions[1]):
         region.sync()
-    _template.update(disks=made, regions=regions)
     world.close()
+    return tuple((disk.copy(), there) for disk, there in zip(disks, regions, strict=True))
 
 
 def run(seed: int, mode: str, *, recording: bool = False) -> World:
