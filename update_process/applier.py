@@ -16,6 +16,11 @@ came before it (`_apply_singly`). That is three times the work, once, just befor
 up in the region, the journal and the conflict file is the same. A batch of several windows is first taken anew, window
 by window (`_rewind`), so that only the one that fails is applied singly.
 
+Updates and deletes here and there in a table are put off to the end of their batch and made in the order of their rows
+(replicate/database/row_order.py says why that comes to the same): each page is read, changed and written once a batch,
+not once a row. Where they do not fit, the windows are taken anew and applied as they came, so that the conflict that is
+told is the first one.
+
 Used by one thread at a time. A full batch is committed in a thread of its own (`_commit_reading_on`); the caller's
 waits for it, and only reads from the receive pool meanwhile: the session is the other one's then; windows, borders, the
 points that were verified, and all freeing are the caller's. It never applies rows beside it: SQLite gives up the
@@ -28,10 +33,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from replicate.apply_session import ApplySession
 from replicate.barrier import BarrierWatch
@@ -42,7 +46,7 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.failpoint import hit
-from replicate.journal.record import FRAME_PREFIX_BYTES, FrameBatch, decode_batch, read_head, read_part
+from replicate.journal.record import FRAME_PREFIX_BYTES, decode_batch, read_part
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
@@ -56,7 +60,8 @@ from update_process.conflict import stopped
 from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
 from update_process.large import LargeApply
-from update_process.plain import PAYLOAD, Points
+from update_process.open_batch import OpenBatch
+from update_process.plain import PAYLOAD, Plain, Points
 from update_process.routes import Routes
 
 PEEK_RECORDS_MAX: Final = 256
@@ -79,21 +84,8 @@ _KINDS: Final = {
 }
 
 
-@dataclass(slots=True)
-class _Batch:
-    """What has been applied in the local transactions that are open. `position`: behind it."""
-
-    first_seqno: int
-    position: Position
-    deadline_s: float
-    """On the monotonic clock: when it is committed at the latest."""
-    frames: list[bytes]
-    csn: int = 0
-    last_bytes: int = 0
-    """Length of the last frame."""
-    transactions: int = 0
-    bytes: int = 0
-    defines: bool = False
+class _Anew(Exception):
+    """The open batch was taken back, and is taken anew from the receive pool, window by window."""
 
 
 class Applier:
@@ -111,11 +103,13 @@ class Applier:
         self._routes = Routes(session)
         self._window: Window | None = None
         self._points: Points = dict(session.position.chains)
-        self._batch: _Batch | None = None
+        self._batch: OpenBatch | None = None
         segment_bytes = session.door.instance.config.journal.segment_bytes
         self._batch_bytes = min(settings.batch_bytes, pool.capacity // POOL_SHARE, segment_bytes // 2)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
+        self._change_s = 0.0
+        """What a change that was put off has taken lately."""
         self._ahead: deque[Window] = deque()
         """Windows behind that one, read while a batch was being committed."""
         self._borders: list[tuple[int, int]] = []
@@ -155,10 +149,13 @@ class Applier:
         deadline = time.monotonic() + seconds
         try:
             while True:
-                done.waiting = self._step(done)
-                if done.waiting is not Waiting.MORE or time.monotonic() >= deadline or stop():
-                    self._commit(done)
-                    return done
+                try:
+                    done.waiting = self._step(done)
+                    if done.waiting is not Waiting.MORE or time.monotonic() >= deadline or stop():
+                        self._commit(done)
+                        return done
+                except _Anew:
+                    done.waiting = Waiting.MORE
         except BaseException:
             self._abandon()
             raise
@@ -303,7 +300,7 @@ class Applier:
         batch, limit = self._batch, self._settings.batch_transactions
         cut = window.cut(
             transactions_max=limit - (batch.transactions if batch is not None else 0),
-            bytes_max=self._batch_bytes - (batch.bytes if batch is not None else 0),
+            bytes_max=self._batch_bytes - (batch.size_bytes if batch is not None else 0),
             barrier_seqno=self._barrier.seqno(),
         )
         is_alone = cut.start in window.alone
@@ -316,45 +313,64 @@ class Applier:
             batch = self._open_batch(done)
             if batch is None:
                 return Waiting.LOCK
-        try:
-            self._apply(window, cut.start, cut.stop)
-        except (DamagedError, NotSupportedError):
-            if batch.transactions:
-                return self._rewind(window)
-            self.session.rollback()
-            self._batch = None
-            return self._apply_singly(window, cut.start, cut.stop, done)
-        self._extend(batch, window, cut.start, cut.stop)
-        if is_alone or batch.position.last_seqno <= self._careful_seqno:
+        is_careful = is_alone or window.first_seqno <= self._careful_seqno
+        plain = None if is_careful else self._to_put_off(window, batch)
+        if plain is not None:
+            batch.put_off(plain.changes(cut.start, cut.stop))
+        else:
+            self._make_put_off(batch)
+            try:
+                self._apply(window, cut.start, cut.stop)
+            except (DamagedError, NotSupportedError):
+                if batch.transactions:
+                    self._rewind(window.last_seqno)
+                self.session.rollback()
+                self._batch = None
+                return self._apply_singly(window, cut.start, cut.stop, done)
+        batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
+        if is_careful:
             self._commit(done)
-        elif batch.transactions >= limit or batch.bytes >= self._batch_bytes or time.monotonic() >= batch.deadline_s:
+        elif batch.transactions >= limit or batch.size_bytes >= self._batch_bytes or self._is_late(batch):
             self._commit_reading_on(window, done)
         return Waiting.MORE
 
-    def _rewind(self, window: Window) -> Waiting:
+    def _rewind(self, last_seqno: int) -> NoReturn:
         """A batch of several windows has failed: take all of them anew from the pool, each as a batch of its own."""
         self._abandon()
-        self._careful_seqno = window.last_seqno
-        return Waiting.MORE
+        self._careful_seqno = last_seqno
+        raise _Anew
 
-    def _open_batch(self, done: Done) -> _Batch | None:
+    # Changes put off to the end of their batch, so that they are made in the order of their rows.
+
+    def _to_put_off(self, window: Window, batch: OpenBatch) -> Plain | None:
+        """The window's changes, if they cost less together with those of other windows. Inserts alone are in the order
+        of their rows nearly always, and best made while the processor's cache has them."""
+        plain = window.plain
+        if plain is None or len(self.session.rows) > 1 or (plain.only_inserts and not batch.changes_put_off):
+            return None
+        return plain
+
+    def _is_late(self, batch: OpenBatch) -> bool:
+        return time.monotonic() + batch.changes_put_off * self._change_s >= batch.deadline_s
+
+    def _make_put_off(self, batch: OpenBatch) -> None:
+        """Make what was put off. When it does not fit, the windows are taken anew, and applied as they came."""
+        count = batch.changes_put_off
+        if not count:
+            return
+        begun_s = time.monotonic()
+        try:
+            self._routes.apply_plain(batch.take_put_off(), batch.position.last_seqno, is_sorted=True)
+        except (DamagedError, NotSupportedError):
+            self._rewind(batch.position.last_seqno)
+        self._change_s = (time.monotonic() - begun_s) / count
+
+    def _open_batch(self, done: Done) -> OpenBatch | None:
         """Begin; None as `_begin`."""
         if not self._begin(done):
             return None
-        self._batch = _Batch(self.next_seqno, self.session.position, time.monotonic() + BATCH_S, [])
+        self._batch = OpenBatch(self.next_seqno, self.session.position, time.monotonic() + BATCH_S)
         return self._batch
-
-    def _extend(self, batch: _Batch, window: Window, start: int, stop: int) -> None:
-        """These transactions of the window have been applied."""
-        data = window.frames(start, stop)
-        batch.position = window.position_at(batch.position, start, stop, self._routes.partition_of)
-        batch.frames.append(data)
-        batch.csn = window.bodies[stop - 1][6]
-        batch.last_bytes = window.offset(stop) - window.offset(stop - 1)
-        batch.transactions += stop - start
-        batch.bytes += len(data)
-        batch.defines = batch.defines or start in window.alone
-        window.done = stop
 
     def _begin(self, done: Done) -> bool:
         """Whether the regions are ours now; if not, somebody else's lock is told in `done`, and nothing is held."""
@@ -384,18 +400,19 @@ class Applier:
                     if batch is None:
                         return Waiting.LOCK
                     self._apply(window, start, place)
-                    self._extend(batch, window, start, place)
+                    batch.extend(window, start, place, self._routes.partition_of)
                     self._commit(done)
                 raise stopped(error, window.bodies[place][1], self._conflict_directory) from error
-        self._extend(batch, window, start, stop)
+        batch.extend(window, start, stop, self._routes.partition_of)
         self._commit(done)
         return Waiting.MORE
 
     def _commit(self, done: Done) -> bool:
-        """Commit the open batch; False when there is none."""
+        """Commit the open batch; False when there is none. Raises _Anew."""
         batch, self._batch = self._batch, None
         if batch is None:
             return False
+        self._make_put_off(batch)
         self._commit_batch(batch)
         self._committed(batch, done)
         return True
@@ -408,6 +425,7 @@ class Applier:
         """
         batch, self._batch = self._batch, None
         assert batch is not None
+        self._make_put_off(batch)
         run_beside(
             partial(self._commit_batch, batch),
             lambda: len(self._ahead) < AHEAD_MAX and self._read_ahead(window, done),
@@ -415,20 +433,14 @@ class Applier:
         )
         self._committed(batch, done)
 
-    def _commit_batch(self, batch: _Batch) -> None:
-        data = batch.frames[0] if len(batch.frames) == 1 else b"".join(batch.frames)
-        self.session.commit(
-            FrameBatch(batch.first_seqno, batch.position.last_seqno, batch.transactions, data),
-            batch.position,
-            batch.csn,
-            defines=batch.defines,
-            last=read_head(data, len(data) - batch.last_bytes),
-        )
+    def _commit_batch(self, batch: OpenBatch) -> None:
+        frames, last = batch.frames()
+        self.session.commit(frames, batch.position, batch.csn, defines=batch.defines, last=last)
 
-    def _committed(self, batch: _Batch, done: Done) -> None:
+    def _committed(self, batch: OpenBatch, done: Done) -> None:
         self._fresh = False
         done.transactions += batch.transactions
-        done.bytes += batch.bytes
+        done.bytes += batch.size_bytes
         done.batches += 1
         self._free(batch.position.last_seqno)
 

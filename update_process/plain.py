@@ -34,6 +34,7 @@ Points = dict[int, tuple[int, int]]
 START: Final = (0, 0)
 """Where an origin stands before its first frame."""
 
+_INSERT: Final = int(Op.INSERT)
 _TRANSACTIONS: Final = {int(Kind.TRANSACTION)}
 _HEAD: Final = itemgetter(*range(PAYLOAD))
 
@@ -47,6 +48,11 @@ class Changes(NamedTuple):
     values: Sequence[Any]
 
 
+def joined(pieces: Sequence[Changes]) -> Changes:
+    """All of them, one behind the other."""
+    return Changes(*(list(chain.from_iterable(columns)) for columns in zip(*pieces, strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     """A plain window by columns. `ends[n]`: changes up to and with the n-th transaction; None: each has exactly one."""
@@ -57,6 +63,11 @@ class Plain:
     chains: tuple[int, ...]
     columns: Changes
     ends: list[int] | None
+
+    @property
+    def only_inserts(self) -> bool:
+        """There is no update and no delete among the changes."""
+        return self.columns.ops.count(_INSERT) == len(self.columns.ops)
 
     def changes(self, start: int, stop: int) -> Changes:
         """The changes of the transactions `start` to `stop` (exclusive)."""

@@ -54,12 +54,17 @@ class Routes:
             list(chain.from_iterable([body[PAYLOAD:] for body in bodies if body[0] == Kind.TRANSACTION]))
         )
 
-    def apply_plain(self, changes: Changes, seqno: int) -> None:
-        """Apply changes of rows, the last of which is of transaction `seqno`. Raises as `apply_bodies`."""
+    def apply_plain(self, changes: Changes, seqno: int, *, is_sorted: bool = False) -> None:
+        """Apply changes of rows, the last of which is of transaction `seqno`. Raises as `apply_bodies`.
+
+        `is_sorted`: in the order of the rows where that comes to the same; an error then does not say which change
+        it was. (Of several regions each takes its changes as they come.)
+        """
         for rows in self._session.rows.values():
             rows.seqno = seqno
         if len(self._session.rows) == 1:
-            next(iter(self._session.rows.values())).apply_columns(*changes)
+            (only,) = self._session.rows.values()
+            (only.apply_sorted if is_sorted else only.apply_columns)(*changes)
         else:
             self.apply_changes(list(chain.from_iterable(zip(*changes, strict=True))))
 

@@ -23,6 +23,7 @@ import msgpack
 from replicate.database import row_statements
 from replicate.database.bookkeeping import store_schema_version
 from replicate.database.guards import install_guards
+from replicate.database.row_order import arranged
 from replicate.database.row_runs import insert_run
 from replicate.database.schema import (
     check_definition,
@@ -96,9 +97,12 @@ class RowApplier:
         self.region = region
         self._connection = connection
         self._definitions = dict(definitions)
-        self._execute: Callable[..., object] = connection.cursor().execute
+        cursor = connection.cursor()
+        self._execute: Callable[..., object] = cursor.execute
+        self._execute_many: Callable[..., object] = cursor.executemany
         self._changes = connection.changes
         self._plans: dict[tuple[int, int, Any], str] = {}
+        self._places: dict[tuple[int, int, Any], int | None] = {}
         self._counted: dict[tuple[int, int, Any], str] = {}
         self._sequences: dict[str, int | None] = {}
         self._schema_changed = False
@@ -115,6 +119,7 @@ class RowApplier:
             self._schema_changed = False
             self._connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, 0)
             self._plans.clear()
+            self._places.clear()
         for plan in self._counted:
             self._plans.pop(plan, None)
         self._counted.clear()
@@ -174,6 +179,50 @@ class RowApplier:
             return insert_run(self._connection, self._execute, statement, columns, values)
         except _EXPLAINED as error:
             raise self._explain(error, _INSERT, table_id, 0, values[0]) from error
+
+    def apply_sorted(
+        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
+    ) -> None:
+        """The same changes, in the order of the rows where that comes to the same (row_order.py): three times as quick
+        for changes here and there in a large table. Raises as `apply_all`, with one difference: after any error all
+        that is known is that the changes do not fit. Roll back and apply them as they came to learn which one it is.
+        """
+        for run in arranged(ops, table_ids, arguments, values, self._place_of):
+            if run.is_uniform and run.ops[0] != _INSERT:
+                self._change_many(run.ops[0], run.table_ids[0], run.arguments[0], run.values)
+            else:
+                self.apply_columns(*run[:4])
+
+    def _change_many(self, op: Any, table_id: Any, arg: Any, values: Sequence[Any]) -> None:
+        """Updates or deletes of one kind, each of which must meet exactly one row."""
+        before = self._connection.total_changes()
+        try:
+            self._execute_many(self._plans.get((op, table_id, arg)) or self._prepare(op, table_id, arg, None), values)
+            missed = len(values) - (self._connection.total_changes() - before)
+        except apsw.ConstraintError:
+            missed = len(values)
+        except _EXPLAINED as error:
+            raise self._explain(error, op, table_id, arg, None) from error
+        if missed:
+            raise ConflictError(
+                f"of {len(values)} changes up to seqno {self.seqno}, {missed} do not fit",
+                where=self._connection.filename,
+                seqno=self.seqno,
+            )
+
+    def _place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
+        """See row_order.PlaceOf."""
+        kind = (op, table_id, arg)
+        if kind not in self._places:
+            try:
+                self._prepare(op, table_id, arg, None)
+                definition = self._definition(table_id)
+                mask = self._mask(definition, arg) if op == _UPDATE else None
+                place = row_statements.place_of_rowid(self._connection, definition, mask, is_insert=op == _INSERT)
+            except (ReplicateError, apsw.Error):
+                return None  # it is said where the change is made
+            self._places[kind] = place
+        return self._places[kind]
 
     def apply_bodies(self, bodies: Iterable[Sequence[Any]]) -> int:
         """Apply whole transactions as frames carry them: kind, seqno, mark, chain, origin, origin_seqno, csn, *changes.
@@ -243,6 +292,7 @@ class RowApplier:
     def forget_plans(self) -> None:
         """Prepare all statements anew at their next use (the schema has changed)."""
         self._plans.clear()
+        self._places.clear()
         self._counted.clear()
         self._sequences.clear()
 

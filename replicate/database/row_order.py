@@ -1,0 +1,139 @@
+"""Row changes put into the order of their table's pages: what a batch that changes rows here and there costs least in.
+
+A change of one row does not depend on changes of others, as long as neither can take a unique value from the other. So
+the changes of a stretch may change places as long as those of one row keep theirs: the stretch succeeds as a whole, or
+fails as a whole, in either order, and leaves the same rows. (Each single exchange of two neighbours that are of
+different rows shows it: triggers and foreign keys are off, every statement meets the one row that its rowid names, and
+looks at nothing but that row.) SQLite then comes to every page once, from the first to the last, instead of once a row.
+
+Guarantees: changes of one row keep their order; what may not be moved (`place_of` says None) keeps its place among the
+changes of its table, what is no change of a row its place among all. Nothing is left out or doubled.
+Refuses to know: what may be moved, how a change is made. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from replicate.transaction import Op
+
+TURNS_MAX: Final = 8
+"""The first changes of all rows are made together, then the second ones, and so on. A row that is changed more often
+than this ends the reordering of its table: each further turn would be a statement for hardly any row."""
+ENDS_MAX: Final = 8
+"""So does a table where what may not be moved comes up more often than this among what may."""
+
+_ROW_OPS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
+_ROWS: Final = frozenset((list, tuple))
+_INTEGERS: Final = {int}
+
+PlaceOf = Callable[[Any, Any, Any], int | None]
+"""(op, table id, argument) -> where in its values the rowid stands, if changes of this kind may be moved; else None."""
+
+
+class Run(NamedTuple):
+    """Changes to be made next, by columns. `is_uniform`: all are of one kind, sorted by rowid; else as they came."""
+
+    ops: Sequence[Any]
+    table_ids: Sequence[Any]
+    arguments: Sequence[Any]
+    values: Sequence[Any]
+    is_uniform: bool
+
+
+def arranged(
+    ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any], place_of: PlaceOf
+) -> Iterator[Run]:
+    """The same changes, arranged. What makes no sense stays where it is, for whoever makes it to say so."""
+    try:
+        kinds = set(zip(ops, table_ids, arguments, strict=True))
+    except TypeError:  # something that can not be hashed
+        yield Run(ops, table_ids, arguments, values, False)
+        return
+    places = {kind: place_of(*kind) if kind[0] in _ROW_OPS else None for kind in kinds}
+    if len(kinds) == 1:
+        place = places[ops[0], table_ids[0], arguments[0]]
+        if place is not None and _have_rowids(values, place):
+            values = sorted(values, key=itemgetter(place))
+        else:
+            place = None
+        yield Run(ops, table_ids, arguments, values, place is not None)
+        return
+    tables: dict[Any, _Table] = {}
+    for op, table_id, argument, value in zip(ops, table_ids, arguments, values, strict=True):
+        if op not in _ROW_OPS:
+            for table in tables.values():
+                yield from table.end()
+            yield Run((op,), (table_id,), (argument,), (value,), False)
+            continue
+        table = tables.get(table_id) or tables.setdefault(table_id, _Table(table_id))
+        place = places[op, table_id, argument]
+        yield from table.add(op, argument, value, place)
+    for table in tables.values():
+        yield from table.end()
+
+
+def _have_rowids(values: Sequence[Any], place: int) -> bool:
+    if not _ROWS.issuperset(map(type, values)) or min(map(len, values)) <= place:
+        return False
+    return set(map(type, map(itemgetter(place), values))) == _INTEGERS
+
+
+class _Table:
+    """What has come up of one table and is not made yet: changes in turns, or changes that stay as they came."""
+
+    __slots__ = ("_ends", "_fixed", "_is_stuck", "_table_id", "_turns", "_waiting")
+
+    def __init__(self, table_id: Any) -> None:
+        self._table_id = table_id
+        self._turns: dict[int, int] = {}
+        self._waiting: dict[tuple[int, Any, Any], tuple[int, list[Any]]] = {}
+        self._fixed: list[tuple[Any, Any, Any]] = []
+        self._ends = 0
+        self._is_stuck = False
+
+    def add(self, op: Any, argument: Any, value: Any, place: int | None) -> Sequence[Run]:
+        """Take one change; what must be made before it, if it can not wait together with that."""
+        if place is not None and not self._is_stuck and type(value) in _ROWS and len(value) > place:
+            rowid = value[place]
+            turn = self._turns.get(rowid, 0) if type(rowid) is int else TURNS_MAX
+            if turn < TURNS_MAX:
+                self._turns[rowid] = turn + 1
+                made = self._end_fixed() if self._fixed else ()
+                found = self._waiting.get((turn, op, argument))
+                if found is None:
+                    self._waiting[turn, op, argument] = (place, [value])
+                else:
+                    found[1].append(value)
+                return made
+            self._is_stuck = True
+        made = self._end_waiting() if self._waiting else ()
+        self._fixed.append((op, argument, value))
+        return made
+
+    def end(self) -> Sequence[Run]:
+        """All that waits."""
+        return self._end_fixed() if self._fixed else self._end_waiting()
+
+    def _end_fixed(self) -> Sequence[Run]:
+        fixed, self._fixed = self._fixed, []
+        ops, arguments, values = zip(*fixed, strict=True)
+        return (Run(ops, (self._table_id,) * len(fixed), arguments, values, False),)
+
+    def _end_waiting(self) -> Sequence[Run]:
+        waiting, self._waiting = self._waiting, {}
+        self._turns.clear()
+        self._ends += 1
+        self._is_stuck = self._is_stuck or self._ends > ENDS_MAX
+        runs = []
+        for (_, op, argument), (place, values) in sorted(waiting.items(), key=_turn):
+            count = len(values)
+            values.sort(key=itemgetter(place))
+            runs.append(Run((op,) * count, (self._table_id,) * count, (argument,) * count, values, True))
+        return runs
+
+
+def _turn(item: tuple[tuple[int, Any, Any], Any]) -> int:
+    return item[0][0]
