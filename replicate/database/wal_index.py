@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PINNED_BYTES: Final = 16 * 1024 * 1024
-"""WAL written since a reader began, and not checkpointed, from which on the reader is named: four times what an
-automatic checkpoint leaves."""
+PINNED_BYTES: Final = 128 * 1024 * 1024
+"""WAL written since a reader began, and not checkpointed, from which on the reader is named: twice what an applier
+leaves between its checkpoints."""
 LOOK_AGAIN_S: Final = 0.25
 _HEADER: Final = struct.Struct("=12xB1xHI")
 """isInit, page size, mxFrame."""

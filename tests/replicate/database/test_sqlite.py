@@ -139,6 +139,20 @@ def test_an_applier_fires_no_triggers_and_no_foreign_keys(region: apsw.Connectio
     connection.close()
 
 
+@pytest.mark.parametrize(("page_bytes", "pages"), [(4096, 16_384), (65_536, 1024), (512, 131_072)])
+def test_an_applier_checkpoints_seldom_whatever_the_size_of_a_page(tmp_path: Path, page_bytes: int, pages: int) -> None:
+    name = tmp_path / "sized.db"
+    connection = apsw.Connection(str(name))
+    connection.pragma("page_size", page_bytes)
+    connection.pragma("journal_mode", "wal")
+    connection.execute("CREATE TABLE one (a)")
+    connection.close()
+    for applier, wanted in ((True, pages), (False, 1000)):
+        connection = sqlite.open_region(name, applier=applier)
+        assert connection.pragma("wal_autocheckpoint") == wanted
+        connection.close()
+
+
 def test_install_and_remove_leave_everything_as_it_was(path: Path) -> None:
     before = everything(path)
     connection = sqlite.open_region(path, plain=True)

@@ -13,9 +13,18 @@ import apsw
 import pytest
 
 from replicate.database import wal_index
-from replicate.database.wal_index import PINNED_BYTES, Reader, WalState, find_hindrances, read_wal_state
+from replicate.database.wal_index import Reader, WalState, find_hindrances, read_wal_state
 from replicate.status.collect import collect
 from tests.harness.pair import Pair
+
+PINNED_BYTES = 16 * 1024 * 1024
+"""In this file: what is written in a moment."""
+
+
+@pytest.fixture(autouse=True)
+def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_index, "PINNED_BYTES", PINNED_BYTES)
+
 
 READER = """
 import sqlite3, sys
