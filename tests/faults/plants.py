@@ -66,8 +66,7 @@ class Plant:
     part: tuple[str, ...]
 
 
-STORM: Final = ("tests.harness.pool_storm", ".", "3")
-"""Then kills and transactions."""
+STORM: Final = ("tests.harness.pool_storm", ".", "3", "80", "20000")
 PLANTS: Final[dict[str, Plant]] = {
     "reader bounded by the seqno word": Plant(
         "replicate/pool/journal_pool.py",
@@ -75,7 +74,7 @@ PLANTS: Final[dict[str, Plant]] = {
             ("if record_first != expected or kind != _FRAMES:", "if kind != _FRAMES:"),
             ('self._put(words[WRITTEN], _IN_FILES, published + 1, first_seqno - 1, 0, b"")', "pass"),
         ),
-        (*STORM, "80", "20000"),
+        STORM,
     ),
     "control words in another byte order": Plant(
         "replicate/pool/shared_memory.py",
@@ -87,7 +86,7 @@ PLANTS: Final[dict[str, Plant]] = {
             ),
             ("class SharedMemory:", _WORDS + "class SharedMemory:"),
         ),
-        (*STORM, "120", "300000"),  # a torn word is rare, and a reader proves whatever it finds
+        ("tests.faults.torn_words",),
     ),
     "no directory fsync": Plant(
         "replicate/journal/segment.py",
@@ -151,13 +150,13 @@ def find(name: str, timeout_s: float = 300) -> tuple[bool, str]:
     with tempfile.TemporaryDirectory(prefix="replicate-plant-") as place:
         plant(name, Path(place))
         environment = {**os.environ, "PYTHONPATH": place, "PYTHONDONTWRITEBYTECODE": "1"}
-        if PLANTS[name].part[:1] == STORM[:1]:
+        if PLANTS[name].part == STORM:
             environment["REPLICATE_SHM_DIR"] = place
         done = subprocess.run(
             [sys.executable, "-m", *PLANTS[name].part],
             cwd=place, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
-        if PLANTS[name].part[:1] == STORM[:1]:
+        if PLANTS[name].part == STORM:
             return _storm_found(done.stdout, done.stderr)
         text = done.stdout + done.stderr
         lines = [line for line in text.splitlines() if _tells(line)]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults import campaign, injections, long, power, report, soak
+from tests.faults import campaign, injections, long, part, power, report, soak
 from tests.faults.damage import DAMAGE_ZERO
 
 NAMED = (
@@ -57,3 +57,13 @@ def test_what_must_be_zero_in_a_part_must_be_in_all(zero: tuple[str, ...]) -> No
 def test_the_shares_of_the_parts_make_a_whole() -> None:
     parts, _ = long.parts(1.0)
     assert 0.7 < sum(part.share for part in parts) <= 1.001
+
+
+def test_a_part_that_looked_at_nothing_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part.signal, "signal", lambda *_: None)  # those of this process stay what they are
+    options = part.parser("a part").parse_args([])
+    assert part.run_part(options, lambda _, figures: figures.update(rounds=1), ("gaps",), least=("rounds",)) == 0
+    assert part.run_part(options, lambda *_: None, ("gaps",), least=("rounds",)) == 1
+    assert "nothing was looked at: rounds is 0" in capsys.readouterr().out
