@@ -147,8 +147,8 @@ def _recover(instance: Instance, chain: Chain) -> JournalPool:
         journal = _open_journal(instance, chain, regions)
         try:
             complete_from_rings(instance, journal, regions)
-            take_back_beyond(instance, journal, regions)
             _rewrite(journal)
+            take_back_beyond(instance, journal, regions)
             _note_durable(instance, journal)
             hit("recovery.journal_done")
             if instance.was_copied:

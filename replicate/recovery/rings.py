@@ -216,7 +216,8 @@ def complete_from_rings(instance: Instance, journal: Journal, regions: list[Regi
 
 
 def take_back_beyond(instance: Instance, journal: Journal, regions: list[Region]) -> None:
-    """Roll back, newest first, what regions hold behind the first hole.
+    """Roll back, newest first, what regions hold behind the first hole. The journal is on the disk up to there: the
+    regions say from then on that they hold its last number, without a record that could complete it.
 
     Raises JournalMissingError when the rings do not reach back to the journal's end: then the journal is an old copy,
     or was cut by somebody, and nothing is changed.
@@ -289,6 +290,12 @@ def _take_back(region: Region, last_seqno: int, known: Catalogue) -> None:
             connection.execute(
                 "UPDATE main._replicate_ring SET seqno = 0, record = NULL WHERE seqno > ?", (last_seqno,)
             )
+            if region.seqno > last_seqno:  # so it holds all of its own up to there, and not every region does
+                # One of them may have stood in the slot of the last commit that stays; its number went with it.
+                connection.execute(
+                    "UPDATE main._replicate_ring SET seqno = ?2, record = NULL WHERE slot = ?1 AND seqno < ?2",
+                    (last_seqno % RING_SLOTS, last_seqno),
+                )
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -80,6 +80,7 @@ class Climate:
         self.count = max(self.count, 3)
         if self.bias == 0:
             self.durability = dice.choice(["interval", "off", "off"])
+            self.regions = dice.choice([1, 2])
             self.is_even = dice.random() < 0.6
             self.large_share = 0.0
         elif self.bias == 2:

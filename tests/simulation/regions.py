@@ -41,6 +41,8 @@ class Pending:
     deleted: list[int] = field(default_factory=list)
     ring_end: int | None = None
     """Slots of higher numbers are emptied."""
+    least_seqno: int = 0
+    """The region holds at least that number, without a record."""
 
     @property
     def is_empty(self) -> bool:
@@ -122,6 +124,10 @@ class Region:
             self.slots = {place: slot for place, slot in self.slots.items() if slot[0] <= end}
             rest = [slot[0] for slot in self.slots.values()] + [row.seqno for row in self.scr.values()]
             self.seqno = max(rest, default=0)
+        place = pending.least_seqno % self.ring_slots
+        if pending.least_seqno > self.slots.get(place, (0, None))[0]:
+            self.slots[place] = (pending.least_seqno, None)
+            self.seqno = max(self.seqno, pending.least_seqno)
         self.on_take_back(self, pending)
 
     def sync(self) -> None:
@@ -188,7 +194,7 @@ class Connection:
             path, schema = (text.strip("'\"") for text in sql.removeprefix("ATTACH ").split(" AS "))
             self.parts[schema] = self._process.host.region_at(path)
         elif word == "UPDATE" and "_replicate_ring" in sql:
-            self._open().ring_end = arguments[0][0]
+            self._update_ring(sql, *arguments[0])
         elif word == "PRAGMA" and "synchronous" in sql:
             self._is_synced = sql.endswith("FULL")
         elif word == "PRAGMA":
@@ -202,6 +208,12 @@ class Connection:
         else:
             raise AssertionError(f"the model of a region does not know {sql!r}")
         return None
+
+    def _update_ring(self, sql: str, *values: int) -> None:
+        if "seqno = 0" in sql:
+            (self._open().ring_end,) = values
+        else:
+            self._open().least_seqno = values[1]
 
     def _begin(self) -> None:
         for region in self.parts.values():

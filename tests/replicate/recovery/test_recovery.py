@@ -27,6 +27,7 @@ from replicate.instance.instance import FILE_NAME, Instance
 from replicate.journal import segment
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import decode, walk
+from replicate.limits import RING_SLOTS
 from replicate.pool import control as word
 from replicate.transaction import History, Kind
 from tests.harness.instances import (
@@ -249,6 +250,31 @@ def test_faults_33_35_what_lies_behind_a_hole_is_rolled_back_and_kept_once(
     assert len(seqnos) == 4
     assert seqnos == sorted(set(seqnos))
     write(instance, 400, 3)
+    lose_pool(instance)
+    check(instance)
+
+
+def test_what_is_taken_back_takes_no_older_number_of_the_region_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood in the ring where the region's last commit before it had stood: that one was done once more, and met
+    its own rows. Found by the simulation."""
+    instance = unsynced(tmp_path, monkeypatch, regions=("main", "two"))
+    write(instance, 1, 2, "two")
+    with door_of(instance) as door:
+        stays = int(door.words[word.LAST_SEQNO])
+        door.sync_to_end()
+    _, hole = write(instance, 100, 200)
+    save_region(instance.region("main").path, tmp_path / "aside")
+    write(instance, 1000, RING_SLOTS - 201)
+    write(instance, 3, 1, "two")
+    with door_of(instance) as door:
+        assert door.words[word.LAST_SEQNO] == stays + RING_SLOTS
+    restore_region(instance.region("main").path, tmp_path / "aside")
+    power_loss(instance, hole)
+    found = check(instance)
+    assert found.rows["two"].keys() == {1, 2}
+    assert len(found.rows["main"]) == 200
     lose_pool(instance)
     check(instance)
 
