@@ -1,11 +1,11 @@
 """The kill campaign: episodes of rounds under each durability policy, judged at their end.
 
-    python -m tests.faults.campaign [--seed N] [--rounds N | --seconds S] [--classes writer,source,…] [--keep DIR]
+    python -m tests.faults.campaign [--seed N] [--rounds N] [--seconds S] [--classes writer,source,…] [--keep DIR]
 
 An episode is a new primary and secondary, a shuffled list of rounds (each failpoint of its classes once, and kills at
 any moment between), then the judgement. A failpoint that nobody came by in time gets further rounds at the end.
-However short the time, each failpoint is tried once. Exit code 0 only when every figure that must be zero is, and no
-failpoint was missed that was tried.
+With --seconds both are reached, and each failpoint is tried once. Exit code 0 only when every figure that must be zero
+is, and no failpoint was missed that was tried.
 Guarantees: the same seed chooses the same rounds in the same order. Refuses to know: how a round is run, and judged.
 """
 
@@ -132,9 +132,9 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     campaign = Campaign(options.seed, classes, figures, converged_s=options.converged_s, keep=options.keep)
     figures["failpoints defined"] = len({name for _, name in places.plan(CLASSES)})
     try:
-        campaign.run(
-            options.rounds or once(classes), options.deadline_s if math.isfinite(options.seconds) else -math.inf
-        )
+        is_timed = math.isfinite(options.seconds)
+        rounds = max(options.rounds, once(classes)) if is_timed or not options.rounds else options.rounds
+        campaign.run(rounds, options.deadline_s if is_timed else -math.inf)
     finally:
         figures["failpoints missed"] = len(campaign.missed())
         print("\n".join([*campaign.strange, f"failpoints missed: {' '.join(campaign.missed()) or 'none'}"]))

@@ -24,6 +24,7 @@ from replicate.journal.record import FrameBatch
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word
 from replicate.seed.direct import seed
+from replicate.transaction import RowChange, Transaction
 from tests.harness import applying, instances
 
 REGIONS: Final = ("main", "two")
@@ -46,10 +47,7 @@ def prepare(name: str, root: Path, outside: Path) -> None:
         _fill(primary)
         with instances.door_of(primary) as door:
             last = int(door.words[word.LAST_SEQNO])
-        known = [
-            [seqno, [[change.table_id, change.after[0]] for change in one.content if getattr(change, "after", None)]]
-            for seqno, one in instances.read_journal(primary).transactions.items()
-        ]
+        known = [[seqno, _inserted(one)] for seqno, one in instances.read_journal(primary).transactions.items()]
         (outside / "known.json").write_text(json.dumps({"last": last, "small": known}))
     elif name.startswith("seed"):
         network = primary.content.network
@@ -60,6 +58,12 @@ def prepare(name: str, root: Path, outside: Path) -> None:
         if name == "seed anew":
             seed(primary, secondary)
             _insert(primary, range(10, 14))
+
+
+def _inserted(transaction: Transaction) -> list[int]:
+    """The rows of a transaction whose frame has them."""
+    changes = [change for change in transaction.content if isinstance(change, RowChange)]
+    return [int(change.after[0]) for change in changes if change.after is not None]
 
 
 def _insert(primary: Instance, row_ids: range) -> None:
@@ -151,7 +155,7 @@ def _judge_apply(root: Path, outside: Path, told: Told) -> None:
     whole = {name: instances.rows(primary.region(name).path) for name in REGIONS}
     there = {name: instances.rows(secondary.region(name).path) for name in REGIONS}
     known = json.loads((outside / "known.json").read_text())
-    gone = {row_id for seqno, rows in known["small"] if seqno > last for _, row_id in rows}
+    gone = {row_id for seqno, rows in known["small"] if seqno > last for row_id in rows}
     if last < _seqno_of_large(known):
         gone |= set(range(100, 350))
     for name in REGIONS:

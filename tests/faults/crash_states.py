@@ -160,6 +160,39 @@ def judge_run(name: str, root: Path, outside: Path, told: bytes) -> None:
 Edit = Callable[[list[Op]], list[Op]]
 
 
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """`run`, and what its recording loses. `may_refuse`: a recovery that names damage is no violation then, and an
+    acknowledgement binds no more."""
+
+    run: str
+    edit: Edit
+    may_refuse: bool = False
+
+
+def without_the_sync_of_the_cut(ops: list[Op]) -> list[Op]:
+    """The bug "cut without fsync", planted into the recording: the first sync of the segment whose tail was zeroed."""
+    cut = next(
+        place
+        for place, op in enumerate(ops)
+        if op.kind == "write" and op.path.endswith(".journal") and op.data and not op.data.strip(b"\0")
+    )
+    name = ops[cut].path
+    synced = next(place for place in range(cut, len(ops)) if ops[place].kind == "sync" and ops[place].path == name)
+    return ops[:synced] + ops[synced + 1 :]
+
+
+def without_any_sync_of_segments(ops: list[Op]) -> list[Op]:
+    return [op for op in ops if not (op.kind == "sync" and op.path.endswith(".journal"))]
+
+
+FAULTY: Final = {
+    "lying syncs": Faulty("durable", without_any_sync_of_segments, may_refuse=True),
+    "cut not synced": Faulty("torn", without_the_sync_of_the_cut),
+}
+"""Disks that lie, and a bug that is none: see plants.py."""
+
+
 def explore(
     name: str,
     *,
@@ -168,12 +201,10 @@ def explore(
     seed: int,
     figures: Counter[str],
     deadline_s: float = math.inf,
-    edit: Edit = lambda ops: ops,
-    may_refuse: bool = False,
 ) -> list[str]:
     """The states of one run, behind every `stride`-th operation or, with a deadline, as many as fit; what was violated.
-    `edit` changes the operations that were recorded (to see what comes of a sync that is missing); `may_refuse`: a
-    recovery that names damage is no violation then, and an acknowledgement binds no more."""
+    `name`: of RUNS, or of FAULTY, whose operations are changed behind the recording."""
+    spoilt = FAULTY.get(name, Faulty(name, lambda ops: ops))
     violations: list[str] = []
     before = os.environ.get("REPLICATE_SHM_DIR")
     with tempfile.TemporaryDirectory(prefix="replicate-states-") as place:
@@ -185,7 +216,7 @@ def explore(
             prepared = outside / "run.json"
 
             def build() -> None:
-                run = prepare(name, root, outside)
+                run = prepare(spoilt.run, root, outside)
                 prepared.write_text(json.dumps([str(run.instance), run.commands, run.acknowledged]))
 
             _in_child("build", build, outside)
@@ -193,11 +224,11 @@ def explore(
             run = Run(Path(instance), commands, acknowledged)
             disk = Disk(root)
             _clear(outside / "shm")
-            record(name, run, outside, {**os.environ, "PYTHONPATH": str(instances.ROOT)})
+            record(spoilt.run, run, outside, {**os.environ, "PYTHONPATH": str(instances.ROOT)})
             with open(outside / "trace", encoding="ascii", errors="replace") as trace:
-                ops = edit(list(read_trace(trace, str(disk.root))))
+                ops = spoilt.edit(list(read_trace(trace, str(disk.root))))
             pace = Pace(len(ops), stride, deadline_s, random.Random(f"{seed} {name}"))
-            choice = Choice(seed, samples, may_refuse)
+            choice = Choice(seed, samples, spoilt.may_refuse)
             violations = _walk(name, run, disk, ops, outside, choice, pace, figures)
         finally:
             if before is None:
@@ -323,7 +354,7 @@ def main() -> int:
     made = parser("tests.faults.crash_states")
     made.add_argument("--samples", type=int, default=3)
     made.add_argument("--stride", type=int, default=1)
-    made.add_argument("--runs", default=",".join(RUNS))
+    made.add_argument("--runs", default=",".join((*RUNS, *FAULTY)))
     return run_part(made.parse_args(), work, ("violations", "parts that failed"), least=LEAST)
 
 

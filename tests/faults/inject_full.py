@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.faults.injections import Place, injection
 from tests.faults.small_disk import SmallDisk
-from tests.faults.town import DAEMONS
+from tests.faults.town import DAEMONS, Child
 from tests.harness.waiting import wait_until
 
 NAMED: Final = frozenset({69, 74, 75})
@@ -21,6 +21,11 @@ NAMED: Final = frozenset({69, 74, 75})
 def _small(place: Place) -> SmallDisk:
     assert place.small is not None
     return place.small
+
+
+def _daemons(place: Place) -> dict[str, Child]:
+    """Those that run before the fault; who has ended is forgotten by the town."""
+    return {role: place.town.children[role] for role in DAEMONS}
 
 
 def _refused(place: Place) -> set[str]:
@@ -40,11 +45,10 @@ def _commit_until(place: Place, codes: set[str]) -> None:
         town.reap()
 
 
-def _ended_by_name(place: Place) -> None:
+def _ended_by_name(place: Place, daemons: dict[str, Child]) -> None:
     """Daemons that have ended did so by a named error of their surroundings."""
     town = place.town
-    for role in DAEMONS:
-        child = town.children[role]
+    for role, child in daemons.items():
         if child.poll():
             assert child.status in NAMED, f"{role}: exit code {child.status}: {town.errors.read_text()[-2000:]}"
             place.figures[f"disk lost: {role} ended"] += 1
@@ -55,10 +59,10 @@ def _ended_by_name(place: Place) -> None:
 @injection(28, needs="mount", disk=("primary", "tmpfs"))
 def the_primarys_disk_is_full(place: Place) -> None:
     """Commits are refused by name, what is there can be read and is replicated; with room again all goes on."""
-    town = place.town
+    town, daemons = place.town, _daemons(place)
     _small(place).fill()
     _commit_until(place, {"DISK_FULL"})
-    _ended_by_name(place)
+    _ended_by_name(place, daemons)
     town.stop_clients()
     _small(place).give_room()
     town.start_daemons()
@@ -70,13 +74,13 @@ def the_primarys_disk_is_full(place: Place) -> None:
 @injection(29, needs="mount", disk=("secondary", "tmpfs"))
 def the_secondarys_disk_is_full(place: Place) -> None:
     """The Update Process stops by name, nothing half done; the source pauses; with room again all goes on."""
-    town = place.town
+    town, daemons = place.town, _daemons(place)
     _small(place).fill()
     town.client("filler", pause_s=0.0)
     child = town.children["update"]
     assert child.wait(40), "it goes on without a byte to write to"
     held = place.held()
-    _ended_by_name(place)
+    _ended_by_name(place, daemons)
     wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=40, what="XOFF")
     town.stop_clients()
     assert place.held() == held
@@ -87,13 +91,13 @@ def the_secondarys_disk_is_full(place: Place) -> None:
 
 
 def _read_only(place: Place, site: str) -> None:
-    town, small = place.town, _small(place)
+    town, small, daemons = place.town, _small(place), _daemons(place)
     small.fail()
     if site == "primary":
         _commit_until(place, {"IO", "OUTCOME_UNKNOWN", "FATAL", "NOT_ALLOWED", "READ_ONLY"})
     else:
         assert town.children["update"].wait(40), "it goes on without a disk to write to"
-    _ended_by_name(place)
+    _ended_by_name(place, daemons)
     town.kill_all()  # what the operator has to do before the file system can be mended
     town.strange.clear()
     small.mend()

@@ -35,13 +35,14 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
         made.close()
 
 
-def judged(town: Town, told: Told, **more: frozenset[int]) -> dict[str, int]:
+def judged(town: Town, told: Told, lost_may: frozenset[int] = frozenset()) -> dict[str, int]:
     """What is not zero and should be; the digests are compared, too."""
     out = town.told / "judged.json"
 
     def judge() -> None:
         figures: Counter[str] = Counter()
-        judge_both(Instance.open(town.primary), Instance.open(town.secondary), told, figures, timeout_s=60, **more)
+        sites = Instance.open(town.primary), Instance.open(town.secondary)
+        judge_both(*sites, told, figures, timeout_s=60, lost_may=lost_may)
         out.write_text(json.dumps(figures))
 
     town.do("judge", judge)
