@@ -11,8 +11,8 @@ which others write, measure a copy.)
 
 Prints one JSON line for each kind: transactions a second (rows, for `ten` and `one`) until applied **and durable**,
 from the first one applied and from the moment `source start` was called (which includes the start of two Python
-processes); CPU microseconds a transaction of each daemon (the source's own start included); resident memory of each
-beyond the mapped pools. Nothing is asserted.
+processes); CPU microseconds a transaction of each daemon, and apart from it the seconds that the source's start takes;
+resident memory of each beyond the mapped pools. Nothing is asserted.
 
 `--peers postgresql gtm` measures logical replication of PostgreSQL (peer_postgresql.py: insert, update, one) and
 replication of GT.M (peer_gtm.py: insert, update, ten) in the same run, in turns with ours. PostgreSQL's figure begins
@@ -53,6 +53,7 @@ def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         "all_from_first": [int(one["from_first"]) for one in rounds],
         "cpu_us": cpu,
         "cpu_us_chain": round(sum(cpu.values()), 2),
+        "source_start_cpu_s": median([one["source_start_cpu_s"] for one in rounds], 2),
         "memory_mib": {name: median([one["memory_mib"][name] for one in rounds], 1) for name in DAEMONS},
     }
 
