@@ -197,6 +197,8 @@ class ApplySession:
             if head.seqno != self.position.last_seqno + 1 or head.seqno != position.last_seqno:
                 raise InternalError(f"large transaction {head.seqno} does not follow {self.position.last_seqno}")
             self._write_scr(position, csn, defines)
+            for one in self._open:
+                self._flush(one)
             with door.locked(), self._outcome(head.seqno):
                 door.adopt_received(spool, head, frame, self._bits())
                 self._commit_regions(position.last_seqno)

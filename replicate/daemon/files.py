@@ -8,6 +8,7 @@ Refuses to know: what the daemon does; signals; trio.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.errors import AlreadyRunningError, JournalIOError, NotFoundError, PermissionRefusedError
+from replicate.errors import (
+    AlreadyRunningError,
+    DiskFullError,
+    JournalIOError,
+    NotFoundError,
+    PermissionRefusedError,
+)
 from replicate.instance.private_files import read_private
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid. Open-file-description locks want pid 0.
@@ -253,4 +260,6 @@ def _translated(error: OSError, path: Path) -> PermissionRefusedError | JournalI
         return PermissionRefusedError(
             "not allowed", where=str(path), do="Run as the instance's owner, or give the directory to this user"
         )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{error.strerror}", where=str(path), do="Free space, then start again")
     return JournalIOError(f"{error.strerror}", where=str(path), do="Mend the file system, then start again")

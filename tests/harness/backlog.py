@@ -101,15 +101,15 @@ class Backlog:
         """The URI of its archive."""
         return (self.pair.directory / "archive").as_uri()
 
-    def empty_secondary(self) -> Instance:
-        """A secondary of the network that holds nothing."""
+    def empty_secondary(self, within: Path | None = None) -> Instance:
+        """A secondary of the network that holds nothing. `within`: a directory for it."""
         name = f"site{next(self._numbers)}"
         network = self.pair.primary.content.network
-        return Instance.create(self.pair.directory / name, role="secondary", name=name, network=network)
+        return Instance.create((within or self.pair.directory) / name, role="secondary", name=name, network=network)
 
-    def secondary(self) -> Instance:
+    def secondary(self, within: Path | None = None) -> Instance:
         """One that stands where the base copy stands."""
-        made = self.empty_secondary()
+        made = self.empty_secondary(within)
         with seed_lock(made):
             install_checked(made, self.base)
         made.reload()

@@ -1,20 +1,29 @@
 """A primary and a secondary for tests of replays: tables of each kind, scripts as transactions, and their equality.
 
 Guarantees: `assert_equal` looks at rows, numbers, the secondary's journal and the AUTOINCREMENT counters.
+`archive_segments` makes what `replicate archive` makes, but for the rows, which only Spark reads.
 Refuses to know: how a replay works.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import apsw
 
 from replicate.compare.compare import compare
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
+from replicate.journal.reader import LargeTransaction
+from replicate.journal.record import read_head, walk
 from replicate.journal.verify import verify_journal
 from tests.harness.pair import Pair
+from update_process.replay.archive_files import LocalFiles, pack_file
 from update_process.replay.command import replay
+from update_process.replay.journals import Journals
+from update_process.replay.manifest import Range, SegmentCopy, write_range
 
 SCHEMA = """
 CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE, balance INTEGER, note);
@@ -57,3 +66,39 @@ def sequences(instance: Instance) -> list[Any]:
         return connection.execute("SELECT * FROM sqlite_sequence ORDER BY 1").fetchall()
     finally:
         connection.close()
+
+
+def csns(instance: Instance) -> dict[int, int]:
+    """The csn of every transaction in an instance's journal."""
+    journals = Journals([instance.path], instance.content.network)
+    made: dict[int, int] = {}
+    for found in journals.read(journals.oldest_seqno(), journals.last_seqno):
+        if isinstance(found, LargeTransaction):
+            heads = [read_head(found.commit_frame)]
+        else:
+            heads = [head for _, head in walk(found.data)]
+        made.update((head.seqno, head.csn) for head in heads)
+    return made
+
+
+def archive_segments(instance: Instance, directory: Path, *, range_segments: int = 2) -> Path:
+    """An archive of the sealed segments of an instance's journal."""
+    files, chain, known = LocalFiles(directory), Chain(instance.journal_directory), csns(instance)
+    numbers = chain.first_seqnos()
+    bounds = [(first, following - 1) for first, following in pairwise(numbers)]
+    for at in range(0, len(bounds), range_segments):
+        taken = bounds[at : at + range_segments]
+        first, last = taken[0][0], taken[-1][1]
+        copies = []
+        for low, high in taken:
+            source = Path(chain.path_of(low))
+            packed = directory / "segments" / f"{first:020d}-{last:020d}" / f"{source.name}.zst"
+            packed.parent.mkdir(parents=True, exist_ok=True)
+            copies.append(SegmentCopy(source.name, low, high, *pack_file(source, packed)))
+        content = instance.content
+        csn = max(known[seqno] for seqno in range(first, last + 1))
+        made = Range(
+            content.network.hex(), content.uuid.hex(), first, last, last - first + 1, 0, csn, {}, tuple(copies)
+        )
+        write_range(files, made)
+    return directory

@@ -1,0 +1,201 @@
+"""What an operator can get wrong, and what a disk can: each is one error by name with its exit code, and nothing
+changed. Through the command line, as an operator meets it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+
+from replicate.cli.main import run
+from replicate.daemon.files import DaemonFiles
+from replicate.instance.instance import Instance
+from replicate.pool import control as word
+from replicate.seed.install import seed_lock
+from replicate.snapshot import door_of
+from tests.harness.backlog import Backlog
+from tests.harness.differential import read
+from tests.harness.pair import Pair
+from tests.harness.replaying import SCHEMA, archive_segments
+from tests.harness.replaying import run as write
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Backlog:
+    with pytest.MonkeyPatch.context() as patch:
+        directory = tmp_path_factory.mktemp("refused")
+        patch.setenv("REPLICATE_SHM_DIR", str(directory / "shm"))
+        backlog = Backlog.create(directory)
+        archive_segments(backlog.pair.primary, directory / "archive")
+        backlog.write_tail()
+    return backlog
+
+
+@pytest.fixture
+def backlog(made: Backlog, monkeypatch: pytest.MonkeyPatch) -> Backlog:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(made.pair.directory / "shm"))
+    return made
+
+
+class Scene:
+    """One case: a secondary, a copy of the archive and of the journal to be harmed, and the command."""
+
+    def __init__(self, backlog: Backlog, directory: Path, patch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+        self.backlog, self.directory, self.patch, self.stack = backlog, directory, patch, stack
+        self.secondary = backlog.secondary()
+        self.instance = self.secondary.path
+        self.archive = directory / "archive"
+        shutil.copytree(backlog.pair.directory / "archive", self.archive)
+        self.journal = directory / "journal"
+        self.names: list[Path | str] = [self.archive]
+        self.more: list[str] = []
+
+    def manifest(self, at: int) -> Path:
+        return sorted(self.archive.glob("manifests/*.json"))[at]
+
+    def change(self, at: int, **facts: Any) -> None:
+        path = self.manifest(at)
+        path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
+
+    def flip(self, path: Path, place: float = 0.5) -> None:
+        data = bytearray(path.read_bytes())
+        data[int(len(bytes(data).rstrip(b"\0")) * place)] ^= 1
+        path.write_bytes(data)
+
+    def hold(self, name: str) -> None:
+        self.stack.callback(os.close, DaemonFiles(self.instance, name).acquire())
+
+    def copy_journal(self) -> list[Path]:
+        shutil.copytree(self.backlog.pair.primary.journal_directory, self.journal)
+        self.names = [self.journal]
+        return sorted(self.journal.glob("*.journal"))
+
+    def sql(self, statement: str) -> None:
+        connection = apsw.Connection(str(self.secondary.region("main").path))
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        connection.execute(statement)
+        connection.close()
+
+    def command(self) -> list[str]:
+        journals = [word for name in self.names for word in ("--journal", str(name))]
+        return ["-i", str(self.instance), "replay", *journals, *self.more]
+
+
+def another(scene: Scene, *, archived: bool) -> None:
+    (scene.directory / "other").mkdir()
+    before = os.environ["REPLICATE_SHM_DIR"]
+    pair = Pair.create(scene.directory / "other", SCHEMA)
+    write(pair, "UPDATE account SET balance = 1")
+    connection = pair.connect()
+    connection.executemany("INSERT INTO entry VALUES (?, 1.0, ?)", [(str(n), b"x" * 1000) for n in range(1500)])
+    connection.commit()
+    connection.execute("UPDATE account SET balance = 2")
+    connection.commit()
+    connection.close()
+    scene.names = [archive_segments(pair.primary, scene.directory / "theirs") if archived else pair.primary.path]
+    os.environ["REPLICATE_SHM_DIR"] = before
+
+
+def empty(scene: Scene) -> None:
+    scene.instance = scene.backlog.empty_secondary().path
+
+
+class Case(NamedTuple):
+    act: Callable[[Scene], Any]
+    code: int
+    says: str
+
+
+NINE = "INSERT INTO account (id) VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9)"
+
+CASES: dict[str, Case] = {
+    "the receiver runs": Case(lambda s: s.hold("receiver"), 73, "the Receiver Server of site"),
+    "the update process runs": Case(lambda s: s.hold("update"), 73, "Stop it first: replicate update stop"),
+    "another replay": Case(
+        lambda s: s.stack.enter_context(seed_lock(s.secondary)), 75, "BUSY: another seed, replay or rebuild of site"
+    ),
+    "a primary": Case(lambda s: setattr(s, "instance", s.backlog.pair.primary.path), 77, "PERMISSION: instance east"),
+    "not seeded": Case(empty, 69, "NOT_FOUND: this secondary has not been seeded"),
+    "no directory": Case(lambda s: s.names.append(s.directory / "none"), 69, "NOT_FOUND: there is no such directory"),
+    "a file": Case(lambda s: s.names.append(s.manifest(0)), 69, "NOT_FOUND: there is no such directory"),
+    "no journal": Case(lambda s: s.names.append(s.directory), 69, "NOT_FOUND: no journal segment and no archive"),
+    "elsewhere": Case(lambda s: s.names.append("s3a://bucket/x"), 2, "USAGE: only Spark can read this URI [s3a://"),
+    "another host": Case(lambda s: s.names.append("file://host/x"), 2, "USAGE: a file URI names no host"),
+    "a master for nobody": Case(lambda s: s.more.extend(["--master", "local[1]"]), 2, "Add --engine spark"),
+    "no such number": Case(lambda s: s.more.extend(["--to", "0"]), 2, "USAGE: Invalid value for '--to'"),
+    "no Java": Case(
+        lambda s: (s.more.extend(["--engine", "spark"]), s.patch.setenv("JAVA_HOME", "/nowhere")),
+        69,
+        "PREREQUISITE_MISSING: Spark needs Java 17",
+    ),
+    "beyond the end": Case(lambda s: s.more.extend(["--to", "99999"]), 69, "up to 99999 was asked for"),
+    "an archive of another network": Case(lambda s: another(s, archived=True), 76, "WRONG_NETWORK: the archive is of"),
+    "a journal of another network": Case(lambda s: another(s, archived=False), 76, "WRONG_NETWORK"),
+    "an empty archive": Case(
+        lambda s: [path.unlink() for path in s.archive.glob("manifests/*")], 69, "NOT_FOUND: this archive holds nothing"
+    ),
+    "a gap before it": Case(lambda s: s.manifest(0).unlink(), 65, "is needed first, the oldest in these journals is"),
+    "a truncated manifest": Case(
+        lambda s: os.truncate(s.manifest(0), s.manifest(0).stat().st_size // 2), 65, "DAMAGED: this is no manifest"
+    ),
+    "a manifest under another name": Case(
+        lambda s: s.manifest(1).rename(s.archive / "manifests" / "7-9.json"), 65, "does not bear its own name"
+    ),
+    "manifests of two journals": Case(
+        lambda s: s.change(1, instance="00" * 16), 76, "WRONG_INSTANCE: the archive holds ranges of two journals"
+    ),
+    "a later manifest": Case(lambda s: s.change(0, format=99), 65, "has format 99, this release knows 2"),
+    "a damaged block in the archive": Case(
+        lambda s: s.flip(min(s.archive.glob("segments/*/*.zst"))), 65, "DAMAGED: a segment in the archive is damaged"
+    ),
+    "a segment of the archive is gone": Case(
+        lambda s: min(s.archive.glob("segments/*/*.zst")).unlink(), 69, "NOT_FOUND: a file of the archive is not there"
+    ),
+    "a damaged block in a journal": Case(
+        lambda s: s.flip(s.copy_journal()[0]), 65, "FRAME_DAMAGED: ",
+    ),
+    "a damaged header": Case(lambda s: s.flip(s.copy_journal()[0], 0.0), 65, "JOURNAL_DAMAGED: this is no journal"),
+    "a gap in a journal": Case(lambda s: s.copy_journal()[1].unlink(), 65, "JOURNAL_MISSING"),
+    "rows that somebody added": Case(lambda s: s.sql(NINE), 65, "CONFLICT: "),
+    "a table that the target lacks": Case(lambda s: s.sql("DROP TABLE pair"), 65, "SCHEMA_CHANGED: "),
+    "a target that went another way": Case(
+        lambda s: s.sql("UPDATE _replicate_scr SET chain = chain + 1"), 65, "DIVERGED: "
+    ),
+}  # fmt: skip
+
+
+def state(instance: Instance) -> tuple[Any, ...]:
+    """Rows, bookkeeping but for what redo may write, position and journal."""
+    content = read(instance.region("main").path) if instance.regions else {}
+    with door_of(instance) as door:
+        last = int(door.words[word.LAST_SEQNO])
+    segments = {path.name: path.stat().st_size for path in instance.journal_directory.glob("*")}
+    return content, last, segments
+
+
+@pytest.fixture
+def scene(backlog: Backlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(backlog, tmp_path, monkeypatch, stack)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_one_error_and_nothing_changed(scene: Scene, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[name]
+    case.act(scene)
+    before = state(scene.secondary)
+    code = run(scene.command())
+    out, err = capsys.readouterr()
+    assert (code, out) == (case.code, ""), err
+    assert case.says in err
+    assert err.count("\n") == 1, err
+    assert state(scene.secondary) == before
+    assert not (scene.secondary.path / "replay").exists()
