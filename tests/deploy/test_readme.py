@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
+import pytest
 
 from replicate.cli.root import root
+from replicate.findings import CODES
 from tests.harness.ports import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -28,44 +32,108 @@ def commands(text: str) -> list[str]:
     return [line for line in lines if line and "bin/activate" not in line]
 
 
+@dataclass
+class Shell:
+    """Lines of README, run one after the other in a directory as a checkout is."""
+
+    directory: Path
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Ports of README, and those that are free here."""
+
+    def __post_init__(self) -> None:
+        (self.directory / "deploy").symlink_to(CHECKOUT / "deploy")
+        self.shared_memory.mkdir()
+
+    @property
+    def shared_memory(self) -> Path:
+        return self.directory / "shm"
+
+    def line(self, line: str) -> str:
+        """A line with ports that are free; what an `instance create` prints last is the UUID of its network."""
+        for port in re.findall(r"127\.0\.0\.1:(\d+)", line):
+            line = line.replace(f":{port}", f":{self.numbers.setdefault(port, free_port())}")
+        line = line.replace("--network UUID", '--network "$uuid"').replace("--network NEXT", '--network "$next"')
+        if found := re.search("instance create (primary|next)", line):
+            name = "uuid" if found[1] == "primary" else "next"
+            line = f"{name}=$({line.partition('#')[0]} | sed -n 's/^network //p')"
+        return line
+
+    def run(self, lines: list[str], daemons: tuple[str, ...]) -> str:
+        """Run them until one fails; what they print. `daemons` (of which instance) are stopped in any case."""
+        stops = "; ".join(f"replicate -i {daemon} stop || true" for daemon in daemons)
+        done = subprocess.run(
+            ["sh", "-c", "\n".join([f"trap '{stops}' EXIT", "set -ex", *map(self.line, lines)])],
+            env={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "REPLICATE_SHM_DIR": str(self.shared_memory),
+            },
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+BEGIN, WAY_OUT = section("From nothing to two databases").split("The way out, and the uninstall")
+
+
+def beginning() -> list[str]:
+    """From nothing to two databases."""
+    lines = [line.replace("receiver start", "receiver start --listen 127.0.0.1:7430") for line in commands(BEGIN)]
+    assert len(lines) > 12
+    return lines
+
+
 def test_from_nothing_to_two_databases_and_back_out(tmp_path: Path) -> None:
-    (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
-    shared_memory = tmp_path / "shm"
-    shared_memory.mkdir()
     (application,) = re.findall(r"```python\n(.*?)```", section("In the application"), flags=re.DOTALL)
     (tmp_path / "application.py").write_text(application)
-    port = free_port()
-    lines = []
-    for line in commands(section("From nothing to two databases")):
-        if line.startswith("replicate -i primary source stop"):
-            lines += ["python application.py", "replicate -i primary compare --with secondary"]
-        line = line.replace(":7430", f":{port}").replace("--network UUID", '--network "$uuid"')
-        line = line.replace("receiver start", f"receiver start --listen 127.0.0.1:{port}")
-        if "instance create primary" in line:
-            line = f"uuid=$({line.partition('#')[0]} | sed -n 's/^network //p')"
-        lines.append(line)
-    assert len(lines) > 15
-    ends = ("primary source", "secondary receiver", "secondary update")
-    done = subprocess.run(
-        [
-            "sh",
-            "-c",
-            "\n".join([f"trap '{'; '.join(f'replicate -i {end} stop' for end in ends)}' EXIT", "set -ex", *lines]),
-        ],
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "REPLICATE_SHM_DIR": str(shared_memory),
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall("primary and secondary at seqno [0-9]+: equal", done.stdout)) == 2
+    shell = Shell(tmp_path)
+    lines = [*beginning(), "python application.py", "replicate -i primary compare --with secondary"]
+    told = shell.run([*lines, *commands(WAY_OUT)], ("primary source", "secondary receiver", "secondary update"))
+    assert len(re.findall("primary and secondary at seqno [0-9]+: equal", told)) == 2
     assert (tmp_path / "sites" / "secondary" / "regions" / "main.db").exists()
-    assert list(shared_memory.iterdir()) == []
+    assert list(shell.shared_memory.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_third_site_a_lost_primary_and_a_peer_that_is_forgotten(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    lines = [line.replace("--seconds 3", "--seconds 1") for line in beginning()]
+    third = commands(section("A third site"))
+    lines += [*third, "replicate -i third wait --seqno 20", "replicate -i primary source stop --peer secondary"]
+    lines += ["replicate -i primary source stop --peer third", "echo a part that will be lost"]
+    lines += ["python deploy/demo_application.py write --instance primary --seconds 1"]
+    for line in commands(section("When the primary is lost")):
+        if line.startswith("replicate -i secondary status"):  # warns of what does not run
+            line = "m=$(($(replicate -i secondary status | sed -n 's/.*last written \\([0-9]*\\),.*/\\1/p') + 1))"
+        elif line.startswith("replicate -i primary status"):
+            line = "replicate -i primary status || [ $? = 1 ]"
+        lines.append(line.replace("--from M", '--from "$m"'))
+    lines += ["replicate -i again wait --seqno 3", "replicate -i next compare --with again", "echo lost from $m on"]
+    forgotten = commands(section("When the journal fills"))
+    assert len(forgotten) == 3
+    lines += [line.replace("primary", "next").replace("secondary", "again") for line in forgotten]
+    daemons = [f"{name} {daemon}" for name in ("secondary", "third", "again") for daemon in ("receiver", "update")]
+    told = shell.run(lines, ("primary source", "secondary source", "next source", *daemons))
+    assert re.search("primary and third at seqno [0-9]+: equal", told)
+    assert re.search("next and again at seqno [0-9]+: equal", told)
+    assert "peer again removed" in told
+    (first,) = map(int, re.findall("lost from ([0-9]+) on", told))
+    lost = [json.loads(line) for line in (tmp_path / "lost.json").read_text().splitlines()]
+    assert [one["seqno"] for one in lost] == list(range(first, first + len(lost)))
+
+
+def test_the_alerts_are_the_rules_and_no_finding_is_left_out() -> None:
+    rules = (CHECKOUT / "deploy" / "alerts" / "dualsite.yml").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| *(.*?) *\|$", section("Metrics and alerts"), flags=re.MULTILINE)
+    told = [[cell.strip().strip("`") for cell in row.split("|")] for row in rows[2:]]
+    made = re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", rules, flags=re.DOTALL)
+    assert [tuple(row[:2]) for row in told] == [*made, ("none", "")]
+    found = [code for row in told for code in re.findall("[A-Z]+_[A-Z_]+", row[3] if len(row) > 3 else "")]
+    assert sorted(found) == sorted(code for code, kind in CODES.items() if kind.severity != "info")
 
 
 def test_the_table_of_commands_is_the_command_line() -> None:
