@@ -126,6 +126,10 @@ def test_a_third_site_a_lost_primary_and_a_peer_that_is_forgotten(tmp_path: Path
     assert [one["seqno"] for one in lost] == list(range(first, first + len(lost)))
 
 
+def test_prose_is_within_120_columns() -> None:
+    assert [line for line in README.splitlines() if len(line) > 120 and not line.startswith("|")] == []
+
+
 def test_the_alerts_are_the_rules_and_no_finding_is_left_out() -> None:
     rules = (CHECKOUT / "deploy" / "alerts" / "dualsite.yml").read_text(encoding="utf-8")
     rows = re.findall(r"^\| *(.*?) *\|$", section("Metrics and alerts"), flags=re.MULTILINE)
