@@ -2,7 +2,7 @@
 
 Guarantees: the kernel releases a lock at once when its holder dies; a lock file that was unlinked or replaced under
 us is noticed (two holders would be possible otherwise); a holder that stands still is reported, never robbed. Refuses
-to know: what a lock protects, and the order of locks (commit/session.py).
+to know: what a lock protects, the order of locks (commit/session.py), how sleepers are woken (pool/wake_word.py).
 
 Two things were measured before this was written. A lock on a *shared* descriptor is granted twice, so every holder
 opens its own. And SQLite's own busy handler starves writers, two or three of four got one commit in five seconds,
@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from replicate.errors import BusyError, ForkedError, InternalError, ReplicateError
 from replicate.instance.file import io_error
@@ -45,14 +45,33 @@ def _let_go_in_child() -> None:
         lock.held = False
 
 
-class FileLock:
-    """One holder's handle on one lock file. Not for use by several threads at once, nor in a forked child."""
+class Wake(Protocol):
+    """What the waiters for a lock sleep on (WakeWord)."""
 
-    __slots__ = ("__weakref__", "_fd", "_pid", "_unwatched", "held", "path")
+    def mark(self) -> None:
+        """Have the next `wake` look for sleepers."""
+
+    def sleep(self, timeout_s: float) -> None:
+        """Sleep until woken, at most `timeout_s` seconds."""
+
+    def wake(self) -> None:
+        """Wake who sleeps."""
+
+
+class FileLock:
+    """One holder's handle on one lock file. Not for use by several threads at once, nor in a forked child.
+
+    `wake`: what to sleep on while it is held by others, and whom to wake when it is given up; None: waiters look for
+    themselves, at rising intervals. So one who wants the lock again at once mostly gets it, which is the quickest for
+    all where nothing else is waited for in between (measured: 17,000 commits a second of four writers, not 12,000).
+    """
+
+    __slots__ = ("__weakref__", "_fd", "_pid", "_unwatched", "held", "path", "wake")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.held = False
+        self.wake: Wake | None = None
         self._pid = os.getpid()
         self._unwatched = 0
         try:
@@ -107,13 +126,14 @@ class FileLock:
         *,
         what: str = "the lock",
         unless: Callable[[], bool] | None = None,
-        pause_s_max: float = PAUSE_S_MAX,
     ) -> bool:
         """Take the lock, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held.
 
         `unless`: asked while we wait; once it is true there is nothing to wait for, and False is returned without the
-        lock. Else True. `pause_s_max`: the longest pause between two looks.
+        lock. Else True.
         """
+        if self.wake is not None:
+            return self._acquire_woken(self.wake, timeout_s, what, unless)
         for _ in range(SPIN_TRIES):
             if self.try_acquire():
                 return True
@@ -131,7 +151,24 @@ class FileLock:
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.5)))
             if self.try_acquire():
                 return True
-            pause_s = min(pause_s_max, pause_s * 1.5)
+            pause_s = min(PAUSE_S_MAX, pause_s * 1.5)
+
+    def _acquire_woken(self, wake: Wake, timeout_s: float, what: str, unless: Callable[[], bool] | None) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            # In this order: whoever gives the lock up from here on sees the mark. It stays when we get the lock now,
+            # since others may sleep whom nobody has woken.
+            wake.mark()
+            if unless is not None and unless():
+                return False
+            if self.try_acquire():
+                return True
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise self._busy(what, timeout_s)
+            wake.sleep(min(left_s, PAUSE_S_MAX))  # a holder that is killed wakes nobody
+            if unless is not None and unless():
+                return False
 
     def _busy(self, what: str, timeout_s: float) -> BusyError:
         by, do = "another process", "Look for a stopped or long-running writer: fuser -v on that file"
@@ -146,6 +183,8 @@ class FileLock:
         self.held = False
         if self._fd >= 0:
             flock(self._fd, LOCK_UN)
+            if self.wake is not None:
+                self.wake.wake()
 
     def close(self) -> None:
         """Give the lock up and close the descriptor. May be called twice."""

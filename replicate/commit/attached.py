@@ -52,6 +52,7 @@ from replicate.errors import (
 from replicate.instance.file import RegionEntry
 from replicate.locks import FileLock
 from replicate.pool import control as word
+from replicate.pool.wake_word import WakeWord
 
 
 class HalfCommittedError(OutcomeUnknownError):
@@ -157,6 +158,12 @@ class AttachedRegions:
     def _stale(self) -> SnapshotStaleError:
         raise AssertionError("the session's own")
 
+    def _listen(self, lock: FileLock, region_id: int) -> None:
+        """Who writes under the policy `durable` waits for the disk before it writes again: so the next one that waits
+        for the region is woken. Under the others it is not (locks.FileLock)."""
+        durable = self.door.instance.config.journal.durability == "durable"
+        lock.wake = WakeWord(self.door.pool.memory, word.REGION_WAKE + region_id, most=1) if durable else None
+
     # Attaching.
 
     def attach(self, entry: RegionEntry, schema: str, file: FileFacts, run: Callable[[str], object]) -> None:
@@ -176,6 +183,7 @@ class AttachedRegions:
                 if self.writable:
                     connection.execute(f"PRAGMA {quote(schema)}.synchronous = NORMAL", can_cache=False)
                 check_same_file(str(entry.path), file, region=entry.name, way_out=self._way_out)
+                self._listen(lock, entry.region_id)
                 part = Part(entry, schema, file, lock, slot_writer(connection, schema))
             except BaseException:
                 connection.execute(f"DETACH {quote(schema)}", can_cache=False)

@@ -77,9 +77,9 @@ class RegionSession(AttachedRegions):
         self._region_id = self.entry.region_id
         self._region_name = f"region {self.entry.name}"
         self._bit = 1 << self._region_id
-        self._lock: FileLock | RegionLocks = FileLock(
-            door.instance.locks_directory / f"region-{self.entry.region_id}.lock"
-        )
+        lock = FileLock(door.instance.locks_directory / f"region-{self.entry.region_id}.lock")
+        self._lock: FileLock | RegionLocks = lock
+        self._listen(lock, self._region_id)
         self._pid = os.getpid()
         self.writable = door.instance.role == "primary"
         self.last_seqno = 0
@@ -360,6 +360,8 @@ class RegionSession(AttachedRegions):
         door = open_door(self.door.instance)
         self.door.close()
         self.door = door
+        for part in self.parts or [self._own_part()]:
+            self._listen(part.lock, part.entry.region_id)
         self._pool_is_gone = False
 
     def _prune(self) -> None:

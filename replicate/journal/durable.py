@@ -61,15 +61,21 @@ def _unpack(data: bytes, offset: int, where: str) -> tuple[int, int, int] | None
 class DurableSidecar:
     """The sidecar at `path`, opened at its first use. Several processes may hold one; writers need no lock (`write`).
 
+    `words`, `counter_at`: control words, and which of them all writers of this file keep its counter in: whoever finds
+    its own there knows what stands in the file without reading it.
+
     Any method: JournalMissingError when the file is not there (removed, or only a part of the instance was restored),
     DiskFullError or JournalIOError.
     """
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_counter_at", "_fd", "_stored", "_words", "path")
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, words: memoryview | None = None, counter_at: int = 0) -> None:
         self.path = os.fspath(path)
         self._fd = -1
+        self._words = words
+        self._counter_at = counter_at
+        self._stored = (0, 0, 0)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], seqno: int = 0) -> DurableSidecar:
@@ -144,9 +150,15 @@ class DurableSidecar:
         Two processes that write at once may leave the lower of their numbers: it stays a lower bound. Not synced.
         DiskFullError or JournalIOError: the number before is still there.
         """
-        counter, known, _, index = self._newest()
+        words = self._words
+        counter, known, index = self._stored
+        if words is None or not counter or words[self._counter_at] != counter:
+            counter, known, _, index = self._newest()
         if seqno > known:
             self._store(seqno, counter + 1, 1 - index)
+            if words is not None:
+                self._stored = (counter + 1, seqno, 1 - index)
+                words[self._counter_at] = counter + 1
 
     def note_boot(self) -> None:
         """Have the mark say that it was written in this boot, synced; the number stays."""

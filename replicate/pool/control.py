@@ -4,7 +4,7 @@
     words  16 -   63   commit words: the door (replicate/commit/session.py) reads and writes them under the commit lock
     words  64 -   71   ring words: EARLY, WRITTEN, LAST_PUBLISHED_SEQNO (journal_pool.py, under the commit lock)
     words  72 -   73   16 sleeper bytes, one for each reader that sleeps on a doorbell
-    words 128 -  383   arrays of 64 words: one for each region, and one for the definitions of the segment
+    words 128 -  447   arrays of 64 words: one for each region, and one for the definitions of the segment
     words 512 - 1023   the path of the instance's directory, NUL behind it (shared_memory.py, once)
     rest               zeros, for later
 
@@ -87,8 +87,14 @@ SEGMENT_GENERATION: Final = 39
 JOURNAL_DEVICE: Final = 40
 JOURNAL_INODE: Final = 41
 """Which journal directory these words are about: a copy of the instance has another one."""
+SYNC_WAKE: Final = 42
+"""Not 0: somebody sleeps until the sync lock is given up (wake_word.py)."""
+SIDECAR_COUNTER: Final = 43
+"""The counter in the durable mark as it was last written under the sync lock (journal/durable.py); 0: nobody has."""
+SYNCING: Final = 44
+"""Not 0: a flush is under way, or the last one has failed or was killed. A hint only."""
 COMMIT_WORDS_END: Final = 64
-"""Words JOURNAL_INODE + 1 … 63 are free for the door."""
+"""Words SYNCING + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -114,17 +120,20 @@ REGION_DONE: Final = 256
 """REGION_DONE + region: last seqno whose COMMIT in this region is known to be finished."""
 REGION_SCHEMA: Final = 320
 """REGION_SCHEMA + region: SQLite's schema version after our last commit there."""
-ARRAYS_END: Final = 384
+REGION_WAKE: Final = 384
+"""REGION_WAKE + region, not 0: somebody sleeps until the region's lock is given up (wake_word.py)."""
+ARRAYS_END: Final = 448
 
 HOME_OFFSET: Final = 4096
 """Bytes: where the path of the instance's directory stands, in both pools, up to a NUL; empty: not known."""
 HOME_BYTES_MAX: Final = CONTROL_BYTES - HOME_OFFSET - 1
 
 assert READERS_MAX % 8 == 0
-assert JOURNAL_INODE < COMMIT_WORDS_END <= EARLY
+assert SYNCING < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED
 assert REGION_APPENDED + REGIONS_MAX <= REGION_DONE
 assert REGION_DONE + REGIONS_MAX <= REGION_SCHEMA
-assert REGION_SCHEMA + REGIONS_MAX <= ARRAYS_END <= HOME_OFFSET // 8 < CONTROL_WORDS
+assert REGION_SCHEMA + REGIONS_MAX <= REGION_WAKE
+assert REGION_WAKE + REGIONS_MAX <= ARRAYS_END <= HOME_OFFSET // 8 < CONTROL_WORDS

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
-from replicate.door import durability
+from replicate import failpoint, locks
 from replicate.door.durability import Durability
 from replicate.door.interval_sync import IntervalSync
 from replicate.errors import JournalIOError, OutcomeUnknownError, TryAgainError
 from replicate.journal.durable import DurableSidecar
 from replicate.pool import control as word
-from replicate.pool import doorbell
+from replicate.pool import doorbell, wake_word
+from replicate.pool.wake_word import WakeWord
 from tests.harness.instances import Writer, check, door_of, insert, lose_pool, make_primary, session_of
 from tests.harness.waiting import wait_until
 
@@ -32,6 +34,7 @@ def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     failpoint.disarm()
 
 
+FUTEX = str(wake_word._CALL_NUMBERS[platform.machine()])
 ROUNDS = 25
 REGIONS = ("main", "two", "three", "four")
 
@@ -82,49 +85,89 @@ def test_committers_share_syncs_and_none_returns_before_its_own(
     check(instance)
 
 
-def test_a_flush_waits_a_moment_for_the_writers_that_the_last_one_knew_of(
+def test_who_waits_for_anothers_flush_sleeps_until_that_is_done_and_is_woken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance = make_primary(tmp_path / "alpha", regions=("main", "two"))
-    sync, syncs = os.fdatasync, 0
+    """Two doors on one instance, as of two processes. A waiter that nobody wakes would look again after an hour."""
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"), durability="off")
+    monkeypatch.setattr(locks, "PAUSE_S_MAX", 3600.0)
+    sync, begun, go_on = os.fdatasync, threading.Event(), threading.Event()
+    syncs: list[int] = []
 
-    def counted(fd: int) -> None:
-        nonlocal syncs
-        syncs += 1
+    def held_up(fd: int) -> None:
+        syncs.append(fd)
+        begun.set()
+        assert go_on.wait(60)
         sync(fd)
 
-    monkeypatch.setattr(os, "fdatasync", counted)
-    monkeypatch.setattr(durability, "GATHER_S_MAX", 60.0)
-    with session_of(instance) as session, session_of(instance, "two") as other:
-        words, group = session.door.words, session.door.durability
-        assert other.door is session.door
-        insert(session, 1)
-        assert group._abreast == 1  # alone, it waits for nobody
-        group._abreast, group._flush_s = 2, 120.0
-        begun_with, syncs = words[word.LAST_SEQNO], 0
-        thread = threading.Thread(target=insert, args=(other, 1))
-        thread.start()
-        wait_until(lambda: words[word.LAST_SEQNO] == begun_with + 1, what="one has appended")
-        assert words[word.LAST_DURABLE_SEQNO] == begun_with
-        insert(session, 2)
-        thread.join()
-        assert syncs == 1
-        assert words[word.LAST_DURABLE_SEQNO] == begun_with + 2
-
-
-def test_no_flush_waits_longer_than_half_of_the_last_one_nor_under_the_commit_lock(tmp_path: Path) -> None:
-    instance = make_primary(tmp_path / "alpha")
     with session_of(instance) as session:
-        group = session.door.durability
-        group._abreast, group._flush_s = 3, 0.001
+        door = session.door
+        words = door.words
+        others = [Durability(instance, words, door.open_segment, memory=door.pool.memory) for _ in range(3)]
         insert(session, 1)
-        assert group._abreast == 1  # the others have gone, and were waited for once
-        group._abreast, group._flush_s = 3, 1e9
-        with session.door.locked():
-            session.door.sync_to_end()
-        group._abreast, group._flush_s = 3, 1e9
-        insert(session, 2)  # GATHER_S_MAX
-        assert session.door.words[word.LAST_DURABLE_SEQNO] == session.door.words[word.LAST_SEQNO]
+        monkeypatch.setattr(os, "fdatasync", held_up)
+        leader = threading.Thread(target=door.sync_to_end)
+        leader.start()
+        assert begun.wait(60)
+        covered = words[word.LAST_SEQNO]
+        late = insert(session, 2)  # while the disk works: the next flush is for it
+        waiters = [threading.Thread(target=group.wait, args=(seqno,))
+                   for group, seqno in zip(others, (covered, late, late), strict=True)]  # fmt: skip
+        for waiter in waiters:
+            waiter.start()
+        wait_until(lambda: asleep(waiters), what="all sleep")
+        assert words[word.LAST_DURABLE_SEQNO] < covered
+        assert len(syncs) == 1
+        go_on.set()
+        for thread in (leader, *waiters):
+            thread.join(60)
+            assert not thread.is_alive()
+        assert (words[word.LAST_DURABLE_SEQNO], len(syncs)) == (late, 2)
+        for group in others:
+            group.close()
+
+
+def asleep(threads: list[threading.Thread]) -> bool:
+    """Whether the kernel has all of them waiting in a futex that processes share (Python's own locks are private)."""
+    calls = [Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split() for thread in threads]
+    return all(call[0] == FUTEX and int(call[2], 16) == 0 for call in calls)
+
+
+def test_waiters_of_a_flusher_that_is_killed_flush_themselves(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"))
+    with Writer(instance, failpoint="sync.before:3:stop") as leader, Writer(instance) as other:
+        begun = leader.ask("insert", "main", 1)
+        leader.ask("insert", "main", 2)
+        leader.send("insert", "main", 3)
+        wait_until(lambda: is_stopped(leader.process.pid), what="it stands before its flush")
+        other.send("insert", "two", 1)
+        with door_of(instance) as door:
+            wait_until(lambda: door.words[word.LAST_SEQNO] == begun + 3, what="both have appended")
+            assert door.words[word.LAST_DURABLE_SEQNO] == begun + 1  # nobody robs one who is stopped
+            leader.process.kill()
+            assert other.answer() == begun + 3
+            assert door.words[word.LAST_DURABLE_SEQNO] == begun + 3
+    check(instance)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process has been stopped by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_commit_that_is_alone_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for company in its flush either."""
+    instance = make_primary(tmp_path / "alpha")
+
+    def never(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    with session_of(instance) as session:
+        insert(session, 1)
+        monkeypatch.setattr(WakeWord, "_call", never)
+        monkeypatch.setattr(time, "sleep", never)
+        for row_id in range(2, 50):
+            insert(session, row_id)
 
 
 def test_only_what_was_there_before_a_sync_is_durable_and_only_after_it(

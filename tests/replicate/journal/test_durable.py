@@ -52,6 +52,46 @@ def test_two_writers_share_one(sidecar: DurableSidecar) -> None:
     other.close()
 
 
+def test_with_a_shared_counter_only_who_wrote_last_does_without_reading_the_file(
+    sidecar: DurableSidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = memoryview(bytearray(64)).cast("Q")
+    one, two = (DurableSidecar(sidecar.path, words=words, counter_at=3) for _ in range(2))
+    reads: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *asked: (reads.append(1), pread(*asked))[1])
+    found = []
+    for seqno, writer in enumerate((one, one, one, two, two, one, two, two), 1):
+        before = len(reads)
+        writer.write(seqno)
+        writer.write(seqno - 1)  # never lower
+        found.append(len(reads) > before)
+        assert sidecar.read() == seqno
+    assert found == [True, False, False, True, False, True, True, False]
+    words[3] = 0  # a pool that was made anew, perhaps with a mark that was reset
+    sidecar.reset(2)
+    two.write(3)
+    assert sidecar.read() == 3
+    one.close()
+    two.close()
+
+
+def test_a_failed_write_is_made_good_by_the_next_one_with_a_shared_counter(
+    sidecar: DurableSidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = memoryview(bytearray(8)).cast("Q")
+    one = DurableSidecar(sidecar.path, words=words)
+    one.write(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "planted")))
+        with pytest.raises(JournalIOError):
+            one.write(6)
+    assert sidecar.read() == 5
+    one.write(7)
+    assert sidecar.read() == 7
+    one.close()
+
+
 def test_a_half_written_slot_gives_the_number_before(sidecar: DurableSidecar) -> None:
     """A torn write can only hit the older slot."""
     for seqno in range(1, 40):
