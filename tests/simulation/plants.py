@@ -209,6 +209,20 @@ def _taken_back_without_sync() -> list[Change]:
     return [(rings, "SYNCED", rings.NOT_SYNCED)]
 
 
+def _older_number_taken_back() -> list[Change]:
+    def update(self: Any, sql: str, *values: int) -> None:
+        if "seqno = 0" in sql:
+            kept(self, sql, *values)
+
+    kept = regions.Connection._update_ring
+    return [(regions.Connection, "_update_ring", update)]
+
+
+def _written_once_more_by_append() -> list[Change]:
+    """What recovery did until a world showed that it erases the journal when that write fails."""
+    return [(segment.SegmentFile, "rewrite", segment.SegmentFile.append)]
+
+
 def _scr_outside() -> list[Change]:
     """Synchronization checkpoint records that do not wait for the transaction's COMMIT."""
 
@@ -270,6 +284,8 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "prunes what the consumer needs": _prunes_too_much,
     "prunes what a region has not synced": _prunes_without_sync,
     "rows taken back without a sync": _taken_back_without_sync,
+    "an older number goes with what is taken back": _older_number_taken_back,
+    "what is durable is taken back when a write fails": _written_once_more_by_append,
     "checkpoint records outside of the transaction": _scr_outside,
     "regions not rolled forward": _regions_left_behind,
     "journal not completed from the rings": _rings_not_used,
@@ -280,21 +296,6 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
 
 def _cut_without_fsync() -> list[Change]:
     return [(segment.SegmentFile, "cut", _cut)]
-
-
-RARE: Final = frozenset(
-    {
-        "tail not cut",
-        "ring overrun not noticed",
-        "ring slots overwritten before they are durable",
-        "killed writer not mended",
-        "killed writer's region not redone",
-    }
-)
-"""Not found within the seeds of CI, or not surely. The first needs two power losses with a hole between frames that
-nobody has synced, and then frames of the same length; the second a reader that is held up while it streams
-(tests/harness/pool_storm.py finds it); the third more unsynced commits than a ring has slots, which the region keeps
-and the journal loses; the others a writer that dies just before COMMIT, and another one after it."""
 
 
 EQUIVALENT: Final[dict[str, Callable[[], list[Change]]]] = {"cut without fsync": _cut_without_fsync}

@@ -106,7 +106,8 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         return model.Connection(process.host.region_at(path), process, lambda: world.hit(BETWEEN))
 
     def note_held(path: Any, *, region: bytes, below: int) -> None:
-        kernel.process.host.region_at(path).state["held_below"] = below
+        there = kernel.process.host.region_at(path)
+        there.state |= {"held_below": below, "held_at": there.seqno}
 
     def sync_wal(path: Any) -> None:
         kernel.process.check()
@@ -169,7 +170,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         *(
             (getattr(bookkeeping, name), getattr(model, name))
             for name in (
-                "write_slot", "slot_writer", "write_scr", "read_scr", "read_ring", "region_seqno", "held_below",
+                "write_slot", "slot_writer", "write_scr", "read_scr", "read_ring", "region_seqno",
                 "read_state", "write_state",
                 "schema_version", "stored_schema_version", "store_schema_version", "check_schema_version",
             )

@@ -6,13 +6,11 @@ import pytest
 
 from tests.simulation import world as worlds
 from tests.simulation.campaign import sweep
-from tests.simulation.plants import EQUIVALENT, PLANTS, RARE, planted
-from tests.simulation.test_world import SEEDS_IN_SLICE, SLICES
-
-SEEDS = SLICES * SEEDS_IN_SLICE
+from tests.simulation.plants import EQUIVALENT, PLANTS, planted
+from tests.simulation.slices import SEEDS
 
 
-@pytest.mark.parametrize("name", [name for name in PLANTS if name not in RARE])
+@pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found_within_the_seeds_of_ci(name: str) -> None:
     swept = sweep(1, SEEDS, plant=name, stop=lambda swept: bool(swept.violations))
     assert swept.violations, f"{name}: not found in {swept.figures['worlds']} worlds"

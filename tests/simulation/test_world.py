@@ -1,6 +1,6 @@
-"""Whole worlds: the product's processes on two simulated hosts, with any fault at any time. See world.py.
+"""The simulation itself: kept worlds, one world for a seed, stories of bad ones, and the disk that it has.
 
-Faults 1 to 10, 15 to 18, 25 to 38, 42, 51 to 56, 62 to 64, 68, 70, 73 and 74; I1 to I4, I6, I7.
+The worlds that are lived each time are in test_worlds_one.py and test_worlds_two.py.
 """
 
 from __future__ import annotations
@@ -20,24 +20,6 @@ from tests.simulation.disk import Disk, SimulatedOs
 from tests.simulation.host import DIRECTORIES
 
 ROOT = Path(__file__).parent.parent.parent
-SLICES = 5
-SEEDS_IN_SLICE = 60
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(SLICES))
-def test_whatever_fails_the_secondary_holds_a_prefix_and_nothing_acknowledged_is_lost(
-    number: int, tmp_path: Path
-) -> None:
-    """Every seed in both modes. A bad one's transcript is in the test's directory; put the seed into kept/seeds.txt."""
-    swept = sweep(1 + number * SEEDS_IN_SLICE, SEEDS_IN_SLICE, keep=tmp_path)
-    assert swept.violations == [], tmp_path
-    figures = swept.figures
-    assert figures["worlds"] == 2 * SEEDS_IN_SLICE
-    assert figures["levelled in ms, most"] < 1000 * worlds.LEVEL_WITHIN_S
-    # The worlds are not idle ones.
-    for name in ("applied", "acknowledged", "power losses", "kills", "died at a failpoint", "recoveries judged"):
-        assert figures[name] > SEEDS_IN_SLICE / 10, name
 
 
 def kept_seeds() -> list[tuple[str, int]]:
@@ -69,6 +51,21 @@ def test_a_seed_gives_the_same_world_in_every_process() -> None:
     )
     assert done.stdout.strip() == here
     assert sum(len(text or []) for text in texts) > 100
+
+
+def test_a_bad_world_leaves_its_story(tmp_path: Path) -> None:
+    """Written where it was asked for, with all that happened and what was violated; the same each time."""
+    for directory in (tmp_path / "a", tmp_path / "b"):
+        swept = sweep(1, 3, ("safety",), keep=directory, plant="start point off by one")
+        assert swept.violations
+    for mode, seed, text in swept.violations:
+        story = (tmp_path / "a" / f"{mode}-{seed}.txt").read_text(encoding="utf-8")
+        assert story == (tmp_path / "b" / f"{mode}-{seed}.txt").read_text(encoding="utf-8")
+        assert story.splitlines()[-1] == text
+        assert "VIOLATION" in story
+        assert len(story.splitlines()) > 10
+    assert sweep(1, 3, ("safety",), keep=tmp_path / "c").violations == []
+    assert not (tmp_path / "c").exists()
 
 
 def test_recording_changes_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -24,10 +23,8 @@ from replicate.errors import (
 )
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import FILE_NAME, Instance
-from replicate.journal import segment
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import decode, walk
-from replicate.limits import RING_SLOTS
 from replicate.pool import control as word
 from replicate.transaction import History, Kind
 from tests.harness.instances import (
@@ -254,31 +251,6 @@ def test_faults_33_35_what_lies_behind_a_hole_is_rolled_back_and_kept_once(
     check(instance)
 
 
-def test_what_is_taken_back_takes_no_older_number_of_the_region_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stood in the ring where the region's last commit before it had stood: that one was done once more, and met
-    its own rows. Found by the simulation."""
-    instance = unsynced(tmp_path, monkeypatch, regions=("main", "two"))
-    write(instance, 1, 2, "two")
-    with door_of(instance) as door:
-        stays = int(door.words[word.LAST_SEQNO])
-        door.sync_to_end()
-    _, hole = write(instance, 100, 200)
-    save_region(instance.region("main").path, tmp_path / "aside")
-    write(instance, 1000, RING_SLOTS - 201)
-    write(instance, 3, 1, "two")
-    with door_of(instance) as door:
-        assert door.words[word.LAST_SEQNO] == stays + RING_SLOTS
-    restore_region(instance.region("main").path, tmp_path / "aside")
-    power_loss(instance, hole)
-    found = check(instance)
-    assert found.rows["two"].keys() == {1, 2}
-    assert len(found.rows["main"]) == 200
-    lose_pool(instance)
-    check(instance)
-
-
 def test_fault_44_an_old_journal_does_not_make_us_roll_back_what_the_ring_can_not_prove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,29 +415,6 @@ def test_a_sync_that_fails_in_recovery_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(JournalIOError):
             open_door(instance)
     check(instance)
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_write_that_fails_in_recovery_takes_nothing_back(tmp_path: Path, number: int) -> None:
-    """What is written once more was durable before: a write that failed erased it. Found by the simulation."""
-    instance = make_primary(tmp_path / "alpha")
-    write(instance, 1, 3)
-    lose_pool(instance)
-    path = newest_segment(instance)
-    before = path.read_bytes()
-    real = segment.write_all
-
-    def refuse(fd: int, data: bytes, offset: int) -> None:
-        if any(data):  # zeros can be written: a disk fails when it likes
-            raise OSError(number, os.strerror(number))
-        real(fd, data, offset)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment, "write_all", refuse)
-        with pytest.raises(JournalIOError, match="once more"):
-            open_door(instance)
-    assert path.read_bytes() == before
-    assert check(instance).rows["main"].keys() == {1, 2, 3}
 
 
 def test_a_failing_directory_sync_at_a_switch_is_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
