@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import math
 import os
 import random
 import signal
@@ -23,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -68,42 +68,55 @@ class Sweep:
         self.town.close()
 
     def run(self, calls: Sequence[str], errors: Sequence[str], deadline_s: float, dice: random.Random) -> None:
-        """Every n of these calls, the first error for each of them before the second; with a deadline in an order of
-        the seed, as many as fit."""
-        counts = {call: self.once(call, 0, errors[0]) for call in calls}
+        """Every n of these calls: the first one from each place in the code first, then the others; so for the first
+        error, then for the next. With a deadline in an order of the seed, as many as fit."""
+        counted = {call: Counted() for call in calls}
+
+        def count() -> None:
+            for call in calls:
+                self._plant(call, 0, errors[0], counted[call])
+
+        self.once("count", count)
         for error in errors:
-            todo = [(call, number) for call, count in counts.items() for number in range(1, count + 1)]
-            self.figures["I/O errors planned"] += len(todo)
-            if math.isfinite(deadline_s):
+            first = [(call, number) for call in calls for number in counted[call].first_of_each_place()]
+            every = [(call, number) for call in calls for number in range(1, counted[call].count + 1)]
+            rest = sorted(set(every) - set(first))
+            self.figures["I/O errors planned"] += len(every)
+            self.figures["places of I/O errors"] += len(first)
+            for todo in (first, rest):
                 dice.shuffle(todo)
-            for place, (call, number) in enumerate(todo):
+            for place, (call, number) in enumerate(first + rest):
                 if time.monotonic() > deadline_s:
                     break
-                met = self.once(call, number, error) >= number
+                one = Counted()
+                self.once(f"{call} {number} {error}", partial(self._plant, call, number, error, one))
+                met = one.count >= number
                 self.figures[f"I/O errors: {self.role}, {call} {error}"] += met
                 self.figures["I/O errors made"] += met
+                self.figures["places of I/O errors met"] += met and place < len(first)
                 if place % SETTLED_EVERY == SETTLED_EVERY - 1:
                     settle(self.town, self.figures)
         settle(self.town, self.figures)
 
-    def once(self, call: str, number: int, error: str) -> int:
-        """One short run whose `number`-th call fails (0: none); how many calls there were."""
-        counted = Counted()
-        what = f"{self.role}, {call} {number} {error}"
-        side = self.town.primary if self.role in ("writer", "source", "source of a seed") else self.town.secondary
+    def _plant(self, call: str, number: int, error: str, counted: Counted) -> None:
+        """In the process that is to fail."""
+        if call in REGION_CALLS:
+            RegionDisk(call, number, error, str(self.town.directory), counted=counted)
+        else:
+            on_primary = self.role in ("writer", "source", "source of a seed")
+            side = self.town.primary if on_primary else self.town.secondary
+            Plant(call, number, getattr(errno, error), side, counted)
 
-        def before() -> None:
-            if call in REGION_CALLS:
-                RegionDisk(call, number, error, str(self.town.directory), counted=counted)
-            else:
-                Plant(call, number, getattr(errno, error), side, counted)
-
+    def once(self, what: str, before: Callable[[], object]) -> None:
+        """One short run; `before` is called in the process that is to fail."""
         try:
             self._short_run(before)
         except AssertionError as failure:
             self.figures["violations"] += 1
-            print(f"{what}: {str(failure)[-1500:]}", flush=True)
-        return counted.count
+            print(f"{self.role}, {what}: {str(failure)[-1500:]}", flush=True)
+            self.town.kill_all()
+            self.town.strange.clear()
+            self.town.start_daemons()
 
     def _short_run(self, before: Callable[[], object]) -> None:
         if self.role == "writer":
@@ -167,13 +180,13 @@ class Sweep:
             town.kill(server)
             town.start(server, before=before_server)
         town.start_daemons_but("update")
-        town.wait_serving()
+        town.wait_ready("receiver")
         child = town.seeder(before=before)
         self._end(child, stop=False)
         if server:
             self._end(town.children[server])
         town.start_daemons_but("update")
-        town.wait_serving()
+        town.wait_ready("receiver")
         again = town.seeder()
         assert again.wait(WITHIN_S), "the second seed does not end"
         assert again.status == 0, f"the second seed: {again.status}: {town.errors.read_text()[-1500:]}"

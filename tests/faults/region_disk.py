@@ -10,14 +10,19 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import sys
+import zlib
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 import apsw
 
 from replicate.door import door as door_module
+from tests.faults.places import PACKAGES
 
 CALLS: Final = ("region write", "region sync", "region truncate")
+COUNTED_MAX: Final = 4095
 APPENDED: Final = ("append.after_write", "adopt.after_rename")
 """From here on a transaction is in the journal: what SQLite writes next belongs to its COMMIT."""
 _CODES: Final = {
@@ -28,19 +33,41 @@ _CODES: Final = {
 
 
 class Counted:
-    """How often a call came, and whether its turn has come; also for who has forked us."""
+    """How often a call came, and from which places in the code; also for who has forked us."""
 
     def __init__(self) -> None:
-        self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        self._words = memoryview(mmap.mmap(-1, 8 * (1 + COUNTED_MAX))).cast("Q")
 
-    def next(self) -> int:
-        """Count one more; its number."""
+    def next(self, what: str = "") -> int:
+        """Count one more, made by the caller's callers; its number."""
         self._words[0] += 1
-        return int(self._words[0])
+        number = int(self._words[0])
+        if number <= COUNTED_MAX:
+            self._words[number] = _place(what)
+        return number
 
     @property
     def count(self) -> int:
         return int(self._words[0])
+
+    def first_of_each_place(self) -> set[int]:
+        """The numbers that were the first from their place."""
+        seen: dict[int, int] = {}
+        for number in range(1, min(self.count, COUNTED_MAX) + 1):
+            seen.setdefault(int(self._words[number]), number)
+        return set(seen.values())
+
+
+def _place(what: str) -> int:
+    """A number for the lines of the product that led here, and `what`."""
+    frame: FrameType | None = sys._getframe(2)
+    lines = [what]
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if any(f"/{package}/" in name for package in PACKAGES) and "/tests/" not in name:
+            lines.append(f"{name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return zlib.crc32("\n".join(lines).encode())
 
 
 class RegionDisk:
@@ -76,7 +103,7 @@ class RegionDisk:
         """Before the real call; `half` does half of it."""
         if not self.armed or call != self.call or not path.startswith(self.below):
             return
-        if self.counted.next() != self.number:
+        if self.counted.next(path.rpartition("-")[2]) != self.number:
             return
         if self.action in ("torn", "ENOSPC"):
             half()
@@ -86,10 +113,10 @@ class RegionDisk:
 
 
 class _File(apsw.VFSFile):
-    def __init__(self, disk: RegionDisk, name: Any, flags: list[int]) -> None:
+    def __init__(self, disk: RegionDisk, below: str, name: Any, flags: list[int]) -> None:
         self._disk = disk
         self._path = os.path.realpath(name.filename() if isinstance(name, apsw.URIFilename) else name) if name else ""
-        super().__init__("unix", name, flags)
+        super().__init__(below, name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
         written = super().xWrite
@@ -107,8 +134,8 @@ class _File(apsw.VFSFile):
 
 class _Disk(apsw.VFS):
     def __init__(self, disk: RegionDisk) -> None:
-        self._disk = disk
-        super().__init__("planted", "unix", makedefault=True)
+        self._disk, self._below = disk, apsw.vfs_names()[0]  # the default one comes first
+        super().__init__(f"planted-{disk.call}", self._below, makedefault=True)
 
     def xOpen(self, name: Any, flags: list[int]) -> _File:
-        return _File(self._disk, name, flags)
+        return _File(self._disk, self._below, name, flags)

@@ -139,6 +139,10 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ("crash states enumerated / violations", _sum("crash states", "violations")),
     ("crash states by run", _below("crash states: ")),
     ("I/O errors made / planned (each n, each error)", _sum("I/O errors made", "I/O errors planned")),
+    (
+        "I/O errors of servers: places in the code met / there are",
+        _sum("places of I/O errors met", "places of I/O errors"),
+    ),
     ("I/O errors by call", _below("I/O errors: ")),
     ("mutations tried / detected / mended / planned", _sum("mutations", "detected", "mended", "mutations planned")),
     ("mutations by kind", _below("mutations: ")),

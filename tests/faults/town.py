@@ -28,6 +28,7 @@ from receiver_server.server import serve as serve_receiver
 from replicate import failpoint
 from replicate.admin.regions import add_region
 from replicate.daemon.daemon import run_daemon
+from replicate.daemon.files import SERVING
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.seed.direct import seed
@@ -372,6 +373,15 @@ class Town:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
         wait_until(listens, timeout_s=20, what="the receiver listens")
+
+    def wait_ready(self, role: str) -> None:
+        """Until the daemon that runs now says that it serves."""
+
+        def serves() -> bool:
+            facts = self.facts(role)
+            return bool(facts.get("pid") == self.children[role].pid and facts.get("state") == SERVING)
+
+        wait_until(serves, timeout_s=20, what=f"{role} serves")
 
     def close(self) -> None:
         """Kill everything, and take the shared memory away."""
