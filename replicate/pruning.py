@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from replicate.archived import archived_seqno
 from replicate.database.sqlite import note_held
 from replicate.door.door import Door
-from replicate.errors import BusyError
+from replicate.errors import BusyError, ReplicateError
 from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.instance.file import InstanceFile, RegionEntry, io_error, read_file
 from replicate.instance.instance import FILE_NAME
@@ -31,6 +33,11 @@ from replicate.pool import control as word
 from replicate.recovery.stale_wal import refuse_stale_file
 
 KEPT_SEGMENTS_MIN: Final = 2
+NOTE_BEHIND: Final = 100_000
+"""So many transactions a region must be behind the newest segment before it is told that it lacks none of them."""
+
+_noted: Final[WeakKeyDictionary[Door, dict[bytes, int]]] = WeakKeyDictionary()
+"""By a region's UUID: below which number it was told, through this door, that it lacks nothing."""
 
 
 def _nobody(_consumer: Consumer) -> None:
@@ -73,6 +80,8 @@ class _Pruning:
 
     def run(self, on_drop: Callable[[Consumer], None]) -> list[int]:
         removed = self._remove(self._below(self._consumers))
+        with suppress(ReplicateError):  # nothing needs it, and status says what is wrong with a region
+            self._note_idle(self._chain.first_seqnos()[-1], behind=NOTE_BEHIND)
         if self._settings.cap_policy == "prune-archived" and self._chain.size_bytes() > self._settings.cap_bytes:
             below = self._below([])
             within = self._chain.seqno_within_cap(self._settings.cap_bytes)
@@ -127,23 +136,28 @@ class _Pruning:
         names = self._chain.prune(below).removed
         return [seqno for seqno in map(first_seqno_of_name, names) if seqno is not None]
 
-    def _note_idle(self, below: int) -> bool:
+    def _note_idle(self, below: int, *, behind: int = 1) -> bool:
         """Where nothing was written for so long that a primary's region stands before the journal's new beginning, have
-        it say itself that it lacks nothing there: so recovery tells it from an old copy. False: not now, the region is
-        in somebody's hands."""
+        it say itself that it lacks nothing there: so recovery tells it from an old copy, and need not look through what
+        it lacks nothing of. `behind`: leave those alone that stand nearer. False: not now, the region is in somebody's
+        hands."""
         if self._door.instance.role != "primary":
             return True
         oldest = max(seqno for seqno in self._chain.first_seqnos() if seqno <= below)
+        words, noted = self._door.words, _noted.setdefault(self._door, {})
         for entry in self._regions:
-            done = self._door.words[word.REGION_DONE + entry.region_id]
-            if not done or done + 1 >= oldest:
+            region = entry.region_id
+            done = words[word.REGION_DONE + region]
+            if not done or oldest - max(done + 1, noted.get(entry.uuid, 0) if behind > 1 else 0) < behind:
                 continue
-            lock = FileLock(self._door.instance.locks_directory / f"region-{entry.region_id}.lock")
+            lock = FileLock(self._door.instance.locks_directory / f"region-{region}.lock")
             try:
-                if not lock.try_acquire():
+                # Under its lock nothing new begins there; what a killed writer left is redone first.
+                if not lock.try_acquire() or words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region]:
                     return False
                 refuse_stale_file(self._door.instance, entry)
                 note_held(entry.path, region=entry.uuid, below=oldest)
+                noted[entry.uuid] = oldest
             except BusyError:
                 return False
             finally:

@@ -263,6 +263,7 @@ class Connection:
         await trio.to_thread.run_sync(source.door.wait_durable, seqno, abandon_on_cancel=True)
 
     async def _offer(self, item: FrameBatch | Piece) -> None:
+        self.drive.poke()  # early, so that the writer's turn comes while `send` gives up ours
         await self._give.send(item)
         self.drive.poke()
 

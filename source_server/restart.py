@@ -41,7 +41,10 @@ def agree(door: Door, restart: Restart) -> Agreed:
     if is_reachable(restart, end.last_seqno, oldest):
         reader = ChainReader(chain)
         try:
-            here = reader.catalogue_at(restart.next_seqno)
+            if restart.next_seqno == end.last_seqno + 1:  # level: as at our end, and no segment need be walked
+                here = catalogue.at(end.vector, end.chains)
+            else:
+                here = reader.catalogue_at(restart.next_seqno)
             before = Position(restart.next_seqno - 1, here.vector, here.chains)
             if restart.next_part:
                 large = _large_at(reader, restart.next_seqno, end.last_seqno)

@@ -53,6 +53,9 @@ PUT_BACK: Final = (
 HELD_BELOW: Final = "held_below"
 """Key in _replicate_state: a primary's region lacks nothing of the journal below this number, though its own last one
 may be much lower, because nothing was written in it (pruning.py)."""
+HELD_AT: Final = "held_at"
+"""Key in _replicate_state: the region's own last number when that was noted. Beside another one it does not hold: the
+note is in a WAL that stands beside an older file."""
 APPLIED_FROM: Final = "applied_from"
 """Key in _replicate_state: on a secondary, the number that the last batch begins with; so beneath.py knows what the
 region held before it."""
@@ -255,7 +258,8 @@ def read_ring(connection: apsw.Connection) -> list[RingSlot]:
 def clear_ring(connection: apsw.Connection) -> None:
     """Forget all slots (a copied region begins without a past of its own), inside the caller's transaction."""
     connection.execute("UPDATE main._replicate_ring SET seqno = 0, record = NULL")
-    connection.execute("DELETE FROM main._replicate_state WHERE key IN (?, ?)", (HELD_BELOW, APPLIED_FROM))
+    keys = (HELD_BELOW, HELD_AT, APPLIED_FROM)
+    connection.execute("DELETE FROM main._replicate_state WHERE key IN (?, ?, ?)", keys)
 
 
 def region_seqno(connection: apsw.Connection, schema: str = "main") -> int:
@@ -270,8 +274,9 @@ def region_seqno(connection: apsw.Connection, schema: str = "main") -> int:
 
 def held_below(connection: apsw.Connection) -> int:
     """The region of a primary lacks nothing of the journal below this number; see HELD_BELOW."""
-    noted = read_state(connection, HELD_BELOW)
-    return max(region_seqno(connection) + 1, noted if isinstance(noted, int) else 0)
+    seqno, noted = region_seqno(connection), read_state(connection, HELD_BELOW)
+    is_ours = read_state(connection, HELD_AT) in (None, seqno)  # None: noted by an earlier release
+    return max(seqno + 1, noted if is_ours and isinstance(noted, int) else 0)
 
 
 # Synchronization checkpoint records.

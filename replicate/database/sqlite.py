@@ -22,7 +22,6 @@ import apsw
 
 from replicate.database import schema
 from replicate.database.bookkeeping import (
-    HELD_BELOW,
     PUT_BACK,
     RegionIdentity,
     RingSlot,
@@ -46,9 +45,9 @@ from replicate.database.bookkeeping import (
     write_identity,
     write_scr,
     write_slot,
-    write_state,
 )
 from replicate.database.guards import install_guards, register_guard, remove_guards
+from replicate.database.idle_region import write_held
 from replicate.errors import (
     AlreadyExistsError,
     BusyError,
@@ -436,7 +435,7 @@ def note_held(path: str | os.PathLike[str], *, region: bytes, below: int) -> Non
     try:
         with _transaction(connection, name):
             check_region_identity(connection, region=region, where=name)
-            write_state(connection, HELD_BELOW, below)
+            write_held(connection, below)
     finally:
         connection.close(True)
 

@@ -7,12 +7,19 @@ rolled forward (recovery/redo.py), who asks. The caller holds the region's lock.
 
 from __future__ import annotations
 
+from functools import partial
+
 from replicate.database.sqlite import open_region
 from replicate.door.door import Door
 from replicate.instance.file import RegionEntry
 from replicate.pool import control as word
-from replicate.recovery.redo import note_region, roll_forward
+from replicate.recovery.redo import InForce, note_region, roll_forward
 from replicate.recovery.stale_wal import refuse_stale
+
+
+def _newest(door: Door) -> InForce:
+    with door.locked():
+        return InForce(door.words[word.SEGMENT_FIRST_SEQNO], door.catalogue())
 
 
 def redo_region(door: Door, entry: RegionEntry) -> int:
@@ -29,7 +36,8 @@ def redo_region(door: Door, entry: RegionEntry) -> int:
     connection = open_region(entry.path, applier=True, region=entry.uuid)
     try:
         refuse_stale(door.instance, entry, connection)
-        have = roll_forward(door.instance, door.chain, entry, connection, target, words[word.OWN_ORIGIN])
+        own_origin = words[word.OWN_ORIGIN]
+        have = roll_forward(door.instance, door.chain, entry, connection, target, own_origin, partial(_newest, door))
         note_region(words, entry, connection, have)
     finally:
         connection.close(True)

@@ -19,10 +19,12 @@ from replicate.journal.record import (
     UNPACK_ERRORS,
     decode,
     measure,
+    read_head,
     read_part,
     unpacker,
     walk,
 )
+from replicate.journal.scan import plain_run
 from replicate.journal.segment import SegmentFile
 from replicate.journal.spool_format import read_part_frame, slice_bytes
 from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX, PARTITION_STREAM
@@ -100,15 +102,24 @@ def _behind_large(catalogue: Catalogue, segment: SegmentFile, seqno: int) -> Cat
 
 def _walked(catalogue: Catalogue, segment: SegmentFile, offset: int, next_seqno: int) -> Catalogue:
     vector, chains = catalogue.vector, dict(catalogue.chains)
-    seqno = segment.header.first_seqno
+    seqno, last_seqno = segment.header.first_seqno, next_seqno - 1
     while seqno < next_seqno:
         data = segment.read_some(max(BATCH_BYTES_MAX, FRAME_BYTES_MAX), offset)
-        found = measure(data, next_seqno=seqno, last_seqno=next_seqno - 1)
-        if not found.frames:
+        view = memoryview(data)
+        # Nearly all frames, in a third of the time; the others, and what is wrong, one by one.
+        run = plain_run(data, 0, seqno, chains, last_seqno=last_seqno)
+        if run.count:
+            chains[run.origin] = run.point
+            for at in run.definitions:
+                catalogue = with_frame(catalogue, view[at : at + read_head(data, at).frame_bytes])
+            offset, seqno = offset + run.end, seqno + run.count
+        if seqno == next_seqno:
+            break
+        found = measure(data, run.end, next_seqno=seqno, last_seqno=last_seqno)
+        if not found.frames and not run.count:
             raise GapError(f"seqno {seqno} is not in the journal", where=segment.path, expected=seqno, offset=offset)
-        view = memoryview(data)[: found.end]
-        for at, head in walk(view):
-            end = at + head.frame_bytes
+        for begin, head in walk(view[run.end : found.end]):
+            at, end = run.end + begin, run.end + begin + head.frame_bytes
             chains[head.origin] = (head.origin_seqno, head.chain)
             if head.kind == Kind.HISTORY or data.find(DEFINE_MARK, at + FRAME_HEAD_BYTES, end) >= 0:
                 catalogue = with_frame(catalogue, view[at:end])
@@ -117,8 +128,7 @@ def _walked(catalogue: Catalogue, segment: SegmentFile, offset: int, next_seqno:
                 assert isinstance(content, NullRecord)
                 for partition in content.partitions:
                     vector = vector.raised(head.origin, partition, head.origin_seqno)
-        offset += found.end
-        seqno = found.last_seqno + 1
+        offset, seqno = offset + found.end - run.end, seqno + found.frames
     for origin, (origin_seqno, _) in chains.items():
         vector = vector.raised(origin, PARTITION_STREAM, origin_seqno)
     return catalogue.at(vector, chains)

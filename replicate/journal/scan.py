@@ -41,7 +41,9 @@ _PLAUSIBLE: Final = re.compile(
 _HEAD: Final = struct.Struct(">BIBIBHBBQBQBQBIBQBQ")
 """A frame's head, as journal/record.py has it."""
 _TRANSACTION: Final = int(Kind.TRANSACTION)
-_BODY_BYTES: Final = range(FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES, FRAME_BYTES_MAX - FRAME_PREFIX_BYTES + 1)
+_BODY_BYTES_MIN: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
+_BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
+_U64_MAX: Final = (1 << 64) - 1
 
 
 class _Window:
@@ -105,7 +107,7 @@ def scan(
         data = window.data
         if index >= len(data) or data[index] == 0:
             break
-        run = _plain_run(data, index, expected, known)
+        run = plain_run(data, index, expected, known)
         if run.count:
             definitions += [offset - index + at for at in run.definitions]
             known[run.origin] = run.point
@@ -141,8 +143,8 @@ def scan(
     return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind)
 
 
-class _Run(NamedTuple):
-    """Frames that `_plain_run` has passed. `point`: where their origin stands behind them; `definitions`: indices."""
+class Run(NamedTuple):
+    """Frames that `plain_run` has passed. `point`: where their origin stands behind them; `definitions`: indices."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a run
     end: int
@@ -153,44 +155,55 @@ class _Run(NamedTuple):
     definitions: list[int]
 
 
-def _plain_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[int, int]]) -> _Run:
-    """As many transactions of one known origin as follow each other from `index` on, whole in `data`.
+def plain_run(
+    data: bytes, index: int, expected: int, known: Mapping[int, tuple[int, int]], *, last_seqno: int = _U64_MAX
+) -> Run:
+    """As many transactions of one known origin as follow each other from `index` on, whole in `data`, up to
+    `last_seqno`.
 
-    What nearly all frames are, in two fifths of the time of the checks one by one (measured), which it makes all the
+    What nearly all frames are, in a third of the time of the checks one by one (measured), which it makes all the
     same. It ends before whatever is not exactly that, and says nothing of it.
     """
     view, size = memoryview(data), len(data)
     unpack, first = _HEAD.unpack_from, expected
-    own, point = -1, (0, 0)
-    mark = csn = 0
+    own = -1
+    chain = mark = csn = origin_seqno = 0
     definitions: list[int] = []
-    while index + FRAME_HEAD_BYTES <= size:
+    next_definition = data.find(DEFINE_MARK, index)
+    while index + FRAME_HEAD_BYTES <= size and expected <= last_seqno:
         (
-            m0, length, m1, check, m2, elements, kind, m3, seqno, m4, frame_mark, m5, chain, m6, origin, m7,
-            origin_seqno, m8, frame_csn,
+            m0, length, m1, check, m2, elements, kind, m3, seqno, m4, frame_mark, m5, frame_chain, m6, origin, m7,
+            frame_origin_seqno, m8, frame_csn,
         ) = unpack(data, index)  # fmt: skip
         end = index + FRAME_PREFIX_BYTES + length
         if origin != own:
             if own >= 0 or origin not in known:
                 break
-            own, point = origin, known[origin]
+            own, (origin_seqno, chain) = origin, known[origin]
         if (
             not (m0 == m1 == m6 == 0xCE and m2 == 0xDC and m3 == m4 == m5 == m7 == m8 == 0xCF)
-            or (kind, seqno) != (_TRANSACTION, expected)
+            or kind != _TRANSACTION
+            or seqno != expected
             or elements < FIXED_ELEMENTS
-            or length not in _BODY_BYTES
+            or not _BODY_BYTES_MIN <= length <= _BODY_BYTES_MAX
             or end > size
             or crc32c(view[index + FRAME_PREFIX_BYTES : end]) != check
-            or xxh3_64_intdigest(view[index + ORIGIN_OFFSET : end], point[1]) != chain
+            or xxh3_64_intdigest(view[index + ORIGIN_OFFSET : end], chain) != frame_chain
         ):
             break
-        if data.find(DEFINE_MARK, index + FRAME_HEAD_BYTES, end) >= 0:
-            definitions.append(index)
-        point = (origin_seqno, chain)
-        mark, csn = max(mark, frame_mark), max(csn, frame_csn)
+        while 0 <= next_definition < end:
+            within = index + FRAME_HEAD_BYTES <= next_definition <= end - len(DEFINE_MARK)
+            if within and (not definitions or definitions[-1] != index):
+                definitions.append(index)
+            next_definition = data.find(DEFINE_MARK, next_definition + 1)
+        origin_seqno, chain = frame_origin_seqno, frame_chain
+        if frame_mark > mark:
+            mark = frame_mark
+        if frame_csn > csn:
+            csn = frame_csn
         expected += 1
         index = end
-    return _Run(expected - first, index, own, point, mark, csn, definitions)
+    return Run(expected - first, index, own, (origin_seqno, chain), mark, csn, definitions)
 
 
 def _misplaced(

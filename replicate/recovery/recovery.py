@@ -25,6 +25,7 @@ from typing import Final
 
 import apsw
 
+from replicate.database.idle_region import forget_held, may_lack_from, write_held
 from replicate.database.sqlite import translate
 from replicate.errors import (
     ConfigurationError,
@@ -37,6 +38,7 @@ from replicate.errors import (
 from replicate.failpoint import hit
 from replicate.instance.consumers import read_consumer
 from replicate.instance.instance import Instance
+from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.header import SegmentHeader
@@ -48,7 +50,7 @@ from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.recovery.mending import changes_catalogue
-from replicate.recovery.redo import check_reach, note_region, roll_forward
+from replicate.recovery.redo import InForce, check_reach, note_region, roll_forward
 from replicate.recovery.rings import (
     Journal,
     Region,
@@ -61,6 +63,9 @@ from replicate.recovery.rings import (
 from replicate.transaction import Catalogue
 
 LOCK_TIMEOUT_S: Final = 30.0
+NOTE_BEHIND: Final = 100_000
+"""A primary's region in which nothing was written for so many transactions is told that it lacks none of them, so that
+they are not looked through again at the next start."""
 
 
 def attach_or_recover(instance: Instance, chain: Chain) -> JournalPool:
@@ -155,7 +160,7 @@ def _recover(instance: Instance, chain: Chain) -> JournalPool:
                 journal.fork(instance, "the journal directory is a copy")
             pool = _make_pool(instance, journal, regions)
             try:
-                _bring_regions_forward(instance, chain, pool, regions)
+                _bring_regions_forward(instance, chain, pool, journal, regions)
             except BaseException:
                 pool.close()
                 raise
@@ -346,15 +351,28 @@ def _make_pool(instance: Instance, journal: Journal, regions: list[Region]) -> J
     return pool
 
 
-def _bring_regions_forward(instance: Instance, chain: Chain, pool: JournalPool, regions: list[Region]) -> None:
+def _bring_regions_forward(
+    instance: Instance, chain: Chain, pool: JournalPool, journal: Journal, regions: list[Region]
+) -> None:
     words = pool.words
     last_seqno = words[word.LAST_SEQNO]
     own_origin = words[word.OWN_ORIGIN]
+    segment = journal.segment
+
+    def newest() -> InForce:
+        known = catalogue_with(segment.read_catalogue()[0], segment, journal.definition_frames)
+        return InForce(segment.header.first_seqno, known)
+
     for region in regions:
         hit("recovery.before_redo")
+        connection = region.connection
         try:
-            have = roll_forward(instance, chain, region.entry, region.connection, last_seqno, own_origin)
-            note_region(words, region.entry, region.connection, have)
+            if instance.role == "primary":
+                forget_held(connection, last_seqno)
+            have = roll_forward(instance, chain, region.entry, connection, last_seqno, own_origin, newest)
+            if instance.role == "primary" and last_seqno + 1 - may_lack_from(connection) >= NOTE_BEHIND:
+                write_held(connection, last_seqno + 1)  # all of it is durable now
+            note_region(words, region.entry, connection, have)
         except apsw.Error as error:
             raise translate(error, where=str(region.entry.path)) from error
 

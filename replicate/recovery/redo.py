@@ -7,7 +7,8 @@ and nothing half done. Refuses to know: why the work is unfinished. The caller h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import apsw
@@ -22,6 +23,7 @@ from replicate.database.bookkeeping import (
     write_slot,
     write_state,
 )
+from replicate.database.idle_region import may_lack_from
 from replicate.database.rows import RowApplier
 from replicate.database.sqlite import translate
 from replicate.errors import InternalError, JournalMissingError, RegionDamagedError
@@ -63,6 +65,15 @@ def check_reach(instance: Instance, chain: Chain, entry: RegionEntry, connection
     return oldest
 
 
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What is in force at the journal's end: it knows every table of all frames from `first_seqno`, its newest
+    segment's first, on."""
+
+    first_seqno: int
+    catalogue: Catalogue
+
+
 def roll_forward(
     instance: Instance,
     chain: Chain,
@@ -70,17 +81,23 @@ def roll_forward(
     connection: apsw.Connection,
     target: int,
     own_origin: int,
+    newest: Callable[[], InForce],
 ) -> int:
     """Apply to one region what the journal has for it above the region's own seqno, up to `target`; its seqno
-    then."""
+    then. `newest` is asked only when there is something to apply."""
     have = region_seqno(connection)
     if have >= target:
         return have
-    oldest = check_reach(instance, chain, entry, connection)
-    # On a primary a region in which nothing was written may stand far behind.
-    reader = ChainReader(chain, max(have + 1, oldest))
+    start = max(have + 1, check_reach(instance, chain, entry, connection))
+    if instance.role == "primary":  # where nothing was written for long
+        start = max(start, may_lack_from(connection))
+    if start > target:
+        return have
+    reader = ChainReader(chain, start)
     try:
-        known = reader.catalogue_at(reader.next_seqno)
+        end = newest()
+        # To know what is in force at a place takes a walk through its segment.
+        known = end.catalogue if start >= end.first_seqno else reader.catalogue_at(start)
         redo = _Redo(instance, entry, connection, known, own_origin)
         while (found := reader.read(BATCH_BYTES_MAX, target)) is not None:
             if isinstance(found, LargeTransaction):

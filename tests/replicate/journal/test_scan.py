@@ -10,8 +10,11 @@ from typing import BinaryIO
 
 import pytest
 
-from replicate.errors import ReplicateError
+from replicate.errors import FrameDamaged, ReplicateError
+from replicate.journal import catalogue
 from replicate.journal import scan as module
+from replicate.journal.catalogue import catalogue_before
+from replicate.journal.record import walk
 from replicate.journal.segment import scan
 from replicate.journal.tail import ScanResult
 from tests.harness.journals import ToyJournal, define_payload, make_definition
@@ -39,8 +42,8 @@ def _found(
     file.flush()
     with monkeypatch.context() as patch:
         if not fast:
-            nothing = module._Run(0, 0, -1, (0, 0), 0, 0, [])
-            patch.setattr(module, "_plain_run", lambda *_: nothing)
+            nothing = module.Run(0, 0, -1, (0, 0), 0, 0, [])
+            patch.setattr(module, "plain_run", lambda *_: nothing)
         try:
             return scan(file.fileno(), 0, 1, chains={}, path="p")
         except ReplicateError as error:
@@ -65,3 +68,27 @@ def test_both_ways_agree_on_flipped_bits(journal: ToyJournal, tmp_path: Path, mo
             assert found == _found(frames, file, monkeypatch, fast=False)
             assert not isinstance(found, ScanResult) or found.damaged is not None
             frames[at] ^= mask
+
+
+def test_both_ways_give_the_same_catalogue_at_any_place(journal: ToyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal.append(journal.maker.history(2))  # another origin, which the fast way does not know at first
+    journal.write(3)
+    places = range(1, journal.last_seqno + 2)
+    fast = [catalogue_before(journal.chain, seqno) for seqno in places]
+    nothing = module.Run(0, 0, -1, (0, 0), 0, 0, [])
+    monkeypatch.setattr(catalogue, "plain_run", lambda *_, **__: nothing)
+    assert fast == [catalogue_before(journal.chain, seqno) for seqno in places]
+    assert len(fast[-1].definitions) == 4
+    assert len(fast[-1].chains) == 2
+
+
+def test_the_fast_way_ends_where_it_is_told(journal: ToyJournal) -> None:
+    """What is damaged behind the place that is asked about is nobody's business yet."""
+    begin = journal.segment.read_catalogue()[1]
+    data = bytearray(os.pread(journal.segment.fd, journal.end_offset - begin, begin))
+    offsets = [offset for offset, _ in walk(data)]
+    at = catalogue_before(journal.chain, 10)
+    os.pwrite(journal.segment.fd, bytes([data[offsets[9] + 100] ^ 1]), begin + offsets[9] + 100)  # in transaction 10
+    assert catalogue_before(journal.chain, 10) == at
+    with pytest.raises(FrameDamaged):
+        catalogue_before(journal.chain, 11)

@@ -1,0 +1,55 @@
+"""Answering a restart: a secondary that is level is answered from what is known, one behind it from the journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replicate.door.opening import make_chain
+from replicate.errors import ReplicateError
+from replicate.journal.reader import ChainReader
+from replicate.journal.record import decode
+from replicate.snapshot import door_of
+from replicate.transaction import Catalogue
+from replicate.vector import Position
+from replicate.wire.message import Restart
+from source_server.restart import agree
+from tests.harness.instances import insert, make_primary, session_of
+
+
+def asked(position: Position) -> Restart:
+    return Restart(position.last_seqno + 1, position.vector, position.chains, 0, 0, (), False, 1 << 20)
+
+
+def test_a_level_secondary_costs_no_walk_and_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    instance = make_primary(tmp_path / "alpha", regions=("main", "two"))
+    walks: list[int] = []
+    real = ChainReader.catalogue_at
+
+    def catalogue_at(reader: ChainReader, seqno: int) -> Catalogue:
+        walks.append(seqno)
+        return real(reader, seqno)
+
+    with session_of(instance) as session, door_of(instance) as door:
+        positions = []
+        for number in range(4):
+            insert(session, number)
+            with door.locked():
+                positions.append(door.position())
+        monkeypatch.setattr(ChainReader, "catalogue_at", catalogue_at)
+        for position in positions:
+            agreed = agree(door, asked(position))
+            assert agreed.from_seqno == position.last_seqno + 1
+            walked = real(ChainReader(make_chain(instance)), agreed.from_seqno)
+            (told,) = decode(agreed.catalogue).content
+            assert told == walked
+            assert len(told.definitions) == 2
+        assert walks == [position.last_seqno + 1 for position in positions[:-1]]
+        # Level by number only is no common past.
+        last = positions[-1]
+        false = {origin: (place, chain ^ 1) for origin, (place, chain) in last.chains.items()}
+        with pytest.raises(ReplicateError, match="with chain"):
+            agree(door, asked(Position(last.last_seqno, last.vector, false)))
