@@ -37,14 +37,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import FrameBatch, Head, pack_frame
-from replicate.journal.segment import (
-    SegmentFile,
-    create_segment,
-    grow_bytes_of,
-    needs_room,
-    segment_name,
-    sync_directory,
-)
+from replicate.journal.segment import SegmentFile, create_segment, grow_bytes_of, segment_name, sync_directory
 from replicate.journal.spool import Spool, adopt
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbells
@@ -204,7 +197,7 @@ class Door:
         segment = self._newest.segment()
         try:
             segment.zeroed_offset = zeroed = words[word.ZEROED_OFFSET]
-            if end + size > zeroed and needs_room(size):
+            if end + size > zeroed:
                 words[word.ZEROED_OFFSET] = segment.ensure_zeroed(end + size)
             words[word.INTENT_KIND] = APPENDS
             words[word.INTENT_OFFSET] = end
@@ -432,8 +425,8 @@ class Door:
             # Nothing happens when it was published, but for finishing a record that was left half done.
             self.pool.publish(tail.batch.data, first, tail.last.seqno, tail.batch.count)
         whole = len(tail.batch.data) if tail.batch is not None else 0
-        if whole < tail.file_bytes:
-            segment.append(offset + whole, bytes(tail.file_bytes - whole))
+        if whole < size:
+            segment.append(offset + whole, bytes(size - whole))
         words[word.INTENT_SEQNO] = 0
         self._doorbells.ring(self.pool)
 
