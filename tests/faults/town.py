@@ -28,7 +28,7 @@ from receiver_server.server import serve as serve_receiver
 from replicate import failpoint
 from replicate.admin.regions import add_region
 from replicate.daemon.daemon import run_daemon
-from replicate.daemon.files import SERVING
+from replicate.daemon.files import SERVING, DaemonFiles
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.seed.direct import seed
@@ -378,8 +378,8 @@ class Town:
         """Until the daemon that runs now says that it serves."""
 
         def serves() -> bool:
-            facts = self.facts(role)
-            return bool(facts.get("pid") == self.children[role].pid and facts.get("state") == SERVING)
+            told = DaemonFiles(*self.side(role)).read_status()
+            return told is not None and told.pid == self.children[role].pid and told.state == SERVING
 
         wait_until(serves, timeout_s=20, what=f"{role} serves")
 
