@@ -104,7 +104,11 @@ BUSY_TIMEOUT_MS: Final = 250
 """Only foreign clients and checkpoints are waited for by SQLite itself: our own writers queue at the region lock."""
 
 WAL_AUTOCHECKPOINT_PAGES: Final = 1000
-"""SQLite's own. At least as many for an applier, too, whose pages may be large."""
+"""SQLite's own. Never fewer, however large the pages are."""
+WAL_WRITER_BYTES: Final = 16 * 1024 * 1024
+"""What an application's connection leaves in the WAL. Our row in the ring makes two pages of a commit that had one, so
+at SQLite's 4 MiB it would wait for a checkpoint, inside of COMMIT, twice as often as without us: single rows a second
+at 4, 8 and 16 MiB: 18.2, 19.3 and 20.3 thousand (measured)."""
 WAL_APPLIER_BYTES: Final = 64 * 1024 * 1024
 """An applier writes that much WAL between two checkpoints. Each takes three syncs, which everything waits for, and
 copies every page that was changed in between, however often it was: with 4 MiB random updates cost half as much again
@@ -293,10 +297,9 @@ def _configure(
         connection.pragma("query_only", True)
         return
     connection.pragma("synchronous", "NORMAL")
-    connection.wal_autocheckpoint(WAL_AUTOCHECKPOINT_PAGES)
+    wal_bytes = WAL_APPLIER_BYTES if applier else WAL_WRITER_BYTES
+    connection.wal_autocheckpoint(max(WAL_AUTOCHECKPOINT_PAGES, wal_bytes // int(connection.pragma("page_size"))))
     if applier:
-        page_bytes = int(connection.pragma("page_size"))
-        connection.wal_autocheckpoint(max(WAL_AUTOCHECKPOINT_PAGES, WAL_APPLIER_BYTES // page_bytes))
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
