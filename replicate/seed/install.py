@@ -102,7 +102,10 @@ def copies_directory(secondary: Instance) -> Path:
     """An empty directory for the copies, named NAME.db each."""
     copies = secondary.path / "regions" / COPIES
     shutil.rmtree(copies, ignore_errors=True)
-    copies.mkdir(mode=0o700)
+    try:
+        copies.mkdir(mode=0o700)
+    except OSError as error:
+        raise io_error(error, "the directory for the copies could not be made", str(copies)) from error
     return copies
 
 
@@ -136,22 +139,37 @@ def settle(
         made.append((name, region, secondary.path / "regions" / f"{name}.db"))
     begin_journal(secondary, position, catalogue)
     hit("seed.journal_begun")
-    directory = os.fspath(secondary.path / "regions")
-    for _, _, place in made:
-        for suffix in ("-wal", "-shm", "-journal"):
-            Path(f"{place}{suffix}").unlink(missing_ok=True)
-    sync_directory(directory)  # else an old WAL might come back beside the new database
-    for name, _, place in made:
-        (copies / f"{name}.db").replace(place)
-    sync_directory(directory)  # before anything says that they are there
+    _into_places(copies, made)
     for name, region, place in made:
         secondary.register_region(name, region, place)
-    copies.rmdir()
+    try:
+        copies.rmdir()
+    except OSError as error:
+        raise io_error(error, "the directory of the copies could not be removed", str(copies)) from error
+
+
+def _into_places(copies: Path, made: list[tuple[str, bytes, Path]]) -> None:
+    """Under their names for certain, with nothing of what was there before."""
+    directory = os.fspath(copies.parent)
+    try:
+        for _, _, place in made:
+            for suffix in ("-wal", "-shm", "-journal"):
+                Path(f"{place}{suffix}").unlink(missing_ok=True)
+        sync_directory(directory)  # else an old WAL might come back beside the new database
+        for name, _, place in made:
+            (copies / f"{name}.db").replace(place)
+    except OSError as error:
+        raise io_error(error, "the regions could not be put into their places", directory) from error
+    sync_directory(directory)  # before anything says that they are there
 
 
 def finish(secondary: Instance) -> None:
     """The instance is seeded from here on."""
-    (secondary.path / SEEDING_MARKER).unlink()
+    marker = secondary.path / SEEDING_MARKER
+    try:
+        marker.unlink()
+    except OSError as error:
+        raise io_error(error, "the mark of a seed under way could not be removed", str(marker)) from error
     sync_directory(os.fspath(secondary.path))
 
 

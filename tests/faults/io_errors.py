@@ -17,6 +17,7 @@ import errno
 import math
 import os
 import random
+import stat
 import sys
 import tempfile
 import time
@@ -61,10 +62,12 @@ class Plant:
         setattr(os, call, self)
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
-        path = arguments[0] if isinstance(arguments[0], str) else None
-        if path is None and isinstance(arguments[0], int):
-            path = os.readlink(f"/proc/self/fd/{arguments[0]}")
-        if str(path if path is not None else arguments[0]).startswith(self._below):
+        path = str(arguments[0])
+        if isinstance(arguments[0], int):
+            mode = os.fstat(arguments[0]).st_mode
+            is_disk = stat.S_ISREG(mode) or stat.S_ISDIR(mode)  # a pipe or socket has none
+            path = os.readlink(f"/proc/self/fd/{arguments[0]}") if is_disk else ""
+        if path.startswith(self._below):
             count = self.counted.next()
             if count == self._number:
                 if self._call == "pwrite" and self._error == errno.ENOSPC and len(arguments[1]) > 1:

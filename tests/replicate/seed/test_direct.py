@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from replicate.door.opening import SEEDING_MARKER, is_seeded, open_door, require
 from replicate.errors import (
     AlreadyExistsError,
     AlreadyRunningError,
+    JournalIOError,
     NotFoundError,
     NotPrimaryError,
     PermissionRefusedError,
@@ -229,3 +232,27 @@ def test_a_seeded_secondary_takes_no_writes(pair: Pair) -> None:
         connection.execute("INSERT INTO account VALUES (1, 'x', 0, 0)")
     assert isinstance(caught.value, NotPrimaryError) or "NOT_PRIMARY" in str(caught.value)
     connection.close()
+
+
+@pytest.mark.parametrize("call", ["replace", "unlink", "rmdir"])
+def test_a_disk_that_fails_is_named_and_the_next_seed_does_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    write(pair)
+    pair.seed()
+    real = getattr(os, call)
+
+    def fail(path: Path, *more: object, **named: object) -> object:
+        if "regions" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, *more, **named)
+
+    (pair.secondary.path / "regions" / "main.db-wal").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(JournalIOError, match=r"could not be (put into their places|removed).*/regions"):
+            seed(pair.primary, pair.secondary, restart=True)
+    pair.secondary.reload()
+    assert not is_seeded(pair.secondary)
+    pair.seed()
+    assert_catches_up(pair)
