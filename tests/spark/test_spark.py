@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
 from replicate.compare.compare import compare
-from replicate.errors import ConflictError, DamagedError, PrerequisiteMissingError
+from replicate.errors import ConflictError, DamagedError, PrerequisiteMissingError, UsageError
 from replicate.instance.instance import Instance
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word
@@ -59,6 +59,15 @@ def test_the_source_reads_every_change_in_blocks(backlog: Backlog, spark: Any) -
     row = next(row for row in changes if row.op == "update" and row.table_name == "account" and row.after)
     assert len(unpack_image(row.after)) == 4
     assert {row.seqno for row in found.where(f"seqno > {numbers[-1] - 3}").collect()} == set(numbers[-3:])
+    few = source.option("columns", "key, seqno,op").load()
+    assert few.columns == ["seqno", "op", "key"]
+    assert sorted(map(tuple, few.collect()), key=repr) == sorted(((r.seqno, r.op, r.key) for r in changes), key=repr)
+    places: dict[int, list[int]] = {}
+    for row in changes:
+        places.setdefault(row.seqno, []).append(row.place)
+    assert all(sorted(found) == list(range(len(found))) for found in places.values())
+    with pytest.raises(UsageError, match="has no column nonsense"):
+        JournalReader({"path": path, "columns": "key,nonsense"})
 
 
 def test_what_is_archived_is_what_the_source_reads(backlog: Backlog, spark: Any) -> None:

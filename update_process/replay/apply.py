@@ -8,9 +8,11 @@ Refuses to know: journals, positions, Spark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 from replicate.apply_session import ApplySession
 from replicate.database.rows import RowApplier
@@ -18,7 +20,7 @@ from replicate.errors import ConflictError
 from replicate.failpoint import hit
 from replicate.transaction import Op, TableDefinition
 from update_process.replay import net
-from update_process.replay.net import NetRow, NetSequence, Unique
+from update_process.replay.net import EVERY_PART, NetRow, NetSequence, Part, Unique
 
 CHUNK_CHANGES: Final = 4096
 _INSERT: Final = int(Op.INSERT)
@@ -57,6 +59,28 @@ Told = Callable[[Progress], None]
 """Whatever it raises ends the replay."""
 
 
+class NetSource(Protocol):
+    """A net change, whole: what NetApply asks for, some of it several times."""
+
+    def table_ids(self) -> Iterable[int]:
+        """Every table of which rows were touched."""
+
+    def rows(self, parts: Part = EVERY_PART) -> Iterable[NetRow]:
+        """The net change of each row of those parts; the same each time."""
+
+    def sequences(self) -> Iterable[NetSequence]:
+        """The AUTOINCREMENT counters that moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Changes of one table that go into it together, and the rows that they were made of."""
+
+    applier: RowApplier
+    changes: list[Any]
+    rows: list[NetRow]
+
+
 class NetApply:
     """One net change on its way into the regions. `known_table` raises for a table that is not known."""
 
@@ -74,67 +98,80 @@ class NetApply:
         self._known_table = known_table
         self._verify = verify
         self._told = told
-        self._appliers: dict[int, RowApplier] = {}
         self._unique: dict[int, Unique] = {}
-        self._inserted: set[int] = set()
         self._written = 0
         for rows in session.rows.values():
             rows.seqno = seqno
 
-    def apply(self, rows: Callable[[], Iterable[NetRow]], sequences: Iterable[NetSequence]) -> Applied:
-        """Apply all; `rows` is called for each phase anew, and must give the same rows each time.
-
-        Raises what `RowApplier.apply_all` raises; the caller rolls back then.
-        """
-        done = Applied()
-        done.seen, done.deleted = self._phase(rows(), self._delete, "removing")
-        _, done.updated = self._phase(rows(), self._update, "changing")
-        _, done.inserted = self._phase(rows(), self._insert, "inserting")
-        moved = list(sequences)
-        for one in moved:
+    def apply(self, found: NetSource) -> Applied:
+        """Apply all. Raises what `RowApplier.apply_all` raises; the caller rolls back then."""
+        for table_id in found.table_ids():
+            self._unique[table_id] = self._applier(table_id).unique_ordinals(table_id)
+        # Rows that stay are come to once, unless some table has unique columns: those are removed and inserted anew.
+        movers = Part.STAYED if any(unique or unique is None for unique in self._unique.values()) else Part(0)
+        gone, done_gone = self._phase(found.rows(Part.GONE | movers), net.as_delete, "removing")
+        change = partial(net.as_update, verify=self._verify)
+        stayed, done_stayed = self._phase(found.rows(Part.STAYED), change, "changing")
+        passed = sum(1 for _ in map(self._pass, found.rows(Part.PASSED)))
+        came, done_came = self._phase(found.rows(Part.CAME | movers), net.as_insert, "inserting")
+        counters = list(found.sequences())
+        for one in counters:
             self._applier(one.table_id).apply(int(Op.SEQUENCE), one.table_id, 0, [one.old, one.new])
-        for table_id in self._inserted - {one.table_id for one in moved}:
+        for table_id in done_came.keys() - {one.table_id for one in counters}:
             self._applier(table_id).keep_sequence(table_id)
-        return done
+        seen = gone + stayed + passed + came - (2 * stayed if movers else 0)
+        return Applied(seen, done_gone.total(), done_stayed.total(), done_came.total())
 
     def _phase(
-        self, rows: Iterable[NetRow], change: Callable[[NetRow, RowApplier, Unique], list[Any] | None], what: str
-    ) -> tuple[int, int]:
-        """Rows seen and rows written."""
-        waiting: dict[int, list[Any]] = {}
-        waiting_rows: dict[int, list[NetRow]] = {}
-        seen = written = 0
+        self, rows: Iterable[NetRow], change: Callable[[NetRow, Unique], list[Any] | None], what: str
+    ) -> tuple[int, Counter[int]]:
+        """Rows seen, and rows written of each table."""
+        all_waiting = {table_id: _Waiting(self._applier(table_id), [], []) for table_id in self._unique}
+        done: Counter[int] = Counter()
+        seen = 0
         for row in rows:
             seen += 1
-            table_id = row.table_id
-            applier = self._appliers.get(table_id) or self._applier(table_id)
-            made = change(row, applier, self._unique[table_id])
+            table_id = row[0]
+            made = change(row, self._unique[table_id])
             if made is None:
                 continue
-            written += 1
-            run = waiting.setdefault(table_id, [])
-            run.extend(made)
-            waiting_rows.setdefault(table_id, []).append(row)
-            if len(run) >= 4 * CHUNK_CHANGES:
-                self._apply(applier, run, waiting_rows[table_id])
-                self._told(what, seen, self._written + written)
-        for table_id, run in waiting.items():
-            self._apply(self._appliers[table_id], run, waiting_rows[table_id])
-        self._written += written
+            waiting = all_waiting[table_id]
+            waiting.rows.append(row)
+            waiting.changes.extend(made)
+            if len(waiting.rows) >= CHUNK_CHANGES:
+                done[table_id] += self._apply(waiting)
+                self._told(what, seen, self._written + done.total())
+        for table_id, waiting in all_waiting.items():
+            if waiting.rows:
+                done[table_id] += self._apply(waiting)
+        self._written += done.total()
         hit(f"replay.{what}")
         self._told(what, seen, self._written)
-        return seen, written
+        return seen, done
 
-    def _apply(self, applier: RowApplier, run: list[Any], rows: list[NetRow]) -> None:
+    def _apply(self, waiting: _Waiting) -> int:
+        """How many there were."""
+        changes, count = waiting.changes, len(waiting.rows)
         try:
-            if run and run[0] == _INSERT:  # and so all of them: a phase has changes of one kind
-                applier.apply_columns(run[::4], run[1::4], run[2::4], run[3::4])
+            if changes[0] == _INSERT:  # and so all of them: a phase has changes of one kind
+                waiting.applier.apply_columns(changes[::4], changes[1::4], changes[2::4], changes[3::4])
             else:
-                applier.apply_all(run)
+                waiting.applier.apply_all(changes)
         except ConflictError as error:
-            raise self._named(error, rows) from error
-        run.clear()
-        rows.clear()
+            raise self._named(error, waiting.rows) from error
+        changes.clear()
+        waiting.rows.clear()
+        return count
+
+    def _pass(self, row: NetRow) -> None:
+        """A row that came and went is not here, either."""
+        if row.passed is None or not self._verify:
+            return
+        try:
+            self._applier(row.table_id).check_absent(row.table_id, tuple(row.passed))
+        except ConflictError as error:
+            error.facts["seqno"] = row.seqno
+            raise
 
     def _named(self, error: ConflictError, rows: list[NetRow]) -> ConflictError:
         """The conflict under the number of the transaction that first touched its row."""
@@ -148,27 +185,5 @@ class NetApply:
                     break
         return error
 
-    def _delete(self, row: NetRow, applier: RowApplier, unique: Unique) -> list[Any] | None:
-        return net.as_delete(row, unique)
-
-    def _update(self, row: NetRow, applier: RowApplier, unique: Unique) -> list[Any] | None:
-        if row.passed is not None and self._verify:
-            try:
-                applier.check_absent(row.table_id, tuple(row.passed))
-            except ConflictError as error:
-                error.facts["seqno"] = row.seqno
-                raise
-        return net.as_update(row, unique, verify=self._verify)
-
-    def _insert(self, row: NetRow, applier: RowApplier, unique: Unique) -> list[Any] | None:
-        made = net.as_insert(row, unique)
-        if made is not None:
-            self._inserted.add(row.table_id)
-        return made
-
     def _applier(self, table_id: int) -> RowApplier:
-        applier = self._session.rows[self._known_table(table_id).region]
-        if table_id not in self._appliers:
-            self._unique[table_id] = applier.unique_ordinals(table_id)
-            self._appliers[table_id] = applier
-        return applier
+        return self._session.rows[self._known_table(table_id).region]

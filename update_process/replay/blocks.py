@@ -13,17 +13,19 @@ Refuses to know: chain hashes (a replay verifies them), Spark, and what a row me
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from replicate.errors import GapError, JournalDamagedError
+from replicate.errors import FormatUnknownError, GapError, JournalDamagedError
 from replicate.journal.chain import Chain
 from replicate.journal.reader import large_transaction
 from replicate.journal.record import (
     DEFINE_MARK,
     FIXED_ELEMENTS,
+    FRAME_PREFIX_BYTES,
     UNPACK_ERRORS,
     check_frame,
     decode_batch,
@@ -37,10 +39,10 @@ from replicate.limits import MIB
 from replicate.transaction import Catalogue, History, Kind, Op, TableDefinition, changed_of
 
 BLOCK_BYTES: Final = 8 * MIB
+BATCH_ROWS: Final = 16 * 1024
 _STEP_BYTES: Final = 4 * MIB
-_Images = tuple[bytes | None, bytes | None, bytes | None, str | None]
-"""Key, image before, image after, text."""
 _pack = msgpack.Packer(use_bin_type=True).pack
+_UPDATE: Final = int(Op.UPDATE)
 
 CHANGE_COLUMNS: Final = (
     ("seqno", "bigint"),
@@ -159,6 +161,42 @@ def _known(catalogue: Catalogue) -> bytes:
     return bytes(_pack(catalogue.pack()))
 
 
+@dataclass(slots=True)
+class ChangeRows:
+    """Rows of `changes` by columns, each list as long as `keys`. What many rows share stands once, and rows have its
+    index: `transactions` (the columns from seqno to wall, without place), `tables` (partition to table_version)."""
+
+    transactions: list[tuple[Any, ...]] = field(default_factory=list)
+    tables: list[tuple[Any, ...]] = field(default_factory=list)
+    transaction_at: list[int] = field(default_factory=list)
+    table_at: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    ops: list[int] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    befores: list[bytes | None] = field(default_factory=list)
+    afters: list[bytes | None] = field(default_factory=list)
+    texts: dict[int, str] = field(default_factory=dict)
+    """By row: few have any."""
+    table_of: dict[int, int] = field(default_factory=dict)
+    """Table id to index in `tables`."""
+
+    def add(self, table_at: int, op: int, key: bytes | None, before: bytes | None, after: bytes | None) -> None:
+        """One more row of the last transaction."""
+        self.table_at.append(table_at)
+        self.ops.append(op)
+        self.keys.append(key)
+        self.befores.append(before)
+        self.afters.append(after)
+
+
+class _Mask(NamedTuple):
+    """What an UPDATE sets. `key`: the ordinal of a one-column key that is not among it, else -1."""
+
+    ordinals: tuple[int, ...]
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a mask
+    key: int
+
+
 class BlockReader:
     """Turns one block into rows; what it knows of tables and origins grows with what it reads."""
 
@@ -167,15 +205,50 @@ class BlockReader:
         catalogue = Catalogue.unpack(msgpack.unpackb(block.known, max_array_len=2**20))
         self._tables: dict[int, TableDefinition] = dict(catalogue.definitions)
         self._origins = {one.origin.key: (one.instance.hex(), one.incarnation) for one in catalogue.histories}
-        self._ordinals: dict[Any, tuple[int, ...]] = {}
+        self._masks: dict[Any, _Mask] = {}
 
-    def rows(self, what: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of `changes` or `transactions`. FrameDamaged, GapError, JournalDamagedError, named by file."""
+    # Reading: FrameDamaged, GapError, JournalDamagedError, FormatUnknownError, named by file.
+
+    def transactions(self, first: int, last: int) -> Iterator[tuple[Any, ...]]:
+        """The rows of `transactions` from number `first` to `last`."""
         if self._block.large:
-            return self._large_changes() if what == "changes" else self._large_transaction()
-        return self._changes() if what == "changes" else self._transactions()
+            yield self._large_transaction()
+            return
+        for length, body in self._frames():
+            if first <= body[1] <= last:
+                count = (len(body) - FIXED_ELEMENTS) // 4 if body[0] == Kind.TRANSACTION else 0
+                yield self._transaction_row(body, count, length)
 
-    def _frames(self) -> Iterator[tuple[int, list[Any]]]:
+    def changes(self, first: int, last: int) -> Iterator[ChangeRows]:
+        """The rows of `changes` from number `first` to `last`, some BATCH_ROWS at a time."""
+        rows = ChangeRows()
+        current: Sequence[Any] = ()
+        place = 0
+        for body, flat, start in self._large_changes() if self._block.large else self._small_changes():
+            if not first <= body[1] <= last:
+                self._define(flat, start)
+                continue
+            if body is not current or not rows.keys:
+                place, current = place if body is current else 0, body
+                self._begin(rows, body)
+            before = len(rows.keys)
+            try:
+                self._take(rows, flat, start)
+            except (TypeError, IndexError, KeyError, ValueError) as error:
+                raise JournalDamagedError(
+                    f"a change of transaction {body[1]} makes no sense: {error!r}", where=self._block.path
+                ) from error
+            count = len(rows.keys) - before
+            rows.places.extend(range(place, place + count))
+            rows.transaction_at.extend(repeat(len(rows.transactions) - 1, count))
+            place += count
+            if len(rows.keys) >= BATCH_ROWS:
+                yield rows
+                rows = ChangeRows()
+        if rows.keys:
+            yield rows
+
+    def _frames(self) -> Iterator[tuple[int, Sequence[Any]]]:
         """Length and body of every frame."""
         block = self._block
         with open_segment(block.path) as segment:
@@ -186,23 +259,17 @@ class BlockReader:
                     found = measure(data, next_seqno=seqno)
                 except JournalDamagedError as error:
                     raise type(error)(error.what, where=f"{block.path}, offset {offset}") from error
-                flat = decode_batch(data[: found.end])
-                for place in range(2, len(flat), 3):
-                    body = flat[place]
-                    self._learn(body)
-                    yield flat[place - 2] + 10, body
+                flat = decode_batch(data[: found.end], tuples=True)
+                for length, body in zip(flat[0::3], flat[2::3], strict=True):
+                    if body[0] == Kind.HISTORY:
+                        self._learn(body)
+                    yield length + FRAME_PREFIX_BYTES, body
                 offset += found.end
                 seqno = found.last_seqno + 1
 
-    def _learn(self, body: list[Any]) -> None:
-        if body[0] == Kind.HISTORY:
-            history = History.unpack(body[FIXED_ELEMENTS:], body[1])
-            self._origins[history.origin.key] = (history.instance.hex(), history.incarnation)
-
-    def _transactions(self) -> Iterator[tuple[Any, ...]]:
-        for length, body in self._frames():
-            count = (len(body) - FIXED_ELEMENTS) // 4 if body[0] == Kind.TRANSACTION else 0
-            yield self._transaction_row(body, count, length)
+    def _learn(self, body: Sequence[Any]) -> None:
+        history = History.unpack(body[FIXED_ELEMENTS:], body[1])
+        self._origins[history.origin.key] = (history.instance.hex(), history.incarnation)
 
     def _transaction_row(self, body: Sequence[Any], changes: int, length: int) -> tuple[Any, ...]:
         kind, seqno, _, chain, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
@@ -212,79 +279,20 @@ class BlockReader:
             chain.to_bytes(8, "big"), changes, length,
         )  # fmt: skip
 
-    def _changes(self) -> Iterator[tuple[Any, ...]]:
+    # Changes: a body, flat changes, and where they begin in them. The same body again: more of a large transaction.
+
+    def _small_changes(self) -> Iterator[tuple[Sequence[Any], Sequence[Any], int]]:
         for _, body in self._frames():
             if body[0] == Kind.TRANSACTION:
-                yield from self._of_flat(self._head(body), body[FIXED_ELEMENTS:], 0)
+                yield body, body, FIXED_ELEMENTS
 
-    def _head(self, body: Sequence[Any]) -> tuple[Any, ...]:
-        _, seqno, _, _, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
-        instance, incarnation = self._origins.get(origin, (None, None))
-        return seqno, (instance, incarnation, origin, origin_seqno, csn, csn >> CSN_COUNTER_BITS)
-
-    def _of_flat(self, head: tuple[Any, ...], flat: Sequence[Any], place: int) -> Iterator[tuple[Any, ...]]:
-        seqno, who = head
-        for at in range(0, len(flat), 4):
-            op, table_id, argument, values = flat[at : at + 4]
-            if op == Op.DEFINE:
-                definition = TableDefinition.unpack(values)
-                self._tables[definition.table_id] = definition
-            if op in (Op.SCHEMA, Op.COMMENT, Op.REGION):
-                region = None if op == Op.COMMENT else argument
-                table: tuple[Any, ...] = (None, region, None, None, None)
-                made: list[_Images] = [(None, None, None, str(values[0]))]
-            else:
-                known = self._tables.get(table_id)
-                if known is None:
-                    raise JournalDamagedError(
-                        f"transaction {seqno} changes table id {table_id}, which was not defined before it",
-                        where=self._block.path,
-                    )
-                table = (known.partition, known.region, known.table, table_id, known.version)
-                made = self._images(op, known, argument, values)
-            for key, before, after, text in made:
-                yield (seqno, place, *who, *table, Op(op).name.lower(), key, before, after, text)
-                place += 1
-
-    def _images(self, op: int, known: TableDefinition, argument: Any, values: list[Any]) -> list[_Images]:
-        """Key, image before, image after and text of the rows of one change."""
-        if op == Op.UPDATE:
-            ordinals = self._ordinals.get(argument)
-            if ordinals is None:
-                ordinals = self._ordinals[argument] = changed_of(argument)
-            before = values[len(ordinals) :]
-            after = list(before)
-            for place, ordinal in enumerate(ordinals):
-                after[ordinal] = values[place]
-            old, new = _key(known, before), _key(known, after)
-            if old == new:
-                return [(old, _pack(before), _pack(after), None)]
-            return [(old, _pack(before), None, None), (new, None, _pack(after), None)]
-        if op == Op.INSERT:
-            return [(_key(known, values), None, _pack(values), None)]
-        if op == Op.DELETE:
-            return [(_key(known, values), _pack(values), None, None)]
-        if op == Op.SEQUENCE:
-            return [(b"", _pack(values[0]), _pack(values[1]), None)]
-        return [(None, None, _pack(values), None)]
-
-    # A large transaction.
-
-    def _large_transaction(self) -> Iterator[tuple[Any, ...]]:
-        with open_segment(self._block.path) as segment:
-            large = large_transaction(segment)
-        body = decode_batch(large.commit_frame)[2]
-        count = sum(1 for _ in self._large_changes())
-        yield self._transaction_row(body, count, large.payload_bytes)
-
-    def _large_changes(self) -> Iterator[tuple[Any, ...]]:
+    def _large_changes(self) -> Iterator[tuple[Sequence[Any], Sequence[Any], int]]:
         with open_segment(self._block.path) as segment:
             large = large_transaction(segment)
         check_frame(large.commit_frame)
-        head = self._head(decode_batch(large.commit_frame)[2])
-        stream = unpacker()
+        body = decode_batch(large.commit_frame)[2]
+        stream = unpacker(tuples=True)
         waiting: list[Any] = []
-        place = 0
         for part in large.parts():
             try:
                 stream.feed(read_part(part)[2])
@@ -292,10 +300,106 @@ class BlockReader:
             except UNPACK_ERRORS as error:
                 raise JournalDamagedError(f"a part does not decode: {error}", where=self._block.path) from error
             whole = len(waiting) & ~3
-            for row in self._of_flat(head, waiting[:whole], place):
-                place = row[1] + 1
-                yield row
+            yield body, waiting[:whole], 0
             del waiting[:whole]
+
+    def _large_transaction(self) -> tuple[Any, ...]:
+        with open_segment(self._block.path) as segment:
+            large = large_transaction(segment)
+        body = decode_batch(large.commit_frame)[2]
+        count = sum(len(rows.keys) for rows in self.changes(body[1], body[1]))
+        return self._transaction_row(body, count, large.payload_bytes)
+
+    def _begin(self, rows: ChangeRows, body: Sequence[Any]) -> None:
+        _, seqno, _, _, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
+        instance, incarnation = self._origins.get(origin, (None, None))
+        wall = csn >> CSN_COUNTER_BITS
+        rows.transactions.append((seqno, instance, incarnation, origin, origin_seqno, csn, wall))
+
+    def _define(self, flat: Sequence[Any], start: int) -> None:
+        """Learn what changes define that are not wanted themselves."""
+        if Op.DEFINE in flat[start::4]:
+            for at in range(start, len(flat), 4):
+                if flat[at] == Op.DEFINE:
+                    definition = TableDefinition.unpack(flat[at + 3])
+                    self._tables[definition.table_id] = definition
+
+    def _take(self, rows: ChangeRows, flat: Sequence[Any], start: int) -> None:
+        """Add all changes. The most frequent case is unrolled: a call for each row would cost a third more."""
+        masks, tables, pack = self._masks, rows.table_of, _pack
+        keys, befores, afters = rows.keys.append, rows.befores.append, rows.afters.append
+        for at in range(start, len(flat), 4):
+            op, table_id, argument, values = flat[at : at + 4]
+            table = tables.get(table_id)
+            if op == _UPDATE and table is not None:
+                mask = masks.get((table_id, argument))
+                if mask is not None and mask.key >= 0:
+                    before = values[mask.count :]
+                    after = list(before)
+                    for place, ordinal in enumerate(mask.ordinals):
+                        after[ordinal] = values[place]
+                    rows.table_at.append(table)
+                    rows.ops.append(op)
+                    keys(pack((before[mask.key],)))
+                    befores(pack(before))
+                    afters(pack(after))
+                    continue
+            self._take_one(rows, op, table_id, argument, values)
+
+    def _take_one(self, rows: ChangeRows, op: int, table_id: Any, argument: Any, values: Sequence[Any]) -> None:
+        if op == Op.DEFINE:
+            definition = TableDefinition.unpack(values)
+            self._tables[definition.table_id] = definition
+            rows.table_of.pop(definition.table_id, None)
+        if op in (Op.SCHEMA, Op.COMMENT, Op.REGION):
+            rows.tables.append((None, None if op == Op.COMMENT else argument, None, None, None))
+            rows.texts[len(rows.keys)] = str(values[0])
+            rows.add(len(rows.tables) - 1, op, None, None, None)
+            return
+        known = self._tables.get(table_id)
+        if known is None:
+            raise JournalDamagedError(
+                f"transaction {rows.transactions[-1][0]} changes table id {table_id}, which was not defined before it",
+                where=self._block.path,
+            )
+        table = rows.table_of.get(table_id)
+        if table is None:
+            table = rows.table_of[table_id] = len(rows.tables)
+            rows.tables.append((known.partition, known.region, known.table, table_id, known.version))
+        if op == Op.UPDATE:
+            mask = self._masks.get((table_id, argument)) or self._mask(known, argument)
+            before = values[mask.count :]
+            after = _changed(before, mask, values)
+            old, new = _key(known, before), _key(known, after)
+            if old == new:
+                rows.add(table, op, old, _pack(before), _pack(after))
+            else:
+                rows.add(table, op, old, _pack(before), None)
+                rows.add(table, op, new, None, _pack(after))
+        elif op == Op.INSERT:
+            rows.add(table, op, _key(known, values), None, _pack(values))
+        elif op == Op.DELETE:
+            rows.add(table, op, _key(known, values), _pack(values), None)
+        elif op == Op.SEQUENCE:
+            rows.add(table, op, b"", _pack(values[0]), _pack(values[1]))
+        elif op == Op.DEFINE:
+            rows.add(table, op, None, None, _pack(values))
+        else:
+            raise FormatUnknownError(f"a change of kind {op} is of a later release", where=self._block.path)
+
+    def _mask(self, known: TableDefinition, argument: Any) -> _Mask:
+        ordinals = changed_of(argument, known.image_length)
+        stays = len(known.key) == 1 and known.key[0] not in ordinals
+        made = _Mask(ordinals, len(ordinals), known.key[0] if stays else -1)
+        self._masks[known.table_id, argument] = made
+        return made
+
+
+def _changed(before: Sequence[Any], mask: _Mask, values: Sequence[Any]) -> list[Any]:
+    after = list(before)
+    for place, ordinal in enumerate(mask.ordinals):
+        after[ordinal] = values[place]
+    return after
 
 
 def _key(known: TableDefinition, image: Sequence[Any]) -> bytes:

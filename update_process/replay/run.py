@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -35,9 +35,9 @@ from update_process import batch as plans
 from update_process.batch import PAYLOAD, Window
 from update_process.conflict import stopped
 from update_process.large import LargeApply
-from update_process.replay.apply import Applied, NetApply, Progress, Told
+from update_process.replay.apply import Applied, NetApply, NetSource, Progress, Told
 from update_process.replay.journals import Journals
-from update_process.replay.net import NetChange, NetRow, NetSequence
+from update_process.replay.net import NetChange
 from update_process.routes import Routes
 
 PIECE_KEYS_MAX: Final = 1_000_000
@@ -46,19 +46,13 @@ PIECE_BYTES_MAX: Final = 1024 * MIB
 """Bytes of journal in one piece, which becomes one segment of our journal, at most."""
 
 
-class Net(Protocol):
+class Net(NetSource, Protocol):
     """The net change of one piece in the making."""
 
     key_count: int
 
     def fold(self, bodies: Sequence[Sequence[Any]]) -> None:
-        """Take further transactions of the piece."""
-
-    def rows(self) -> Iterable[NetRow]:
-        """The net change of each row; called several times, the same each time, after the last `fold`."""
-
-    def sequences(self) -> Iterable[NetSequence]:
-        """The AUTOINCREMENT counters that moved."""
+        """Take further transactions of the piece; not after anything else was asked of it."""
 
 
 Engine = Callable[[Callable[[int], TableDefinition], int], Net]
@@ -229,7 +223,7 @@ class Replay:
                 self.session, self._routes.known_table, seqno=seqno, verify=self.verify, told=self._applied
             )
             try:
-                applied = apply.apply(piece.net.rows, piece.net.sequences())
+                applied = apply.apply(piece.net)
             except (DamagedError, NotSupportedError) as error:
                 self.session.rollback()
                 number: Any = error.facts.get("seqno", seqno)

@@ -11,24 +11,30 @@ Refuses to know: whether histories contradict themselves (chain hashes have prov
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 
 from replicate.errors import DamagedError
+from replicate.failpoint import hit
 from replicate.transaction import TableDefinition
 from update_process.replay.archive import rows as archive_rows
 from update_process.replay.archive import write_counted
+from update_process.replay.archive_files import open_files
 from update_process.replay.blocks import unpack_image
 from update_process.replay.journals import Journals, Span
 from update_process.replay.manifest import Range
-from update_process.replay.net import NetRow, NetSequence
+from update_process.replay.net import EVERY_PART, NetRow, NetSequence, Part
 from update_process.replay.source import NAME
 from update_process.replay.spark_errors import spark_work
+from update_process.replay.staged import staged_counters, staged_rows, staged_tables
 
-BATCH_ROWS: Final = 16 * 1024
+BROADCAST_KEYS_MAX: Final = 4_000_000
+"""Ends that every executor holds in memory, 16 to 32 bytes each; of more they are shuffled, and images with them."""
 PLACES: Final = 65_536
 """More than one ordinary transaction has: seqno times this plus place orders all changes of a piece."""
 _NEEDED: Final = ("seqno", "place", "table_id", "op", "key", "before", "after")
@@ -45,8 +51,13 @@ class SparkEngine:
         self.where = f"{journals.where}; stage {stage}"
         self._journals = journals
         self._counted: set[tuple[str, str]] = set()
+        # What is broadcast is as slow as the machine, and five minutes are no reason to fail.
+        spark.conf.set("spark.sql.broadcastTimeout", "86400")
 
     def __call__(self, definition_of: Callable[[int], TableDefinition], first_seqno: int) -> SparkNet:
+        for pattern in ("net-*", "raw-*"):  # of the piece before, which is applied by now
+            for folder in self.stage.glob(pattern):
+                shutil.rmtree(folder, ignore_errors=True)
         return SparkNet(self, first_seqno)
 
     def changes(self, first: int, last: int) -> Any:
@@ -74,7 +85,7 @@ class SparkEngine:
 
     def _raw(self, span: Span) -> Any:
         low, high = span.first_seqno, span.last_seqno
-        raw = self.spark.read.format(NAME).option("path", str(span.directory))
+        raw = self.spark.read.format(NAME).option("path", str(span.directory)).option("columns", ",".join(_NEEDED))
         folder = self.stage / f"raw-{low}-{high}"
         write_staged(raw.option("first", low).option("last", high).load().select(*_NEEDED), folder)
         return self.spark.read.parquet(folder.as_uri())
@@ -82,6 +93,8 @@ class SparkEngine:
     def _check_counts(self, uri: str, ranges: list[Range]) -> None:
         """Parquet's own footers say how many rows there are; pages are verified as they are read."""
         new = [one for one in ranges if (uri, one.name) not in self._counted]
+        for one in new:
+            one.check_files(open_files(uri, lambda: self.spark), "changes")
         found = archive_rows(self.spark, uri, "changes", new).count() if new else 0
         if found != sum(one.changes for one in new):
             raise DamagedError(
@@ -125,31 +138,28 @@ class SparkNet:
         """The piece goes as far as that."""
         self._last_seqno = last_seqno
 
-    def rows(self) -> Iterator[NetRow]:
-        """The net change of each row, from the stage."""
-        for table_id, key, before, after, seqno in self._staged_rows("key <> ''"):
-            passed = unpack_image(key) if before is None and after is None else None
-            yield NetRow(
-                table_id,
-                None if before is None else unpack_image(before),
-                None if after is None else unpack_image(after),
-                seqno,
-                passed,
-            )
+    def table_ids(self) -> Iterable[int]:
+        """Every table of which rows were touched."""
+        with self._reading() as folder:
+            return staged_tables(folder)
+
+    def rows(self, parts: Part = EVERY_PART) -> Iterator[NetRow]:
+        """The net change of each row, from the stage: in a few runs, each by keys."""
+        with self._reading() as folder:
+            yield from staged_rows(folder, parts)
 
     def sequences(self) -> Iterable[NetSequence]:
         """The counters that moved."""
-        for table_id, _, before, after, _ in self._staged_rows("key = ''"):
-            yield NetSequence(table_id, _counter(before), _counter(after))
+        with self._reading() as folder:
+            found = staged_counters(folder)
+        return [NetSequence(table_id, _counter(before), _counter(after)) for table_id, before, after in found]
 
-    def _staged_rows(self, which: str) -> Iterator[tuple[Any, ...]]:
+    @contextmanager
+    def _reading(self) -> Iterator[Path]:
         if self._staged is None:
             self._staged = self._stage()
-        folder = self._staged / ("sequences" if which == "key = ''" else "rows")
-        for path in sorted(folder.glob("*.parquet")):
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=["table_id", "key", "before", "after", "seqno"]):
-                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        with spark_work("what was staged can not be read", str(self._staged)):
+            yield self._staged
 
     def _stage(self) -> Path:
         what = f"the net change from {self._first_seqno} to {self._last_seqno} can not be found"
@@ -163,19 +173,20 @@ class SparkNet:
         rows = engine.changes(self._first_seqno, self._last_seqno)
         ends = rows.groupBy("table_id", "key").agg(f.min("at").alias("low"), f.max("at").alias("high")).persist()
         try:
-            first = rows.join(ends.select(f.col("low").alias("at")), "at", "left_semi").select(
-                "table_id", "key", "before", "seqno"
-            )
-            last = rows.join(ends.select(f.col("high").alias("at")), "at", "left_semi").select(
-                "table_id", "key", "after"
-            )
-            net = first.join(last, ["table_id", "key"])
+            # As numbers, all ends fit into memory where images would not: no image is shuffled that is not wanted.
+            if ends.count() <= BROADCAST_KEYS_MAX:
+                low, high = (f.broadcast(ends.select(f.col(name).alias("at"))) for name in ("low", "high"))
+            else:
+                low, high = (ends.select(f.col(name).alias("at")) for name in ("low", "high"))
+            first = rows.join(low, "at", "left_semi").select("key", "table_id", "before", "seqno")
+            last = rows.join(high, "at", "left_semi").select("key", "table_id", "after")
+            # Merged, so that rows come out by their keys: in the order in which they lie in the database.
+            net = first.hint("merge").join(last, ["key", "table_id"])
             folder = engine.stage / f"net-{self._first_seqno}"
             counters = f.length("key") == 0
             effect = ~f.col("before").eqNullSafe(f.col("after"))
-            kept = net.where(~counters) if engine.verify else net.where(~counters & effect)
-            write_staged(kept, folder / "rows")
-            write_staged(net.where(counters).coalesce(1), folder / "sequences")
+            write_staged(net if engine.verify else net.where(counters | effect), folder)
+            hit("replay.staged")
         finally:
             ends.unpersist()
         return folder

@@ -8,7 +8,16 @@ import pytest
 
 from replicate.errors import ConflictError, DamagedError, FormatUnknownError, JournalDamagedError
 from replicate.transaction import Column, Kind, Op, TableDefinition
-from update_process.replay.net import NetChange, NetRow, NetSequence, as_delete, as_insert, as_update, same_value
+from update_process.replay.net import (
+    NetChange,
+    NetRow,
+    NetSequence,
+    Part,
+    as_delete,
+    as_insert,
+    as_update,
+    same_value,
+)
 
 T = TableDefinition(
     "main",
@@ -93,6 +102,27 @@ def test_storage_classes_are_values(before: Any, after: Any) -> None:
     (row,) = folded(update((1, 2, before), (1, 2, after))).rows()
     assert as_update(row, frozenset()) == [int(Op.UPDATE), ID, 4, [after, 1, 2, before]]
     assert not same_value(before, after)
+
+
+def test_rows_come_by_parts_and_by_their_keys() -> None:
+    net = folded(
+        update((7, 2, 3), (7, 2, 4)), insert(5, 2, 3), delete(6, 2, 3), insert(4, 2, 3), delete(4, 2, 3),
+        update((3, 2, 3), (3, 9, 3)),
+    )  # fmt: skip
+    assert list(net.table_ids()) == [ID]
+    by_part = {part: [row.passed or row.after or row.before for row in net.rows(part)] for part in Part}
+    assert by_part == {
+        Part.GONE: [[6, 2, 3]],
+        Part.STAYED: [[3, 9, 3], [7, 2, 4]],
+        Part.CAME: [[5, 2, 3]],
+        Part.PASSED: [(4,)],
+    }
+    assert [row.seqno for row in net.rows()] == [6, 4, 2, 3, 1]
+
+
+def test_keys_of_several_storage_classes_have_no_order() -> None:
+    net = folded(insert("b", 2, 3), insert(1, 2, 3), insert(None, 2, 3))
+    assert [row.after for row in net.rows() if row.after] == [["b", 2, 3], [1, 2, 3], [None, 2, 3]]
 
 
 def test_counters_fold_too() -> None:

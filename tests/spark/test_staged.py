@@ -1,0 +1,71 @@
+"""replay/staged.py: files as Spark stages them, read back by parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from replicate.errors import DamagedError
+from update_process.replay import staged
+from update_process.replay.net import EVERY_PART, NetRow, Part
+from update_process.replay.staged import staged_counters, staged_rows, staged_tables
+
+GONE = NetRow(1, [1, "a"], None, 10)
+STAYED = NetRow(2, [2, b"\x00", 2.5], [2, None, -0.0], 11)
+CAME = NetRow(1, None, [3, "c" * 300], 12)
+PASSED = NetRow(2, None, None, 13, [4])
+COUNTER = (2, msgpack.packb(None), msgpack.packb(7))
+
+
+def write(path: Path, *rows: tuple[int, bytes, bytes | None, bytes | None, int]) -> None:
+    types = (pa.int64(), pa.binary(), pa.binary(), pa.binary(), pa.int64())
+    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    pq.write_table(pa.table(columns, names=list(staged.COLUMNS)), path)
+
+
+def packed(row: NetRow) -> tuple[int, bytes, bytes | None, bytes | None, int]:
+    before, after = (None if image is None else msgpack.packb(image) for image in (row.before, row.after))
+    return row.table_id, msgpack.packb(row.passed or [5]), before, after, row.seqno
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(staged, "BATCH_ROWS", 2)
+    write(tmp_path / "a.parquet", packed(STAYED), packed(GONE), packed(PASSED), (2, b"", *COUNTER[1:], 9))
+    write(tmp_path / "b.parquet", packed(CAME), packed(STAYED))
+    (tmp_path / "_SUCCESS").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (Part.GONE, [GONE]),
+        (Part.STAYED, [STAYED, STAYED]),
+        (Part.CAME, [CAME]),
+        (Part.PASSED, [PASSED]),
+        (Part.CAME | Part.GONE, [GONE, CAME]),
+        (Part(0), []),
+    ],
+)
+def test_only_what_is_asked_for_is_read(folder: Path, parts: Part, expected: list[NetRow]) -> None:
+    assert [repr(row) for row in staged_rows(folder, parts)] == [repr(row) for row in expected]
+
+
+def test_everything_is_there_once(folder: Path) -> None:
+    found = sorted(map(repr, staged_rows(folder, EVERY_PART)))
+    assert found == sorted(map(repr, [GONE, STAYED, STAYED, CAME, PASSED]))
+    assert staged_tables(folder) == {1, 2}
+    assert staged_counters(folder) == [COUNTER]
+
+
+@pytest.mark.parametrize("image", [b"\x92\x01", b"\xc1", b"\x91\x01\x91\x02", b"\x05", b""])
+def test_an_image_that_is_none_is_damage(tmp_path: Path, image: Any) -> None:
+    write(tmp_path / "a.parquet", (1, b"\x91\x01", image, None, 1))
+    with pytest.raises(DamagedError, match="staged image"):
+        list(staged_rows(tmp_path, Part.GONE))
