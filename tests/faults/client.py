@@ -14,6 +14,7 @@ import enum
 import json
 import os
 import random
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -84,19 +85,22 @@ def run(
             if connection is None:
                 connection, schema = _connect(instance, client)
             result, seqno = _one(connection, client, number, op, mode, dice, schema)
-        except ReplicateError as error:
-            result = "unknown" if error.code == "OUTCOME_UNKNOWN" else "failed"
+        except (ReplicateError, sqlite3.OperationalError) as error:
+            # What SQLite says of a disk is passed on as it is: nothing has happened then.
+            code = getattr(error, "code", "SQLITE")
+            result = "unknown" if code == "OUTCOME_UNKNOWN" else "failed"
             record.write(op=op, result=result, error=str(error))
             if connection is not None and connection.in_transaction:
                 connection.rollback()
-            if error.code in ("POOL_REPLACED", "OUTCOME_UNKNOWN", "IO", "DISK_FULL"):
+            if code in ("POOL_REPLACED", "OUTCOME_UNKNOWN", "IO", "DISK_FULL"):
                 return
             time.sleep(0.01)
             continue
         record.write(op=op, result=result, seqno=seqno)
         if pause_s:
             time.sleep(pause_s)
-    connection.close()
+    if connection is not None:
+        connection.close()
 
 
 def _connect(instance: Path, client: int) -> tuple[Any, str]:

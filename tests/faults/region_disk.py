@@ -33,6 +33,10 @@ _CODES: Final = {
 }
 
 
+_installed: Final[list[apsw.VFS]] = []
+"""A VFS that nobody refers to is unregistered."""
+
+
 class Counted:
     """How often a call came, and from which places in the code; also for who has forked us."""
 
@@ -98,7 +102,7 @@ class RegionDisk:
         self.call, self.number, self.action, self.below = call, number, action, os.path.realpath(below)
         self.counted = counted or Counted()
         self.armed = not in_commit
-        self._vfs = _Disk(self)
+        _installed.append(_Disk(self))
         if in_commit:
             hit = door_module.hit
 
