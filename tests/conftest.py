@@ -13,7 +13,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,19 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         return (yield)
     finally:
         os.umask(before)
+
+
+@pytest.fixture
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of the test's own for pools; failpoints that it arms are disarmed. For a whole module:
+    `pytestmark = pytest.mark.usefixtures("shared_memory")`."""
+    from replicate import failpoint
+
+    directory = tmp_path / "shm"
+    directory.mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
+    yield directory
+    failpoint.disarm()
 
 
 def allowed_patterns(text: str) -> tuple[str, ...]:

@@ -195,6 +195,14 @@ def street(
             os.environ["REPLICATE_SHM_DIR"] = before
 
 
+def play(sides: Street, *texts: str) -> None:
+    """Run statements on primary and plain side, commit, and require that all three sides are the same."""
+    for text in texts:
+        sides.step(Step(0, "execute", ((text, ()),)))
+    sides.finish()
+    sides.prove()
+
+
 def run(plain: Plain, drawn: Drawn, workers: Sequence[Worker]) -> Street:
     """Run a program on all sides (a wild one on two), and compare after each round of ROUND_STEPS. Divergence carries
     the log of it."""

@@ -68,6 +68,10 @@ class Several(Pair):
         assert not verify_journal(self.primary).findings
         return self.last_seqno()
 
+    def ids(self, name: str) -> list[int]:
+        """The keys of the table t in a region of the primary."""
+        return [row[0][1] for row in content(self.primary, name)["rows of t"]]
+
     def held(self) -> dict[str, int]:
         """The seqno of each region of the primary."""
         found = {}

@@ -35,14 +35,7 @@ from tests.harness.instances import (
     session_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
-    yield
-    failpoint.disarm()
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 @pytest.fixture

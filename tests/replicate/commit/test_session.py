@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -47,14 +46,7 @@ from tests.harness.instances import (
     session_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
-    yield
-    failpoint.disarm()
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 # COMMIT fails.

@@ -9,14 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from replicate import failpoint
 from replicate.commit import session as commit
 from replicate.commit.session import RegionSession
 from replicate.database.sqlite import open_region
@@ -40,14 +39,7 @@ from tests.harness.instances import (
     session_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
-    yield
-    failpoint.disarm()
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 def swap(path: Path) -> None:

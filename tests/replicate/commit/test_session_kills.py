@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
 from replicate.commit.session import RegionSession
 from replicate.errors import (
     NotFoundError,
@@ -45,13 +43,7 @@ STEPS = (
 APPENDED = STEPS[2:]
 
 
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
-    yield
-    failpoint.disarm()
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 def read_pool(reader: PoolReader, last_seqno: int) -> list[int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -18,23 +16,6 @@ from replicate.errors import BusyError, SchemaChangedError, SnapshotStaleError
 from replicate.instance.instance import Instance
 from tests.harness.instances import door_of, read_journal
 from tests.harness.several import Several, content
-
-
-@pytest.fixture
-def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Several:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    return Several.make(tmp_path)
-
-
-@pytest.fixture
-def connection(several: Several) -> Iterator[Any]:
-    made = several.attached()
-    yield made
-    made.close()
-
-
-def ids(several: Several, name: str) -> list[int]:
-    return [row[0][1] for row in content(several.primary, name)["rows of t"]]
 
 
 def test_one_transaction_over_two_regions_has_one_number(several: Several, connection: Any) -> None:
@@ -67,7 +48,7 @@ def test_a_transaction_that_is_rolled_back_leaves_both_regions_and_the_journal(
         other.execute("INSERT INTO t VALUES (2, 'c')")
     other.close()
     assert several.last_seqno() == before + 1
-    assert (ids(several, "main"), ids(several, "two")) == ([], [2])
+    assert (several.ids("main"), several.ids("two")) == ([], [2])
     several.same()
 
 
@@ -94,7 +75,7 @@ def test_savepoints_and_failed_statements_over_both(several: Several, connection
         connection.execute("INSERT OR FAIL INTO two.t VALUES (5, 'kept'), (3, 'no'), (6, 'never')")
     connection.execute("INSERT INTO two.k (v) VALUES (1)")
     connection.commit()
-    assert (ids(several, "main"), ids(several, "two")) == ([1], [1, 3, 5])
+    assert (several.ids("main"), several.ids("two")) == ([1], [1, 3, 5])
     several.same()
 
 
@@ -327,7 +308,7 @@ def test_connections_that_attach_in_opposite_order_do_not_wait_for_one_another(s
     assert [writer.wait(60) for writer in writers] == [0, 0]
     assert several.last_seqno() == before + 40
     for name in ("main", "two"):
-        assert len(ids(several, name)) == 40
+        assert len(several.ids(name)) == 40
     with door_of(several.primary):
         found = read_journal(several.primary, before + 1)
     assert [len(one.content) for one in found.transactions.values()] == [2] * 40  # type: ignore[arg-type]

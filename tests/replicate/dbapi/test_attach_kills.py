@@ -21,12 +21,6 @@ from tests.harness.pair import work_all
 from tests.harness.several import Several, content
 
 
-@pytest.fixture
-def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Several:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    return Several.make(tmp_path)
-
-
 def run(instance: Instance, *arguments: object, failpoint: str = "") -> tuple[bool, list[Any]]:
     """Whether the process was killed, and what it said."""
     ended = subprocess.run(

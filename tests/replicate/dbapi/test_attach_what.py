@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,7 @@ from replicate.commit import attached as commit_attached
 from replicate.errors import NotSupportedError
 from replicate.instance.instance import Instance
 from tests.harness.regions import make_database
-from tests.harness.several import SCHEMA, Several, content
-
-
-@pytest.fixture
-def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Several:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    return Several.make(tmp_path)
-
-
-@pytest.fixture
-def connection(several: Several) -> Iterator[Any]:
-    made = several.attached()
-    yield made
-    made.close()
-
-
-def ids(several: Several, name: str) -> list[int]:
-    return [row[0][1] for row in content(several.primary, name)["rows of t"]]
-
+from tests.harness.several import SCHEMA, Several
 
 # What is attached, and what is not.
 
@@ -150,7 +131,7 @@ def test_a_plain_file_is_attached_for_reading(several: Several, connection: Any,
         assert same_process.execute("SELECT a FROM p").fetchall() == [(1,), (2,)]
     same_process.close()
     assert several.same()
-    assert (ids(several, "main"), ids(several, "two")) == ([50], [1, 2, 51, 52])
+    assert (several.ids("main"), several.ids("two")) == ([50], [1, 2, 51, 52])
 
 
 def test_databases_in_memory_stay_where_they_are(several: Several, connection: Any) -> None:
@@ -215,7 +196,7 @@ def test_an_interrupt_behind_sqlites_attach_leaves_nothing_that_can_be_written(
         connection.execute("INSERT INTO two.t VALUES (1, 'unseen')")
     connection.rollback()
     connection.close()
-    assert ids(several, "two") == []
+    assert several.ids("two") == []
 
 
 def interrupted(*_: object) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import gc
 import sqlite3
 import tracemalloc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from replicate.dbapi import Connection
-from tests.harness.differential import Plain, Street, street
+from tests.harness.differential import Street
 
 SCRIPT = """
 CREATE TABLE t (id INTEGER PRIMARY KEY, x BLOB, y TEXT, z UNIQUE);
@@ -22,19 +21,6 @@ CREATE TABLE n (x, y);
 INSERT INTO t VALUES (1, zeroblob(100), 'texttext', 1), (2, zeroblob(10), 'b', 2);
 INSERT INTO n VALUES (zeroblob(10), 'abcd'), (zeroblob(10), 'abcd');
 """
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Plain]:
-    made = Plain()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def sides(plain: Plain) -> Iterator[Street]:
-    with street(plain, SCRIPT) as made:
-        yield made
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from replicate import connect
 from replicate.database import capture_spill
 from replicate.errors import NotSupportedError
 from tests.harness.conversation import ROOT
-from tests.harness.differential import Plain, Street, street
+from tests.harness.differential import Plain, Street, play, street
 from tests.harness.sql_calls import content
 from tests.harness.sql_programs import Step
 
@@ -29,27 +28,6 @@ CREATE TABLE auto (id INTEGER PRIMARY KEY AUTOINCREMENT, a NOT NULL, b UNIQUE);
 CREATE TABLE n (x);
 CREATE VIEW v AS SELECT a FROM t;
 """
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Plain]:
-    made = Plain()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def sides(plain: Plain) -> Iterator[Street]:
-    with street(plain, SCRIPT) as made:
-        yield made
-
-
-def play(sides: Street, *texts: str) -> None:
-    """Run statements on primary and plain side, commit, and require that all three sides are the same."""
-    for text in texts:
-        sides.step(Step(0, "execute", ((text, ()),)))
-    sides.finish()
-    sides.prove()
 
 
 def test_executemany_with_returning_runs_all_sets(sides: Street) -> None:

@@ -5,39 +5,16 @@ test_bugs.py), and some that reviews found.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from replicate import connect
-from tests.harness.differential import Plain, Street, street
-from tests.harness.sql_programs import Step
+from tests.harness.differential import Street, play
 
 SCRIPT = """
 CREATE TABLE auto (id INTEGER PRIMARY KEY AUTOINCREMENT, a NOT NULL, b UNIQUE);
 CREATE TABLE n (x);
 """
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Plain]:
-    made = Plain()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def sides(plain: Plain) -> Iterator[Street]:
-    with street(plain, SCRIPT) as made:
-        yield made
-
-
-def play(sides: Street, *texts: str) -> None:
-    """Run statements on primary and plain side, commit, and require that all three sides are the same."""
-    for text in texts:
-        sides.step(Step(0, "execute", ((text, ()),)))
-    sides.finish()
-    sides.prove()
 
 
 COUNTED = "CREATE TABLE c (id INTEGER PRIMARY KEY AUTOINCREMENT, g AS (a) VIRTUAL, a)"

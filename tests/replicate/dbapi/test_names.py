@@ -5,7 +5,6 @@ authorizer makes of both. Each case lost changes, or captured what was not there
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,11 @@ import apsw
 import pytest
 
 from replicate.database.names import fold
-from tests.harness.differential import Plain, Street, street
+from tests.harness.differential import Street
 from tests.harness.several import Several
 from tests.harness.sql_programs import Step
 
 SCRIPT = "CREATE TABLE t (id INTEGER PRIMARY KEY, v);"
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Plain]:
-    made = Plain()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def sides(plain: Plain) -> Iterator[Street]:
-    with street(plain, SCRIPT) as made:
-        yield made
 
 
 def insert(number: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -38,13 +37,6 @@ TEXTS = {
     "fts3": "CREATE VIRTUAL TABLE v USING fts3 (a, b)",
 }
 _WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Plain]:
-    made = Plain()
-    yield made
-    made.close()
 
 
 def words(dice: Random) -> str:

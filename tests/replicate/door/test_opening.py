@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -49,14 +48,7 @@ from tests.harness.instances import (
 )
 from tests.harness.regions import make_database
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
-    yield
-    failpoint.disarm()
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 def test_a_process_has_one_door_and_its_last_user_closes_it(tmp_path: Path) -> None:

@@ -24,11 +24,7 @@ from tests.harness.instances import (
 )
 from tests.harness.regions import make_database
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shm").mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 @pytest.fixture

@@ -49,11 +49,7 @@ CHECKPOINTS = (
 NO_WAL = b""
 
 
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 @dataclass

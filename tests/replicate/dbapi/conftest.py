@@ -1,0 +1,44 @@
+"""What tests of the PEP 249 interface stand on: plain SQLite, a primary and a secondary under one program, and regions
+that connections attach.
+
+Guarantees: the text SCRIPT of a module is in all of its `sides`; what was opened is closed.
+Refuses to know: what a test attacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.differential import Plain, Street, street
+from tests.harness.several import Several
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Plain]:
+    made = Plain()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sides(plain: Plain, request: pytest.FixtureRequest) -> Iterator[Street]:
+    with street(plain, request.module.SCRIPT) as made:
+        yield made
+
+
+@pytest.fixture
+def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Several:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    return Several.make(tmp_path)
+
+
+@pytest.fixture
+def connection(several: Several) -> Iterator[Any]:
+    """With all regions attached."""
+    made = several.attached()
+    yield made
+    made.close()
