@@ -1,5 +1,9 @@
-"""Random histories: a replay and the Update Process, which applies them one by one, make the same database, and refuse
+"""Random histories: a replay and the Update Process, which applies them one by one, make the same databases, and refuse
 the same cases.
+
+Each history is drawn from its printed seed alone, so a seed is the same history in every process: schema changes
+between row changes, unique values that swap, tables without keys, values and transactions that are large, one region
+or two.
 """
 
 from __future__ import annotations
@@ -7,17 +11,18 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from replicate import connect
+from replicate.admin.regions import add_region
 from replicate.compare.compare import compare
 from replicate.errors import ConflictError
 from replicate.instance.instance import Instance
@@ -30,17 +35,28 @@ from update_process.replay.command import apply_session, replay
 from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
 
+pytestmark = pytest.mark.slow
+
 CONFIGURATION = '[journal]\ndurability = "off"\npool_bytes = 1048576\n'
-NUMBERS = st.integers(0, 2**32)
+SHARDS = 4
+HISTORIES = 10
+"""In each shard."""
+LARGE = [("large", b"y" * 1000)] * 700
 
 
 @contextmanager
-def three(script: str) -> Iterator[tuple[Pair, Instance]]:
-    """A primary, its secondary west for the Update Process, and its secondary north for the replay."""
+def three(*scripts: str) -> Iterator[tuple[Pair, Instance]]:
+    """A primary, its secondary west for the Update Process, and its secondary north for the replay. A region for each
+    script: main, and two."""
     directory = Path(tempfile.mkdtemp(prefix="replicate-replay-", dir="/dev/shm"))
     before = os.environ.get("REPLICATE_SHM_DIR")
     try:
-        pair = Pair.create(directory, script)
+        pair = Pair.create(directory, scripts[0])
+        for script in scripts[1:]:
+            other = apsw.Connection(str(directory / "two.db"))
+            other.execute(script)
+            other.close()
+            add_region(pair.primary, directory / "two.db", name="two")
         network = pair.primary.content.network
         north = Instance.create(directory / "north", role="secondary", name="north", network=network)
         pair.primary.register_peer("north", "127.0.0.1", 7431)
@@ -67,53 +83,104 @@ def apply_live(pair: Pair) -> None:
         assert applier.applied_seqno == pair.last_seqno()
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    tables=st.lists(NUMBERS, min_size=1, max_size=3),
-    numbers=st.lists(NUMBERS, min_size=1, max_size=80),
-    keys_max=st.sampled_from((1, 5, 1_000_000)),
-    stop=st.integers(0, 80),
-)
-def test_random_programs_replayed_are_equal(tables: list[int], numbers: list[int], keys_max: int, stop: int) -> None:
-    made, statements = schema(tables, wild=True)
-    program = Program(made, connections=1, wild=True)
-    with three(";\n".join(statements)) as (pair, north):
-        path = pair.primary.path
-        calls = Calls(lambda level: connect(path, timeout=0, isolation_level=level), ())
-        try:
-            for number in numbers:
-                calls.perform(program.step(number))
-            calls.perform(Step(0, "commit"))
-        finally:
-            calls.close()
-        journals = Journals([pair.primary.path], pair.primary.content.network)
-        last = journals.last_seqno
-        with apply_session(north) as session:
-            first = Replay(session, journals, north.conflict_directory, verify=True, keys_max=keys_max)
-            first.run(max(session.position.last_seqno, last - stop))
-            again = Replay(session, journals, north.conflict_directory, verify=True, keys_max=keys_max)
-            assert again.run(last).seqno == last
-        apply_live(pair)
-        primary = read(pair.primary.region("main").path)
-        same(primary, read(pair.secondary.region("main").path), "primary", "west")
-        same(primary, read(north.region("main").path), "primary", "north")
-        assert compare(pair.primary, north, timeout_s=5).equal
+@dataclass(frozen=True)
+class History:
+    """What a seed is. `steps`: the region each is for, and the step. `stop`: the first of two replays ends so many
+    transactions before the end. `keys_max`: rows of a piece."""
+
+    scripts: tuple[str, ...]
+    steps: tuple[tuple[int, Step], ...]
+    stop: int
+    keys_max: int
+
+    @classmethod
+    def draw(cls, text: str) -> History:
+        dice = Random(text)
+        scripts, programs = [], []
+        for _ in range(dice.choice((1, 1, 2))):
+            tables, statements = schema([dice.getrandbits(32) for _ in range(dice.randint(1, 3))], wild=True)
+            scripts.append(";\n".join(statements))
+            programs.append(Program(tables, connections=1, wild=True))
+        steps = []
+        for _ in range(dice.randint(20, 120)):
+            number = dice.randrange(len(programs))
+            steps.append((number, programs[number].step(dice.getrandbits(32))))
+            if dice.random() < 0.01:
+                steps.append((number, Step(0, "commit")))
+                steps.append((number, Step(0, "many", (("INSERT INTO log (what, value) VALUES (?, ?)", LARGE),))))
+                steps.append((number, Step(0, "commit")))
+        ends = [(number, Step(0, "commit")) for number in range(len(programs))]
+        return cls(tuple(scripts), (*steps, *ends), dice.randint(0, 80), dice.choice((1, 5, 1_000_000)))
+
+
+def connecting(path: Path, region: str) -> Callable[[str | None], Any]:
+    return lambda level: connect(path, region, timeout=0, isolation_level=level)
+
+
+def perform(pair: Pair, history: History) -> None:
+    """What fails, fails on the primary, and leaves nothing."""
+    regions = ("main", "two")[: len(history.scripts)]
+    calls = [Calls(connecting(pair.primary.path, region), (), (0,)) for region in regions]
+    try:
+        for number, step in history.steps:
+            calls[number].perform(step)
+    finally:
+        for one in calls:
+            one.close()
+
+
+def replay_twice(north: Instance, journals: Journals, history: History) -> None:
+    last = journals.last_seqno
+    with apply_session(north) as session:
+        for bound in (max(session.position.last_seqno, last - history.stop), last):
+            made = Replay(session, journals, north.conflict_directory, verify=True, keys_max=history.keys_max)
+            assert made.run(bound).seqno == bound
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_random_histories_replayed_are_equal(shard: int) -> None:
+    for number in range(HISTORIES):
+        text = f"replay-{shard}-{number}"
+        print(f"seed {text}")
+        history = History.draw(text)
+        with three(*history.scripts) as (pair, north):
+            perform(pair, history)
+            replay_twice(north, Journals([pair.primary.path], pair.primary.content.network), history)
+            apply_live(pair)
+            for region in pair.primary.regions:
+                primary = read(region.path)
+                same(primary, read(pair.secondary.region(region.name).path), "primary", "west")
+                same(primary, read(north.region(region.name).path), "primary", "north")
+            assert compare(pair.primary, north, timeout_s=5).equal
+
+
+def test_the_seeds_are_histories_of_every_kind() -> None:
+    drawn = [History.draw(f"replay-{shard}-{number}") for shard in range(SHARDS) for number in range(HISTORIES)]
+    assert {len(one.scripts) for one in drawn} == {1, 2}
+    texts = [str(item[0]).upper() for one in drawn for _, step in one.steps for item in step.items]
+    for word in ("ALTER TABLE", "CREATE TABLE", "CASE", "ROWID = ROWID + 10", "SQLITE_SEQUENCE"):
+        assert sum(word in text for text in texts) >= 5, word
+    assert sum(item[1] is LARGE for one in drawn for _, step in one.steps for item in step.items) >= 10
+    scripts = [script.upper() for one in drawn for script in one.scripts]
+    for word in ("UNIQUE", "WITHOUT ROWID", "AUTOINCREMENT", "CREATE TRIGGER"):
+        assert sum(word in script for script in scripts) >= 5, word
+    assert History.draw("replay-0-0") == drawn[0]
 
 
 PLAIN = """
-CREATE TABLE a (id INTEGER PRIMARY KEY, v, w);
+CREATE TABLE a (id INTEGER PRIMARY KEY, v, w UNIQUE);
 CREATE TABLE b (v, w);
 CREATE TABLE c (x TEXT, y, v, PRIMARY KEY (x, y)) WITHOUT ROWID;
 """
 
 
 def change(dice: Random) -> str:
-    number, value = dice.randint(1, 6), dice.randint(0, 3)
+    number, value, other = dice.randint(1, 6), dice.randint(0, 3), dice.randint(1, 6)
     return dice.choice(
         (
-            f"INSERT OR IGNORE INTO a VALUES ({number}, {value}, 0)",
+            f"INSERT OR IGNORE INTO a VALUES ({number}, {value}, {other})",
             f"UPDATE a SET v = {value} WHERE id = {number}",
+            f"UPDATE OR REPLACE a SET w = {other} WHERE id = {number}",
             f"DELETE FROM a WHERE id = {number}",
             f"INSERT OR IGNORE INTO b (rowid, v) VALUES ({number}, {value})",
             f"UPDATE b SET v = {value} WHERE rowid = {number}",
@@ -125,37 +192,46 @@ def change(dice: Random) -> str:
     )
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(before=st.lists(NUMBERS, max_size=15), after=st.lists(NUMBERS, min_size=1, max_size=25), harm=NUMBERS)
-def test_the_same_histories_are_refused(before: list[int], after: list[int], harm: int) -> None:
-    with three(PLAIN) as (pair, north):
-        connection = pair.connect()
-        for number in before:
-            connection.execute(change(Random(number)))
-            connection.commit()
-        replay(north, [pair.primary.path], last_seqno=pair.last_seqno())
-        apply_live(pair)
-        for path in (pair.secondary.region("main").path, north.region("main").path):
-            foreign = apsw.Connection(str(path))
-            foreign.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
-            foreign.execute(change(Random(harm)))
-            foreign.close()
-        for number in after:
-            connection.execute(change(Random(number)))
-            connection.commit()
-        connection.close()
-        try:
+def refused(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except ConflictError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_the_same_histories_are_refused(shard: int) -> None:
+    """Somebody else has changed one row of both secondaries."""
+    count = 0
+    for number in range(HISTORIES):
+        text = f"refused-{shard}-{number}"
+        print(f"seed {text}")
+        dice = Random(text)
+        with three(PLAIN) as (pair, north):
+            connection = pair.connect()
+            for _ in range(dice.randint(0, 15)):
+                connection.execute(change(dice))
+                connection.commit()
+            replay(north, [pair.primary.path], last_seqno=pair.last_seqno())
             apply_live(pair)
-            refused = False
-        except ConflictError:
-            refused = True
-        stood = pair.last_seqno(north)
-        try:
-            replay(north, [pair.primary.path], last_seqno=pair.last_seqno(), verify=True)
-            assert not refused
-            west, there = pair.secondary.region("main").path, north.region("main").path
-            same(read(west), read(there), "west", "north")
-        except ConflictError:
-            assert refused
-            assert pair.last_seqno(north) == stood
+            harm = change(dice)
+            for path in (pair.secondary.region("main").path, north.region("main").path):
+                foreign = apsw.Connection(str(path))
+                foreign.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+                foreign.execute(harm)
+                foreign.close()
+            for _ in range(dice.randint(1, 25)):
+                connection.execute(change(dice))
+                connection.commit()
+            connection.close()
+            stood, last = pair.last_seqno(north), pair.last_seqno()
+            one_by_one = refused(lambda: apply_live(pair))
+            count += one_by_one
+            assert refused(lambda: replay(north, [pair.primary.path], last_seqno=last, verify=True)) == one_by_one  # noqa: B023
+            if one_by_one:
+                assert pair.last_seqno(north) == stood
+            else:
+                west, there = pair.secondary.region("main").path, north.region("main").path
+                same(read(west), read(there), "west", "north")
+    assert 0 < count < HISTORIES
