@@ -198,7 +198,7 @@ class Door:
         try:
             segment.zeroed_offset = zeroed = words[word.ZEROED_OFFSET]
             if end + size > zeroed:
-                words[word.ZEROED_OFFSET] = segment.ensure_zeroed(end + size)
+                words[word.ZEROED_OFFSET] = segment.make_room(end + size, size)
             words[word.INTENT_KIND] = APPENDS
             words[word.INTENT_OFFSET] = end
             words[word.INTENT_BYTES] = size
@@ -425,8 +425,8 @@ class Door:
             # Nothing happens when it was published, but for finishing a record that was left half done.
             self.pool.publish(tail.batch.data, first, tail.last.seqno, tail.batch.count)
         whole = len(tail.batch.data) if tail.batch is not None else 0
-        if whole < size:
-            segment.append(offset + whole, bytes(size - whole))
+        if whole < tail.file_bytes:
+            segment.append(offset + whole, bytes(tail.file_bytes - whole))
         words[word.INTENT_SEQNO] = 0
         self._doorbells.ring(self.pool)
 

@@ -3,8 +3,10 @@
     header (SEGMENT_HEADER_BYTES) · CATALOGUE frame · frames … · zeros written ahead      an ordinary segment
     header · PART frames … · LARGE frame · CATALOGUE frame                               an adopted one (spool.py)
 
-The file only grows, by zeros, fsynced, in steps of `grow_bytes` before they are used; it is never cut by
-truncation: sealing leaves the zeros, and the next header records where this one ended.
+The file only grows: by zeros, fsynced, in steps of `grow_bytes` before they are used; or, where OWN_ROOM_BYTES and more
+are appended at once, by these themselves (a sync of so much does not become slower by the file's growing, and zeros
+would be written and synced only to be written over). It is never cut by truncation: sealing leaves the zeros, and the
+next header records where this one ended.
 
 Guarantees: a segment appears under its name whole and durable, or not at all. After a failed append the bytes are taken
 back (zeros), and if that fails too, or an fsync fails, the object is *poisoned*: it raises for ever, nothing is retried
@@ -59,6 +61,9 @@ __all__ = [
 _SUFFIX: Final = ".journal"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """No space, quota or size limit: what an operator mends by making room."""
+
+OWN_ROOM_BYTES: Final = 1024 * 1024
+"""An append of so much makes its own room. No single frame is that large: it is a batch that was received."""
 
 _ZEROS: Final = bytes(1024 * 1024)
 
@@ -195,14 +200,14 @@ class SegmentFile:
     def append(self, offset: int, data: bytes) -> int:
         """Write frames at `offset`, where the last ones ended; the offset behind them. Not durable until `sync`.
 
-        DiskFullError or JournalIOError: the bytes have been taken back (zeros again), nothing was appended, and only if
-        that failed the object is poisoned. Any other error than a full disk poisons.
+        DiskFullError or JournalIOError: the bytes have been taken back (zeros again, as far as the file goes), nothing
+        was appended, and only if that failed the object is poisoned. Any other error than a full disk poisons.
         """
         if self._poison is not None:
             self._refuse_poisoned()
         end = offset + len(data)
         if end > self.zeroed_offset:
-            self.ensure_zeroed(end)
+            self.make_room(end, len(data))
         try:
             write_all(self.fd, data, offset)
         except OSError as error:
@@ -224,13 +229,18 @@ class SegmentFile:
 
     def _take_back(self, error: OSError, offset: int, end: int) -> NoReturn:
         try:
-            write_zeros(self.fd, offset, end)
+            write_zeros(self.fd, offset, min(end, os.fstat(self.fd).st_size))
         except OSError as second:
             self._poison = f"a write failed ({error.strerror}) and could not be taken back ({second.strerror})"
             raise JournalIOError(self._poison, where=self.path, errno=error.errno) from error
         if error.errno not in FULL:
             self._poison = f"a write failed ({error.strerror})"
         refuse_os_error(error, "appending to the journal failed", self.path)
+
+    def make_room(self, end: int, size: int) -> int:
+        """Have zeros for `size` bytes that end at `end`, unless they make their own room; the offset up to which zeros
+        are now. Raises as `ensure_zeroed`."""
+        return self.ensure_zeroed(end) if size < OWN_ROOM_BYTES else self.zeroed_offset
 
     def ensure_zeroed(self, upto: int) -> int:
         """Have zeros written, and synced, at least up to `upto`; the offset up to which they are now.

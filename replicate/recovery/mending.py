@@ -7,6 +7,7 @@ Refuses to know: locks and control words (door/door.py), the verdict over damage
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from replicate.errors import FrameDamaged, JournalMissingError
@@ -19,15 +20,18 @@ from replicate.transaction import DefinitionChange, Kind
 @dataclass(frozen=True, slots=True)
 class Tail:
     """The whole frames found (None: none), the head of the last one, and the offsets of those that change the
-    catalogue."""
+    catalogue. `file_bytes`: how much of what should stand there the file has."""
 
     batch: FrameBatch | None
     last: Head | None
     definitions: tuple[int, ...]
+    file_bytes: int
 
 
 def read_tail(segment: SegmentFile, offset: int, size: int, first_seqno: int) -> Tail:
-    """The whole frames within `size` bytes from `offset`, the first of which should be `first_seqno`."""
+    """The whole frames within `size` bytes from `offset`, the first of which should be `first_seqno`. The file may end
+    before: a large append makes its own room."""
+    size = max(0, min(size, os.fstat(segment.fd).st_size - offset))
     data = read_exactly(segment.fd, size, offset, segment.path)
     at, seqno = 0, first_seqno
     last: Head | None = None
@@ -46,7 +50,7 @@ def read_tail(segment: SegmentFile, offset: int, size: int, first_seqno: int) ->
         seqno += 1
         at += head.frame_bytes
     batch = FrameBatch(first_seqno, last.seqno, seqno - first_seqno, data[:at]) if last is not None else None
-    return Tail(batch, last, tuple(definitions))
+    return Tail(batch, last, tuple(definitions), size)
 
 
 def changes_catalogue(head: Head, frame: bytes) -> bool:
