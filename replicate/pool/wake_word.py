@@ -32,7 +32,7 @@ _HALF: Final = 4 if sys.byteorder == "big" else 0
 
 
 @functools.cache
-def _futex() -> tuple[Callable[[int, int, int, float], bool], Callable[[Any, int], int]] | None:
+def _futex() -> tuple[Callable[[int, int, int, float | None], bool], Callable[[Any, int], int]] | None:
     """The system call, and how to find the address of a byte; None where we do not know it. Made at the first wait: a
     writer that is alone needs no ctypes."""
     try:
@@ -47,9 +47,11 @@ def _futex() -> tuple[Callable[[int, int, int, float], bool], Callable[[Any, int
     call.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
     call.restype = ctypes.c_long
 
-    def futex(address: int, operation: int, value: int, timeout_s: float) -> bool:
-        seconds, fraction = divmod(timeout_s, 1.0)
-        limit = times(int(seconds), int(fraction * 1e9))
+    def futex(address: int, operation: int, value: int, timeout_s: float | None) -> bool:
+        if timeout_s is None:
+            return bool(call(number, address, operation, value, None) >= 0)
+        seconds = int(timeout_s)
+        limit = times(seconds, int((timeout_s - seconds) * 1e9))
         done = call(number, address, operation, value, ctypes.addressof(limit))
         return bool(done >= 0 or ctypes.get_errno() in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT))
 
@@ -86,9 +88,9 @@ class WakeWord:
         words = self._words
         if words[self._index]:
             words[self._index] = 0
-            self._call(_WAKE, self._most, 0.0)
+            self._call(_WAKE, self._most, None)
 
-    def _call(self, operation: int, value: int, timeout_s: float) -> bool:
+    def _call(self, operation: int, value: int, timeout_s: float | None) -> bool:
         known = _futex()
         if known is None:
             return False
