@@ -51,6 +51,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.seed.request", "N"),
     ("replicate.status.text", "P"),
     ("replicate.status.report", "P"),
+    ("replicate.status.catching_up", "P"),
     ("replicate.compare", "P"),
     ("replicate.daemon", "P"),
     ("replicate.door", "P"),

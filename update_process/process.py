@@ -224,10 +224,13 @@ class _Driver:
             applied = self._session.position.last_seqno
             report = self._statistics.report(trio.current_time(), applied)
             pool = self._pool
+            backlog = None if pool is None else max(0, pool.last_received_seqno - applied)
+            # Without anything waiting it says how much there was to do, not how fast that is done.
+            self._context.status(applied_per_s=round(report.rate("transactions"), 1) if backlog else None)
             self._log.info(
                 "statistics",
                 state=self._last_waiting.value,
-                receiver_backlog=None if pool is None else max(0, pool.last_received_seqno - applied),
+                receiver_backlog=backlog,
                 lag_s=None if pool is None else self._lag.seconds(applied, time.time_ns()),
                 filter=None,
                 **report.fields(),

@@ -6,7 +6,8 @@ Refuses to know: what the numbers mean for an operator (status/report.py).
 
 Facts that daemons put into their status, by name; what is not there counts as unknown. The Source Server: state,
 last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, transactions_from_pool, transactions_from_files,
-last_error. The Receiver Server: is_connected, source, source_last_seqno, last_received_seqno, pool_percent, lag_s.
+last_error. The Receiver Server: is_connected, source, source_last_seqno, last_received_seqno, pool_percent, lag_s. The
+Update Process: applied_per_s, of its last statistics period if it was behind at the end of it.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ def collect(instance: Instance) -> Status:
     journal = _journal(instance, words, closed, regions, problems)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
+    found = findings(instance.role, journal, regions, peers, receiving, cores=len(os.sched_getaffinity(0)))
     content = instance.content
     return Status(
         name=instance.name,
@@ -116,9 +118,7 @@ def collect(instance: Instance) -> Status:
         peers=peers,
         receiving=receiving,
         bottleneck=bottleneck(journal, peers, receiving),
-        findings=tuple(
-            sorted((*problems, *findings(instance.role, journal, regions, peers, receiving)), key=worst_first)
-        ),
+        findings=tuple(sorted((*problems, *found), key=worst_first)),
     )
 
 
@@ -328,7 +328,7 @@ def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> 
     source_last = _seqno(facts, "source_last_seqno")
     known = max((n for n in (source_last, received) if n is not None), default=None)
     backlog = max(0, known - applied) if known is not None else None
-    percent = facts.get("pool_percent")
+    percent, rate = facts.get("pool_percent"), update_facts.get("applied_per_s")
     return ReceivingReport(
         receiver=receiver,
         update=update,
@@ -344,6 +344,7 @@ def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> 
         # Our newest commit is applied, so its age says nothing of what is not; the receiver's measure does.
         lag_s=_lag_s(backlog, {**update_facts, **facts}, 0, now_wall_ns),
         pool_percent=float(percent) if isinstance(percent, (int, float)) else None,
+        applied_per_s=float(rate) if isinstance(rate, (int, float)) and rate > 0 and update.is_running else None,
     )
 
 

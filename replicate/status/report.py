@@ -13,12 +13,16 @@ from errno import EDQUOT, EFBIG, ENOSPC, errorcode
 from typing import Final, Literal
 
 from replicate.findings import SEVERITIES, Finding
+from replicate.status.catching_up import quickest, ways
 
 STATUS_ROOM_BYTES: Final = 64 * 1024
 """With less than this free a daemon can not tell how it stands: its status file is written anew each time."""
 STALE: Final = "; the daemons can not write their status there, so their numbers and states may be old"
 FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
 """A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
+
+KEPT_TRANSACTIONS_LEAST: Final = 100_000
+"""Of so many in the journal, their average length says how long others are."""
 
 Level = Literal["FULL", "FILLING"]
 
@@ -118,6 +122,8 @@ class ReceivingReport:
     backlog: int | None
     lag_s: float | None
     pool_percent: float | None
+    applied_per_s: float | None = None
+    """Transactions that the Update Process has applied lately, all the while behind; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +223,22 @@ def findings(
     regions: tuple[RegionReport, ...],
     peers: tuple[PeerReport, ...],
     receiving: ReceivingReport | None,
+    *,
+    cores: int = 1,
 ) -> tuple[Finding, ...]:
-    """All that an operator should know, errors first."""
+    """All that an operator should know, errors first. `cores`: that this machine has for us."""
     found = [
         *_journal_findings(journal),
         *_region_findings(role, regions),
         *(finding for peer in peers for finding in (*_peer_findings(peer), *_archive_need(journal, peer))),
+        *(
+            one
+            for peer in peers
+            if not peer.needs_seed
+            for one in _quicker(journal, peer.backlog, None, cores, peer.name)
+        ),
         *(_receiving_findings(receiving) if receiving is not None else ()),
+        *(_quicker(journal, receiving.backlog, receiving.applied_per_s, cores) if receiving is not None else ()),
     ]
     if role == "primary" and not peers:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate peer add NAME HOST:PORT"))
@@ -289,6 +304,32 @@ def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]
     if journal.archive and not peer.needs_seed and needed < (journal.first_kept_seqno or 0):
         text = f"peer {peer.name} needs transaction {needed}; the journal begins with {journal.first_kept_seqno}"
         yield Finding("PEER_NEEDS_ARCHIVE", text, f"there: replicate replay --journal {journal.archive}", peer.name)
+
+
+def _quicker(
+    journal: JournalReport, backlog: int | None, live_per_s: float | None, cores: int, peer: str = ""
+) -> Iterator[Finding]:
+    """Where a replay would bring a secondary (`peer`; "": this one) up to date sooner than the stream."""
+    kept = journal.last_written_seqno + 1 - (journal.first_kept_seqno or journal.last_written_seqno + 1)
+    # Of few transactions the files' own room would be the most.
+    each = journal.bytes / kept if kept >= KEPT_TRANSACTIONS_LEAST else 0.0
+    found = ways(backlog or 0, int((backlog or 0) * each), live_per_s=live_per_s, cores=cores)
+    way = quickest(found, has_archive=bool(journal.archive))
+    if way == "live":
+        return
+    text = (
+        f"{f'peer {peer}' if peer else 'this secondary'} is {backlog} transactions behind: the stream would take about "
+        f"{_about(found.live_s)}, a replay about {_about(found.of(way))}"
+    )
+    do = f"replicate replay --journal {journal.archive or 'PRIMARY'} --engine {way}"
+    stop = "replicate receiver stop; replicate update stop; "
+    yield Finding("REPLAY_IS_QUICKER", text, f"{'there: ' if peer else ''}{stop}{do}", peer)
+
+
+def _about(duration_s: float) -> str:
+    if duration_s < 120:
+        return f"{duration_s:.0f} s"
+    return f"{duration_s / 60:.0f} min" if duration_s < 7200 else f"{duration_s / 3600:.0f} h"
 
 
 _REGION_CODES: Final = {"REGION_REPLACED": "REGION_REPLACED", "SCHEMA_CHANGED": "SCHEMA_CHANGED"}

@@ -177,9 +177,11 @@ async def test_statistics(pair: Pair) -> None:
                 pair.deliver(pool)
                 nursery.start_soon(serve, context)
                 await wait_until_async(lambda: any(entry["receiver_backlog"] == 6 for entry in events()[1:]))
+                assert isinstance(context.facts["applied_per_s"], float)
             await wait_until_async(lambda: pool.applied_seqno == start + 10)
             await wait_until_async(lambda: sum(entry["transactions"] for entry in events()) == 10)
             await wait_until_async(lambda: events()[-1]["receiver_backlog"] == 0)
+            assert context.facts["applied_per_s"] is None  # it had nothing to do, which is no rate
             context.stop_requested.set()
     held, level = events()[1], events()[-1]
     assert held["lag_s"] > 0
