@@ -9,7 +9,6 @@ Refuses to know: what happens on a connection (connection.py), what is in a tran
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections import Counter
@@ -28,8 +27,6 @@ from replicate.config import Address, parse_address
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.repetition import Repetitions
 from replicate.errors import (
-    AlreadyExistsError,
-    ConfigurationError,
     DamagedError,
     FormatUnknownError,
     NotFoundError,
@@ -40,6 +37,7 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.instance.instance import Instance
+from replicate.listening import listen
 from replicate.metrics.gauges import no_figures
 from replicate.metrics.statistics import Lag, Statistics
 from replicate.pool.doorbell import Doorbells
@@ -68,7 +66,7 @@ async def serve(context: DaemonContext) -> None:
     wanted = parse_address(context.config.receiver.listen, where="receiver.listen")
     authenticator = Authenticator(instance, context.config, context.log)
     authenticator.check(wanted, where="receiver.listen", is_receiver=True)
-    listeners, address = await listen(context.config.receiver.listen)
+    listeners, address = await listen(context.config.receiver.listen, where="receiver.listen")
     try:
         with closing(authenticator):
             pool = await _open_pool(context, instance)
@@ -77,30 +75,6 @@ async def serve(context: DaemonContext) -> None:
     finally:
         for listener in listeners:
             await trio.aclose_forcefully(listener)
-
-
-async def listen(text: str) -> tuple[list[trio.SocketListener], Address]:
-    """Listeners at HOST:PORT, and the address as it was bound. AlreadyExistsError when somebody listens there."""
-    wanted = parse_address(text, where="receiver.listen")
-    # One address only: port 0 would give localhost's two families a port each.
-    host = "127.0.0.1" if wanted.host == "localhost" else wanted.host
-    try:
-        listeners = await trio.open_tcp_listeners(wanted.port, host=host)
-    except OSError as error:
-        causes = [error, error.__cause__, *getattr(error.__cause__, "exceptions", ())]
-        numbers = {getattr(cause, "errno", None) for cause in causes}
-        if errno.EADDRINUSE in numbers:
-            raise AlreadyExistsError(
-                f"somebody listens on {wanted} already",
-                where=str(wanted),
-                do=f"Find it with `ss -ltnp sport = :{wanted.port}`, or choose another address: --listen",
-            ) from error
-        if numbers & {errno.EACCES, errno.EPERM}:
-            raise PermissionRefusedError(f"{wanted} may not be listened on", where=str(wanted)) from error
-        raise ConfigurationError(
-            f"{wanted} can not be listened on: {error}", where="receiver.listen", do="Choose another address"
-        ) from error
-    return listeners, Address(host, listeners[0].socket.getsockname()[1])
 
 
 async def _open_pool(context: DaemonContext, instance: Instance) -> ReceivePool:

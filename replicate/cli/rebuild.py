@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from replicate.cli.common import Verb, emit, open_instance
-from replicate.cli.replay import Bound, sessions_for, summary_lines
+from replicate.cli.replay import collapsing, sessions_for, summary_lines
 from replicate.errors import UsageError
 
 
@@ -39,10 +39,8 @@ class Moment(click.ParamType[float]):
     metavar="URI",
     help="An archive, or a directory of journal segments, that goes on behind it; several may be named.",
 )
-@click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help="Where to end [latest].")
+@collapsing
 @click.option("--at", "until_s", type=Moment(), metavar="TIME", help="End with the last transaction until then.")
-@click.option("--engine", type=click.Choice(["local", "spark"]), default="local", help="Who collapses it [local].")
-@click.option("--master", metavar="URL", help="With --engine spark: the Spark master [local[*]].")
 @click.option("--restart", is_flag=True, help="Replace what this secondary holds.")
 def rebuild(
     base: str,

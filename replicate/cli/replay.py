@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -30,6 +31,19 @@ class Bound(click.ParamType[int]):
         return int(text)
 
 
+def collapsing(verb: Callable[..., None]) -> Callable[..., None]:
+    """The options of all that collapses journals: where to end, and who does it."""
+    for option in (
+        click.option("--master", metavar="URL", help="With --engine spark: the Spark master [local[*]]."),
+        click.option(
+            "--engine", type=click.Choice(["local", "spark"]), default="local", help="Who finds the net change [local]."
+        ),
+        click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help="Where to end [latest]."),
+    ):
+        verb = option(verb)
+    return verb
+
+
 @click.command(cls=Verb)
 @click.option(
     "--journal",
@@ -39,9 +53,7 @@ class Bound(click.ParamType[int]):
     metavar="URI",
     help="A primary's instance, a directory of its journal segments, or an archive; several may be named.",
 )
-@click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help="Where to end [latest].")
-@click.option("--engine", type=click.Choice(["local", "spark"]), default="local", help="Who collapses it [local].")
-@click.option("--master", metavar="URL", help="With --engine spark: the Spark master [local[*]].")
+@collapsing
 @click.option("--verify-before", is_flag=True, help="Compare rows that end as they began, too.")
 @click.option("--dry-run", is_flag=True, help="Read, verify and collapse; change nothing.")
 def replay(

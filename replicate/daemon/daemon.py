@@ -37,9 +37,10 @@ from replicate.config import FILE_NAME, Config, load
 from replicate.daemon.files import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonFiles, DaemonStatus
 from replicate.errors import InternalError, JournalIOError, ReplicateError, TryAgainError
 from replicate.instance.private_files import check_contents, read_private
+from replicate.listening import listen
 from replicate.log import LogFile, make_logger, terminal
 from replicate.metrics.gauges import Figures, no_figures
-from replicate.metrics.port import MetricsServer, Watched, listen
+from replicate.metrics.port import MetricsServer, Watched
 
 STATUS_PERIOD_S: Final = 1.0
 """Least time between two writes of the status file."""

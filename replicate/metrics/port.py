@@ -8,7 +8,6 @@ Refuses to know: which daemon it is, and what its figures mean.
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from typing import Final
 import trio
 from structlog.typing import FilteringBoundLogger
 
-from replicate.config import Address, parse_address
-from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
 from replicate.journal.space import JournalSpace, journal_space
 from replicate.metrics.gauges import CONTENT_TYPE, Figures, Sample, page
 from replicate.metrics.http import REQUEST_BYTES_MAX, Answer, read_request, render
@@ -51,30 +48,6 @@ class _OnDisk:
 
     space: JournalSpace | None
     certificate_ends_s: Mapping[str, float]
-
-
-async def listen(text: str, *, where: str) -> tuple[list[trio.SocketListener], Address]:
-    """Listeners at HOST:PORT (checked by config.py), and the address as it was bound.
-
-    AlreadyExistsError when somebody listens there, PermissionRefusedError, ConfigurationError; each names `where`.
-    """
-    wanted = parse_address(text, where=where)
-    host = "127.0.0.1" if wanted.host == "localhost" else wanted.host
-    try:
-        listeners = await trio.open_tcp_listeners(wanted.port, host=host)
-    except OSError as error:
-        causes = [error, error.__cause__, *getattr(error.__cause__, "exceptions", ())]
-        numbers = {getattr(cause, "errno", None) for cause in causes}
-        if errno.EADDRINUSE in numbers:
-            do = f"Give each daemon a port of its own ({where}), or port 0, which takes a free one and reports it"
-            raise AlreadyExistsError(f"somebody listens on {wanted} already", where=where, do=do) from error
-        if numbers & {errno.EACCES, errno.EPERM}:
-            do = "Choose a port above 1023"
-            raise PermissionRefusedError(f"{wanted} may not be listened on", where=where, do=do) from error
-        raise ConfigurationError(
-            f"{wanted} can not be listened on: {error}", where=where, do="Choose another address"
-        ) from error
-    return listeners, Address(host, listeners[0].socket.getsockname()[1])
 
 
 class MetricsServer:

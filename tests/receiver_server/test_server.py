@@ -18,6 +18,7 @@ from replicate.door.opening import close_door, open_door
 from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
+from replicate.listening import listen
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.wire.connection import LinkSettings
@@ -242,7 +243,7 @@ async def test_only_loopback_without_certificates_and_only_a_secondary(pair: Pai
 async def test_localhost_and_ipv6_report_what_was_bound() -> None:
     for text, host in (("localhost:0", "127.0.0.1"), ("[::1]:0", "::1")):
         try:
-            listeners, address = await module.listen(text)
+            listeners, address = await listen(text, where="receiver.listen")
         except ConfigurationError:
             assert host == "::1"  # a machine without IPv6
             continue

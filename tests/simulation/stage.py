@@ -34,6 +34,7 @@ import replicate.failpoint
 import replicate.instance.instance
 import replicate.instance.private_files
 import replicate.journal.durable
+import replicate.listening
 import replicate.locks
 import replicate.pool.doorbell
 import replicate.pool.shared_memory
@@ -113,7 +114,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         kernel.process.check()
         kernel.process.host.region_at(path).sync()
 
-    async def listen(_text: str) -> tuple[list[Any], Address]:
+    async def listen(_text: str, *, where: str) -> tuple[list[Any], Address]:
         await kernel.sleep(0)
         return [world.network.listen(kernel.process)], Address("127.0.0.1", 7430)
 
@@ -158,7 +159,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (replicate.instance.instance.Instance, SimulatedInstance),
         (replicate.security.authenticate.Authenticator, SimulatedAuthenticator),
         (receiver_server.seed.Seeds, SimulatedSeeds),
-        (receiver_server.server.listen, listen),
+        (replicate.listening.listen, listen),
         (update_process.beside.run_beside, beside),
         (update_process.conflict.stopped, stopped),
         (sqlite.open_region, open_region),

@@ -16,10 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from replicate.config import Config
 from replicate.errors import AlreadyExistsError, ConfigurationError
+from replicate.listening import listen
 from replicate.metrics import port as metrics_port
 from replicate.metrics.gauges import METRICS, Sample, page
 from replicate.metrics.http import PATHS, REQUEST_BYTES_MAX, Answer, read_request, render
-from replicate.metrics.port import CONNECTIONS_MAX, DEADLINE_S, MetricsServer, Watched, listen
+from replicate.metrics.port import CONNECTIONS_MAX, DEADLINE_S, MetricsServer, Watched
 from replicate.settings import TlsConfig
 from tests.harness.certificates import Authority
 from tests.harness.servers import ListLog
