@@ -87,9 +87,9 @@ def read_definition(
 
     Raises NotSupportedError: no such ordinary table, or all names of its hidden rowid are taken by columns.
     """
+    # Asked for by name: a list of all tables for each of them would cost the square of their number.
     found = connection.execute(
-        "SELECT name, wr, strict FROM pragma_table_list "
-        "WHERE schema = 'main' AND type IN ('table', 'shadow') AND name = ?1 COLLATE NOCASE",
+        "SELECT name, wr, strict FROM pragma_table_list(?1) WHERE schema = 'main' AND type IN ('table', 'shadow')",
         (table,),
     ).fetchall()
     if not found or is_internal(table):
