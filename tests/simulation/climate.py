@@ -27,9 +27,11 @@ BIASES: Final[tuple[dict[str, int], ...]] = (
     {"kill_in_commit": 6, "kill": 1, "freeze": 1},
     {"stall": 4, "freeze": 3, "away": 2, "slow": 1},
     {"harm": 6, "cut": 1, "part": 1},
+    {"power_in_commit": 6, "power": 2, "checkpoint": 2},
 )
 """Worlds made for one thing: frames that nobody syncs, and power that goes twice; writers that die on their way;
-readers that are left behind; damaged bytes."""
+readers that are left behind; damaged bytes; and the first again with two regions, one of which may keep what comes
+behind what the other has lost."""
 
 
 @dataclass
@@ -40,6 +42,8 @@ class Climate:
     weights: dict[str, int] = field(default_factory=dict)
     bias: int = -1
     """Which of BIASES; -1: none."""
+    is_source_away: bool = False
+    """From the first moment on: nobody syncs what is committed."""
 
     def __post_init__(self) -> None:
         dice = self.dice
@@ -74,15 +78,17 @@ class Climate:
         if kind < 0.7:
             on = [name for name in KINDS if dice.random() < ON]
             self.weights = {name: KINDS[name] * dice.choice([1, 1, 3, 10]) for name in on} or {"kill": 1}
+            self.is_source_away = "away" in on and dice.random() < 0.3
             return
-        self.bias = dice.choice([0, 0, 1, 2, 3])
+        self.bias = dice.choice([0, 0, 1, 2, 3, 4, 4])
         self.weights = dict(BIASES[self.bias])
         self.count = max(self.count, 3)
-        if self.bias == 0:
+        if self.bias in (0, 4):
             self.durability = dice.choice(["interval", "off", "off"])
-            self.regions = dice.choice([1, 2])
+            self.regions = 1 if self.bias == 0 else 2
             self.is_even = dice.random() < 0.6
             self.large_share = 0.0
+            self.is_source_away = dice.random() < 0.8
         elif self.bias == 2:
             self.sizes, self.is_even, self.large_share = (8, 40), False, 0.0
             self.window_bytes = 512

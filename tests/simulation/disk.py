@@ -105,6 +105,8 @@ class Disk:
         self._inodes = 100
         self.failures: dict[str, int] = {}
         """Call -> how many more of them until one fails with EIO."""
+        self.then_write_in = 0
+        """Behind the next call that fails, the n-th write does too: a disk that goes on failing (0: not)."""
         self.is_full = False
         self.short_in = 0
         """The n-th write from now is short (0: none)."""
@@ -169,6 +171,8 @@ class Disk:
         left = self.failures.get(call, 0)
         if left:
             self.failures[call] = left - 1
+            if left == 1 and self.then_write_in and call != "pwrite":
+                self.failures["pwrite"], self.then_write_in = self.then_write_in, 0
             return left == 1
         return False
 

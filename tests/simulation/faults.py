@@ -59,8 +59,8 @@ class Faults:
         """Put the faults into the world's future."""
         climate, dice = self.climate, self.dice
         names, weights = list(climate.weights), list(climate.weights.values())
-        if "away" in climate.weights and dice.random() < 0.4:
-            self._now("away")  # from the first moment on
+        if climate.is_source_away:
+            self._away("source")
         for _ in range(climate.count):
             name = dice.choices(names, weights)[0]
             self.world.kernel.at(dice.random() * self.ends_s, lambda name=name: self._now(name))
@@ -81,6 +81,7 @@ class Faults:
         for host in world.hosts:
             disk = host.disk
             disk.failures.clear()
+            disk.then_write_in = 0
             disk.is_full, disk.short_in, disk.slow_s = False, 0, 0.0
             for region in host.regions:
                 region.fails_in = 0
@@ -179,9 +180,9 @@ class Faults:
             for host in self.world.hosts:
                 self.world.power_loss(host, self._back_after_s())
 
-    def _away(self) -> None:
+    def _away(self, name: str = "") -> None:
         """A daemon is killed, and nobody starts it for a while: what is committed is not synced, or not freed."""
-        name = self.dice.choice(["source", "source", "update", "receiver"])
+        name = name or self.dice.choice(["source", "source", "update", "receiver"])
         world = self.world
         world.away[name] = world.kernel.now + self.dice.choice([1.0, 4.0, 10.0])
         for host in world.hosts:
@@ -211,6 +212,7 @@ class Faults:
     def _sync_fails(self) -> None:
         disk = self._host().disk
         disk.failures[self.dice.choice(["fsync", "fdatasync", "fdatasync"])] = self.dice.randrange(1, 8)
+        disk.then_write_in = self.dice.choice([0, 1, 2, 3])
 
     def _write_fails(self) -> None:
         self._host().disk.failures[self.dice.choice(["pwrite", "rename"])] = self.dice.randrange(1, 12)
