@@ -2,7 +2,8 @@
 
     python -m tests.faults.simulated [--seed N] [--seconds S]
 
-Guarantees: the seed of each world follows from ours. Refuses to know: what is in a world (tests/simulation).
+Guarantees: the seed of each world follows from ours; a bad one leaves its transcript below tests/simulation/kept.
+Refuses to know: what is in a world (tests/simulation).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.part import parser, run_part
-from tests.simulation.campaign import sweep
+from tests.simulation.campaign import KEPT, sweep
 
 WORLDS: Final = 200
 SEEDS_APART: Final = 1_000_000
@@ -34,12 +35,12 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
             figures[f"simulated: {name}"] = number
     figures["simulated violations"] = len(swept.violations)
     for mode, seed, text in swept.violations:
-        print(f"{mode} {seed}: {text}", flush=True)
+        print(f"{mode} {seed}: {text} (its story: {options.keep / f'{mode}-{seed}.txt'})", flush=True)
 
 
 def main() -> int:
     made = parser("tests.faults.simulated")
-    made.add_argument("--keep", type=Path, help="a directory for the transcripts of bad worlds")
+    made.add_argument("--keep", type=Path, default=KEPT, help="a directory for the transcripts of bad worlds")
     return run_part(made.parse_args(), work, ("simulated violations", "parts that failed"), least=LEAST)
 
 
