@@ -176,15 +176,16 @@ class Sweep:
         """The secondary anew; the same command once more leads on."""
         town = self.town
         town.kill("update")
+        failing: Child | None = None
         if server:
             town.kill(server)
-            town.start(server, before=before_server)
+            failing = town.start(server, before=before_server)
         town.start_daemons_but("update")
-        town.wait_ready("receiver")
+        town.wait_ready("receiver", or_ended=server == "receiver")
         child = town.seeder(before=before)
         self._end(child, stop=False)
-        if server:
-            self._end(town.children[server])
+        if failing is not None:
+            self._end(failing)
         town.start_daemons_but("update")
         town.wait_ready("receiver")
         again = town.seeder()

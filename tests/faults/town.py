@@ -374,10 +374,12 @@ class Town:
 
         wait_until(listens, timeout_s=20, what="the receiver listens")
 
-    def wait_ready(self, role: str) -> None:
-        """Until the daemon that runs now says that it serves."""
+    def wait_ready(self, role: str, *, or_ended: bool = False) -> None:
+        """Until the daemon that runs now says that it serves, or (`or_ended`) has ended."""
 
         def serves() -> bool:
+            if or_ended and self.children[role].poll():
+                return True
             told = DaemonFiles(*self.side(role)).read_status()
             return told is not None and told.pid == self.children[role].pid and told.state == SERVING
 
