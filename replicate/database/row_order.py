@@ -20,8 +20,10 @@ from typing import Any, Final, NamedTuple
 from replicate.transaction import Op
 
 TURNS_MAX: Final = 8
-"""The first changes of all rows are made together, then the second ones, and so on. A row that is changed more often
-than this ends the reordering of its table: each further turn would be a statement for hardly any row."""
+"""The first changes of all rows are made together, then the second ones, and so on. Where a row is changed more often
+than this, each further turn would be a run of hardly any row: all changes of a row are made together then."""
+KINDS_MAX: Final = 64
+"""Of more kinds of changes (sets of changed columns) the runs would be as short."""
 ENDS_MAX: Final = 8
 """So does a table where what may not be moved comes up more often than this among what may."""
 
@@ -34,7 +36,7 @@ PlaceOf = Callable[[Any, Any, Any], int | None]
 
 
 class Run(NamedTuple):
-    """Changes to be made next, by columns. `is_uniform`: all are of one kind, sorted by rowid; else as they came."""
+    """Changes to be made next, by columns. `is_uniform`: all are of one kind, sorted by rowid."""
 
     ops: Sequence[Any]
     table_ids: Sequence[Any]
@@ -48,7 +50,7 @@ def arranged(
 ) -> Iterator[Run]:
     """The same changes, arranged. What makes no sense stays where it is, for whoever makes it to say so."""
     try:
-        kinds = set(zip(ops, table_ids, arguments, strict=True))
+        kinds = dict.fromkeys(zip(ops, table_ids, arguments, strict=True))
     except TypeError:  # something that can not be hashed
         yield Run(ops, table_ids, arguments, values, False)
         return
@@ -61,6 +63,13 @@ def arranged(
             place = None
         yield Run(ops, table_ids, arguments, values, place is not None)
         return
+    if len({table_id for _, table_id, _ in kinds}) == 1 and None not in places.values():
+        runs = _in_turns(ops, table_ids[0], arguments, values, places) or _by_rows(
+            ops, table_ids, arguments, values, places
+        )
+        if runs is not None:
+            yield from runs
+            return
     tables: dict[Any, _Table] = {}
     for op, table_id, argument, value in zip(ops, table_ids, arguments, values, strict=True):
         if op not in _ROW_OPS:
@@ -79,6 +88,64 @@ def _have_rowids(values: Sequence[Any], place: int) -> bool:
     if not _ROWS.issuperset(map(type, values)) or min(map(len, values)) <= place:
         return False
     return set(map(type, map(itemgetter(place), values))) == _INTEGERS
+
+
+def _in_turns(
+    ops: Sequence[Any], table_id: Any, arguments: Sequence[Any], values: Sequence[Any], places: dict[Any, Any]
+) -> list[Run] | None:
+    """What `_Table` makes of changes of one table that may all be moved, in half the time; None when it would not move
+    them all, or the runs would be short."""
+    if not _ROWS.issuperset(map(type, values)) or len(places) > KINDS_MAX:
+        return None
+    lists: list[dict[Any, list[Any]]] = [{kind: [] for kind in places} for _ in range(TURNS_MAX)]
+    ways = {(op, argument): (place, [turn[op, table, argument].append for turn in lists])
+            for (op, table, argument), place in places.items()}  # fmt: skip
+    turns: dict[int, int] = {}
+    try:
+        for op, argument, value in zip(ops, arguments, values, strict=True):
+            place, appends = ways[op, argument]
+            rowid = value[place]
+            if type(rowid) is not int:
+                return None
+            turn = turns.get(rowid, 0)
+            appends[turn](value)
+            turns[rowid] = turn + 1
+    except IndexError:  # a row without a rowid, or one turn too many
+        return None
+    return [
+        _uniform(op, table_id, argument, found, places[op, table, argument])
+        for turn in lists
+        for (op, table, argument), found in turn.items()
+        if found
+    ]
+
+
+def _by_rows(
+    ops: Sequence[Any],
+    table_ids: Sequence[Any],
+    arguments: Sequence[Any],
+    values: Sequence[Any],
+    places: dict[Any, Any],
+) -> list[Run] | None:
+    """The same changes in one run, all of a row together as they came; None when one has no rowid."""
+    if not _ROWS.issuperset(map(type, values)):
+        return None
+    kinds = zip(ops, table_ids, arguments, strict=True)
+    try:
+        rowids = [value[places[kind]] for kind, value in zip(kinds, values, strict=True)]
+    except IndexError:
+        return None
+    if set(map(type, rowids)) != _INTEGERS:
+        return None
+    order = sorted(range(len(rowids)), key=rowids.__getitem__)
+    ops, table_ids, arguments, values = ([column[at] for at in order] for column in (ops, table_ids, arguments, values))
+    return [Run(ops, table_ids, arguments, values, False)]
+
+
+def _uniform(op: Any, table_id: Any, argument: Any, values: list[Any], place: int) -> Run:
+    count = len(values)
+    values.sort(key=itemgetter(place))
+    return Run((op,) * count, (table_id,) * count, (argument,) * count, values, True)
 
 
 class _Table:
@@ -127,12 +194,10 @@ class _Table:
         self._turns.clear()
         self._ends += 1
         self._is_stuck = self._is_stuck or self._ends > ENDS_MAX
-        runs = []
-        for (_, op, argument), (place, values) in sorted(waiting.items(), key=_turn):
-            count = len(values)
-            values.sort(key=itemgetter(place))
-            runs.append(Run((op,) * count, (self._table_id,) * count, (argument,) * count, values, True))
-        return runs
+        return [
+            _uniform(op, self._table_id, argument, values, place)
+            for (_, op, argument), (place, values) in sorted(waiting.items(), key=_turn)
+        ]
 
 
 def _turn(item: tuple[tuple[int, Any, Any], Any]) -> int:

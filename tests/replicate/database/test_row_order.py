@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from replicate.database import digest
-from replicate.database.row_order import ENDS_MAX, TURNS_MAX, Run, arranged
+from replicate.database.row_order import ENDS_MAX, KINDS_MAX, TURNS_MAX, Run, arranged
 from replicate.errors import ConflictError, DamagedError, JournalDamagedError, NotSupportedError
 from replicate.transaction import Op, mask_of
 from tests.replicate.database.test_rows import Site
@@ -169,10 +169,18 @@ def test_a_mixture_is_a_run_of_each_kind() -> None:
     ]
 
 
-def test_a_row_that_is_changed_all_the_time_makes_no_run_a_change() -> None:
-    changes = [(UPDATE, 1, 2, (number, 1 if number % 2 else number, "x")) for number in range(1000)]
+@pytest.mark.parametrize("masks", [1, 2, KINDS_MAX + 1])
+def test_a_row_that_is_changed_all_the_time_makes_no_run_a_change(masks: int) -> None:
+    changes = [(UPDATE, 1, n % masks, (n, 500 if n % 2 else n, "x")) for n in range(1000)]
     runs = list(arranged(*columns(changes), rowid_place))
-    assert len(runs) <= 2 + TURNS_MAX
+    assert pieces(runs) == sorted(changes, key=lambda change: change[3][1])
+    assert [run.is_uniform for run in runs] == [masks == 1]
+
+
+def test_a_row_that_is_changed_all_the_time_ends_it_where_there_are_several_tables() -> None:
+    changes = [(UPDATE, 1 + n % 3 // 2, 2, (n, 1 if n % 2 else n, "x")) for n in range(1000)]
+    runs = list(arranged(*columns(changes), rowid_place))
+    assert len(runs) <= 4 + 2 * TURNS_MAX
     assert Counter(pieces(runs)) == Counter(changes)
 
 
