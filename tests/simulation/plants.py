@@ -299,6 +299,7 @@ def _cut_without_fsync() -> list[Change]:
 
 
 FOUND: Final[dict[str, tuple[str, int]]] = {
+    "fsync retried": ("safety", 68),
     "tail not cut": ("safety", 468),
     "an older number goes with what is taken back": ("liveness", 473),
     "rows taken back without a sync": ("liveness", 79),

@@ -26,9 +26,9 @@ def test_a_change_that_makes_no_difference_is_not_called_a_bug(name: str) -> Non
 
 
 def test_a_plant_is_taken_out_again() -> None:
-    before = worlds.run(1, "safety").figures
+    before = worlds.run(2, "safety").figures
     with planted("start point off by one"):
-        assert worlds.run(1, "safety").violation is not None
-    after = worlds.run(1, "safety")
+        assert worlds.run(2, "safety").violation is not None
+    after = worlds.run(2, "safety")
     assert after.violation is None
     assert after.figures == before
