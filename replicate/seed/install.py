@@ -83,7 +83,10 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
         raise PermissionRefusedError(
             f"instance {secondary.name} is {secondary.role}: only a secondary is seeded", where=where
         )
-    running = DaemonFiles(secondary.path, "update").probe()
+    files = DaemonFiles(secondary.path, "update")
+    running = files.probe()
+    if running is not None and running.instead:
+        raise files.running_error(running)
     if running is not None:
         raise AlreadyRunningError(
             f"the Update Process of {secondary.name} runs (process {running.pid})",

@@ -1,14 +1,25 @@
-"""A secondary that was away is replayed from the primary's journal files, and the live stream goes on from there."""
+"""A secondary that was away is replayed from the primary's journal files, and the live stream goes on from there. One
+that is new is rebuilt at a number or a time, goes on live, and feeds a third.
+"""
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.street import Street
+from replicate.instance.instance import Instance
+from tests.harness.replaying import archive_segments, csns
+from tests.harness.street import SCHEMA, Street, assert_same_databases
+from tests.harness.waiting import wait_until
+from update_process.replay.blocks import CSN_COUNTER_BITS
 
 pytestmark = pytest.mark.slow
 
@@ -67,3 +78,86 @@ def test_what_makes_no_sense_is_refused(street: Street, tmp_path: Path) -> None:
         assert (found.returncode, text in found.stderr) == (code, True), found.stderr
     found = street.on(street.primary, "replay", "--journal", street.primary, check=False)
     assert (found.returncode, "PERMISSION" in found.stderr) == (77, True)
+
+
+def moment(micros: int) -> str:
+    made = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=micros)
+    return made.isoformat(timespec="microseconds")
+
+
+def test_a_rebuilt_secondary_goes_on_live_and_feeds_a_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    street = Street(tmp_path, schema=SCHEMA)
+    monkeypatch.setenv("REPLICATE_SHM_DIR", street.environment["REPLICATE_SHM_DIR"])
+    try:
+        street.build()
+        network = json.loads(street.on(street.primary, "--json", "instance", "show").stdout)["network"]
+        third = tmp_path / "third"
+        street.others.append(third)
+        street.run("instance", "create", third, "--role", "secondary", "--name", "third", "--network", network)
+        base = tmp_path / "base.seed"
+        street.on(street.primary, "peer", "add", "secondary", "127.0.0.1:1")
+        street.on(street.primary, "seed", "--to-file", base, "--for", "secondary")
+        street.finish([street.writer(1, count=30)])
+        many = ", ".join(f"({n}, zeroblob(4000))" for n in range(300))
+        street.write(f"INSERT INTO loose VALUES {many}")  # a segment of its own: what is before it is sealed
+        street.finish([street.writer(2, count=20)])
+        primary = Instance.open(street.primary)
+        archive, known = archive_segments(primary, tmp_path / "archive"), csns(primary)
+        rebuild = ("rebuild", "--from-file", base, "--journal", archive)
+        seqno = next(n for n in sorted(known) if n > 10 and known[n + 1] - known[n] > 3 << CSN_COUNTER_BITS)
+        done = street.on(street.secondary, *rebuild, "--at", moment(known[seqno] >> CSN_COUNTER_BITS), "--json")
+        assert json.loads(done.stdout)["seqno"] == seqno == street.last_seqno(street.secondary)
+        assert street.on(street.secondary, *rebuild, check=False).returncode == 73
+
+        # The live stream goes on from there, to it and from it to a third.
+        street.start_receiver()
+        street.on(street.primary, "peer", "add", "--replace", "secondary", f"127.0.0.1:{street.port()}")
+        street.start_update()
+        street.start_source()
+        street.prove_equal()
+        street.on(third, "receiver", "start", "--listen", "127.0.0.1:0")
+        listen = street.daemon(third, "receiver")["facts"]["listen"]
+        street.on(street.secondary, "peer", "add", "third", listen)
+        street.on(street.secondary, "source", "start", "--peer", "third")
+        street.on(third, "seed")
+        street.on(third, "update", "start")
+        street.finish([street.writer(3, count=10)])
+        reached = street.prove_equal()
+        street.on(third, "wait", "--seqno", str(reached), "--timeout", "60")
+        assert_same_databases(street.database, third / "regions" / "main.db")
+        street.on(street.secondary, "journal", "verify")
+    finally:
+        street.close()
+
+
+def test_who_is_refused_is_told_of_the_replay(street: Street) -> None:
+    """While a replay is under way neither a daemon, nor a seed, nor another replay begins; `stop` does not end it."""
+    street.finish([street.writer(1, count=20)])
+    for name in ("update", "receiver"):
+        street.on(street.secondary, name, "stop")
+    street.finish([street.writer(2, count=20)])
+    command = [sys.executable, "-m", "replicate.cli.main", "-i", str(street.secondary)]
+    command += ["replay", "--journal", str(street.primary)]
+    process = subprocess.Popen(
+        command, env={**street.environment, "REPLICATE_FAILPOINT": "replay.applied:1:stop"}, stdout=subprocess.DEVNULL
+    )
+    try:
+        status = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", what="it stands still")
+        for arguments, code, text in (
+            (("replay", "--journal", street.primary), 75, "another seed, replay or rebuild of secondary"),
+            (("seed", "--from", street.primary, "--restart"), 73, "a replay of this instance is under way as process"),
+            (("update", "start"), 73, f"a replay of this instance is under way as process {process.pid}"),
+            (("update", "stop"), 73, f"a replay of this instance is under way as process {process.pid}"),
+            (("receiver", "start"), 73, f"a replay of this instance is under way as process {process.pid}"),
+        ):
+            found = street.on(street.secondary, *arguments, check=False)
+            assert (found.returncode, text in found.stderr) == (code, True), found.stderr
+        assert process.poll() is None
+        assert "stopped" in street.on(street.secondary, "update", "status", check=False).stdout
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert process.wait(60) == 0
+    street.start_receiver(f"127.0.0.1:{street.port()}")
+    street.start_update()
+    street.prove_equal()

@@ -11,7 +11,7 @@ import gc
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -211,10 +211,13 @@ def apply_session(instance: Instance) -> Iterator[ApplySession]:
 
 @contextmanager
 def stage_of(instance: Instance) -> Iterator[Path]:
-    """An empty directory of the instance, for as long as it lasts. The seed's lock is held: what is there was left by
-    one that was killed. JournalIOError, DiskFullError."""
-    stage = instance.path / STAGE_DIRECTORY
+    """An empty directory below the instance, for as long as it lasts; what it is in may be another volume's mount
+    point, or a link to one. The seed's lock is held: what is there was left by one that was killed. JournalIOError,
+    DiskFullError."""
+    parent = instance.path / STAGE_DIRECTORY
+    stage = parent / "stage"
     try:
+        parent.mkdir(mode=0o700, exist_ok=True)
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(mode=0o700)
     except OSError as error:
@@ -224,6 +227,8 @@ def stage_of(instance: Instance) -> Iterator[Path]:
         yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+        with suppress(OSError):
+            parent.rmdir()
 
 
 def archive_journal(

@@ -68,7 +68,6 @@ def make_session(master: str | None = None, **settings: str) -> Any:
         "spark.ui.showConsoleProgress": "false",
         # Under spark-submit the driver runs already, and its memory is spark-submit's to say.
         **({} if is_submitted else {"spark.driver.memory": DRIVER_MEMORY}),
-        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.python.filterPushdown.enabled": "true",
@@ -79,6 +78,8 @@ def make_session(master: str | None = None, **settings: str) -> Any:
     if master or not is_submitted:
         chosen["spark.master"] = master or os.environ.get("MASTER", LOCAL)
     where = chosen.get("spark.master", "spark-submit")
+    if where.startswith("local"):  # for a cluster its own configuration knows better
+        chosen.setdefault("spark.sql.shuffle.partitions", str(SHUFFLE_PARTITIONS))
     try:
         if SparkSession.getActiveSession() is None and not is_submitted:
             conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))

@@ -4,6 +4,7 @@ changed. Through the command line, as an operator meets it.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -24,8 +25,11 @@ from replicate.snapshot import door_of
 from tests.harness.backlog import Backlog
 from tests.harness.differential import read
 from tests.harness.pair import Pair
-from tests.harness.replaying import SCHEMA, archive_segments
+from tests.harness.replaying import SCHEMA, archive_segments, csns
 from tests.harness.replaying import run as write
+from update_process.replay.archive_files import LocalFiles
+from update_process.replay.blocks import CSN_COUNTER_BITS
+from update_process.replay.manifest import read_ranges
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +203,84 @@ def test_it_is_one_error_and_nothing_changed(scene: Scene, name: str, capsys: py
     assert err.count("\n") == 1, err
     assert state(scene.secondary) == before
     assert not (scene.secondary.path / "replay").exists()
+
+
+# A rebuild, at a number and at a time.
+
+
+def moment(micros: int) -> str:
+    made = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=micros)
+    return made.isoformat(timespec="microseconds")
+
+
+def test_a_rebuild_ends_where_it_was_told(backlog: Backlog, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exactly at a commit, a microsecond before it and behind it; at a number; never outside of what there is."""
+    secondary, known = backlog.empty_secondary(), csns(backlog.pair.primary)
+    archive = backlog.pair.directory / "archive"
+    end = read_ranges(LocalFiles(archive))[-1].last_seqno
+    command = ["-i", str(secondary.path), "rebuild", "--from-file", str(backlog.base), "--journal", str(archive)]
+    first = backlog.base_seqno
+    apart = [
+        seqno
+        for seqno in range(first + 1, end)
+        if min(known[seqno + 1] - known[seqno], known[seqno] - known[seqno - 1]) > 2 << CSN_COUNTER_BITS
+    ]
+    assert len(apart) > 10
+    asked: list[tuple[list[str], int]] = [(["--to", str(seqno)], seqno) for seqno in (first, first + 1, end)]
+    for seqno in (apart[0], apart[len(apart) // 2], apart[-1]):
+        micros = known[seqno] >> CSN_COUNTER_BITS
+        asked += [(["--at", moment(at)], wanted) for at, wanted in ((micros, seqno), (micros - 1, seqno - 1))]
+    asked.append((["--at", moment((known[apart[3]] >> CSN_COUNTER_BITS) + 1)], apart[3]))
+    asked.append((["--at", moment(known[first] >> CSN_COUNTER_BITS)], first))
+    for number, (arguments, wanted) in enumerate(asked):
+        assert run([*command, *arguments, *(["--restart"] if number else []), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["seqno"] == wanted, arguments
+        with door_of(secondary) as door:
+            assert door.words[word.LAST_SEQNO] == wanted
+    secondary.reload()
+    before = state(secondary)
+    for arguments, code, text in (
+        ([], 73, "To replace all of them: replicate rebuild --restart"),
+        (["--restart", "--at", "2020-01-01T00:00:00Z"], 69, "Take an older base copy"),
+        (["--restart", "--at", moment((known[end] >> CSN_COUNTER_BITS) + 1)], 69, "is not known"),
+        (["--restart", "--at", "2020-01-01"], 2, "append Z for UTC"),
+        (["--restart", "--at", "noon"], 2, "is no time such as"),
+        (["--restart", "--to", str(end + 1)], 69, "was asked for"),
+        (["--restart", "--to", str(first - 1)], 69, f"the base copy stands at transaction {first}"),
+        (["--to", "20", "--at", "2020-01-01T00:00:00Z"], 2, "together make no sense"),
+    ):
+        assert run([*command, *arguments]) == code
+        out, err = capsys.readouterr()
+        assert (out, text in err, err.count("\n")) == ("", True, 1), err
+    assert state(secondary) == before
+
+
+def test_a_dry_run_tells_its_plan_and_changes_nothing(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is told on standard error, which is no terminal; then the summary says what was done."""
+    archive, journal = scene.archive, scene.backlog.pair.primary.journal_directory
+    shutil.copytree(journal, scene.journal)
+    for path in sorted(scene.journal.glob("*.journal"))[:-2]:
+        path.unlink()
+    scene.names = [archive, scene.journal]
+    before = state(scene.secondary)
+    assert run([*scene.command(), "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    end = read_ranges(LocalFiles(archive))[-1].last_seqno
+    last = max(csns(scene.backlog.pair.primary))
+    oldest = int(min(scene.journal.glob("*.journal")).stem)
+    first = scene.backlog.base_seqno + 1
+    lines = out.splitlines()
+    assert lines[0].startswith(f"would replay {last - first + 1} transactions, {first} to {last}, in ")
+    assert lines[2:] == [
+        f"  {first} to {oldest - 1} from {archive.as_uri()}",
+        f"  {oldest} to {last} from {scene.journal}",
+    ]
+    assert (err, end > oldest - 2) == ("", True)
+    assert state(scene.secondary) == before
+    assert run(scene.command()) == 0
+    out, err = capsys.readouterr()
+    pieces = lines[1]
+    assert (err, out.splitlines()[1]) == ("", pieces)
+    assert out.splitlines()[0].startswith(f"replayed {last - first + 1} transactions")
+    assert out.splitlines()[2].startswith("rows: ")
+    assert state(scene.secondary)[1] == last
