@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from replicate.errors import GapError, JournalDamagedError
+from replicate.journal.chain import Chain
 from replicate.journal.record import (
     DEFINE_MARK,
     FRAME_HEAD_BYTES,
@@ -39,9 +40,6 @@ from replicate.transaction import (
     TableDefinition,
     decode_change,
 )
-
-if TYPE_CHECKING:
-    from replicate.journal.chain import Chain
 
 # A DEFINE change: its op, an id (five bytes, top bit set), a version, and a list of ten.
 _DEFINE: Final = re.compile(DEFINE_MARK + rb"[\x80-\xff].{3}(?:[\x00-\x7f]|\xcc.|\xcd.{2}|\xce.{4})\x9a", re.DOTALL)

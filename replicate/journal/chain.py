@@ -1,4 +1,4 @@
-"""The chain of segments in INSTANCE/journal: found by name, tied by their headers, switched, read through and pruned.
+"""The chain of segments in INSTANCE/journal: found by name, tied by their headers, switched and pruned.
 
 Each segment's header names the one before it (first seqno, last seqno, check of its header), so a segment that is lost,
 swapped or of another generation is noticed where the chain is walked.
@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from replicate.errors import JournalDamagedError, JournalMissingError
 from replicate.failpoint import hit
-from replicate.journal.catalogue import catalogue_with
 from replicate.journal.header import SegmentHeader
-from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import Head, read_head
 from replicate.journal.segment import (
     SegmentFile,
@@ -34,8 +31,6 @@ from replicate.journal.segment import (
 from replicate.journal.tail import ScanResult
 from replicate.limits import SEGMENT_GROW_BYTES
 from replicate.transaction import Catalogue
-
-__all__ = ["Chain", "ChainReader", "LargeTransaction", "Pruned", "Segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +47,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """`removed`: names of the segments removed, oldest first. `kept_bytes`: what the chain still takes on disk.
-    `over_cap_bytes`: by how much that is above the cap; 0 = it is not, or there is none."""
+    """`removed`: names of the segments removed, oldest first. `kept_bytes`: what the chain still takes on disk."""
 
     removed: tuple[str, ...]
     removed_bytes: int
     kept_bytes: int
-    over_cap_bytes: int
 
 
 class Chain:
@@ -211,10 +204,6 @@ class Chain:
         with self.open(seqno) as segment:
             return read_head(segment.read_commit()[0]) if segment.header.adopted else None
 
-    def catalogue_with(self, known: Catalogue, segment: SegmentFile, offsets: Iterable[int]) -> Catalogue:
-        """`known` after the frames at `offsets` in `segment`; see catalogue.py."""
-        return catalogue_with(known, segment, offsets)
-
     # Writing. The caller holds the commit lock.
 
     def create_first(self, header: SegmentHeader, catalogue: Catalogue) -> SegmentFile:
@@ -296,12 +285,11 @@ class Chain:
 
     # Pruning.
 
-    def prune(self, below_seqno: int, *, cap_bytes: int | None = None) -> Pruned:
+    def prune(self, below_seqno: int) -> Pruned:
         """Remove, oldest first, the segments that hold only seqnos below `below_seqno`; never the newest one.
 
-        `below_seqno`: what every registered consumer, and our own regions, have durably applied, plus one. The cap
-        removes nothing by itself: policy is the caller's, who may ask `seqno_within_cap`. JournalIOError: what was
-        removed before stays removed, the rest is a chain.
+        `below_seqno`: what every registered consumer, and our own regions, have durably applied, plus one.
+        JournalIOError: what was removed before stays removed, the rest is a chain.
         """
         numbers = self.first_seqnos()
         removed: list[str] = []
@@ -320,9 +308,7 @@ class Chain:
             hit("prune.unlinked")
             sync_directory(self.directory)
             removed.append(segment_name(first_seqno))
-        kept = self.size_bytes()
-        over = max(0, kept - cap_bytes) if cap_bytes is not None else 0
-        return Pruned(tuple(removed), removed_bytes, kept, over)
+        return Pruned(tuple(removed), removed_bytes, self.size_bytes())
 
     def seqno_within_cap(self, cap_bytes: int) -> int:
         """The `below_seqno` with which `prune` brings the chain within `cap_bytes`, or as near as it can."""

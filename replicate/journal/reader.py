@@ -14,7 +14,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from replicate.errors import (
     DamagedError,
@@ -25,6 +25,7 @@ from replicate.errors import (
     JournalMissingError,
 )
 from replicate.journal.catalogue import catalogue_before
+from replicate.journal.chain import Chain
 from replicate.journal.record import (
     FRAME_HEAD_BYTES,
     PART_OVERHEAD_BYTES,
@@ -39,9 +40,6 @@ from replicate.journal.segment import SegmentFile, open_segment
 from replicate.journal.spool_format import part_count_of, part_offset, read_part_frame, slice_bytes
 from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX
 from replicate.transaction import Catalogue, LargeCommit
-
-if TYPE_CHECKING:
-    from replicate.journal.chain import Chain
 
 _INDEX_STEP_BYTES: Final = 256 * 1024
 _INDEXED_SEGMENTS_MAX: Final = 64

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import JournalMissingError
-from replicate.journal.chain import Chain, ChainReader
+from replicate.journal.chain import Chain
+from replicate.journal.reader import ChainReader
 from tests.harness.journals import ToyJournal
 
 

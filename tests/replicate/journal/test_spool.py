@@ -22,8 +22,8 @@ from replicate.errors import (
     JournalDamagedError,
     JournalIOError,
 )
-from replicate.journal.chain import ChainReader, LargeTransaction
 from replicate.journal.header import SegmentHeader
+from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import pack_frame, pack_part, read_part
 from replicate.journal.spool import Spool, adopt, remove_orphans
 from replicate.limits import PART_BYTES
