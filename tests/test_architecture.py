@@ -296,6 +296,33 @@ def test_packages_form_no_circle() -> None:
     tuple(graphlib.TopologicalSorter(below).static_order())  # CycleError names a circle
 
 
+# Files that know one another: parts of one thing, of which the lower ones name the upper one's type.
+CIRCLES: tuple[frozenset[str], ...] = (
+    frozenset(f"receiver_server.{name}" for name in ("server", "connection", "seed", "figures")),
+    frozenset(f"source_server.{name}" for name in ("server", "connection", "seed", "figures")),
+    frozenset(f"replicate.dbapi.{name}" for name in ("connection", "cursor", "blob")),  # `cursor.connection` is PEP 249
+    frozenset(f"replicate.door.{name}" for name in ("door", "takeover")),  # the door's own other half
+    frozenset(f"replicate.database.{name}" for name in ("capture", "capture_outcome")),
+)
+
+
+def reached(name: str) -> set[str]:
+    """All modules of ours that one imports, by others too."""
+    found: set[str] = set()
+    left = [name]
+    while left:
+        for other in imports(left.pop()) & modules().keys() - {"replicate"} - found:
+            found.add(other)
+            left.append(other)
+    return found
+
+
+def test_files_form_no_circle_but_those() -> None:
+    below = {name: reached(name) for name in modules() if name != "replicate"}
+    found = {frozenset(other for other in below if name in below[other] and other in below[name]) for name in below}
+    assert found - {frozenset()} == set(CIRCLES)
+
+
 @pytest.mark.parametrize("name", [name for name in modules() if layer(name) == "P"])
 def test_pure_modules_touch_nothing(name: str) -> None:
     tops = {other.partition(".")[0] for other in imports(name)}
