@@ -26,6 +26,10 @@ from replicate.instance.file import io_error
 
 SPIN_TRIES: Final = 20
 """Tries with nothing but a yield between them: an uncontended commit holds the lock for about 20 microseconds."""
+SPIN_LOOKS: Final = 30
+"""The same where a look at memory may tell that there is nothing to wait for: it costs less than a try that fails.
+Who sleeps at once is as quick while processors are idle, and on a busy machine three times as slow (measured): each
+wake-up waits for its turn."""
 WATCH_EVERY: Final = 64
 """Acquisitions between two looks whether the file still has its name: a system call, and not needed for a crash."""
 PAUSE_S_MIN: Final = 0.00005
@@ -132,14 +136,21 @@ class FileLock:
         `unless`: asked while we wait; once it is true there is nothing to wait for, and False is returned without the
         lock. Else True.
         """
-        if self.wake is not None:
-            return self._acquire_woken(self.wake, timeout_s, what, unless)
-        for _ in range(SPIN_TRIES):
-            if self.try_acquire():
-                return True
-            if timeout_s <= 0:
-                break
-            os.sched_yield()
+        wake = self.wake
+        if wake is not None and unless is not None:
+            for _ in range(SPIN_LOOKS):
+                if unless():
+                    return False
+                os.sched_yield()
+        else:
+            for _ in range(SPIN_TRIES):
+                if self.try_acquire():
+                    return True
+                if timeout_s <= 0:
+                    break
+                os.sched_yield()
+        if wake is not None:
+            return self._acquire_woken(wake, timeout_s, what, unless)
         deadline = time.monotonic() + timeout_s
         pause_s = PAUSE_S_MIN
         while True:
