@@ -204,7 +204,7 @@ class JournalIOError(ReplicateError):
 
 
 class DiskFullError(JournalIOError):
-    """No space is left, or the journal's cap is reached."""
+    """No space is left."""
 
     code = "DISK_FULL"
 
