@@ -39,6 +39,7 @@ ROUNDS_IN_LONG_EPISODE: Final = 30
 KILLED_ANYWHERE: Final = ("writer", "source", "receiver", "update", "both", "files")
 CLASSES: Final = tuple(sorted({*places.CLASSES, *KILLED_ANYWHERE} - {"replay"}))
 """Of a replay: its three failpoints are those of tests/update_process/replay."""
+FILES_MORE: Final = 7
 MORE_TRIES: Final = 3
 CAMPAIGN_ZERO: Final = (
     *ZERO, "rolled back and in no lost file", "in a lost file and not rolled back", "failpoints missed",
@@ -74,6 +75,10 @@ class Campaign:
             while len(todo) < count:
                 more = places.plan(self.classes)
                 more += [(one, ANYWHERE) for one in KILLED_ANYWHERE if one in self.classes]
+                if (
+                    "files" in self.classes and self.figures["rounds"]
+                ):  # it has no failpoints that come up of themselves
+                    more += [("files", ANYWHERE)] * FILES_MORE
                 dice.shuffle(more)
                 todo += more
             chosen, todo = todo[:count], todo[count:]
