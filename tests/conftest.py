@@ -3,6 +3,7 @@ started or on which tests ran before.
 
 Guarantees: a skip (or an expected failure) of a test or a module that no line of tests/skips.txt allows is reported
 as a failure, so it shows in pytest's closing line and in its exit code.
+Where several processes run the suite, all tests of Spark are one's: each would have a Java process of its own.
 SIGINT works also where the suite was started in the background, and a test leaves the umask as it found it (commands
 that run in our process set it).
 Refuses to know: what the tests test.
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 SKIPS = Path(__file__).with_name("skips.txt")
+TOGETHER = "tests/spark"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +35,19 @@ def pytest_configure() -> None:
     """A shell that starts us in the background has us ignore SIGINT, and with us every process that we start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whole files to a process, as `--dist loadfile`; the directory tests/spark counts as one file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path: str = super()._split_scope(nodeid)
+            return TOGETHER if path.startswith(f"{TOGETHER}/") else path
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

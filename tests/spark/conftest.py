@@ -1,13 +1,38 @@
-"""One Spark session, and one archived history, for all tests below here."""
+"""One Spark session, and one archived history, for all tests below here.
+
+Guarantees: the session's Java process ends with the last of them (tests/conftest.py has one process run them all), so
+that nothing of it is there while other tests run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness.backlog import Backlog
+
+HERE = Path(__file__).parent
+_sessions: list[Any] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """With the last test here the session ends: directories have no fixtures of their own."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or HERE not in nextitem.path.parents:
+            _end()
+
+
+def _end() -> None:
+    from update_process.replay.spark_session import end_session
+
+    while _sessions:
+        end_session(_sessions.pop())
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +47,13 @@ def spark() -> Iterator[Any]:
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.driver.memory": "1g",
+            "spark.driver.memory": "512m",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
     )
+    _sessions.append(made)
     yield made
-    made.stop()
+    _end()
 
 
 @pytest.fixture(scope="session")
