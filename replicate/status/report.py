@@ -231,14 +231,8 @@ def findings(
         *_journal_findings(journal),
         *_region_findings(role, regions),
         *(finding for peer in peers for finding in (*_peer_findings(peer), *_archive_need(journal, peer))),
-        *(
-            one
-            for peer in peers
-            if not peer.needs_seed
-            for one in _quicker(journal, peer.backlog, None, cores, peer.name)
-        ),
         *(_receiving_findings(receiving) if receiving is not None else ()),
-        *(_quicker(journal, receiving.backlog, receiving.applied_per_s, cores) if receiving is not None else ()),
+        *(_quicker(journal, receiving, cores) if receiving is not None else ()),
     ]
     if role == "primary" and not peers:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate peer add NAME HOST:PORT"))
@@ -306,24 +300,22 @@ def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]
         yield Finding("PEER_NEEDS_ARCHIVE", text, f"there: replicate replay --journal {journal.archive}", peer.name)
 
 
-def _quicker(
-    journal: JournalReport, backlog: int | None, live_per_s: float | None, cores: int, peer: str = ""
-) -> Iterator[Finding]:
-    """Where a replay would bring a secondary (`peer`; "": this one) up to date sooner than the stream."""
+def _quicker(journal: JournalReport, receiving: ReceivingReport, cores: int) -> Iterator[Finding]:
+    """Where a replay would bring this secondary up to date sooner than the stream."""
+    backlog = receiving.backlog or 0
     kept = journal.last_written_seqno + 1 - (journal.first_kept_seqno or journal.last_written_seqno + 1)
     # Of few transactions the files' own room would be the most.
     each = journal.bytes / kept if kept >= KEPT_TRANSACTIONS_LEAST else 0.0
-    found = ways(backlog or 0, int((backlog or 0) * each), live_per_s=live_per_s, cores=cores)
-    way = quickest(found, has_archive=bool(journal.archive))
-    if way == "live":
-        return
-    text = (
-        f"{f'peer {peer}' if peer else 'this secondary'} is {backlog} transactions behind: the stream would take about "
-        f"{_about(found.live_s)}, a replay about {_about(found.of(way))}"
-    )
-    do = f"replicate replay --journal {journal.archive or 'PRIMARY'} --engine {way}"
-    stop = "replicate receiver stop; replicate update stop; "
-    yield Finding("REPLAY_IS_QUICKER", text, f"{'there: ' if peer else ''}{stop}{do}", peer)
+    found = ways(backlog, int(backlog * each), live_per_s=receiving.applied_per_s, cores=cores)
+    way = quickest(found)
+    if way != "live":
+        text = (
+            f"this secondary is {backlog} transactions behind: the stream would take about {_about(found.live_s)}, "
+            f"a replay about {_about(found.of(way))}"
+        )
+        journals = "--journal ARCHIVE --journal PRIMARY" if way == "spark" else "--journal PRIMARY"
+        stop = "replicate receiver stop; replicate update stop"
+        yield Finding("REPLAY_IS_QUICKER", text, f"{stop}; replicate replay {journals} --engine {way}")
 
 
 def _about(duration_s: float) -> str:

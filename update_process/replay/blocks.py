@@ -190,11 +190,13 @@ class ChangeRows:
 
 
 class _Mask(NamedTuple):
-    """What an UPDATE sets. `key`: the ordinal of a one-column key that is not among it, else -1."""
+    """What an UPDATE sets. `key`: the ordinal of a one-column key that is not among it, else -1. `length`: of the
+    table's images."""
 
     ordinals: tuple[int, ...]
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a mask
     key: int
+    length: int
 
 
 class BlockReader:
@@ -302,6 +304,8 @@ class BlockReader:
             whole = len(waiting) & ~3
             yield body, waiting[:whole], 0
             del waiting[:whole]
+        if waiting:
+            raise JournalDamagedError("a large transaction ends inside a change", where=self._block.path)
 
     def _large_transaction(self) -> tuple[Any, ...]:
         with open_segment(self._block.path) as segment:
@@ -321,8 +325,11 @@ class BlockReader:
         if Op.DEFINE in flat[start::4]:
             for at in range(start, len(flat), 4):
                 if flat[at] == Op.DEFINE:
-                    definition = TableDefinition.unpack(flat[at + 3])
-                    self._tables[definition.table_id] = definition
+                    self._learn_table(TableDefinition.unpack(flat[at + 3]))
+
+    def _learn_table(self, definition: TableDefinition) -> None:
+        self._tables[definition.table_id] = definition
+        self._masks.clear()
 
     def _take(self, rows: ChangeRows, flat: Sequence[Any], start: int) -> None:
         """Add all changes. The most frequent case is unrolled: a call for each row would cost a third more."""
@@ -333,7 +340,7 @@ class BlockReader:
             table = tables.get(table_id)
             if op == _UPDATE and table is not None:
                 mask = masks.get((table_id, argument))
-                if mask is not None and mask.key >= 0:
+                if mask is not None and mask.key >= 0 and len(values) == mask.count + mask.length:
                     before = values[mask.count :]
                     after = list(before)
                     for place, ordinal in enumerate(mask.ordinals):
@@ -349,7 +356,7 @@ class BlockReader:
     def _take_one(self, rows: ChangeRows, op: int, table_id: Any, argument: Any, values: Sequence[Any]) -> None:
         if op == Op.DEFINE:
             definition = TableDefinition.unpack(values)
-            self._tables[definition.table_id] = definition
+            self._learn_table(definition)
             rows.table_of.pop(definition.table_id, None)
         if op in (Op.SCHEMA, Op.COMMENT, Op.REGION):
             rows.tables.append((None, None if op == Op.COMMENT else argument, None, None, None))
@@ -368,7 +375,7 @@ class BlockReader:
             rows.tables.append((known.partition, known.region, known.table, table_id, known.version))
         if op == Op.UPDATE:
             mask = self._masks.get((table_id, argument)) or self._mask(known, argument)
-            before = values[mask.count :]
+            before = _image(known, values[mask.count :])
             after = _changed(before, mask, values)
             old, new = _key(known, before), _key(known, after)
             if old == new:
@@ -377,9 +384,9 @@ class BlockReader:
                 rows.add(table, op, old, _pack(before), None)
                 rows.add(table, op, new, None, _pack(after))
         elif op == Op.INSERT:
-            rows.add(table, op, _key(known, values), None, _pack(values))
+            rows.add(table, op, _key(known, _image(known, values)), None, _pack(values))
         elif op == Op.DELETE:
-            rows.add(table, op, _key(known, values), _pack(values), None)
+            rows.add(table, op, _key(known, _image(known, values)), _pack(values), None)
         elif op == Op.SEQUENCE:
             rows.add(table, op, b"", _pack(values[0]), _pack(values[1]))
         elif op == Op.DEFINE:
@@ -390,9 +397,16 @@ class BlockReader:
     def _mask(self, known: TableDefinition, argument: Any) -> _Mask:
         ordinals = changed_of(argument, known.image_length)
         stays = len(known.key) == 1 and known.key[0] not in ordinals
-        made = _Mask(ordinals, len(ordinals), known.key[0] if stays else -1)
+        made = _Mask(ordinals, len(ordinals), known.key[0] if stays else -1, known.image_length)
         self._masks[known.table_id, argument] = made
         return made
+
+
+def _image(known: TableDefinition, values: Sequence[Any]) -> Sequence[Any]:
+    """ValueError when it is no image of that table."""
+    if not isinstance(values, tuple) or len(values) != known.image_length:
+        raise ValueError(f"an image does not fit table {known.table}")
+    return values
 
 
 def _changed(before: Sequence[Any], mask: _Mask, values: Sequence[Any]) -> list[Any]:
