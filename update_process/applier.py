@@ -316,6 +316,10 @@ class Applier:
         is_careful = is_alone or window.first_seqno <= self._careful_seqno
         plain = None if is_careful else self._to_put_off(window, batch)
         if plain is not None:
+            try:
+                batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
+            except DamagedError:
+                self._rewind(window.last_seqno)
             batch.put_off(plain.changes(cut.start, cut.stop))
         else:
             self._make_put_off(batch)
@@ -327,7 +331,7 @@ class Applier:
                 self.session.rollback()
                 self._batch = None
                 return self._apply_singly(window, cut.start, cut.stop, done)
-        batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
+            batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
         if is_careful:
             self._commit(done)
         elif batch.transactions >= limit or batch.size_bytes >= self._batch_bytes or self._is_late(batch):
@@ -346,9 +350,7 @@ class Applier:
         """The window's changes, if they cost less together with those of other windows. Inserts alone are in the order
         of their rows nearly always, and best made while the processor's cache has them."""
         plain = window.plain
-        if plain is None or len(self.session.rows) > 1 or (plain.only_inserts and not batch.changes_put_off):
-            return None
-        return plain
+        return None if plain is None or (plain.only_inserts and not batch.changes_put_off) else plain
 
     def _is_late(self, batch: OpenBatch) -> bool:
         return time.monotonic() + batch.changes_put_off * self._change_s >= batch.deadline_s

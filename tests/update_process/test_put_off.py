@@ -10,13 +10,16 @@ from typing import Any
 import apsw
 import pytest
 
+from replicate import connect
+from replicate.admin.regions import add_region
 from replicate.barrier import Barrier
 from replicate.compare.compare import compare
-from replicate.errors import ConflictError, DiskFullError
+from replicate.errors import ConflictError, DiskFullError, JournalDamagedError
 from replicate.settings import UpdateConfig
 from tests.harness.pair import Pair, work_all
 from update_process import applier as applying
 from update_process.applier import Applier, Waiting
+from update_process.batch import Window
 
 ROWS = 60
 
@@ -194,6 +197,73 @@ def test_a_full_disk_is_not_taken_for_a_change_that_does_not_fit(pair: Pair, mon
                     work_all(applier)
             assert applier.applied_seqno == before
             assert work_all(applier).transactions == 100
+    assert_equal(pair)
+
+
+def test_each_region_has_its_own_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pair = Pair.create(tmp_path)
+    other = apsw.Connection(str(tmp_path / "two.db"))
+    other.execute("CREATE TABLE far (id INTEGER PRIMARY KEY, v)")
+    other.close()
+    add_region(pair.primary, tmp_path / "two.db", name="two")
+    pair.primary.reload()
+    pair.seed()
+    dice = random.Random(8)
+    near, far = connect(pair.primary.path, region="main"), connect(pair.primary.path, region="two")
+    for number in range(1, 31):
+        near.execute("INSERT INTO account VALUES (?, 'o', 0, NULL)", (number,))
+        near.commit()
+        far.execute("INSERT INTO far VALUES (?, 0)", (number,))
+        far.commit()
+        near.execute("UPDATE account SET balance = ? WHERE id = ?", (number, dice.randint(1, number)))
+        near.commit()
+        far.execute("UPDATE far SET v = ? WHERE id = ?", (number, dice.randint(1, number)))
+        far.commit()
+    near.close()
+    far.close()
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            rows = applier.session.rows
+            made: dict[str, set[int]] = {"main": set(), "two": set()}
+
+            def watched(name: str) -> Any:
+                real = rows[name].apply_sorted
+
+                def apply_sorted(ops: Any, table_ids: Any, *others: Any) -> None:
+                    made[name].update(table_ids)
+                    real(ops, table_ids, *others)
+
+                return apply_sorted
+
+            for name in made:
+                monkeypatch.setattr(rows[name], "apply_sorted", watched(name))
+            assert work_all(applier).transactions >= 120
+            assert [len(table_ids) for table_ids in made.values()] == [1, 1]
+            assert made["main"] != made["two"]
+    assert_equal(pair)
+
+
+def test_what_can_not_be_placed_is_told_as_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window whose position can not be told is taken anew as it came, and what is before it is committed."""
+    run(pair, updates(100))
+    real, failures = Window.position_at, 0
+
+    def position_at(window: Window, before: Any, start: int, stop: int, partition_of: Any) -> Any:
+        nonlocal failures
+        if not failures and before.last_seqno > 40 + ROWS:
+            failures += 1
+            raise JournalDamagedError("makes no sense")
+        return real(window, before, start, stop, partition_of)
+
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            monkeypatch.setattr(Window, "position_at", position_at)
+            done = work_all(applier)
+            assert failures == 1
+            assert (done.transactions, done.waiting) == (100, Waiting.NOTHING)
     assert_equal(pair)
 
 
