@@ -81,7 +81,8 @@ class _Pruning:
     def run(self, on_drop: Callable[[Consumer], None]) -> list[int]:
         removed = self._remove(self._below(self._consumers))
         with suppress(ReplicateError):  # nothing needs it, and status says what is wrong with a region
-            self._note_idle(self._chain.first_seqnos()[-1], behind=NOTE_BEHIND)
+            if numbers := self._chain.first_seqnos():
+                self._note_idle(numbers[-1], behind=NOTE_BEHIND)
         if self._settings.cap_policy == "prune-archived" and self._chain.size_bytes() > self._settings.cap_bytes:
             below = self._below([])
             within = self._chain.seqno_within_cap(self._settings.cap_bytes)

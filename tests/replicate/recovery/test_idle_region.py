@@ -121,6 +121,22 @@ def test_pruning_notes_it_once_for_each_segment(instance: Instance, begun: list[
         assert state(instance)[HELD_BELOW] == 0  # not written again
 
 
+def test_what_can_not_be_noted_now_stops_no_pruning(instance: Instance, tmp_path: Path) -> None:
+    write(instance, 100, 30, size=100_000)
+    with door_of(instance) as door:
+        instance.region("two").path.rename(tmp_path / "aside")
+        assert prune_journal(door) == []
+        (tmp_path / "aside").rename(instance.region("two").path)
+        segments = list(instance.journal_directory.glob("*.journal"))
+        for segment in segments:
+            segment.rename(tmp_path / segment.name)
+        assert prune_journal(door) == []
+        for segment in segments:
+            (tmp_path / segment.name).rename(segment)
+    recover(instance)
+    check(instance)
+
+
 def test_what_is_written_behind_the_note_is_redone(instance: Instance, tmp_path: Path) -> None:
     write(instance, 100, BEHIND)
     recover(instance)
