@@ -143,7 +143,9 @@ def test_who_is_refused_is_told_of_the_replay(street: Street) -> None:
     )
     try:
         status = Path(f"/proc/{process.pid}/stat")
-        wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", what="it stands still")
+        wait_until(
+            lambda: status.read_text().rpartition(")")[2].split()[0] == "T", timeout_s=60, what="it stands still"
+        )
         for arguments, code, text in (
             (("replay", "--journal", street.primary), 75, "another seed, replay or rebuild of secondary"),
             (("seed", "--from", street.primary, "--restart"), 73, "a replay of this instance is under way as process"),
