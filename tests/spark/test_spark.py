@@ -149,3 +149,21 @@ def test_without_java_one_error_says_what_to_install(backlog: Backlog, monkeypat
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(PrerequisiteMissingError):
         require_java()
+
+
+def test_a_spark_that_does_not_start_is_one_error(backlog: Backlog, tmp_path: Path) -> None:
+    """Whatever Java says of it; without a trace, and nothing has changed."""
+    secondary = backlog.secondary()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'Error: LinkageError: class file version 61.0' >&2\nexit 1\n")
+    java.chmod(0o755)
+    replay = ("-i", secondary.path, "replay", "--journal", backlog.archive, "--engine", "spark")
+    old = command(*replay, JAVA_HOME=str(tmp_path))
+    assert (old.returncode, old.stderr.count("\n")) == (69, 1), old.stderr
+    assert "Spark does not start: " in old.stderr
+    assert "class file version 61.0" in old.stderr
+    found = command(*replay, "--master", "nosuch:7077")
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1), found.stderr
+    assert "there is no such kind of Spark master" in found.stderr
+    assert last_seqno(secondary) == backlog.base_seqno
