@@ -52,6 +52,8 @@ UPDATE: Final = "UPDATE row SET counter = counter + 1 WHERE id IN (SELECT value 
 TEXT: Final = "x" * 100
 MILLION: Final = 1_000_000
 PAPER_CORES: Final = (8, 64)
+_seen: dict[tuple[str, str], int] = {}
+"""Ticks of every process by its number and start."""
 
 
 @dataclass
@@ -85,23 +87,23 @@ class Figures:
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds so far of this process and all that live below it; of those that have ended, where they were waited
-    for."""
+    """CPU seconds so far of this process and of all below it that were there at some call; of one that has ended, as
+    far as the call before. (What a parent counts of its children leaves out those that nobody waited for.)"""
     below: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
+    ticks: dict[int, tuple[tuple[str, str], int]] = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
             fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         below.setdefault(int(fields[1]), []).append(int(name))
-        ticks[int(name)] = sum(map(int, fields[11:15]))
-    waiting, total = [os.getpid()], 0
+        ticks[int(name)] = ((name, fields[19]), int(fields[11]) + int(fields[12]))  # a number may be taken again
+    waiting = [os.getpid()]
     while waiting:
         pid = waiting.pop()
-        total += ticks.get(pid, 0)
+        _seen.update([ticks[pid]] if pid in ticks else [])
         waiting.extend(below.get(pid, []))
-    return total / os.sysconf("SC_CLK_TCK")
+    return sum(_seen.values()) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -218,7 +220,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, Any]:
     master = chosen.master or f"local[{chosen.cores}]"
     facts = machine()
     figures = Figures()
-    keys = chosen.keys or max(1, chosen.changes // 10)
+    keys = chosen.keys or max(chosen.per_commit, chosen.changes // 10)
     with tempfile.TemporaryDirectory(prefix="replicate-bench-", dir=chosen.directory) as name:
         directory = Path(name)
         os.environ["REPLICATE_SHM_DIR"] = f"{directory}/shm"
