@@ -216,3 +216,18 @@ def test_rows_of_another_archive_are_refused(backlog: Backlog, spark: Any, tmp_p
         replay(secondary, [copy], spark=lambda: nullcontext(spark))
     assert last_seqno(secondary) == backlog.base_seqno
     assert replay(secondary, [copy]).seqno > backlog.base_seqno
+
+
+def test_a_replay_that_ends_while_spark_stages_is_run_again(backlog: Backlog, spark: Any) -> None:
+    secondary, sessions = backlog.secondary(), lambda: nullcontext(spark)
+    failpoint.arm("replay.staged:2:raise")
+    try:
+        with pytest.raises(FailpointError):
+            replay(secondary, [backlog.archive], spark=sessions)
+    finally:
+        failpoint.disarm()
+    stands = last_seqno(secondary)
+    assert stands > backlog.base_seqno  # the first piece is whole, and of the second there is nothing
+    assert not (secondary.path / "replay").exists()
+    assert replay(secondary, [backlog.pair.primary.path]).first_seqno == stands + 1
+    assert compare(backlog.pair.primary, secondary, timeout_s=5).equal
