@@ -157,7 +157,7 @@ class _Pruning:
                 if not lock.try_acquire() or words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region]:
                     return False
                 refuse_stale_file(self._door.instance, entry)
-                note_held(entry.path, region=entry.uuid, below=oldest)
+                note_held(entry.path, region=entry.uuid, last_seqno=done, below=oldest)
                 noted[entry.uuid] = oldest
             except BusyError:
                 return False

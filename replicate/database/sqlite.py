@@ -428,16 +428,25 @@ def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, 
     return Installed(identity, definitions, version)
 
 
-def note_held(path: str | os.PathLike[str], *, region: bytes, below: int) -> None:
-    """Have a region say itself that it lacks nothing of the journal below `below`. The caller holds its lock.
+def note_held(path: str | os.PathLike[str], *, region: bytes, last_seqno: int, below: int) -> None:
+    """Have a region say itself that it lacks nothing of the journal below `below`. The caller holds its lock, and knows
+    that the region held transactions up to `last_seqno`.
 
-    Raises BusyError and what opening a region raises; nothing has changed then.
+    Raises RegionReplacedError when it does not hold these any more (an old copy would be passed off as complete),
+    BusyError and what opening a region raises; nothing has changed then.
     """
     name = os.fspath(path)
     connection = open_region(name, region=region)
     try:
         with _transaction(connection, name):
             check_region_identity(connection, region=region, where=name)
+            held = region_seqno(connection)
+            if held < last_seqno:
+                raise RegionReplacedError(
+                    f"the region holds transactions up to {held}, it held {last_seqno} before: this is an old copy",
+                    where=name,
+                    do=PUT_BACK,
+                )
             write_held(connection, below)
     finally:
         connection.close(True)

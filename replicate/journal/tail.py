@@ -5,8 +5,9 @@ durable, or that others have seen, must never be taken for one: cutting it would
 
 * zeros to the end of the file are the normal end (they were written ahead);
 * bad bytes are **damage** when their seqno is at or below the last durable seqno kept beside the journal, any frame's
-  MARK, the highest seqno in a region, or a consumer's acknowledged seqno; or when a frame that verifies stands behind
-  them; or when they are a whole frame that verifies but does not belong there (a torn write can not make one);
+  MARK (on a primary), the highest seqno in a region, or a consumer's acknowledged seqno; or when a frame that verifies
+  stands behind them; or when they are a whole frame that verifies but does not belong there (a torn write can not make
+  one);
 * a normal end is **damage** too when it lies before a seqno that was durable or acknowledged: something wiped the rest;
 * all else is a torn tail.
 
@@ -100,15 +101,17 @@ def classify_tail(
     region_seqno_max: int = 0,
     acknowledged_max: int = 0,
     power_lost: bool = False,
+    marks_are_ours: bool = True,
 ) -> Clean | Torn | Damaged:
     """The verdict over the end of the last segment; see the head of this module for the rule.
 
     `last_durable_seqno`: from the sidecar. `region_seqno_max`: the highest of all regions. `acknowledged_max`: the
     highest that any consumer has acknowledged. 0 = none. `power_lost`: the machine was restarted since the sidecar was
-    written.
+    written. `marks_are_ours`: whoever wrote the frames told in their MARK what was durable *here*. Not so on a
+    secondary: it journals the frames as the primary made them, and what that had on its disk proves nothing of ours.
     """
     next_seqno = scan.last_seqno + 1
-    marks = max(scan.last_mark, scan.behind.mark if scan.behind else 0)
+    marks = max(scan.last_mark, scan.behind.mark if scan.behind else 0) if marks_are_ours else 0
     witnesses = [
         (last_durable_seqno, "is durable by the mark kept beside the journal"),
         (marks, "is durable by the mark of another frame"),

@@ -66,17 +66,23 @@ class Verification:
 def verify_journal(instance: Instance, first_seqno: int | None = None, last_seqno: int | None = None) -> Verification:
     """`verify_chain` over an instance's journal."""
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
-    return verify_chain(chain, first_seqno, last_seqno)
+    return verify_chain(chain, first_seqno, last_seqno, marks_are_ours=instance.role == "primary")
 
 
-def verify_chain(chain: Chain, first_seqno: int | None = None, last_seqno: int | None = None) -> Verification:
-    """Verify the segments that hold anything between both numbers (None: all). JournalIOError."""
-    return _Verifier(chain).run(first_seqno, last_seqno)
+def verify_chain(
+    chain: Chain, first_seqno: int | None = None, last_seqno: int | None = None, *, marks_are_ours: bool = True
+) -> Verification:
+    """Verify the segments that hold anything between both numbers (None: all). `marks_are_ours`: see `classify_tail`.
+
+    JournalIOError.
+    """
+    return _Verifier(chain, marks_are_ours=marks_are_ours).run(first_seqno, last_seqno)
 
 
 class _Verifier:
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, *, marks_are_ours: bool) -> None:
         self.chain = chain
+        self.marks_are_ours = marks_are_ours
         self.findings: list[Finding] = []
         self.transactions = 0
         self.last_seqno = 0
@@ -165,7 +171,7 @@ class _Verifier:
             if found.damaged is None or durable is None:
                 break  # only at the newest segment's end may a writer be at work
         if durable is not None:
-            verdict = classify_tail(found, last_durable_seqno=durable)
+            verdict = classify_tail(found, last_durable_seqno=durable, marks_are_ours=self.marks_are_ours)
             if not isinstance(verdict, Clean):
                 reason = getattr(verdict, "reason", "a torn tail: the last frame was half written")
                 self._find(header.first_seqno, verdict.offset, found.last_seqno + 1, reason)

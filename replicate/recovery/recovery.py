@@ -52,6 +52,8 @@ from replicate.pool.journal_pool import JournalPool
 from replicate.recovery.mending import changes_catalogue
 from replicate.recovery.redo import InForce, check_reach, note_region, roll_forward
 from replicate.recovery.rings import (
+    NOT_SYNCED,
+    SYNCED,
     Journal,
     Region,
     complete_from_rings,
@@ -201,6 +203,7 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         acknowledged_max=acknowledged,
         # Then what was not synced may be missing in the middle too, before what is there.
         power_lost=power_lost,
+        marks_are_ours=instance.role == "primary",
     )
     if isinstance(verdict, Damaged):
         raise JournalDamagedError(
@@ -368,7 +371,9 @@ def _bring_regions_forward(
         connection = region.connection
         try:
             if instance.role == "primary":
+                connection.execute(SYNCED)  # before the journal gives these numbers anew, under whatever is read here
                 forget_held(connection, last_seqno)
+                connection.execute(NOT_SYNCED)
             have = roll_forward(instance, chain, region.entry, connection, last_seqno, own_origin, newest)
             if instance.role == "primary" and last_seqno + 1 - may_lack_from(connection) >= NOTE_BEHIND:
                 write_held(connection, last_seqno + 1)  # all of it is durable now

@@ -48,7 +48,8 @@ def look_at_closed_journal(instance: Instance, region_seqno: int) -> ClosedJourn
             catalogue, begin = newest.read_catalogue()
             found = scan(newest.fd, begin, newest.header.first_seqno, chains=catalogue.chains, path=newest.path)
             # As after a power loss: only what is proved to be missing is called so.
-            verdict = classify_tail(found, last_durable_seqno=durable, power_lost=True)
+            ours = instance.role == "primary"
+            verdict = classify_tail(found, last_durable_seqno=durable, power_lost=True, marks_are_ours=ours)
         if isinstance(verdict, Damaged):
             text = f"transaction {verdict.seqno} can not be read: {verdict.reason} [{newest.path}]"
             return ClosedJournal(problem=text, do=VERIFY + instance.way_out)

@@ -106,8 +106,9 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         process.check()
         return model.Connection(process.host.region_at(path), process, lambda: world.hit(BETWEEN))
 
-    def note_held(path: Any, *, region: bytes, below: int) -> None:
+    def note_held(path: Any, *, region: bytes, last_seqno: int, below: int) -> None:
         there = kernel.process.host.region_at(path)
+        assert there.seqno >= last_seqno
         there.state |= {"held_below": below, "held_at": there.seqno}
 
     def sync_wal(path: Any) -> None:

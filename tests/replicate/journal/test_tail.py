@@ -79,3 +79,10 @@ def test_after_a_power_loss_a_region_may_be_past_the_hole() -> None:
     scan = _scan(BAD)
     assert isinstance(classify_tail(scan, last_durable_seqno=9, region_seqno_max=14), Damaged)
     assert isinstance(classify_tail(scan, last_durable_seqno=9, region_seqno_max=14, power_lost=True), Torn)
+
+
+def test_the_marks_of_another_instance_prove_nothing_of_our_disk() -> None:
+    for scan in (_scan(BAD, last_mark=11), _scan(BAD, FrameBehind(900, 13, 11))):
+        assert isinstance(classify_tail(scan, last_durable_seqno=9, power_lost=True), Damaged)
+        assert isinstance(classify_tail(scan, last_durable_seqno=9, power_lost=True, marks_are_ours=False), Torn)
+        assert isinstance(classify_tail(scan, last_durable_seqno=11, power_lost=True, marks_are_ours=False), Damaged)

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from replicate import pruning
@@ -177,3 +178,40 @@ def test_a_note_from_beyond_the_journal_s_end_is_taken_back(instance: Instance, 
     restore_region(instance.region("two").path, tmp_path / "before")
     open_door(instance).close()
     assert sorted(rows(instance.region("two").path)) == [1, 2]
+
+
+@pytest.mark.parametrize("behind", [BEHIND, 1])
+def test_an_old_copy_put_there_while_the_pool_lives_is_never_told_that_it_lacks_nothing(
+    instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """`behind` 1: as where segments are about to be removed. Recovery would pass over what the copy lacks."""
+    lose_pool(instance)
+    save_region(instance.region("two").path, tmp_path / "before")
+    write(instance, 2, 1, "two")
+    write(instance, 100, 30, size=100_000)
+    monkeypatch.setattr(pruning, "NOTE_BEHIND", behind)
+    with door_of(instance) as door:
+        restore_region(instance.region("two").path, tmp_path / "before")
+        assert prune_journal(door) == []
+    assert HELD_BELOW not in state(instance)
+    recover(instance)
+    assert sorted(rows(instance.region("two").path)) == [1, 2]
+    check(instance)
+
+
+def test_what_is_taken_back_of_a_note_is_on_the_disk_before_its_numbers_are_given_anew(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a foreign reader has the region open no checkpoint would bring it there."""
+    levels = []
+    forget = recovery.forget_held
+
+    def forget_held(connection: apsw.Connection, last_seqno: int) -> None:
+        levels.append(connection.pragma("synchronous"))
+        forget(connection, last_seqno)
+
+    monkeypatch.setattr(recovery, "forget_held", forget_held)
+    monkeypatch.setattr(recovery, "roll_forward", lambda *words: levels.append(words[3].pragma("synchronous")) or 0)
+    monkeypatch.setattr(recovery, "note_region", lambda *_: None)
+    recover(instance)
+    assert levels == [2, 1] * 2  # FULL, and NORMAL again for what the journal can redo
