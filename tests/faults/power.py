@@ -5,6 +5,8 @@
 Each site lives on a loop-mounted file system of its own; what the clients were told is written outside of both. A
 round: load, shutdown without a flush of the file system's log (primary, secondary or both), processes killed, shared
 memory gone, unmounted, mounted again (which replays the log), judged, started again, judged once more when converged.
+In a quiet round nobody but the policy syncs the journal: small rows only, no schema changed, no source, three seconds
+of load. That is where `interval` must keep its word, and where `off` must lose more, or the round would show nothing.
 
 Guarantees: nothing stays mounted; a kernel without the ioctl is an error, not a pass.
 Refuses to know: what is right for a policy beyond `allowed`.
@@ -33,6 +35,7 @@ from replicate.journal import durable
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.snapshot import door_of
+from tests.faults import client
 from tests.faults.client import NUMBERS
 from tests.faults.oracle import ZERO, Told, judge_instance, present, read_told
 from tests.faults.part import parser, run_part
@@ -47,12 +50,20 @@ WITHOUT_LOG: Final = 2
 IMAGE_BYTES: Final = {"ext4": 256 << 20, "xfs": 384 << 20}
 POLICIES: Final = ("durable", "interval", "off")
 INTERVAL_S: Final = 1.0
+QUIET_EVERY: Final = 3
+"""Of so many rounds under `interval` and `off` the first is a quiet one."""
+QUIET_LOAD_S: Final = 3.0
+QUIET_PAUSE_S: Final = 0.05
+LONG_LOST: Final = "quiet rounds that lost more than the interval: "
+"""Before the policy: of `off`, it shows that the load would have had `interval` lose as much, but for its sync."""
 SITES: Final = ("primary", "secondary")
 SITES_IN_TURN: Final = (("primary",), SITES, ("secondary",))
 POWER_ZERO: Final = (
     *ZERO, "durable by its own word but missing", "secondary ahead of the primary", "holes", "parts that failed",
 )  # fmt: skip
-LEAST: Final = ("acknowledged", "recoveries", "digests compared", "transactions over two regions")
+LEAST: Final = (
+    "acknowledged", "recoveries", "digests compared", "transactions over two regions", LONG_LOST + "off",
+)  # fmt: skip
 
 
 class Disk:
@@ -107,6 +118,11 @@ def command(*words: str) -> None:
     environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+
+
+def only_small_rows() -> None:
+    """From here on clients of this process write no filler: large rows have the segment grow, which syncs it."""
+    client._fill = lambda *_: None  # type: ignore[assignment]
 
 
 class Losses:
@@ -173,6 +189,25 @@ class Losses:
             town.client(mode, pause_s=0.0 if mode == "mixed" else 0.03)
         town.wait_acknowledged(FLOWING)
         time.sleep(load_s * (0.5 + dice.random()))
+        self._cut(sites)
+
+    def quiet_round(self, sites: tuple[str, ...]) -> None:
+        """The same, the primary among `sites`, with a load in which the policy alone has the journal synced."""
+        town = self.town
+        town.kill("source")
+        town.start_daemons_but("source")
+        self._clients_before = town.clients
+        for _ in range(2):  # of a kind that changes no schema: that syncs, too
+            town.client("several", pause_s=QUIET_PAUSE_S, before=only_small_rows)
+        town.wait_acknowledged(FLOWING)
+        time.sleep(QUIET_LOAD_S)
+        lost_ms = self._cut(sites)
+        self.figures["quiet rounds"] += 1
+        self.figures[LONG_LOST + self.durability] += lost_ms > 1000 * INTERVAL_S
+
+    def _cut(self, sites: tuple[str, ...]) -> int:
+        """The power loss under that load, and the judgements; how much was lost, ms."""
+        town, dice = self.town, self._dice
         cut_ns = time.monotonic_ns()
         for site in sites:
             self.disks[site].lose_power()
@@ -189,9 +224,11 @@ class Losses:
             self.disks[site].unmount()
             town.reboot(self.uuids[site])
             self.disks[site].mount_anew()
-        merge(self.figures, self._ask("judge", lambda: self._judge_at_once(sites, claims, cut_ns)))
+        found = self._ask("judge", lambda: self._judge_at_once(sites, claims, cut_ns))
+        merge(self.figures, found)
         self.lost |= set(json.loads((town.told / "lost.json").read_text()))
         self._judge_converged()
+        return int(found[f"lost ms, most: {self.durability}"])
 
     def _claims(self) -> dict[str, int]:
         """What either side has called durable; its shared memory tells, which a dead process has left."""
@@ -264,7 +301,10 @@ def run(
     losses = Losses(durability, kind, seed)
     try:
         for number in range(rounds):
-            losses.round(SITES_IN_TURN[(number + seed) % len(SITES_IN_TURN)])
+            if durability != "durable" and number % QUIET_EVERY == 0:
+                losses.quiet_round(SITES_IN_TURN[(number // QUIET_EVERY + seed) % 2])
+            else:
+                losses.round(SITES_IN_TURN[(number + seed) % len(SITES_IN_TURN)])
             print(".", end="", flush=True)
             if time.monotonic() > deadline_s:
                 break

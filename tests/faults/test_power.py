@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from tests.faults.power import INTERVAL_S, POLICIES, POWER_ZERO, run
+from tests.faults.power import INTERVAL_S, LONG_LOST, POLICIES, POWER_ZERO, run
 from tests.faults.rounds import FLOWING
 
 pytestmark = [
@@ -32,3 +32,5 @@ def test_power_loss(durability: str, filesystem: str) -> None:
         assert figures["acknowledged and lost: durable"] == 0
     if durability == "interval":
         assert figures["lost ms, most: interval"] <= 1000 * INTERVAL_S
+    if durability == "off":
+        assert figures[LONG_LOST + "off"], "the load has its journal synced: it shows nothing of the interval"
