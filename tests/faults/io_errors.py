@@ -4,9 +4,10 @@
 
 The run is a child that commits small and large rows, a large transaction and a segment switch. In it the one call in
 `os` fails for journal, durable mark and instance file (SQLite's own calls are not Python's; tests of the door plant
-those). Afterwards another process opens the instance. Guarantees: the first error is fatal to the writer unless it is a
-full disk that took everything back; nothing acknowledged is missing, nothing that was refused is there; recovery needs
-nobody. Refuses to know: which call is which.
+those). Afterwards another process opens the instance. Guarantees: an error of a segment, a directory or the instance
+file is fatal to the writer, also by the sight of what it answers afterwards, unless it is a full disk that took
+everything back; one of the mark beside the journal or of a large transaction's own file stays that commit's; nothing
+acknowledged is missing, nothing that was refused is there; recovery needs nobody. Refuses to know: which call is which.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +49,10 @@ ROWS: Final = (
 )
 LARGE: Final = (100, 300)
 """First row, and how many: of a large transaction."""
+FATAL: Final = frozenset({"EIO", "EROFS"})
+"""Errors that leave open what is on the disk: the writer must end with them."""
+NOT_FATAL: Final = ("durable", "*.spool")
+"""Names of files of which even these errors concern one commit only: the mark, and what holds one large transaction."""
 LEAST: Final = ("I/O errors made",)
 
 
@@ -56,6 +62,8 @@ class Plant:
     def __init__(self, call: str, number: int, error: int, below: Path, counted: Counted | None = None) -> None:
         self.counted = counted or Counted()
         self.later = 0
+        self.failed = ""
+        """The name of the file or directory whose call failed."""
         self._number, self._error, self._below = number, error, os.fspath(below)
         self._real: Callable[..., Any] = getattr(os, call)
         self._call = call
@@ -70,6 +78,7 @@ class Plant:
         if path.startswith(self._below):
             count = self.counted.next()
             if count == self._number:
+                self.failed = os.path.basename(path)
                 if self._call == "pwrite" and self._error == errno.ENOSPC and len(arguments[1]) > 1:
                     self._real(
                         arguments[0], arguments[1][: len(arguments[1]) // 2], arguments[2]
@@ -101,6 +110,8 @@ def work(path: Path, call: str, number: int, error: str, told: Path) -> None:
     except ReplicateError as failure:
         lines.append(f"opening {failure.code}")
     plant.undo()
+    if plant.failed:
+        lines.append(f"failed {plant.failed}")
     lines.append(f"calls {plant.counted.count}")
     told.write_text("\n".join(lines) + "\n")
 
@@ -122,8 +133,8 @@ def _commit(name: str, call: Callable[[], Any], session: Any = None) -> str:
     return f"{name} ok -"
 
 
-def judge(path: Path, told: Path, must_fail: bool) -> None:
-    """Another process: recovery, and what is there against what was told."""
+def judge(path: Path, told: Path, error: str = "") -> None:
+    """Another process: recovery, and what is there against what was told. `error`: was made, somebody must know."""
     results = dict(line.split(" ", 1) for line in told.read_text().splitlines())
     found = instances.check(Instance.open(path))
     there = set(found.rows["main"])
@@ -137,10 +148,15 @@ def judge(path: Path, told: Path, must_fail: bool) -> None:
         else:
             assert rows <= there or not rows & there, f"{name} is there in part"
     codes = [text.split()[1] for name, text in results.items() if name in names]
-    if must_fail:
-        assert any(code != "-" for code in codes), "a sync failed, and nobody was told"
     first = next((place for place, code in enumerate(codes) if code != "-"), len(codes))
-    if first < len(codes) and int(results.get("fatal", "0")):
+    fatal = int(results.get("fatal", "0"))
+    if error:
+        assert "failed" in results, "the call that was to fail did not come"
+        failed = results["failed"]
+        assert first < len(codes) or "opening" in results, f"{failed}: {error}, and nobody was told"
+        if error in FATAL and "fatal" in results and not any(fnmatch(failed, name) for name in NOT_FATAL):
+            assert fatal, f"{failed}: {error}, and it is not fatal to the writer: {results}"
+    if fatal:
         assert "-" not in codes[first + 1 :], f"a commit was acknowledged after a fatal error: {results}"
     with instances.session_of(Instance.open(path)) as session:
         instances.insert(session, 999_999)
@@ -165,7 +181,7 @@ def sweep(
                 _child("build", lambda r=root: instances.make_primary(r / "alpha", segment_bytes=1 << 20), root)
                 failed = _child("work", lambda p=path, n=number, t=told: work(p, call, n, error, t), root)
                 failed = failed or _child(
-                    "judge", lambda p=path, t=told, m=call == "fdatasync" and number > 0: judge(p, t, m), root
+                    "judge", lambda p=path, t=told, e=error if number else "": judge(p, t, e), root
                 )
                 figures[f"I/O errors: {call} {error}"] += number > 0
                 figures["I/O errors made"] += number > 0
