@@ -92,15 +92,22 @@ def tear(instance: Instance) -> Path:
     return instance.path
 
 
-INSTANCE_PROGRAM: Final = """
-import sys
+PEERS: Final = (["west", "127.0.0.1", 7430], ["east", "127.0.0.1", 7431])
+INSTANCE_PROGRAM: Final = f"""
+import json, sys
 from replicate.instance.instance import Instance
 instance = Instance.open(sys.argv[1])
-instance.register_peer("west", "127.0.0.1", 7430)
+peers = {json.dumps(PEERS)}
+def tell(count):
+    print(json.dumps([count, Instance.open(sys.argv[1]).content.incarnation]), flush=True)
+instance.register_peer(*peers[0])
+tell(1)
 instance.raise_incarnation()
-instance.register_peer("east", "127.0.0.1", 7431)
-print("[0]", flush=True)
+tell(1)
+instance.register_peer(*peers[1])
+tell(2)
 """
+"""Each line: how many of the peers are entered from then on, and the incarnation."""
 
 
 def record(name: str, run: Run, outside: Path, environment: dict[str, str]) -> None:
@@ -149,6 +156,16 @@ def judge(path: Path, must: set[int], may: set[int], may_refuse: bool = False) -
         instances.insert(session, 999_999)
     again = instances.check(Instance.open(path))
     assert set(again.rows["main"]) == there | {999_999}
+
+
+def judge_instance(path: Path, told: bytes) -> None:
+    """The instance file is one that was written, and not older than what was told; then the rest of the instance."""
+    content = Instance.open(path).content
+    count, incarnation = json.loads(told.splitlines()[-1]) if told else (0, 0)
+    peers = [[peer.name, peer.host, peer.port] for peer in content.peers]
+    assert peers in [list(PEERS[:number]) for number in range(count, len(PEERS) + 1)], f"{count} were told, not {peers}"
+    assert content.incarnation >= incarnation, f"incarnation {incarnation} was told, {content.incarnation} is there"
+    judge(path, {1, 2, 3}, {1, 2, 3})
 
 
 def judge_run(name: str, root: Path, outside: Path, told: bytes) -> None:
@@ -313,7 +330,9 @@ def _walk(
             _clear(outside / "shm")
             figures["crash states"] += 1
             figures[f"crash states: {name}"] += 1
-            if name in crash_runs.ROWS:
+            if FAULTY.get(name, Faulty(name, list)).run == "instance":
+                call = lambda told=told: judge_instance(run.instance, told)  # noqa: E731
+            elif name in crash_runs.ROWS:
                 call = lambda told=told: judge_run(name, run.instance, outside, told)  # noqa: E731
             else:
                 call = lambda must=must: judge(run.instance, must, may, choice.may_refuse)  # noqa: E731
