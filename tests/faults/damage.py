@@ -1,9 +1,10 @@
-"""Damage to a journal: flips, cuts and swaps at every field of every frame and header, then recovery and a whole read.
+"""Damage to an instance: the mutations of damage_places.py, each on its own, then recovery and a whole read.
 
     python -m tests.faults.damage [--stride N | --seconds S] [--seed N]
 
-The instance is a primary under `durable` with several segments, one of them adopted, all acknowledged. A mutation
-is right when a named error says what is damaged, or when everything is there as it was (a ring has completed it).
+The instance is a primary under `durable` with several segments, one of them adopted, and a NULL record, all
+acknowledged. A mutation is right when a named error says what is damaged, or when everything is there as it was (a ring
+has completed it).
 Guarantees: counted are mutations tried, detected, mended, accepted wrongly, and silently shortened; what raises any
 other error than a ReplicateError is a violation too.
 Refuses to know: what recovery does.
@@ -21,39 +22,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Final
 
+from replicate.commit.session import RegionSession
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
-from replicate.journal.header import _LAYOUT
-from replicate.journal.record import FRAME_HEAD_BYTES, check_frame
-from replicate.journal.segment import open_segment
 from replicate.journal.verify import verify_journal
-from replicate.limits import SEGMENT_HEADER_BYTES
+from replicate.transaction import Kind
+from tests.faults.damage_places import Foreign, Mutation, mutations
 from tests.faults.part import parser, run_part
 from tests.faults.town import fork
 from tests.harness import instances
 
 DAMAGE_ZERO: Final = ("accepted wrongly", "silently shortened", "unnamed errors")
 IN_CHILD: Final = 50
-BODY_STEP: Final = 37
-"""Behind a frame's head every so many bytes are flipped; its head at each byte."""
 LEAST: Final = ("mutations", "detected")
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """`kind`: flip (data is the mask), cut (zeros to the end), shorten (the file), swap (data stands there instead); of
-    whole segments: remove, exchange (data is the other's name), foreign (data is one of another instance)."""
-
-    kind: str
-    name: str
-    offset: int
-    data: bytes = b""
 
 
 def build(root: Path) -> None:
@@ -67,65 +51,36 @@ def build(root: Path) -> None:
         session.commit(instances.begin_large(session, 100, 300))
         for row_id in range(1000, 1006):
             instances.insert(session, row_id, "y" * 50)
+        _fail_commit(session)
+        instances.insert(session, 1010, "z")
     found = instances.check(instance)
+    assert {Kind.HISTORY, Kind.TRANSACTION, Kind.NULL, Kind.LARGE} == {*found.kinds()}
     assert len(list(instance.journal_directory.glob("*.journal"))) >= 4
     other = instances.make_primary(root / "gamma", segment_bytes=1 << 20)
     with instances.session_of(other) as session:
         for row_id in range(1, 5):
             instances.insert(session, row_id)
     shutil.copy(instances.newest_segment(other), root / "foreign")
+    shutil.copy(other.path / "instance.json", root / "foreign.json")
     (root / "content").write_text(json.dumps(content_of(found)))
+
+
+def _fail_commit(session: RegionSession) -> None:
+    """A transaction whose COMMIT the region refuses behind its append: it is voided."""
+    session.connection.set_commit_hook(lambda: True)
+    try:
+        instances.insert(session, 1009)
+    except ReplicateError:
+        return
+    finally:
+        session.connection.set_commit_hook(None)
+    raise AssertionError("the region has not refused its COMMIT")
 
 
 def content_of(found: instances.Found) -> dict[str, object]:
     """What must be there afterwards, by seqno."""
     told = {str(seqno): [int(one.kind), one.origin_seqno, one.chain] for seqno, one in found.transactions.items()}
     return {"transactions": told, "rows": sorted(found.rows["main"])}
-
-
-def frames_of(path: Path) -> list[tuple[int, int]]:
-    """(offset, length) of each frame of a segment, as they stand in the file."""
-    with open_segment(path) as segment:
-        offset = SEGMENT_HEADER_BYTES
-        found = []
-        try:
-            while True:
-                frame = segment.read_frame(offset)
-                check_frame(frame)
-                found.append((offset, len(frame)))
-                offset += len(frame)
-        except ReplicateError:
-            return found
-
-
-def mutations(journal: Path, dice: random.Random, stride: int, foreign: bytes) -> Iterator[Mutation]:
-    """All of them, every `stride`-th; those of whole segments always."""
-    names = sorted(path.name for path in journal.glob("*.journal"))
-    yield from (Mutation("remove", name, 0) for name in names)
-    yield from (Mutation("exchange", one, 0, other.encode()) for one, other in combinations(names, 2))
-    yield from (Mutation("foreign", name, 0, foreign) for name in names)
-    made: list[Mutation] = []
-    for path in sorted(journal.glob("*.journal")):
-        frames = frames_of(path)
-        header = [*range(_LAYOUT.size), *range(SEGMENT_HEADER_BYTES - 4, SEGMENT_HEADER_BYTES), _LAYOUT.size + 100]
-        made += [Mutation("flip", path.name, at, _mask(dice)) for at in header]
-        for offset, length in frames:
-            inside = [*range(min(FRAME_HEAD_BYTES, length)), *range(FRAME_HEAD_BYTES, min(length, 2000), BODY_STEP)]
-            made += [Mutation("flip", path.name, offset + at, _mask(dice)) for at in [*inside, length - 1]]
-            made += [Mutation("cut", path.name, offset + at) for at in (0, 1, 5, FRAME_HEAD_BYTES, length - 1)]
-            made.append(Mutation("shorten", path.name, offset + length // 2))
-        whole = path.read_bytes()
-        for (one, length), (other, size) in pairwise(frames):
-            swapped = whole[other : other + size] + whole[one : one + length]
-            made.append(Mutation("swap", path.name, one, swapped))
-            made.append(Mutation("swap", path.name, other, whole[one : one + length]))  # the one before, once more
-        made.append(Mutation("shorten", path.name, 0))
-    made += [Mutation("flip", "durable", at, _mask(dice)) for at in (*range(32), *range(512, 544))]
-    yield from made[dice.randrange(stride) :: stride]
-
-
-def _mask(dice: random.Random) -> bytes:
-    return bytes([1 << dice.randrange(8)])
 
 
 def apply(journal: Path, mutation: Mutation) -> None:
@@ -148,6 +103,7 @@ def _change(path: Path, mutation: Mutation) -> None:
     with open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if mutation.kind == "shorten":
+            assert mutation.offset < size, mutation
             file.truncate(mutation.offset)
             return
         file.seek(mutation.offset)
@@ -156,6 +112,8 @@ def _change(path: Path, mutation: Mutation) -> None:
             data = bytes([file.read(1)[0] ^ mutation.data[0]])
         elif mutation.kind == "cut":
             data = bytes(size - mutation.offset)
+        file.seek(mutation.offset)
+        assert file.read(len(data)) != data, f"nothing would be changed by {mutation}"
         file.seek(mutation.offset)
         file.write(data)
 
@@ -198,9 +156,8 @@ def sweep(stride: int, seed: int, figures: Counter[str], deadline_s: float = mat
             shutil.copytree(root / "alpha", kept / "alpha")
             for file in root.glob("alpha-main.db*"):
                 shutil.copy(file, kept)
-            todo = list(
-                mutations(kept / "alpha" / "journal", random.Random(seed), stride, (root / "foreign").read_bytes())
-            )
+            foreign = Foreign((root / "foreign").read_bytes(), (root / "foreign.json").read_bytes())
+            todo = list(mutations(kept / "alpha", foreign, random.Random(seed), stride))
             figures["mutations planned"] += len(todo)
             if math.isfinite(deadline_s):
                 random.Random(seed).shuffle(todo)
@@ -221,7 +178,7 @@ def sweep(stride: int, seed: int, figures: Counter[str], deadline_s: float = mat
                 _child("work", lambda part=part: work(part), root)
                 for mutation, result in zip(part, json.loads(out.read_text()), strict=True):
                     figures["mutations"] += 1
-                    figures[f"mutations: {mutation.kind}"] += 1
+                    figures[f"mutations: {mutation.kind} {mutation.where}"] += 1
                     figures[result] += 1
                     if result in DAMAGE_ZERO:
                         wrong.append(f"{result}: {mutation.kind} {mutation.name} at {mutation.offset}")
