@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults import campaign, injections, long, part, power, report, soak
+from tests.faults import campaign, injections, long, part, pool_storm, power, report, soak
 from tests.faults.damage import DAMAGE_ZERO
 
 NAMED = (
@@ -47,8 +47,15 @@ def test_figures_of_parts_are_added_and_the_largest_of_most_counts() -> None:
 
 @pytest.mark.parametrize(
     "zero",
-    [campaign.CAMPAIGN_ZERO, power.POWER_ZERO, injections.INJECTION_ZERO, soak.SOAK_ZERO, DAMAGE_ZERO],
-    ids=["campaign", "power", "injections", "soak", "damage"],
+    [
+        campaign.CAMPAIGN_ZERO,
+        power.POWER_ZERO,
+        injections.INJECTION_ZERO,
+        soak.SOAK_ZERO,
+        DAMAGE_ZERO,
+        pool_storm.STORM_ZERO,
+    ],
+    ids=["campaign", "power", "injections", "soak", "damage", "pool storm"],
 )
 def test_what_must_be_zero_in_a_part_must_be_in_all(zero: tuple[str, ...]) -> None:
     assert set(zero) <= set(report.ALL_ZERO)
@@ -57,6 +64,17 @@ def test_what_must_be_zero_in_a_part_must_be_in_all(zero: tuple[str, ...]) -> No
 def test_the_shares_of_the_parts_make_a_whole() -> None:
     parts, _ = long.parts(1.0)
     assert 0.7 < sum(part.share for part in parts) <= 1.001
+
+
+def test_what_a_storm_of_the_pool_tells_is_counted() -> None:
+    figures: Counter[str] = Counter()
+    reader = {"from_pool": 5, "from_files": 2, "laps": 1, "damaged_records": 3}
+    told = {"killed": {"a step": 4}, "killed_outside": 2, "log": "", "readers": [reader, {}]}
+    pool_storm.take({**told, "failed": 0, "finished": True}, figures)
+    assert report.bad(figures) == ["damaged pool records"]
+    pool_storm.take({**told, "failed": 1, "finished": False}, figures)
+    assert {*report.bad(figures)} == {*pool_storm.STORM_ZERO} - {"parts that failed"}
+    assert "kills 12, laps 2, storms 2, transactions read 14" in closing(figures)
 
 
 def test_a_part_that_looked_at_nothing_fails(

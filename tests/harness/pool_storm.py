@@ -15,6 +15,8 @@ Refuses to know: SQLite, segments, durability: the door's own storm is elsewhere
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -75,6 +77,8 @@ PLANTS: Final = {
     ),
 }
 """Bugs, as replacements in the text of journal_pool.py: each breaks one rule that its docstring states."""
+PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
 WRITERS: Final = 3
 READERS: Final = 3
 TIME_LIMIT_S: Final = 200.0
@@ -239,6 +243,7 @@ def fork(body: Callable[[], None], log: Path) -> int:
         return pid
     code = 1
     try:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what we started never outlives us
         body()
         code = 0
     except BaseException:
@@ -346,8 +351,10 @@ class Director:
         for pid in stopped:
             if pid in self.readers:
                 os.kill(pid, signal.SIGCONT)
+        finished = self.enough() and not self.failed
         self.finish(begin)
         return {
+            "finished": finished,
             "seconds": round(time.monotonic() - begin, 1),
             "killed": dict(self.killed),
             "killed_outside": self.killed_outside,
@@ -357,6 +364,14 @@ class Director:
             "log": self.log.read_text()[-3000:],
             "readers": [json.loads(path.read_text() or "{}") for path in results if path.exists()],
         }
+
+    def close(self) -> None:
+        """Nobody stays running, however the run has ended."""
+        for pid in (*self.readers, *self.writers):
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        self.pool.close()
 
     def finish(self, begin: float) -> None:
         words = self.pool.words
@@ -382,7 +397,11 @@ def main() -> None:
     directory, seed, kills, transactions, *bugs = sys.argv[1:]
     for bug in bugs:
         plant(bug)
-    print(json.dumps(Director(Path(directory), int(seed), int(kills), int(transactions)).run()))
+    director = Director(Path(directory), int(seed), int(kills), int(transactions))
+    try:
+        print(json.dumps(director.run()))
+    finally:
+        director.close()
 
 
 if __name__ == "__main__":

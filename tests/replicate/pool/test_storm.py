@@ -47,6 +47,7 @@ def storm(directory: Path, seed: int, kills: int, transactions: int, *bugs: str)
 def test_storm(tmp_path: Path, seed: int) -> None:
     result = storm(tmp_path / "storm", seed, kills=80, transactions=100_000)
     assert not result["failed"], result["log"]
+    assert result["finished"]
     assert {step for step, count in result["killed"].items() if count >= 2} == set(STEPS)
     assert sum(result["killed"].values()) + result["killed_outside"] >= 80
     assert len(result["readers"]) == READERS
