@@ -1,4 +1,4 @@
-"""More short runs whose every legal disk state is recovered from: the Update Process's apply, regions attached, seeds.
+"""More short runs whose every legal disk state is recovered from: apply, regions attached, a hole, seeds.
 
     python -m tests.faults.crash_runs NAME ROOT OUTSIDE         does such a run; crash_states.py records and judges it
 
@@ -10,7 +10,9 @@ to its end from there. Refuses to know: what a disk may do, and which states the
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -20,15 +22,16 @@ from replicate.apply_session import open_apply_session
 from replicate.door.opening import close_door, is_seeded, make_chain
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader
-from replicate.journal.record import FrameBatch
+from replicate.journal.record import FrameBatch, decode, walk
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word
 from replicate.seed.direct import seed
 from replicate.transaction import RowChange, Transaction
+from tests.faults.rounds import two_regions_with_a_hole
 from tests.harness import applying, instances
 
 REGIONS: Final = ("main", "two")
-ROWS: Final = {"apply": 6, "several": 9, "several off": 9, "seed": 3, "seed anew": 3}
+ROWS: Final = {"apply": 6, "several": 9, "several off": 9, "hole": 2, "seed": 3, "seed anew": 3}
 Told = list[Any]
 """What the run had printed when the power went, a value a line."""
 
@@ -38,6 +41,11 @@ Told = list[Any]
 
 def prepare(name: str, root: Path, outside: Path) -> None:
     """Both instances, as far as the run needs them."""
+    if name == "hole":
+        two_regions_with_a_hole(root)
+        for aside in ("shm", "aside", "in-region"):
+            shutil.move(root / aside, outside / f"hole-{aside}")
+        return
     policy = "off" if name == "several off" else "durable"
     place = outside if name == "apply" else root
     primary = instances.make_primary(place / "alpha", regions=REGIONS, durability=policy, segment_bytes=1 << 20)
@@ -92,6 +100,10 @@ def run(name: str, root: Path, outside: Path, tell: Callable[[object], None]) ->
         apply_rest(Instance.open(root / "beta"), Instance.open(outside / "alpha"), tell, _last(outside))
     elif name.startswith("several"):
         _several(root, tell)
+    elif name == "hole":
+        with instances.door_of(Instance.open(root / "alpha")):
+            tell("recovered")
+        _insert(Instance.open(root / "alpha"), range(500, 500 + ROWS[name]))
     else:
         seed(Instance.open(root / "alpha"), Instance.open(root / "beta"), restart=name == "seed anew")
         tell("seeded")
@@ -143,6 +155,8 @@ def judge(name: str, root: Path, outside: Path, told: Told) -> None:
         _judge_apply(root, outside, told)
     elif name.startswith("several"):
         _judge_several(name, root, told)
+    elif name == "hole":
+        _judge_hole(root, outside)
     else:
         _judge_seed(name, root, told)
 
@@ -183,6 +197,35 @@ def _judge_several(name: str, root: Path, told: Told) -> None:
         assert set(told) <= main | two, f"acknowledged and missing: {set(told) - (main | two)}"
     _insert(Instance.open(instance.path), range(900, 901))
     instances.check(Instance.open(instance.path))
+
+
+def _judge_hole(root: Path, outside: Path) -> None:
+    """What lies before the hole is there, what lay behind it is in a file of what was rolled back, and there once. New
+    rows are a prefix (`off`), by their numbers: one that is missing may be in such a file."""
+    instance = Instance.open(root / "alpha")
+    found = instances.check(instance)
+    main, two = (set(found.rows[region]) for region in REGIONS)
+    new = range(500, 500 + ROWS["hole"])
+    assert {1, 2, 3} <= main <= {1, 2, 3, *new}, f"in main: {sorted(main)}"
+    assert {10} <= two <= {10, *new}, f"in two: {sorted(two)}"
+    order = [(region, row_id) for row_id in new for region in REGIONS]
+    there = [(region, row_id) for region, row_id in order if row_id in found.rows[region]]
+    assert there == order[: len(there)], f"not a prefix: {there}"
+    kept = Counter(
+        row_id for path in instance.conflict_directory.glob("rolled-back-*.frames") for row_id in _kept(path)
+    )
+    gone = set(json.loads((outside / "hole-in-region").read_text())) - {1, 2, 3}
+    old = {row_id: count for row_id, count in kept.items() if row_id not in new}
+    assert old == dict.fromkeys(gone, 1), f"rolled back: {sorted(gone)}, kept: {kept}"
+    _insert(Instance.open(instance.path), range(900, 901))
+    instances.check(Instance.open(instance.path))
+
+
+def _kept(path: Path) -> list[int]:
+    """The rows in a file of what was rolled back."""
+    data = path.read_bytes()
+    frames = [data[offset : offset + head.frame_bytes] for offset, head in walk(data)]
+    return [row_id for frame in frames for row_id in _inserted(decode(frame))]
 
 
 def _judge_seed(name: str, root: Path, told: Told) -> None:

@@ -301,6 +301,7 @@ def _walk(
     figures: Counter[str],
 ) -> list[str]:
     violations = []
+    recorded = FAULTY[name].run if name in FAULTY else name
     told = b""
     base = {1, 2, 3}
     may = base | {row_id for command in run.commands for row_id in ids_of(command)} | {900}
@@ -330,10 +331,10 @@ def _walk(
             _clear(outside / "shm")
             figures["crash states"] += 1
             figures[f"crash states: {name}"] += 1
-            if FAULTY.get(name, Faulty(name, list)).run == "instance":
+            if recorded == "instance":
                 call = lambda told=told: judge_instance(run.instance, told)  # noqa: E731
-            elif name in crash_runs.ROWS:
-                call = lambda told=told: judge_run(name, run.instance, outside, told)  # noqa: E731
+            elif recorded in crash_runs.ROWS:
+                call = lambda told=told: judge_run(recorded, run.instance, outside, told)  # noqa: E731
             else:
                 call = lambda must=must: judge(run.instance, must, may, choice.may_refuse)  # noqa: E731
             error = _in_child("judge", call, outside, check=False)
