@@ -137,6 +137,8 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ("digests compared / unequal", _sum("digests compared", "digests unequal")),
     ("rolled back / in lost files", _sum("rolled back", "in lost files")),
     ("crash states enumerated / violations", _sum("crash states", "violations")),
+    ("crash states: operations looked behind / operations", _sum("operations looked behind", "operations")),
+    ("planted, must make no difference: cut without fsync, crash states", _sum("crash states: cut not synced")),
     ("crash states by run", _below("crash states: ")),
     ("I/O errors made / planned (each n, each error)", _sum("I/O errors made", "I/O errors planned")),
     (

@@ -6,14 +6,15 @@ from collections import Counter
 
 import pytest
 
-from tests.faults import campaign, injections, long, part, pool_storm, power, report, soak
+from tests.faults import campaign, crash_states, injections, long, part, pool_storm, power, report, soak
 from tests.faults.damage import DAMAGE_ZERO
 
 NAMED = (
     "seed", "length", "commit", "machine", "left out", "rounds by class", "failpoints hit", "submitted / acknowledged",
     "unknown", "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors",
     "digests compared / unequal", "rolled back / in lost files", "rolled back and in no lost file",
-    "in a lost file and not rolled back", "crash states enumerated / violations", "mutations tried / detected",
+    "in a lost file and not rolled back", "crash states enumerated / violations", "operations looked behind / operations",
+    "mutations tried / detected",
     "accepted wrongly", "silently shortened", "recovery ms", "time to notice ms", "by kind of death", "time to recover",
     "peak memory", "peak descriptors", "peak disk", "did not converge", "planted bugs found",
 )  # fmt: skip
@@ -64,6 +65,12 @@ def test_what_must_be_zero_in_a_part_must_be_in_all(zero: tuple[str, ...]) -> No
 def test_the_shares_of_the_parts_make_a_whole() -> None:
     parts, _ = long.parts(1.0)
     assert 0.7 < sum(part.share for part in parts) <= 1.001
+
+
+def test_what_is_planted_and_makes_no_difference_has_its_own_line() -> None:
+    assert "cut not synced" in crash_states.FAULTY
+    line = next(one for one in closing({"crash states: cut not synced": 17}).splitlines() if "cut without fsync" in one)
+    assert line.endswith("  17")
 
 
 def test_what_a_storm_of_the_pool_tells_is_counted() -> None:
