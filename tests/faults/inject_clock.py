@@ -14,6 +14,7 @@ from typing import Final
 from tests.faults.injections import DEAD_S, Place, injection
 from tests.faults.town import DAEMONS
 
+RATE: Final = 10
 HOUR_NS: Final = 3_600_000_000_000
 STEPS_NS: Final = (-2 * HOUR_NS, 24 * HOUR_NS, 0)
 ABSURD_NS: Final = (-40 * 365 * 24 * HOUR_NS, 60 * 365 * 24 * HOUR_NS, 0)
@@ -46,6 +47,24 @@ def a_clock_that_jumps(place: Place) -> None:
             pass
         time.sleep(0.2 * DEAD_S)
     assert len(place.ends("source")) + len(place.ends("receiver")) == ends, "a connection was given up"
+
+
+@injection(72)
+def a_clock_that_runs_ten_times_too_fast(place: Place) -> None:
+    """Of all processes, for longer than a silent peer is given: nobody takes the other for dead."""
+    clock = _restart_under(place)
+    _set(clock, 0)
+    ends = len(place.ends("source")) + len(place.ends("receiver"))
+    began_s, told_ns = time.monotonic(), place.town.facts("source")["changed_wall_ns"]
+    while (past_s := time.monotonic() - began_s) < 2 * DEAD_S:
+        _set(clock, int((RATE - 1) * past_s * 1e9))
+        time.sleep(0.005)
+    with place.recovered("clock too fast"):
+        pass
+    passed_s = (place.town.facts("source")["changed_wall_ns"] - told_ns) / 1e9
+    assert passed_s > RATE / 2 * 2 * DEAD_S, f"the source's clock went on by {passed_s:.1f} s only"
+    assert len(place.ends("source")) + len(place.ends("receiver")) == ends, "a connection was given up"
+    _set(clock, 0)
 
 
 @injection(71)

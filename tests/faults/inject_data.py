@@ -69,6 +69,49 @@ def a_row_of_the_secondary_that_is_not_what_it_was(place: Place) -> None:
     _seed_anew(place)
 
 
+@injection(85)
+def columns_of_the_secondary_in_another_order(place: Place) -> None:
+    """Somebody has exchanged two columns of a table: nothing is applied by the wrong names, and a seed leads on."""
+    town = place.town
+    region = town.secondary / "regions" / "main.db"
+    with place.recovered("before the exchange"):
+        pass
+    town.do("exchange", lambda: _exchange_columns(region))
+    ended: list[int] = []
+    for again in (False, True):  # starting it again skips nothing
+        child = town.start("update") if again else town.children["update"]
+        assert child.wait(30), "it goes on with columns in another order"
+        assert child.status == CONFLICT, f"exit code {child.status}"
+        assert "SCHEMA_CHANGED" in town.facts("update")["error"]
+        ended.append(place.held())
+        town.reap()
+        town.strange.clear()
+    assert town.last_told_seqno() > ended[0] == ended[1], "it went on past the exchange"
+    _seed_anew(place)
+
+
+def _exchange_columns(path: Path) -> None:
+    """`n` and `last` of the table `total` in each other's place, as SQLite's own tools for it can write it."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    with connection:
+        connection.execute("PRAGMA writable_schema = 1")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(replace(replace(sql, 'n INTEGER', '? INTEGER'),"
+            " 'last INTEGER', 'n INTEGER'), '? INTEGER', 'last INTEGER') WHERE type = 'table' AND name = 'total'"
+        )
+        assert connection.changes() == 1
+        ((version,),) = connection.execute("PRAGMA schema_version")
+        connection.execute(f"PRAGMA schema_version = {version + 1}")
+    connection.close()
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)
+    names = [row[1] for row in connection.execute("PRAGMA table_info(total)")]
+    connection.close()
+    assert names == ["client", "last", "n"], names
+
+
 @injection(88, short=True)
 def somebody_else_writes_on_the_secondary(place: Place) -> None:
     """Refused by name; who has gone past that is found by the digest."""

@@ -5,11 +5,15 @@ Guarantees: the line is well again at the end. Refuses to know: how it is judged
 
 from __future__ import annotations
 
+import itertools
 import time
 
 from tests.faults.injections import DEAD_S, Place, injection
 from tests.faults.lossy import LossyLine
 from tests.harness.waiting import wait_until
+
+_LOSSES = itertools.cycle((0.01, 0.1, 0.3))
+"""Of the packets, in turn."""
 
 
 @injection(53)
@@ -116,7 +120,7 @@ def cut_again_and_again(place: Place) -> None:
 @injection(58, needs="tun")
 def a_line_that_loses_packets(place: Place) -> None:
     """TCP has to send again and again: only slower, and nobody is taken for dead."""
-    loss = place.dice.choice([0.01, 0.05, 0.12])
+    loss = next(_LOSSES)
     place.figures[f"packet loss, percent: {100 * loss:.0f}"] += 1
     lossy = LossyLine(place.town.port, loss, place.town.errors, place.dice.randrange(1 << 30))
     try:
@@ -126,6 +130,7 @@ def a_line_that_loses_packets(place: Place) -> None:
         for _ in range(3):
             with place.recovered("packets lost"):
                 pass
+        wait_until(lambda: lossy.sent_again() > 0, timeout_s=20, what="a packet that is lost and sent again")
     finally:
         place.line.tell("set", "target_port", place.town.port)
         place.line.tell("cut", True)

@@ -14,6 +14,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+import replicate
+from replicate.errors import BusyError
 from replicate.instance.instance import Instance
 from tests.faults.injections import DEAD_S, Place, injection
 from tests.faults.town import DAEMONS
@@ -65,39 +69,73 @@ def both_sites_stopped_longer_than_the_limit(place: Place) -> None:
 
 @injection(14)
 def a_writer_that_is_stopped_in_its_commit(place: Place) -> None:
-    """It holds the commit lock: others wait, nobody takes the lock from it, and all goes on when it does."""
+    """It holds the commit lock: others wait, nobody takes the lock from it, who waits too long is told where to look,
+    and all goes on when it does."""
     town = place.town
+    ready, go = town.told / "ready", town.told / "go"
+
+    def alarmed() -> None:
+        connection = replicate.connect(town.primary, timeout=1.0, isolation_level=None)
+        ready.touch()
+        wait_until(go.exists, timeout_s=60, what="the commit lock is held")
+        with pytest.raises(BusyError, match=r"was held by another process for 1 s.*fuser -v"):
+            connection.execute("INSERT INTO filler(content) VALUES ('nobody waits for ever')")
+        connection.close()
+
+    # Open before: who connects while the lock is held waits for the door's own time instead of the connection's.
+    prober = town.run("prober", alarmed)
+    wait_until(ready.exists, timeout_s=30, what="it is connected")
     child = town.client(arm="append.after_write:3:stop", pause_s=0.0)
-    wait_until(lambda: _state(child.pid) == "T", timeout_s=10, what="it has stopped itself")
+    wait_until(lambda: _state(child.pid) == "T", timeout_s=30, what="it has stopped itself")
     before = town.told_ok()
-    time.sleep(1.0)
+    go.touch()
+    assert prober.wait(20), "it waits for ever"
+    assert prober.status == 0, town.errors.read_text()[-2000:]
     assert town.told_ok() <= before + 1, "somebody committed past the lock"
+    assert _state(child.pid) == "T", "it went on by itself"
     os.kill(child.pid, signal.SIGCONT)
     town.wait_acknowledged(3)
+    town.reap()
+    ready.unlink()
+    go.unlink()
 
 
 @injection(17)
 def ended_in_a_drain(place: Place) -> None:
-    """SIGTERM with a backlog, a second one, then SIGKILL: bounded, and the position never goes back."""
+    """SIGTERM with a backlog, a second one, or SIGKILL after it: bounded, and the position never goes back."""
     town = place.town
-    for role in ("update", "source"):
+    for role in ("update", "source", "receiver"):
+        place.freeze("update")
         backlog = town.client("filler", pause_s=0.0)
-        town.wait_acknowledged(3)
+        wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=30, what="XOFF")
         town.kill(backlog.role)
-        before = place.reach(0)
-        child = town.children[role]
+        before = place.held()
+        assert town.last_told_seqno() > before, "there is no backlog"
+        asked, child = len(place.lines(role, "stop requested")), town.children[role]
+        if role == "update":
+            place.thaw("update")
         os.kill(child.pid, signal.SIGTERM)
-        if place.dice.random() < 0.5:
+        wait_until(
+            lambda role=role, asked=asked: len(place.lines(role, "stop requested")) > asked,  # type: ignore[misc]
+            timeout_s=20,
+            what=f"{role} is asked to stop",
+        )
+        way = place.dice.choice(["drained", "a second signal", "killed"])
+        if way == "a second signal":
             os.kill(child.pid, signal.SIGTERM)
-        if place.dice.random() < 0.5:
+        elif way == "killed":
             time.sleep(place.dice.random() * 0.1)
             child.kill()
+        else:
+            place.thaw("update")
         assert child.wait(20), f"{role} does not end"
+        assert child.status == 0 or way == "killed", f"{role}, {way}: exit code {child.status}"
+        place.figures[f"ended in a drain: {role}, {way}"] += 1
+        place.thaw("update")
         town.reap()
-        town.strange.clear()
         with place.recovered("stopped"):
             town.start(role)
-        assert place.reach(0) >= before
+        assert place.held() >= before
 
 
 @injection(19)
@@ -170,17 +208,26 @@ def no_descriptors_left_in_the_receiver(place: Place) -> None:
 
 @injection(20)
 def no_descriptors_left_in_a_writer(place: Place) -> None:
-    """It can not open the next segment: its commit is refused, or its end unknown; the next one goes on."""
+    """It can not make the next segment: it is refused by name, and so is who is connected, as after each error of the
+    journal's files; who connects anew recovers the journal, and the others go on with that."""
     town = place.town
     child = town.client("filler", pause_s=0.0)
-    town.wait_acknowledged(2)
-    with contextlib.suppress(ProcessLookupError):
-        resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{child.pid}/fd")) - 1, 1024))
-    time.sleep(1.0)
-    town.kill(child.role)
+    told = town.told / f"{child.role}.jsonl"
+    wait_until(
+        lambda: told.exists() and told.read_bytes().count(b'"result": "ok"') >= 2, timeout_s=30, what="it has committed"
+    )
+    resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{child.pid}/fd")) - 1, 1024))
+    wait_until(lambda: _refusal(told), timeout_s=30, what="it has no descriptor left")
+    assert "making a journal segment failed: Too many open files" in _refusal(told)
     town.reap()
-    town.strange.clear()
-    town.wait_acknowledged(3)
+    with place.recovered("no descriptors in a writer"):
+        town.client(pause_s=0.005)
+
+
+def _refusal(told: Path) -> str:
+    """The first line that a client has written of a lack of descriptors; "" without one."""
+    lines = told.read_text().splitlines() if told.exists() else []
+    return next((line for line in lines if "Too many open files" in line), "")
 
 
 @injection(22, 23, short=True)

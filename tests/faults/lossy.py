@@ -48,6 +48,16 @@ class LossyLine:
         assert said, errors.read_text()[-2000:]
         self.port = int.from_bytes(said, "little")
 
+    def sent_again(self) -> int:
+        """Segments that TCP had to send again so far, as the kernel counts them for the namespace alone."""
+        ours = os.readlink("/proc/self/ns/net")
+        for task in Path(f"/proc/{self._child.pid}/task").iterdir():
+            if os.readlink(task / "ns" / "net") != ours:
+                names, values = (line.split() for line in (task / "net" / "snmp").read_text().splitlines()
+                                 if line.startswith("Tcp:"))  # fmt: skip
+                return int(values[names.index("RetransSegs")])
+        raise AssertionError("there is no namespace of the mirror")
+
     def close(self) -> None:
         self._child.kill()
 

@@ -1,0 +1,24 @@
+"""What a run of the tests says of a world that is bad: see slices.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import slices
+from tests.simulation.plants import planted
+
+
+def test_the_error_has_the_end_of_the_transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SEEDS_IN_SLICE", 2)
+    monkeypatch.setattr(slices, "TAIL_LINES", 5)
+    with planted("start point off by one"), pytest.raises(AssertionError) as caught:
+        slices.live(0, tmp_path)
+    said = str(caught.value)
+    mode, seed = said.split(":")[0].split()
+    story = (tmp_path / f"{mode}-{seed}.txt").read_text(encoding="utf-8").splitlines()
+    assert len(story) > slices.TAIL_LINES, "no tail, but all of it"
+    assert "\n".join(story[-slices.TAIL_LINES :]) in said
+    assert story[0] not in said.splitlines()
+    assert str(tmp_path) in said
