@@ -135,6 +135,7 @@ def once(classes: Sequence[str]) -> int:
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     classes = tuple(options.classes.split(","))
     campaign = Campaign(options.seed, classes, figures, converged_s=options.converged_s, keep=options.keep)
+    figures["failpoints of the product"] = len(places.product_failpoints())
     figures["failpoints defined"] = len({name for _, name in places.plan(CLASSES)})
     try:
         is_timed = math.isfinite(options.seconds)

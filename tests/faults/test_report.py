@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from tests.faults import campaign, crash_states, injections, long, part, pool_storm, power, report, soak
+from tests.faults import campaign, crash_states, injections, long, part, places, pool_storm, power, report, soak
 from tests.faults.damage import DAMAGE_ZERO
 
 NAMED = (
     "seed", "length", "commit", "machine", "left out", "rounds by class", "failpoints hit", "submitted / acknowledged",
     "unknown", "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors",
     "digests compared / unequal", "rolled back / in lost files", "rolled back and in no lost file",
-    "in a lost file and not rolled back", "crash states enumerated / violations", "operations looked behind / operations",
-    "mutations tried / detected",
+    "in a lost file and not rolled back", "crash states enumerated / violations",
+    "operations looked behind / operations", "mutations tried / detected",
     "accepted wrongly", "silently shortened", "recovery ms", "time to notice ms", "by kind of death", "time to recover",
     "peak memory", "peak descriptors", "peak disk", "did not converge", "planted bugs found",
 )  # fmt: skip
@@ -71,6 +71,17 @@ def test_what_is_planted_and_makes_no_difference_has_its_own_line() -> None:
     assert "cut not synced" in crash_states.FAULTY
     line = next(one for one in closing({"crash states: cut not synced": 17}).splitlines() if "cut without fsync" in one)
     assert line.endswith("  17")
+
+
+def test_failpoints_that_the_campaign_leaves_to_others_are_counted() -> None:
+    figures = {"failpoints defined": 3, "failpoints of the product": 5, report.HIT + "one": 4, report.HIT + "two": 1}
+    assert "2 of 3, 5 times; 2 more of replay, archive and rebuild are their own tests'" in closing(figures)
+    product = places.product_failpoints()
+    campaigns = {name for _, name in places.plan(campaign.CLASSES)}
+    others = product.keys() - campaigns
+    assert others
+    assert all("replay" in places.PLACES.get(name, ("replay",)) for name in others)
+    assert all(product[name].startswith("update_process/replay/") for name in others - places.PLACES.keys())
 
 
 def test_what_a_storm_of_the_pool_tells_is_counted() -> None:
