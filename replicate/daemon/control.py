@@ -190,7 +190,7 @@ def _signal(files: DaemonFiles, pid: int, number: int) -> bool:
         return False
     try:
         running = files.probe()
-        if running is None or running.pid != pid:
+        if running is None or running.pid != pid or running.instead:  # a replay, say, dies of SIGHUP
             return False
         signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:

@@ -288,9 +288,11 @@ class Instance:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[InstanceFile]:
-        fd = os.open(
-            self.locks_directory / "instance.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        path = self.locks_directory / "instance.lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise io_error(error, "the instance's lock can not be opened", str(path)) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield _read(self.path)

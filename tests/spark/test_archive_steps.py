@@ -26,6 +26,8 @@ from replicate.errors import BusyError, DamagedError, DiskFullError, DivergedErr
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
+from replicate.journal.header import SegmentHeader
+from replicate.journal.segment import create_segment
 from replicate.pool import control as word
 from replicate.snapshot import door_of
 from tests.harness.backlog import Backlog, write_large
@@ -42,6 +44,11 @@ pytestmark = pytest.mark.slow
 STEPS = (
     *("archive.rows:1", "archive.copied:1", "archive.before_rename:1"),
     *("archive.before_manifest:1", "archive.manifest:1", "archive.before_note:1"),
+)
+
+SAME = (
+    *("network", "instance", "incarnation", "first_seqno", "origin_seqno", "chain"),
+    *("previous_first_seqno", "previous_last_seqno", "previous_end_offset", "previous_check"),
 )
 
 
@@ -196,7 +203,15 @@ def test_a_journal_that_does_not_go_on_where_the_archive_ends(primary: Pair, spa
     header = Chain(other).segment(done.last_seqno + 1).header
     with open(newest, "r+b") as file:
         file.write(replace(header, previous_check=header.previous_check ^ 1).pack())
-    for journal in (older, other):
+    another_end = tmp_path / "another_end"  # the same head, behind other transactions
+    shutil.copytree(primary.primary.journal_directory, another_end)
+    with Chain(another_end).open(header.first_seqno) as segment:
+        catalogue = segment.read_catalogue()[0]
+    chains = {origin: (number, chain ^ 1) for origin, (number, chain) in catalogue.chains.items()}
+    os.unlink(another_end / newest.name)
+    plain = SegmentHeader(**{name: getattr(header, name) for name in SAME}, created_wall_ns=0)
+    create_segment(another_end, plain, catalogue.at(catalogue.vector, chains)).close()
+    for journal in (older, other, another_end):
         with pytest.raises(DivergedError, match="the journal does not go on from there"):
             archive.add(Chain(journal))
     assert archive.add(Chain(primary.primary.journal_directory)).ranges == 0

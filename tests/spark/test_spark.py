@@ -18,11 +18,13 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 from replicate.compare.compare import compare
 from replicate.errors import ConflictError, DamagedError, PrerequisiteMissingError, UsageError
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word
 from replicate.snapshot import door_of
 from tests.harness.backlog import LARGE, Backlog
 from tests.harness.instances import ROOT
+from update_process.replay.archive import Archive
 from update_process.replay.archive_files import open_files
 from update_process.replay.blocks import unpack_image
 from update_process.replay.command import replay
@@ -113,6 +115,25 @@ def test_replayed_from_segments_it_is_equal(backlog: Backlog, spark: Any) -> Non
     assert compare(primary, secondary, timeout_s=5).equal
     assert not verify_journal(secondary).findings
     assert replay(secondary, [primary.path], spark=_no_session).transactions == 0
+
+
+def test_what_two_archives_hold_both_is_read_once(backlog: Backlog, spark: Any, tmp_path: Path) -> None:
+    """One ends within a range of the other: rows were there twice, and that was called a conflict."""
+
+    class Beginning(Chain):
+        def first_seqnos(self) -> list[int]:
+            return super().first_seqnos()[:2]
+
+    primary, secondary = backlog.pair.primary, backlog.secondary()
+    ended = Archive(spark, (tmp_path / "ended").as_uri())
+    last = ended.add(Beginning(primary.journal_directory)).last_seqno
+    archived = read_ranges(open_files(backlog.archive))
+    assert any(one.first_seqno <= last < one.last_seqno for one in archived)
+    done = replay(secondary, [ended.uri, backlog.archive], spark=lambda: nullcontext(spark), verify=True)
+    assert [source.last_seqno for source in done.sources] == [last, archived[-1].last_seqno]
+    assert done.first_seqno <= last
+    replay(secondary, [primary.path])
+    assert compare(primary, secondary, timeout_s=5).equal
 
 
 def _no_session() -> Any:

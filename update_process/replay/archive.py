@@ -27,9 +27,9 @@ from replicate.errors import (
 )
 from replicate.failpoint import hit
 from replicate.journal.chain import Chain
-from replicate.journal.header import SegmentHeader
-from replicate.limits import SEGMENT_HEADER_BYTES
-from update_process.replay.archive_files import open_files, pack_file, unpack_beginning, unpack_file
+from replicate.journal.scan import scan
+from replicate.journal.segment import SegmentFile
+from update_process.replay.archive_files import open_files, pack_file, unpack_file
 from update_process.replay.blocks import COLUMNS
 from update_process.replay.manifest import Range, SegmentCopy, read_ranges, write_range
 from update_process.replay.source import NAME
@@ -71,6 +71,14 @@ def rows(spark: Any, uri: str, what: str, ranges: list[Range]) -> Any:
     """A DataFrame of `changes` or `transactions` of some ranges of the archive at `uri`."""
     schema = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS[what])
     return spark.read.schema(schema).parquet(*(f"{uri}/{what}/{one.name}" for one in ranges))
+
+
+def _chains_behind(segment: SegmentFile) -> dict[int, tuple[int, int]]:
+    """Where each origin stands behind the segment's last frame."""
+    if segment.header.adopted:
+        return dict(segment.scan_adopted().chains)
+    known, begin = segment.read_catalogue()
+    return dict(scan(segment.fd, begin, segment.header.first_seqno, chains=known.chains, path=segment.path).chains)
 
 
 def write_counted(frame: Any, uri: str) -> int:
@@ -158,19 +166,19 @@ class Archive:
             )
 
     def _check_link(self, last: Range, chain: Chain, numbers: list[int]) -> None:
-        """Was the next segment written behind the last one in the archive?"""
+        """Was the next segment written behind the last one in the archive? Its head alone does not tell: a machine that
+        was put back to a snapshot may have written that segment's end, and all that follows, once more."""
         copy = last.segments[-1]
         link = None
         if last.last_seqno + 1 in numbers:
-            header = chain.segment(last.last_seqno + 1).header
-            link = header.previous_first_seqno, header.previous_check
+            with chain.open(last.last_seqno + 1) as segment:
+                header = segment.header
+                link = header.previous_first_seqno, header.previous_check, dict(segment.read_catalogue()[0].chains)
         with tempfile.TemporaryDirectory(prefix="replicate-archive-") as directory:
-            packed = Path(directory) / "packed"
-            name = last.packed_name(copy)
-            self._files.fetch(name, packed)
-            beginning = unpack_beginning(packed, SEGMENT_HEADER_BYTES, where=f"{self.uri}/{name}")
-        ours = SegmentHeader.unpack(beginning, where=f"{self.uri}/{name}")
-        if link != (ours.first_seqno, ours.check):
+            self._unpack(last, copy, Path(directory))
+            with Chain(directory).open(copy.first_seqno) as segment:
+                end = segment.header.first_seqno, segment.header.check, _chains_behind(segment)
+        if link != end:
             raise DivergedError(
                 f"the archive ends with transaction {last.last_seqno}, and the journal does not go on from there",
                 where=f"{chain.directory}; {self.uri}",
@@ -233,11 +241,13 @@ class Archive:
         return copy
 
     def _check_copy(self, made: Range, copy: SegmentCopy) -> None:
-        name = made.packed_name(copy)
         with tempfile.TemporaryDirectory(prefix="replicate-archive-") as directory:
-            packed = Path(directory) / "packed"
-            self._files.fetch(name, packed)
-            unpack_file(packed, Path(directory) / copy.name, copy.bytes, copy.sha256, where=f"{self.uri}/{name}")
+            self._unpack(made, copy, Path(directory))
+
+    def _unpack(self, one: Range, copy: SegmentCopy, directory: Path) -> None:
+        name, packed = one.packed_name(copy), directory / "packed"
+        self._files.fetch(name, packed)
+        unpack_file(packed, directory / copy.name, copy.bytes, copy.sha256, where=f"{self.uri}/{name}")
 
     def _parquet(self, what: str, name: str) -> Any:
         schema = ", ".join(f"`{column}` {kind}" for column, kind in COLUMNS[what])

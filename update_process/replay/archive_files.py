@@ -300,21 +300,6 @@ def pack_file(source: Path, target: Path) -> tuple[int, str]:
     return length, digest.hexdigest()
 
 
-def unpack_beginning(source: Path, length: int, *, where: str) -> bytes:
-    """The first `length` bytes of what was compressed. DamagedError, JournalIOError."""
-    try:
-        with open(source, "rb") as read, zstandard.ZstdDecompressor().stream_reader(read) as packed:
-            return packed.read(length)
-    except zstandard.ZstdError as error:
-        raise DamagedError(
-            f"a segment in the archive is damaged: {error}",
-            where=where,
-            do="Restore the file, or archive anew elsewhere",
-        ) from error
-    except OSError as error:
-        raise io_error(error, "a segment of the archive can not be unpacked", str(source)) from error
-
-
 def same_file(path: Path, length: int, wanted: str) -> bool:
     """Whether `path` is a file of that length and digest. JournalIOError; False where there is none."""
     try:

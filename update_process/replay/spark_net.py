@@ -11,6 +11,8 @@ Refuses to know: whether histories contradict themselves (chain hashes have prov
 
 from __future__ import annotations
 
+import functools
+import operator
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,15 +70,19 @@ class SparkEngine:
         from pyspark.sql import functions as f
 
         parts = []
-        archived: dict[str, list[Range]] = {}
+        archived: dict[str, list[Span]] = {}
         for span in self._journals.spans(first, last):
             if span.archive is not None and span.range is not None:
-                archived.setdefault(span.archive.uri, []).append(span.range)
+                archived.setdefault(span.archive.uri, []).append(span)
             else:
                 parts.append(self._raw(span))
-        for uri, ranges in archived.items():
+        for uri, spans in archived.items():
+            ranges = [span.range for span in spans if span.range is not None]
             self._check_counts(uri, ranges)
-            parts.append(archive_rows(self.spark, uri, "changes", ranges).select(*_NEEDED))
+            found = archive_rows(self.spark, uri, "changes", ranges).select(*_NEEDED)
+            # What a range holds besides may be told by another archive, and must not be there twice.
+            within = (f.col("seqno").between(*bounds) for bounds in joined(spans))
+            parts.append(found.where(functools.reduce(operator.or_, within)))
         rows = parts[0]
         for part in parts[1:]:
             rows = rows.unionByName(part)
@@ -104,6 +110,17 @@ class SparkEngine:
                 do="Run `replicate archive --verify`; or replay from segments",
             )
         self._counted.update((uri, one.name) for one in new)
+
+
+def joined(spans: Iterable[Span]) -> list[tuple[int, int]]:
+    """The first and last number of each stretch that spans, in order, cover without a gap."""
+    found: list[tuple[int, int]] = []
+    for span in spans:
+        if found and found[-1][1] + 1 == span.first_seqno:
+            found[-1] = found[-1][0], span.last_seqno
+        else:
+            found.append((span.first_seqno, span.last_seqno))
+    return found
 
 
 def write_staged(rows: Any, folder: Path) -> None:

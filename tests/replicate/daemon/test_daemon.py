@@ -169,6 +169,19 @@ def test_log_is_reopened_on_request(files: DaemonFiles) -> None:
     wait_until(lambda: [e["event"] for e in events(files)] == ["log reopened"])
 
 
+def test_whoever_keeps_a_daemon_from_running_is_never_signalled(files: DaemonFiles) -> None:
+    """Log rotation asks every daemon to reopen its log: SIGHUP ended a replay."""
+    got = []
+    before = signal.signal(signal.SIGHUP, lambda *_: got.append(1))
+    fd = files.acquire(instead="replay")
+    try:
+        assert not control.reopen_log(files)
+    finally:
+        os.close(fd)
+        signal.signal(signal.SIGHUP, before)
+    assert not got
+
+
 def test_ending_on_its_own_is_a_clean_end(files: DaemonFiles) -> None:
     start(files, "end")
     wait_until(lambda: files.probe() is None)

@@ -167,6 +167,23 @@ def test_fault_37_a_failed_replacement_leaves_the_old_content(tmp_path: Path, mo
         assert os.listdir(tmp_path) == ["f"]
 
 
+def test_a_lock_that_a_full_disk_has_no_room_for_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a simulated world: it ended a recovery as INTERNAL."""
+    instance = Instance.create(tmp_path / "alpha", role="primary", name="alpha")
+    real = os.open
+
+    def full(path: str | Path, *words: int) -> int:
+        if str(path).endswith("instance.lock"):
+            raise OSError(28, os.strerror(28))
+        return real(path, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(DiskFullError, match="the instance's lock can not be opened"):
+            instance.raise_incarnation()
+    assert Instance.open(instance.path).content == instance.content
+
+
 def test_consumers(tmp_path: Path) -> None:
     assert least_acknowledged(tmp_path, []) is None
     assert least_acknowledged(tmp_path, ["beta"]) == 0
