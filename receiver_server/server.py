@@ -63,7 +63,7 @@ async def serve(context: DaemonContext) -> None:
             where=str(instance.path),
             do="Run the Receiver Server on the secondary",
         )
-    wanted = parse_address(context.config.receiver.listen, where="receiver.listen")
+    wanted = parse_address(context.config.receiver.listen, where="--listen, or receiver.listen")
     authenticator = Authenticator(instance, context.config, context.log)
     authenticator.check(wanted, where="receiver.listen", is_receiver=True)
     listeners, address = await listen(context.config.receiver.listen, where="receiver.listen")

@@ -32,7 +32,8 @@ from tests.fuzz import repair
 from tests.fuzz.targets_journal import directory
 from update_process.conflict import conflict_path, read_conflict
 from update_process.replay.archive_files import LocalFiles
-from update_process.replay.manifest import FOLDER, holding, read_ranges, write_range
+from update_process.replay.journals import ArchiveRanges
+from update_process.replay.manifest import FOLDER, read_ranges, write_range
 
 
 def instance_file(data: bytes) -> None:
@@ -144,9 +145,10 @@ def archive_manifest(data: bytes) -> None:
         pass
     (folder / f"{name}.json").write_bytes(data)
     files = LocalFiles(home)
-    for one in (ranges := read_ranges(files)):
+    archive = ArchiveRanges(files, ranges := read_ranges(files))
+    for one in ranges:
         write_range(files, one)
-        assert holding(ranges, one.first_seqno) == (one, one.segments[0])
+        assert archive.range_with(one.first_seqno) == archive.range_with(one.last_seqno) == one
         assert all(Path(one.packed_name(copy)).parts[:2] == ("segments", one.name) for copy in one.segments)
     assert read_ranges(files) == ranges
 
