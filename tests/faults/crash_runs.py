@@ -1,4 +1,4 @@
-"""More short runs whose every legal disk state is recovered from: apply, regions attached, a hole, seeds.
+"""More short runs, of whose legal disk states a sample is recovered from: apply, regions attached, a hole, seeds.
 
     python -m tests.faults.crash_runs NAME ROOT OUTSIDE         does such a run; crash_states.py records and judges it
 

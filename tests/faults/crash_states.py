@@ -1,9 +1,10 @@
-"""Every legal disk state of short recorded runs, each recovered from and judged: I1 to I4 and I6.
+"""A sample of the legal disk states of short recorded runs, each recovered from and judged: I1 to I4 and I6.
 
     python -m tests.faults.crash_states [--samples N] [--stride N | --seconds S] [--seed N] [--runs durable,off,…]
 
 Runs: commits under `durable` and `off`, segment switches, the recovery of a torn tail, changes of the instance file,
-and those of crash_runs.py.
+and those of crash_runs.py. Behind an operation some states are looked at, of many; behind how many of the operations,
+the table says. With `--seconds` the small runs come first and get more of the time, so that theirs are all of them.
 strace writes the system calls of a real process down, SQLite's among them; disk.py makes states of them.
 Guarantees: an acknowledgement counts from the moment when the process told it on its pipe; the states behind the last
 one are always looked at. The states behind an operation depend on the seed, the run and the operation's number alone,
@@ -38,7 +39,11 @@ from tests.faults.part import parser, run_part
 from tests.faults.town import fork
 from tests.harness import instances
 
-RUNS: Final = ("durable", "off", "switch", "torn", "instance", *crash_runs.ROWS)
+SMALL: Final = ("instance", "torn", "durable", "off")
+"""At most some 170 operations each."""
+SMALL_WEIGHT: Final = 4
+"""How many times as much time as another run they get, at most: what they do not need is the others'."""
+RUNS: Final = (*SMALL, *crash_runs.ROWS, "switch")
 Command = Sequence[object]
 LEAST: Final = ("crash states", "operations looked behind")
 
@@ -312,6 +317,7 @@ def _walk(
             told += op.data
             if number != last_told:
                 continue
+            figures["operations"] += 1
         else:
             disk.take(op)
             figures["operations"] += 1
@@ -362,7 +368,8 @@ def _clear(directory: Path) -> None:
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     names = options.runs.split(",")
     for number, name in enumerate(names):
-        left_s = (options.deadline_s - time.monotonic()) / (len(names) - number)
+        weights = [SMALL_WEIGHT if one in SMALL else 1 for one in names[number:]]
+        left_s = (options.deadline_s - time.monotonic()) * weights[0] / sum(weights)
         for violation in explore(
             name, samples=options.samples, stride=options.stride, seed=options.seed, figures=figures,
             deadline_s=time.monotonic() + left_s,

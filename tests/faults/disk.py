@@ -1,8 +1,10 @@
-"""A disk as a power loss may leave it: what the system calls of a run said, and every legal state between them.
+"""A disk as a power loss may leave it: what the system calls of a run said, and legal states between them.
 
 `read_trace` reads what strace has written down; `Disk` takes the operations one by one and knows what is synced.
-The model is the strictest that POSIX allows: a write that is not synced may be there, missing or torn at any 512 bytes,
-also when a later one is there; a name that was made, changed or removed is only certain once its directory was synced.
+The model: a write that is not synced may be there, missing or torn at any 512 bytes, also when a later one is there; a
+name that was made, changed or removed is only certain once its directory was synced. POSIX allows more: names become
+certain in the order in which they were changed here, as journalling file systems do, never a later one alone; and of
+all the combinations `states` gives a few extreme ones and as many others, by dice, as it is asked for.
 
 Guarantees: what was synced is in every state; what was never written is in none.
 Refuses to know: whose files they are. Pure, but for `Disk.put`, which writes a state into the directories.
@@ -171,7 +173,7 @@ class Disk:
         self.changes = kept
 
     def states(self, dice: random.Random, samples: int) -> Iterator[tuple[str, dict[str, bytes]]]:
-        """Legal states at this moment: a label, and every file's content."""
+        """Some legal states at this moment: a label, and every file's content."""
         known = [*self.seen.values(), *self.names.values(), *(file for _, file in self.changes if file is not None)]
         files = {id(file): file for file in known}
         pending = [(key, place) for key, file in files.items() for place in range(len(file.pending))]
