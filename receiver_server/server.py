@@ -63,10 +63,11 @@ async def serve(context: DaemonContext) -> None:
             where=str(instance.path),
             do="Run the Receiver Server on the secondary",
         )
-    wanted = parse_address(context.config.receiver.listen, where="--listen, or receiver.listen")
+    named = "--listen, or receiver.listen"
+    wanted = parse_address(context.config.receiver.listen, where=named)
     authenticator = Authenticator(instance, context.config, context.log)
-    authenticator.check(wanted, where="receiver.listen", is_receiver=True)
-    listeners, address = await listen(context.config.receiver.listen, where="receiver.listen")
+    authenticator.check(wanted, where=named, is_receiver=True)
+    listeners, address = await listen(context.config.receiver.listen, where=named)
     try:
         with closing(authenticator):
             pool = await _open_pool(context, instance)
