@@ -42,10 +42,12 @@ def storm(memory: SharedMemory, deadline_s: float, figures: Counter[str]) -> Non
                 words[WRITTEN] = VALUES[1]
                 words[WRITTEN] = VALUES[0]
     try:
-        while time.monotonic() < deadline_s:
+        while True:
             for _ in range(AT_ONCE):
                 figures["torn words"] += words[WRITTEN] not in VALUES
             figures["looks at a word"] += AT_ONCE
+            if time.monotonic() >= deadline_s:
+                return
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
