@@ -25,12 +25,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.faults.report import bad, closing, machine, merge
+from tests.faults.report import BY_PART, POWER_ON, bad, closing, machine, merge
 from tests.faults.town import SHM
 
 PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -120,12 +120,23 @@ def run(part: Part, options: argparse.Namespace, where: Path, figures: Counter[s
         process.kill()
         process.wait()
     if out.exists():
-        merge(figures, json.loads(out.read_text()))
+        told = json.loads(out.read_text())
+        merge(figures, {**told, **of_part(part, told)})
     if process.returncode and not bad(figures) and not interrupted:
         figures["parts that failed"] += 1
     if interrupted:
         raise Ended
     return process.returncode
+
+
+def of_part(part: Part, told: Mapping[str, int]) -> dict[str, int]:
+    """What several parts count under one name, by part; and the file system of each loss of power."""
+    found = {}
+    if "violations" in told:
+        found[BY_PART + part.arguments[0].rpartition(".")[2]] = told["violations"]
+    if "--filesystem" in part.arguments:
+        found[POWER_ON + part.arguments[-1]] = told.get("recoveries", 0)
+    return found
 
 
 def _interrupt(*_: object) -> None:

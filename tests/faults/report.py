@@ -21,6 +21,10 @@ ORDER: Final = (
 )  # fmt: skip
 HIT: Final = "failpoint hit: "
 """Before the name of a failpoint that a process died at."""
+BY_PART: Final = "violations: "
+"""Before the name of the part that counted them; `violations` are those of all parts."""
+POWER_ON: Final = "recoveries from a power loss: "
+"""Before the file system that lost it."""
 EMPTY: Final = "parts that looked at nothing"
 NOT_MEASURED: Final = "not measured in this run"
 
@@ -133,12 +137,16 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
         "transactions submitted / acknowledged / failed / unknown",
         _sum("submitted", "acknowledged", "failed", "unknown"),
     ),
+    ("recoveries from a power loss, by file system", _below(POWER_ON)),
     ("lost after a power loss, by policy", _below("acknowledged and lost: ")),
     ("lost at most, ms, by policy", _below("lost ms, most: ")),
-    ("transactions walked / over two regions", _sum("transactions walked", "transactions over two regions")),
+    (
+        "transactions walked (those in journals that were not pruned yet, at both sites) / over two regions",
+        _sum("transactions walked", "transactions over two regions"),
+    ),
     ("digests compared / unequal", _sum("digests compared", "digests unequal")),
     ("rolled back / in lost files", _sum("rolled back", "in lost files")),
-    ("crash states enumerated / violations", _sum("crash states", "violations")),
+    ("crash states enumerated / violations", _sum("crash states", f"{BY_PART}crash_states")),
     ("crash states: operations looked behind / operations", _sum("operations looked behind", "operations")),
     ("planted, must make no difference: cut without fsync, crash states", _sum("crash states: cut not synced")),
     ("crash states by run", _below("crash states: ")),
@@ -147,6 +155,7 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
         "I/O errors of servers: places in the code met / there are",
         _sum("places of I/O errors met", "places of I/O errors"),
     ),
+    ("violations of io_errors / of io_servers", _sum(f"{BY_PART}io_errors", f"{BY_PART}io_servers")),
     ("I/O errors by call", _below("I/O errors: ")),
     ("mutations tried / detected / mended / planned", _sum("mutations", "detected", "mended", "mutations planned")),
     ("mutations by kind", _below("mutations: ")),

@@ -84,6 +84,23 @@ def test_failpoints_that_the_campaign_leaves_to_others_are_counted() -> None:
     assert all(product[name].startswith("update_process/replay/") for name in others - places.PLACES.keys())
 
 
+def test_violations_are_shown_with_the_part_that_counted_them() -> None:
+    figures: Counter[str] = Counter()
+    for name, told in (
+        ("crash_states", {"crash states": 7, "violations": 1}),
+        ("io_errors", {"violations": 2}),
+        ("io_servers", {"violations": 4}),
+    ):
+        report.merge(figures, {**told, **long.of_part(long.Part((f"tests.faults.{name}",), 0.1), told)})
+    ext4 = long.Part(("tests.faults.power", "--filesystem", "ext4"), 0.1)
+    report.merge(figures, long.of_part(ext4, {"recoveries": 3}))
+    lines = {" ".join(line.split()) for line in closing(figures).splitlines()}
+    assert "crash states enumerated / violations 7 / 1" in lines
+    assert "violations of io_errors / of io_servers 2 / 4" in lines
+    assert "recoveries from a power loss, by file system ext4 3" in lines
+    assert "must be 0: violations 7" in lines
+
+
 def test_what_a_storm_of_the_pool_tells_is_counted() -> None:
     figures: Counter[str] = Counter()
     reader = {"from_pool": 5, "from_files": 2, "laps": 1, "damaged_records": 3}
