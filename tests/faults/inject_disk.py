@@ -5,58 +5,97 @@ Guarantees: each puts back what it has changed. Refuses to know: how it is judge
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from tests.faults.injections import DEAD_S, Place, injection
 from tests.harness.waiting import wait_until
 
+PADDING_BYTES: Final = 16_384
+
 
 @injection(32, short=True, needs="strace")
 def a_sync_that_hangs(place: Place) -> None:
-    """Every sync of a daemon hangs for longer than a silent peer is given: heartbeats are answered all the same."""
+    """Every sync of a daemon hangs for longer than a silent peer is given: heartbeats are answered all the same.
+
+    Nothing waits for the source's (of how far its peer is), so the stream goes on; what waits for the Update Process's
+    is alarmed about as lag, in seconds, which is all that there is: nobody calls a sync that hangs by its name."""
     town = place.town
     before = len(place.ends("source")) + len(place.ends("receiver"))
-    role = place.dice.choice(["source", "update"])
-    hang_us = int(1.3e6 * DEAD_S)
+    for role in ("source", "update"):
+        with _hanging_syncs(place, role) as delayed:
+            if role == "source":
+                place.reach(place.goal())
+            else:
+                wait_until(
+                    lambda: town.facts("source").get("lag_s", 0.0) >= DEAD_S, timeout_s=30, what="the lag is told"
+                )
+            wait_until(delayed, timeout_s=30, what=f"a sync of {role} that hangs")
+        with place.recovered("hanging sync"):
+            pass
+        assert town.children[role].status is None
+    assert len(place.ends("source")) + len(place.ends("receiver")) == before, "a connection was given up"
+
+
+@contextlib.contextmanager
+def _hanging_syncs(place: Place, role: str) -> Iterator[Callable[[], bool]]:
+    """Each sync of a daemon hangs in the block. Given: what tells whether one has hung for all of its time."""
+    said = place.town.told / f"hanging-{role}.txt"
     tracer = subprocess.Popen(
-        ["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(place.pid(role)),
-         "-e", "trace=fdatasync,fsync", "-e", f"inject=fdatasync,fsync:delay_enter={hang_us}"],
+        ["strace", "-f", "-qq", "-o", str(said), "-p", str(place.pid(role)),
+         "-e", "trace=fdatasync,fsync", "-e", f"inject=fdatasync,fsync:delay_enter={int(1.3e6 * DEAD_S)}"],
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         traced = Path(f"/proc/{place.pid(role)}/status")
         wait_until(lambda: "TracerPid:\t0" not in traced.read_text(), timeout_s=10, what="it is traced")
-        time.sleep(1.6 * DEAD_S)
+        yield lambda: "(DELAYED)" in said.read_text()
     finally:
         tracer.send_signal(signal.SIGINT)
         tracer.wait(30)
-    with place.recovered("hanging sync"):
-        pass
-    assert len(place.ends("source")) + len(place.ends("receiver")) == before, "a connection was given up"
-    assert town.children[role].status is None
 
 
 @injection(46, short=True)
 def a_log_that_can_not_grow(place: Place) -> None:
-    """As a full log disk: replication goes on, and lines are missing."""
+    """As a full log disk: replication goes on, lines are missing, and how many is said once there is room again.
+
+    The limit holds for every file of a process. So the log is first made longer than all that it replaces meanwhile."""
+    sizes: dict[Path, int] = {}
+    said: dict[str, int] = {}
     for role in ("source", "receiver"):
         instance, name = place.town.side(role)
-        size = (instance / "log" / f"{name}.log").stat().st_size
-        resource.prlimit(place.pid(role), resource.RLIMIT_FSIZE, (max(size, 16_384), resource.RLIM_INFINITY))
+        path = instance / "log" / f"{name}.log"
+        with open(path, "ab", buffering=0) as file:
+            file.write(json.dumps({"event": "padding", "level": "info", "x": "x" * PADDING_BYTES}).encode() + b"\n")
+        sizes[path] = path.stat().st_size
+        resource.prlimit(place.pid(role), resource.RLIMIT_FSIZE, (sizes[path], resource.RLIM_INFINITY))
+        sizes[path] = path.stat().st_size  # what came in between is there
+        said[role] = len(place.lines(role, "log lines lost"))
     for _ in range(3):
         made = place.line.tell("cut", False)
         wait_until(lambda made=made: place.line.tell("lines") > made, timeout_s=20, what="a new connection")  # type: ignore[misc]
     with place.recovered("log full"):
         pass
+    assert {path: path.stat().st_size for path in sizes} == sizes, "a log has grown"
     for role in ("source", "receiver"):
         resource.prlimit(place.pid(role), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    place.line.tell("cut", False)  # something to log
+    for role in ("source", "receiver"):
+        wait_until(
+            lambda role=role: len(place.lines(role, "log lines lost")) > said[role],  # type: ignore[misc]
+            timeout_s=20,
+            what=f"{role} says how many lines are lost",
+        )
+        assert place.lines(role, "log lines lost")[-1]["lost_lines"] >= 3
 
 
 @injection(47)
