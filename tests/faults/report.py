@@ -155,7 +155,7 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
         "I/O errors of servers: places in the code met / there are",
         _sum("places of I/O errors met", "places of I/O errors"),
     ),
-    ("violations of io_errors / of io_servers", _sum(f"{BY_PART}io_errors", f"{BY_PART}io_servers")),
+    ("violations by part", _below(BY_PART)),
     ("I/O errors by call", _below("I/O errors: ")),
     ("mutations tried / detected / mended / planned", _sum("mutations", "detected", "mended", "mutations planned")),
     ("mutations by kind", _below("mutations: ")),

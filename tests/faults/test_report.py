@@ -96,7 +96,7 @@ def test_violations_are_shown_with_the_part_that_counted_them() -> None:
     report.merge(figures, long.of_part(ext4, {"recoveries": 3}))
     lines = {" ".join(line.split()) for line in closing(figures).splitlines()}
     assert "crash states enumerated / violations 7 / 1" in lines
-    assert "violations of io_errors / of io_servers 2 / 4" in lines
+    assert "violations by part crash_states 1, io_errors 2, io_servers 4" in lines
     assert "recoveries from a power loss, by file system ext4 3" in lines
     assert "must be 0: violations 7" in lines
 
