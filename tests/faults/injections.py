@@ -38,6 +38,7 @@ from tests.faults.report import merge
 from tests.faults.settling import count_told, settle
 from tests.faults.small_disk import SmallDisk
 from tests.faults.town import DAEMONS, Town
+from tests.harness.machine_tools import can_trace
 from tests.harness.waiting import wait_until
 
 HEARTBEAT_S: Final = 0.4
@@ -183,7 +184,7 @@ def injection(
 
 def hindrance(one: Injection) -> str:
     """Why this machine can not make it; "" when it can."""
-    if one.needs == "strace" and shutil.which("strace") is None:
+    if one.needs == "strace" and not can_trace():
         return "no strace"
     if one.needs and one.needs != "strace" and os.geteuid() != 0:
         return "not root"

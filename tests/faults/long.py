@@ -32,6 +32,7 @@ from typing import Final
 
 from tests.faults.report import BY_PART, POWER_ON, bad, closing, machine, merge
 from tests.faults.town import SHM
+from tests.harness.machine_tools import can_make, can_trace
 
 PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 ROUNDS_AN_HOUR: Final = 560
@@ -61,11 +62,11 @@ def parts(hours: float) -> tuple[list[Part], list[str]]:
     found += [Part(("tests.faults.io_servers",), 0.10), Part(("tests.faults.simulated",), 0.03)]
     found += [Part(("tests.faults.torn_words",), 0.01), Part(("tests.faults.pool_storm",), 0.02)]
     left_out = []
-    if shutil.which("strace"):
+    if can_trace():
         found.append(Part(("tests.faults.crash_states",), 0.10))
     else:
         left_out.append("crash states (no strace)")
-    kinds = [kind for kind in ("ext4", "xfs") if shutil.which(f"mkfs.{kind}", path=PATH)]
+    kinds = [kind for kind in ("ext4", "xfs") if can_make(kind)]
     left_out += [f"power loss on {kind} (no mkfs.{kind})" for kind in {"ext4", "xfs"} - {*kinds}]
     if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
         left_out += [f"power loss on {kind} (not root, or no loop devices)" for kind in kinds]

@@ -6,7 +6,6 @@ Faults 6, 26 to 30, 33 to 41, 45 and 49.
 from __future__ import annotations
 
 import random
-import shutil
 import struct
 from collections import Counter
 from itertools import pairwise
@@ -17,6 +16,7 @@ import pytest
 from replicate.limits import SEGMENT_HEADER_BYTES
 from tests.faults import crash_states, damage, damage_places, io_errors
 from tests.faults.disk import Disk, Op, read_trace
+from tests.harness.machine_tools import can_trace
 
 STRIDE = {
     "durable": 14,
@@ -34,7 +34,7 @@ STRIDE = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace here")
 @pytest.mark.parametrize("name", STRIDE)
 def test_every_crash_state_is_recovered_from(name: str) -> None:
     figures: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def test_every_crash_state_is_recovered_from(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace here")
 def test_a_cut_that_is_not_synced_loses_nothing() -> None:
     """Why it stands on no list of bugs: see plants.py."""
     figures: Counter[str] = Counter()
@@ -54,7 +54,7 @@ def test_a_cut_that_is_not_synced_loses_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace here")
 def test_fault_31_a_journal_whose_syncs_lie_is_named_or_completed() -> None:
     """What the mark beside the journal calls durable, which was really synced, is there (a region's ring has completed
     it), or recovery names it. What was acknowledged since the mark was written has no other witness: the limit that
@@ -66,7 +66,7 @@ def test_fault_31_a_journal_whose_syncs_lie_is_named_or_completed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace here")
 def test_a_peer_that_was_told_and_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the judge: without the sync of its directory the instance file that was renamed may be the one before."""
 

@@ -6,25 +6,24 @@ Run as root; skipped by name elsewhere, and where a file system can not be made.
 from __future__ import annotations
 
 import os
-import shutil
 
 import pytest
 
 from tests.faults.power import INTERVAL_S, LONG_LOST, POLICIES, POWER_ZERO, run
 from tests.faults.rounds import FLOWING
+from tests.harness.machine_tools import can_make
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/loop-control"), reason="mounts file systems"),
 ]
-PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 @pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
 @pytest.mark.parametrize("durability", POLICIES)
 def test_power_loss(durability: str, filesystem: str) -> None:
-    if shutil.which(f"mkfs.{filesystem}", path=PATH) is None:
-        pytest.skip(f"mkfs.{filesystem} is not installed")
+    if not can_make(filesystem):
+        pytest.skip(f"mkfs.{filesystem} is not installed, or the kernel does not know {filesystem}")
     figures = run(durability, filesystem, rounds=2, seed=7)
     assert {name: figures[name] for name in POWER_ZERO} == dict.fromkeys(POWER_ZERO, 0), figures
     assert figures["acknowledged"] >= FLOWING

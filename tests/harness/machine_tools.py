@@ -1,0 +1,41 @@
+"""What this machine lets a test do with tools of Debian's: to trace a process, to mount a file system of some kind.
+
+Guarantees: the answer is found by trying, once; a tool that is there and may not work here (in a container, say) counts
+as missing. Refuses to know: which test asks.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+WAIT_S: Final = 60.0
+
+
+def _ends_well(*words: str) -> bool:
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=WAIT_S, env={**os.environ, "PATH": PATH})
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+@functools.cache
+def can_trace() -> bool:
+    """Whether strace is here, and may trace a process that it has started."""
+    return _ends_well("strace", "-f", "-o", os.devnull, "true")
+
+
+@functools.cache
+def can_make(filesystem: str) -> bool:
+    """Whether a file system of this kind ("ext4", "xfs") can be made here, and the kernel knows it. Not whether we may
+    mount it."""
+    if shutil.which(f"mkfs.{filesystem}", path=PATH) is None:
+        return False
+    kinds = Path("/proc/filesystems")
+    return filesystem in kinds.read_text().split() or _ends_well("modprobe", "-q", filesystem)
