@@ -57,7 +57,10 @@ def prepare(name: str, root: Path, outside: Path) -> None:
             last = int(door.words[word.LAST_SEQNO])
         with instances.door_of(primary) as door:
             tables = {d.table_id: d.region for d in door.catalogue_now().definitions.values()}
-        known = [[seqno, _inserted(one, tables)] for seqno, one in instances.read_journal(primary).transactions.items()]
+        known = [
+            [seqno, [(tables[table_id], row_id) for table_id, row_id in _inserted(one)]]
+            for seqno, one in instances.read_journal(primary).transactions.items()
+        ]
         (outside / "known.json").write_text(json.dumps({"last": last, "small": known}))
     elif name.startswith("seed"):
         network = primary.content.network
@@ -70,10 +73,10 @@ def prepare(name: str, root: Path, outside: Path) -> None:
             _insert(primary, range(10, 14))
 
 
-def _inserted(transaction: Transaction, tables: dict[int, str]) -> list[list[str | int]]:
-    """The rows of a transaction whose frame has them, each with its region."""
+def _inserted(transaction: Transaction) -> list[tuple[int, int]]:
+    """The rows of a transaction whose frame has them: table and key."""
     changes = [change for change in transaction.content if isinstance(change, RowChange)]
-    return [[tables[change.table_id], int(change.after[0])] for change in changes if change.after is not None]
+    return [(change.table_id, int(change.after[0])) for change in changes if change.after is not None]
 
 
 def _insert(primary: Instance, row_ids: range) -> None:
@@ -227,7 +230,7 @@ def _kept(path: Path) -> list[int]:
     """The rows in a file of what was rolled back."""
     data = path.read_bytes()
     frames = [data[offset : offset + head.frame_bytes] for offset, head in walk(data)]
-    return [row_id for frame in frames for row_id in _inserted(decode(frame))]
+    return [row_id for frame in frames for _, row_id in _inserted(decode(frame))]
 
 
 def _judge_seed(name: str, root: Path, told: Told) -> None:
