@@ -27,7 +27,7 @@ STRIDE = {
     "apply": 700,
     "several": 40,
     "several off": 50,
-    "hole": 120,
+    "hole": 40,
     "seed": 80,
     "seed anew": 90,
 }
