@@ -92,7 +92,12 @@ class Connection:
         me = introduction(receiver.instance, config.heartbeat_period_s)
         self.link = ReceiverLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
-            self.link, peer.stream, self._event, before_tick=self.report, before_read=self._wait_for_room
+            self.link,
+            peer.stream,
+            self._event,
+            before_tick=self.report,
+            before_read=self._wait_for_room,
+            after_read=self._knock,
         )
         self.gone = trio.Event()
         """The connection is closed, and writes into the pool no more."""
@@ -127,7 +132,7 @@ class Connection:
             case Started():
                 self._started(event)
             case BatchReceived(batch):
-                self.receiver.lag.observed(batch.last_seqno, time.time_ns())
+                self.receiver.lag.observed(batch.last_seqno, time.monotonic_ns())
                 self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
             case PartsReceived(seqno, token, first_part, count, frames):
                 parts = Parts(seqno, token, first_part + count)
@@ -203,6 +208,9 @@ class Connection:
                 await receiver.seeds.fetch(self)
                 continue
             pool = receiver.pool
+            if not pool.is_current():  # a seed has taken it away
+                await receiver.replace_pool()
+                continue
             try:
                 found = await receiver.find_reference()
             except DamagedError as error:
@@ -253,7 +261,7 @@ class Connection:
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
             source_last_seqno=start.last_seqno,
         )  # fmt: skip
-        receiver.streams(self)
+        receiver.streams(self, start.last_seqno)
 
     def _put_catalogue(self, frame: bytes, seqno: int) -> bool:
         """What is in force at the start goes before the first batch. False when it does not verify."""
@@ -273,6 +281,11 @@ class Connection:
 
     # Into the pool.
 
+    def _knock(self) -> None:
+        """Something has arrived: an Update Process that sleeps gets ready for it while it is verified here."""
+        if self.is_streaming:
+            self.receiver.doorbells.ring(self.receiver.pool, UPDATE_SLOT)
+
     def _put(self, record: _Waiting) -> None:
         self._waiting.append(record)
         self._waiting_bytes += len(record.data) + BULK_OVERHEAD_BYTES
@@ -284,7 +297,7 @@ class Connection:
         if receiver.must_begin_anew:
             return
         pool, waiting = receiver.pool, self._waiting
-        moved = False
+        moved: list[_Waiting] = []
         while waiting:
             record = waiting[0]
             hit("receiver.before_offer")
@@ -292,13 +305,14 @@ class Connection:
                 break
             waiting.popleft()
             self._waiting_bytes -= len(record.data) + BULK_OVERHEAD_BYTES
-            moved = True
-            if record.kind is not RecordKind.CATALOGUE:
-                is_whole = record.kind is not RecordKind.PARTS
-                receiver.received(record.last_seqno, record.count if is_whole else 0, len(record.data), record.parts)
+            moved.append(record)
         if moved:
             receiver.doorbells.ring(pool, UPDATE_SLOT)
             hit("receiver.rung")
+        for record in moved:
+            if record.kind is not RecordKind.CATALOGUE:
+                is_whole = record.kind is not RecordKind.PARTS
+                receiver.received(record.last_seqno, record.count if is_whole else 0, len(record.data), record.parts)
         if waiting:
             self._is_waiting.set()
         self.report()

@@ -194,14 +194,14 @@ class Seeds:
         told: dict[str, Any] = {}
         silent_s = KEEP_ALIVE_S
         while True:
-            line = wish.line()
+            line, is_last = wish.line(), wish.is_settled  # in one look: it may settle while this line is sent
             if line != told or silent_s >= KEEP_ALIVE_S:
                 try:
                     await stream.send_all(json.dumps(line).encode() + b"\n")
                 except _GONE:
                     return  # whoever listens for the command's end ends us
                 told, silent_s = line, 0.0
-            if wish.is_settled:
+            if is_last:
                 return
             await trio.sleep(TELL_S)
             silent_s += TELL_S

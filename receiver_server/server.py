@@ -139,6 +139,7 @@ class Receiver:
         self.authenticator = authenticator
         self._is_tls = is_tls
         self._unheard: set[trio.CancelScope] = set()
+        self._last_refusal = ""
         self._applied_seqno = pool.applied_seqno
         self._started_s = trio.current_time()
         self._next_alarm_s = self._started_s + UPDATE_DEAD_AFTER_S
@@ -221,6 +222,7 @@ class Receiver:
             except ReplicateError as error:
                 reason = str(error.facts.get("reason", error.code))
                 self.refused[reason] += 1
+                self._last_refusal = f"; {host} was refused: {reason}"
                 self.repetitions.line(
                     self.log.warning, trio.current_time(), "connection refused", host, reason, where=where,
                     reason=reason, error=str(error), code=error.code,
@@ -249,12 +251,16 @@ class Receiver:
     def entered(self, connection: Connection) -> None:
         """The source of this connection is accepted."""
         self.active = connection
+        self._last_refusal = ""
         self.last_contact_s = trio.current_time()
         self.tell("waiting for the start")
 
-    def streams(self, connection: Connection) -> None:
+    def streams(self, connection: Connection, source_last_seqno: int) -> None:
         """Both sides agree on where it begins: from now on it is the source that we have, until another one is."""
         self.source_name = connection.peer_name
+        self.source_last_seqno = source_last_seqno
+        if source_last_seqno < self.lag.newest_seqno:
+            self.lag = Lag()  # of another history, or of a source that had more: this one will never send that
         self.tell("receiving")
 
     def left(self) -> None:
@@ -282,6 +288,9 @@ class Receiver:
         if self.pool.applied_seqno > reference.applied_seqno and self.update_state is not UpdateState.RUNNING:
             # The regions were replaced by older ones, and nobody has said so since.
             self.pool.note_applied(reference.applied_seqno, min(self.pool.durable_seqno, reference.applied_seqno))
+        if self.pool.last_received_seqno != reference.position.last_seqno:
+            parts = reference.parts.next_part if reference.parts is not None else 0
+            self.pool.note_received(reference.position.last_seqno, parts)
         self.parts = reference.parts
 
     async def find_reference(self) -> Reference | None:
@@ -309,7 +318,7 @@ class Receiver:
         """The status line (None: as it was) and the facts behind it."""
         self._state = state if state is not None else self._state
         pool, active = self.pool, self.active
-        text = self._state
+        text = self._state + (self._last_refusal if active is None else "")
         if self.update_state is not UpdateState.RUNNING:
             text += f"; the Update Process is {self.update_state.text}"
         facts: dict[str, Any] = {
@@ -329,7 +338,7 @@ class Receiver:
 
     def lag_s(self) -> float:
         """Seconds since the oldest transaction that is known of and not applied was heard of; 0.0 when all are."""
-        now_ns = time.time_ns()
+        now_ns = time.monotonic_ns()
         self.lag.observed(max(self.source_last_seqno or 0, self.pool.last_received_seqno), now_ns)
         return self.lag.seconds(self.applied_seqno, now_ns)
 
@@ -353,7 +362,7 @@ class Receiver:
             await trio.sleep(LOOK_S)
 
     async def _pool_is_gone(self) -> None:
-        self.log.error("receive pool was removed", where=str(self.pool.memory.path))
+        self.log.warning("receive pool was removed", where=str(self.pool.memory.path))
         await self._disconnect("the receive pool was removed")
         await self.replace_pool()
 

@@ -8,6 +8,7 @@ Refuses to know: everything else.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -64,11 +65,12 @@ def connect(instance: str | os.PathLike[str], region: str = "main", **options: A
 
 
 def __getattr__(name: str) -> Any:
-    """The names of PEP 249, and Row: replicate.dbapi's, loaded on first use."""
-    if name not in __all__:
+    """replicate.dbapi, and its names (PEP 249's, and Row): loaded on first use."""
+    if name not in __all__ and name != "dbapi":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from replicate import dbapi
-
+    dbapi = importlib.import_module("replicate.dbapi")
+    if name == "dbapi":
+        return dbapi
     value = globals()[name] = getattr(dbapi, name)
     return value
 

@@ -10,7 +10,7 @@ conflict (update_process/).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import apsw
@@ -40,6 +40,7 @@ from replicate.errors import (
     NotFoundError,
     OutcomeUnknownError,
     PermissionRefusedError,
+    ReplicateError,
     TryAgainError,
 )
 from replicate.failpoint import hit
@@ -87,6 +88,7 @@ class ApplySession:
             raise NotFoundError("this secondary has no region yet", where=str(instance.path), do="Run: replicate seed")
         self.door = door
         self._open: list[_Open] = []
+        self._is_begun_early = False
         self.rows: dict[str, RowApplier] = {}
         try:
             for entry in instance.regions:
@@ -122,6 +124,9 @@ class ApplySession:
         """Lock every region and open a transaction in each. A batch whose commit failed behind its append is finished
         first: look at `position`. Raises BusyError, RegionReplacedError, SchemaChangedError (another client changed the
         schema, or dropped guards) and what SQLite says; nothing is held then."""
+        if self._is_begun_early:
+            self._is_begun_early = False
+            return
         try:
             for one in self._open:
                 one.lock.acquire(self._lock_timeout_s, what=f"region {one.entry.name}")
@@ -138,6 +143,23 @@ class ApplySession:
         except BaseException:
             self.rollback()
             raise
+
+    def begin_early(self) -> bool:
+        """`begin` before there is anything to apply: the next `begin` finds it done, unless it was given back before.
+        False when that is not possible now; nothing is held then, and `begin` says why."""
+        if self._unfinished():
+            return False
+        try:
+            self.begin()
+        except ReplicateError:
+            return False
+        self._is_begun_early = True
+        return True
+
+    def give_back(self) -> None:
+        """Hold nothing any more if we began early, and nothing has come of it."""
+        if self._is_begun_early:
+            self.rollback()
 
     def savepoint(self) -> None:
         """Mark this point in every region, to come back to with `rollback_to`."""
@@ -210,13 +232,15 @@ class ApplySession:
             raise
         self._committed(position)
 
-    def commit_taken(self, aside: AsideSegment, position: Position, csn: int) -> None:
+    def commit_taken(
+        self, aside: AsideSegment, position: Position, csn: int, *, permit: Callable[[], None] = lambda: None
+    ) -> None:
         """Commit a whole range that stands in a segment written aside, and whose net change was applied since `begin`.
 
         The segment enters our journal, then every region commits its rows with its SCR. A compare-and-set: every
-        region must still stand exactly where the range begins. TryAgainError, and failures before the segment has its
-        name: everything is as it was before `begin`. Later ones as in `commit`. The segment remains the caller's to
-        abort.
+        region must still stand exactly where the range begins. `permit` is asked under the commit lock before anything
+        is entered. TryAgainError, what that raises, and failures before the segment has its name: everything is as it
+        was before `begin`. Later ones as in `commit`. The segment remains the caller's to abort.
         """
         door = self.door
         try:
@@ -230,6 +254,7 @@ class ApplySession:
                 self._flush(one)
             aside.finish()  # all of the syncing, before anybody waits for us
             with door.locked(), self._outcome(aside.first_seqno):
+                permit()
                 enter_taken(door, aside, self._bits())
                 self._commit_regions(position.last_seqno)
                 hit("apply.after_commit")
@@ -250,6 +275,7 @@ class ApplySession:
 
     def rollback(self) -> None:
         """Take back everything since `begin` and give the regions up. Works after any failure."""
+        self._is_begun_early = False
         for one in self._open:
             try:
                 if one.connection.in_transaction:

@@ -105,7 +105,7 @@ class Barrier:
 
 
 class BarrierWatch:
-    """The Update Process's look at the barrier. Used by one thread at a time; `close` it."""
+    """The look at the barrier of whoever applies. Used by one thread at a time; `close` it."""
 
     def __init__(self, door: Door) -> None:
         self._words = door.words
@@ -135,9 +135,9 @@ class BarrierWatch:
             self._lock = None
 
 
-def stand_at_barrier(door: Door) -> None:
+def stand_at_barrier(door: Door, timeout_s: float | None = None) -> None:
     """For a writer that holds the commit lock, and holds it again on return: wait while a barrier stands at the last
-    transaction. Raises what `Door.enter` raises; the lock is not held then."""
+    transaction. `timeout_s`: for the lock, as of `Door.enter`. Raises what that raises; the lock is not held then."""
     words = door.words
     if words[word.LAST_SEQNO] < words[word.BARRIER_SEQNO]:
         return
@@ -147,7 +147,7 @@ def stand_at_barrier(door: Door) -> None:
         while 0 < watch.seqno() <= words[word.LAST_SEQNO] and time.monotonic() < deadline:
             door.leave()
             time.sleep(WRITER_PAUSE_S)
-            door.enter()
+            door.enter(timeout_s)
     finally:
         watch.close()
 

@@ -6,20 +6,36 @@ Refuses to know: what is concluded from it. Tests of power loss set REPLICATE_BO
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 from pathlib import Path
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from replicate.errnos import EXHAUSTED, exhausted
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
 
 def boot_word() -> int:
-    """64 bits of the kernel's boot id; never 0. Without /proc always 1: then nothing is concluded from it."""
+    """64 bits of the kernel's boot id; never 0. Without /proc always 1: then nothing is concluded from it.
+
+    ExhaustedError when no file can be opened now: a guess would say that the machine was restarted.
+    """
     told = os.environ.get("REPLICATE_BOOT_ID")
     if told:
         return xxh3_64_intdigest(told.encode()) or 1
+    return _kernels()
+
+
+@functools.cache
+def _kernels() -> int:
     try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
+        text = BOOT_ID.read_text(encoding="ascii")
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise exhausted(error, "the machine's boot id can not be read", str(BOOT_ID)) from error
         return 1
     return (uuid.UUID(text.strip()).int & 0xFFFF_FFFF_FFFF_FFFF) or 1

@@ -209,6 +209,14 @@ class DiskFullError(JournalIOError):
     code = "DISK_FULL"
 
 
+class ExhaustedError(JournalIOError):
+    """This process, or the machine, has no descriptor or no memory left. Nothing was written, and nothing is wrong with
+    the disk: others go on, and the same may be tried again."""
+
+    code = "EXHAUSTED"
+    exit_code = 75
+
+
 class OutcomeUnknownError(JournalIOError):
     """The transaction is in the journal or in a region, and we can not say that it will stay there."""
 

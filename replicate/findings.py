@@ -58,6 +58,7 @@ _KINDS: Final = (
     Kind("CERTIFICATE_EXPIRED", "error", "A certificate has expired, and no peer accepts it."),
     Kind("CERTIFICATE_EXPIRES", "warning", "A certificate expires soon (tls.warn_days)."),
     Kind("REPLAY_IS_QUICKER", "info", "A secondary is so far behind that a replay would be quicker than the stream."),
+    Kind("REPLAY_RUNS", "info", "A replay or a rebuild is at work, and the daemons can not run meanwhile."),
     Kind("BARRIER_HELD", "info", "A compare or a digest holds the Update Process for a moment."),
     Kind("SEED_WAITING", "info", "The journal is kept behind a seed that a peer has not taken over yet."),
     Kind("NO_REGION", "info", "The instance has no region yet."),

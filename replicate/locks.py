@@ -94,24 +94,29 @@ class FileLock:
             raise InternalError("a lock was taken twice by one holder", where=str(self.path))
         try:
             flock(self._fd, _EXCLUSIVE)
+            self._unwatched -= 1
+            if self._unwatched < 0:
+                self._watch()
+            self.held = True
         except BlockingIOError:
             return False
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
-        self._unwatched -= 1
-        if self._unwatched < 0:
-            self._unwatched = WATCH_EVERY
-            # A file that was unlinked, or that another was renamed over, has no name left: others lock another one.
-            if os.fstat(self._fd).st_nlink != 1:
-                flock(self._fd, LOCK_UN)
-                self._unwatched = 0
-                raise InternalError(
-                    "the lock file was removed or replaced while in use",
-                    where=str(self.path),
-                    do="Stop every process of this instance, then start them again; never delete lock files",
-                )
-        self.held = True
+        except BaseException:  # an interrupt, perhaps between the kernel's word and ours
+            self.release()
+            raise
         return True
+
+    def _watch(self) -> None:
+        """InternalError when the file was unlinked, or another was renamed over it: others lock another one then."""
+        self._unwatched = WATCH_EVERY
+        if os.fstat(self._fd).st_nlink != 1:
+            self._unwatched = 0
+            raise InternalError(
+                "the lock file was removed or replaced while in use",
+                where=str(self.path),
+                do="Stop every process of this instance, then start them again; never delete lock files",
+            )
 
     def _failed(self, error: OSError | ValueError) -> ReplicateError:
         if os.getpid() != self._pid:

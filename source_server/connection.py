@@ -198,7 +198,7 @@ class Connection:
         try:
             if isinstance(item, FrameBatch):
                 link.send_batch(item)
-                self.source.lag.observed(item.first_seqno, (read_head(item.data).csn >> CSN_COUNTER_BITS) * 1000)
+                self.source.saw(item.first_seqno, (read_head(item.data).csn >> CSN_COUNTER_BITS) * 1000)
                 statistics.batch(item.count, len(item.data))
             elif item.count:
                 link.send_parts(item.seqno, item.token, item.first_part, item.count, item.data)

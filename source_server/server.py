@@ -26,6 +26,7 @@ from replicate.daemon.repetition import Repetitions
 from replicate.door.door import Door
 from replicate.door.opening import close_door, make_chain, open_door
 from replicate.errors import (
+    DiskFullError,
     JournalIOError,
     PeerUnreachableError,
     PoolReplacedError,
@@ -35,7 +36,7 @@ from replicate.errors import (
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.metrics.gauges import no_figures
-from replicate.metrics.statistics import Lag, Statistics
+from replicate.metrics.statistics import Lag, Statistics, was_there_ns
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pruning import prune_journal
@@ -108,6 +109,7 @@ class Source:
         """Of the lines of connections: a peer that refuses for days does not fill the disk."""
         self._stored: Consumer | None = None
         self._is_removed = False
+        self._is_disk_full = False
         self._consumer_lock = trio.Lock()
         self.consumer = Consumer(peer_name)
         self.progressed = trio.Event()
@@ -147,7 +149,7 @@ class Source:
         finally:
             self.context.figures = no_figures
             with trio.CancelScope(shield=True):
-                await self.store_consumer()
+                await self._keep_stored()
         self.tell("stopped")
 
     async def _connect_again_and_again(self) -> None:
@@ -281,10 +283,17 @@ class Source:
         )
 
     def lag_s(self) -> float:
-        """Seconds since the oldest transaction that the consumer has not applied was seen here; 0.0 when it has all."""
-        now_ns = time.time_ns()
-        self.lag.observed(self.words[word.LAST_SEQNO], self.words[word.LAST_COMMIT_WALL_NS] or now_ns)
+        """Seconds since the oldest transaction that the consumer has not applied was seen here; 0.0 when it has all. No
+        step of the wall clock moves it, but one before the transaction was first looked at."""
+        now_ns, words = time.monotonic_ns(), self.words
+        last_seqno = words[word.LAST_SEQNO]
+        self.saw(last_seqno, words[word.LAST_COMMIT_WALL_NS] or time.time_ns())
+        self.lag.looked(last_seqno, now_ns)
         return self.lag.seconds(self.last_applied_seqno, now_ns)
+
+    def saw(self, seqno: int, committed_wall_ns: int) -> None:
+        """For the lag: this transaction is in the journal, committed at that time of the wall clock then."""
+        self.lag.observed(seqno, was_there_ns(committed_wall_ns, time.time_ns(), time.monotonic_ns()))
 
     def acknowledged(self, event: Acknowledged) -> None:
         """The consumer has told how far it is."""
@@ -393,8 +402,20 @@ class Source:
             self.authenticator.warn_of_expiry(time.time())
             await trio.sleep(CONSUMER_PERIOD_S)
             if self.consumer != (self._stored or Consumer(self.peer_name)):
-                await self.store_consumer()
+                await self._keep_stored()
             self.tell()
+
+    async def _keep_stored(self) -> None:
+        """Store the consumer's position; on a full disk not now: an older one keeps more of the journal, no more, and
+        an end of replication would free nothing."""
+        try:
+            await self.store_consumer()
+        except DiskFullError as error:
+            if not self._is_disk_full:
+                self.log.error("consumer's position not stored", error=str(error), code=error.code)
+            self._is_disk_full = True
+        else:
+            self._is_disk_full = False
 
     async def _prune(self) -> None:
         while True:

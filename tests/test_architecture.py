@@ -98,6 +98,8 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("update_process.done", "P"),
     ("update_process.process", "N"),
     ("update_process.replay.net", "P"),
+    ("update_process.replay.fold", "P"),
+    ("update_process.replay.bulk", "P"),
     ("update_process", "P"),
     ("update_process.*", "D"),
 )
@@ -301,7 +303,7 @@ CIRCLES: tuple[frozenset[str], ...] = (
     frozenset(f"receiver_server.{name}" for name in ("server", "connection", "seed", "figures")),
     frozenset(f"source_server.{name}" for name in ("server", "connection", "seed", "figures")),
     frozenset(f"replicate.dbapi.{name}" for name in ("connection", "cursor", "blob")),  # `cursor.connection` is PEP 249
-    frozenset(f"replicate.door.{name}" for name in ("door", "takeover")),  # the door's own other half
+    frozenset(f"replicate.door.{name}" for name in ("door", "takeover", "voiding")),  # the door's other parts
     frozenset(f"replicate.database.{name}" for name in ("capture", "capture_outcome")),
 )
 

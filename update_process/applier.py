@@ -39,12 +39,7 @@ from typing import Final, NoReturn
 
 from replicate.apply_session import ApplySession
 from replicate.barrier import BarrierWatch
-from replicate.errors import (
-    BusyError,
-    DamagedError,
-    NotSupportedError,
-    ReplicateError,
-)
+from replicate.errors import BusyError, DamagedError, NotSupportedError, ReplicateError
 from replicate.failpoint import hit
 from replicate.journal.record import FRAME_PREFIX_BYTES, decode_batch, read_part
 from replicate.journal.spool import Spool, spool_path
@@ -71,8 +66,10 @@ WINDOW_BYTES: Final = 256 * 1024
 1 MiB costs a sixth more than this (measured)."""
 AHEAD_MAX: Final = 8
 """Windows read while a batch is being committed."""
-BATCH_S: Final = 0.1
-"""After this time a batch is committed although more has arrived: readers see something new, others get the lock."""
+BATCH_S: Final = 0.4
+"""After this time a batch is committed although more has arrived: readers see something new, others get the lock. The
+more changes here and there a batch has, the more of them share a page: at 0.1 s, and with fewer bytes, twice as much
+is written, and the CPU time is half as much again (measured)."""
 POOL_SHARE: Final = 4
 """A batch takes at most the receive pool's size divided by this: what is in a batch is not freed yet."""
 
@@ -139,6 +136,10 @@ class Applier:
         self._barrier.close()
         self._abandon()
 
+    def begin_early(self) -> bool:
+        """Begin for what is about to arrive; the next `work` uses that or gives it back. False: not possible now."""
+        return self._large is None and self.session.begin_early()
+
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
         """Apply what is there, for about `seconds` at most; never waits for more to arrive.
 
@@ -160,6 +161,7 @@ class Applier:
             self._abandon()
             raise
         finally:
+            self.session.give_back()
             self.publish()
 
     # One step.
@@ -347,10 +349,9 @@ class Applier:
     # Changes put off to the end of their batch, so that they are made in the order of their rows.
 
     def _to_put_off(self, window: Window, batch: OpenBatch) -> Plain | None:
-        """The window's changes, if they cost less together with those of other windows. Inserts alone are in the order
-        of their rows nearly always, and best made while the processor's cache has them."""
+        """The window's changes, if they cost less together with those of other windows."""
         plain = window.plain
-        return None if plain is None or (plain.only_inserts and not batch.changes_put_off) else plain
+        return plain if plain is not None and (batch.changes_put_off or plain.is_scattered) else None
 
     def _is_late(self, batch: OpenBatch) -> bool:
         return time.monotonic() + batch.changes_put_off * self._change_s >= batch.deadline_s

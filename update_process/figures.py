@@ -38,7 +38,7 @@ def figures(session: ApplySession, pool: ReceivePool | None, statistics: Statist
     yield Sample("received_seqno", received)
     yield Sample("receiver_backlog_transactions", max(0, received - applied))
     yield Sample("backlog_transactions", max(0, known - applied))
-    yield Sample("lag_seconds", lag.seconds(applied, time.time_ns()))
+    yield Sample("lag_seconds", lag.seconds(applied, time.monotonic_ns()))
 
 
 def why_not_ready(pool: ReceivePool | None, waiting: Waiting) -> str:

@@ -6,6 +6,7 @@ Refuses to know: how rows are applied, and when the batch ends.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ class OpenBatch:
     size_bytes: int = 0
     defines: bool = False
     changes_put_off: int = 0
-    _frames: list[bytes] = field(default_factory=list)
+    _frames: io.BytesIO = field(default_factory=io.BytesIO)
     _last_bytes: int = 0
     _put_off: list[Changes] = field(default_factory=list)
 
@@ -35,7 +36,7 @@ class OpenBatch:
         """Take the transactions `start` to `stop` (exclusive) of the window. Raises as `Window.position_at`."""
         data = window.frames(start, stop)
         self.position = window.position_at(self.position, start, stop, partition_of)
-        self._frames.append(data)
+        self._frames.write(data)
         self.csn = window.bodies[stop - 1][6]
         self._last_bytes = window.offset(stop) - window.offset(stop - 1)
         self.transactions += stop - start
@@ -55,6 +56,6 @@ class OpenBatch:
 
     def frames(self) -> tuple[FrameBatch, Head]:
         """All frames, and the head of the last one."""
-        data = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
+        data = self._frames.getvalue()  # without a copy: a batch is kept once
         batch = FrameBatch(self.first_seqno, self.position.last_seqno, self.transactions, data)
         return batch, read_head(data, len(data) - self._last_bytes)

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, repeat
-from operator import itemgetter
+from operator import itemgetter, sub
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -28,6 +28,9 @@ ONE_CHANGE: Final = PAYLOAD + 4
 """Elements of a decoded transaction with a single change."""
 BOUND: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 """Statements are prepared anew after a transaction with one of these."""
+
+TABLES_AT_ONCE: Final = 256
+"""The binding keeps 512 prepared statements: with a thousand tables in turns, one was prepared for each row."""
 
 Points = dict[int, tuple[int, int]]
 """origin key -> (last origin_seqno seen, chain hash there)."""
@@ -65,14 +68,28 @@ class Plain:
     ends: list[int] | None
 
     @property
-    def only_inserts(self) -> bool:
-        """There is no update and no delete among the changes."""
-        return self.columns.ops.count(_INSERT) == len(self.columns.ops)
+    def is_scattered(self) -> bool:
+        """The changes cost less together with those of other windows. Inserts alone are in the order of their rows
+        nearly always, and best made while the processor's cache has them, unless there are very many tables."""
+        if self.columns.ops.count(_INSERT) < len(self.columns.ops):
+            return True
+        try:
+            return len(set(self.columns.table_ids)) > TABLES_AT_ONCE
+        except TypeError:
+            return False  # what can not be hashed is no table, and said so where it is applied
 
     def changes(self, start: int, stop: int) -> Changes:
         """The changes of the transactions `start` to `stop` (exclusive)."""
         span = self._span(start, stop)
         return Changes(*(column[span] for column in self.columns))
+
+    def seqnos(self, start: int, stop: int) -> Sequence[int]:
+        """Of each of these changes, the number of its transaction."""
+        numbers = range(self.first_seqno + start, self.first_seqno + stop)
+        if self.ends is None:
+            return numbers
+        ends = [self.ends[start - 1] if start else 0, *self.ends[start:stop]]
+        return list(chain.from_iterable(map(repeat, numbers, map(sub, ends[1:], ends))))
 
     def _span(self, start: int, stop: int) -> slice:
         if self.ends is None:

@@ -26,19 +26,21 @@ from replicate.door.opening import close_door
 from replicate.errors import JournalIOError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.metrics.gauges import Sample, no_figures
-from replicate.metrics.statistics import Lag, Statistics
+from replicate.metrics.statistics import BusyRate, Lag, Statistics
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from replicate.pruning import prune_journal
 from update_process.applier import Applier, Done, Waiting
 from update_process.figures import figures, why_not_ready
 
-SLICE_S: Final = 0.25
-"""How long the applying thread works before it reports."""
+SLICE_S: Final = 0.5
+"""How long the applying thread works before it reports; longer than a batch."""
 NAP_S: Final = 0.5
 """Longest sleep on the doorbell, so that a lost ring, a stop, or a replaced pool is noticed."""
 SHORT_NAP_S: Final = 0.02
 """While something outside must move first that rings no bell: a barrier, a lock, a restart of the stream."""
+EARLY_S: Final = 0.002
+"""So long the regions' transactions stay open for what the Receiver Server has announced by its ring."""
 ALIVE_PERIOD_S: Final = 0.25
 REPORT_PERIOD_S: Final = {Waiting.LOCK: 10.0, Waiting.RESTART: 30.0}
 """These causes of waiting are logged at once, and while they last or come again, only after this time."""
@@ -84,6 +86,7 @@ class _Driver:
         self._reported_s: dict[Waiting, float] = {}
         self._stop_seqno: int | None = None
         self._lag = Lag()
+        self._busy = BusyRate()
         self._pool: ReceivePool | None = None
         """The one that is attached."""
 
@@ -134,6 +137,8 @@ class _Driver:
                     nursery.cancel_scope.cancel()
         finally:
             self._pool = None
+            self._busy = BusyRate()
+            self._context.status(applied_per_s=None)
             applier.close()
             pool.note_update_process(0, 0)
 
@@ -144,7 +149,7 @@ class _Driver:
             await trio.sleep(ALIVE_PERIOD_S)
 
     def _note_lag(self, pool: ReceivePool) -> None:
-        self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.time_ns())
+        self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.monotonic_ns())
 
     async def _wake_to_stop(self, bell: Doorbell) -> None:
         await self._context.stop_requested.wait()
@@ -161,8 +166,8 @@ class _Driver:
                 self._stop_seqno = pool.last_received_seqno
             self._note_lag(pool)
             # Asleep in the thread that applies: what arrives is applied without a turn of this loop's before it.
-            asked = partial(self._has_arrived, pool, seen)
-            seen, done = await bell.wait_and_call(asked, NAP_S, partial(self._work, pool, applier))
+            asked, work = partial(self._has_arrived, pool, seen), partial(self._work, pool, applier)
+            seen, done = await bell.wait_and_call(asked, NAP_S, work, partial(self._get_ready, applier))
             self._note(done, applier)
             if self._stop_seqno is not None and (
                 done.waiting is not Waiting.MORE or applier.applied_seqno >= self._stop_seqno
@@ -178,6 +183,10 @@ class _Driver:
     def _has_arrived(self, pool: ReceivePool, seen: int) -> bool:
         """Whether there is something to look at since the pool was written up to `seen`."""
         return pool.written_address != seen or self._context.stop_requested.is_set()
+
+    def _get_ready(self, applier: Applier) -> float:
+        """The Receiver Server has rung before there is anything: it verifies what has just arrived. So long we wait."""
+        return EARLY_S if applier.begin_early() else NAP_S
 
     def _work(self, pool: ReceivePool, applier: Applier) -> tuple[int, Done]:
         """Apply what is there, unless the pool was replaced while we slept; first: up to where it was written when we
@@ -197,6 +206,9 @@ class _Driver:
             statistics.count("parts", done.parts)
             statistics.count("skipped", done.skipped)
         waiting = done.waiting
+        # A large transaction counts as one when it has come to its end, and as none until then.
+        is_busy = waiting is Waiting.MORE and not done.parts
+        self._busy.worked(trio.current_time(), done.transactions, has_more=is_busy)
         changed = waiting is not self._last_waiting
         if changed or done.transactions:
             text = "applying" if waiting is Waiting.MORE else waiting.value
@@ -206,6 +218,7 @@ class _Driver:
                 state=text,
                 transactions_total=statistics.total("transactions"),
                 skipped_total=statistics.total("skipped"),
+                applied_per_s=self._busy.per_s,
             )
         if done.abandoned:
             self._log.info("large transaction begins anew", why=done.abandoned, next_seqno=applier.next_seqno)
@@ -225,13 +238,11 @@ class _Driver:
             report = self._statistics.report(trio.current_time(), applied)
             pool = self._pool
             backlog = None if pool is None else max(0, pool.last_received_seqno - applied)
-            # Without anything waiting it says how much there was to do, not how fast that is done.
-            self._context.status(applied_per_s=round(report.rate("transactions"), 1) if backlog else None)
             self._log.info(
                 "statistics",
                 state=self._last_waiting.value,
                 receiver_backlog=backlog,
-                lag_s=None if pool is None else self._lag.seconds(applied, time.time_ns()),
+                lag_s=None if pool is None else self._lag.seconds(applied, time.monotonic_ns()),
                 filter=None,
                 **report.fields(),
             )

@@ -155,6 +155,6 @@ class Routes:
             raise RollbackNeededError(
                 f"incarnation {history.incarnation} of {history.name} began at {theirs} of the origin before it, "
                 f"but {ours} of that one are applied here",
-                do="Roll this secondary back, or seed it anew: replicate seed --restart",
+                do="Look at what it has more (replicate journal show), then seed it anew: replicate seed --restart",
                 seqno=history.seqno,
             )

@@ -106,9 +106,12 @@ def _release(instance: Instance, entry: RegionEntry, timeout_s: float, *, check:
 
 
 def check_nothing_runs(instance: Instance) -> None:
-    """AlreadyRunningError, naming the first daemon of the instance that runs."""
+    """AlreadyRunningError, naming the first daemon of the instance that runs, or what is at work in its place."""
     for daemon in daemon_names(instance.path):
-        running = DaemonFiles(instance.path, daemon).probe()
+        files = DaemonFiles(instance.path, daemon)
+        running = files.probe()
+        if running is not None and running.instead:
+            raise files.running_error(running)
         if running is not None:
             raise AlreadyRunningError(
                 f"{daemon} runs (process {running.pid})",

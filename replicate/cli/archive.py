@@ -20,6 +20,9 @@ from replicate.errors import UsageError
 def archive(uri: str | None, journal: Path | None, master: str | None, verify: bool) -> None:
     """Add the sealed segments of this instance's journal to an archive: a directory, or any URI that Spark writes.
 
+    Sealed are all but the one that is written to. What is there already is not touched, so run it as often as you like.
+    Needs Spark and Java; a replay from a directory needs neither.
+
     Without TO_URI: to the one that journal.archive names, for which segments are kept.
     """
     from replicate.cli.progress import archiving
@@ -33,7 +36,8 @@ def archive(uri: str | None, journal: Path | None, master: str | None, verify: b
             raise UsageError("--journal needs the archive's URI, too", do="replicate archive --journal PATH TO_URI")
         else:
             done = archive_journal(journal.absolute(), uri, spark=spark, verify=verify, told=told)
-    lines = [f"archived {done.ranges} ranges: {done.transactions} transactions, {done.changes} changes"]
+    ranges = f"{done.ranges} range{'s' * (done.ranges != 1)}"
+    lines = [f"archived {ranges}: {done.transactions} transactions, {done.changes} changes"]
     if not done.ranges:
         lines = ["nothing to archive: only the segment that is written to is not in the archive"]
     emit(done, [*lines, f"the archive reaches up to transaction {done.last_seqno}"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -33,7 +34,8 @@ def bench(directory: Path, seconds: float) -> None:
 
     def told(text: str) -> None:
         if not wants_json() and sys.stderr.isatty():
-            click.echo(f"… {text}", err=True)
+            with suppress(OSError):  # the terminal has gone, and the measuring goes on
+                click.echo(f"… {text}", err=True)
 
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # daemons and directory go then, too
     try:

@@ -49,6 +49,7 @@ def issue(name: str, ca: Path, out: Path | None, hosts: tuple[str, ...], days: i
     """Issue a certificate for the instance NAME: three files, for the directory `tls` of that instance."""
     from replicate.security.certificate import issue as issue_certificate
 
+    belong = ["they belong into the directory tls of the instance"] if out is not None else []
     if out is None:
         if not has_instance():
             raise UsageError("nothing says where to put the certificate", do="Give --out DIR, or -i INSTANCE")
@@ -58,7 +59,7 @@ def issue(name: str, ca: Path, out: Path | None, hosts: tuple[str, ...], days: i
         out = opened.path / "tls"
     made = issue_certificate(name, ca=ca, out=out, hosts=hosts, days=days, now_s=time.time(), replace=replace)
     where = f"{out}: ca.pem, certificate.pem, key.pem, valid until {_day(made.not_after_s)}"
-    emit(made, [f"certificate of {name} issued in {where}", "they belong into the directory tls of the instance"])
+    emit(made, [f"certificate of {name} issued in {where}", *belong])
 
 
 @certificate.command()

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.errors import UsageError
+from replicate.cli.output import drop_output
+from replicate.errors import JournalIOError, UsageError
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -116,12 +117,31 @@ def wants_json() -> bool:
 
 
 def emit(value: object, lines: Iterable[str]) -> None:
-    """Print the result of a verb: `value` with --json, `lines` otherwise (not even built with --json)."""
+    """Print the result of a verb: `value` with --json, `lines` otherwise (not even built with --json).
+
+    A reader that has gone gets no more of it, and the verb goes on to its exit code. JournalIOError where the output
+    can not be written."""
     if wants_json():
-        click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None))
+        _echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None))
         return
     for line in lines:
+        if not _echo(line):
+            return
+
+
+def _echo(line: str) -> bool:
+    """Whether anybody reads on."""
+    try:
         click.echo(line)
+    except BrokenPipeError:
+        drop_output()
+        return False
+    except OSError as error:
+        raise JournalIOError(
+            f"the output can not be written: {error.strerror or error}",
+            do="Make room there; what the command has done is done",
+        ) from error
+    return True
 
 
 def plain(value: object) -> Any:

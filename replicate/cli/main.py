@@ -1,8 +1,8 @@
 """The command `replicate`: its outermost frame. Every error becomes one line on standard error and an exit code.
 
 Guarantees: exit codes are those of errors.EXIT_CODES (130 for Ctrl-C, as shells expect); no traceback without --debug;
-a reader that went away (`replicate status | head`) is no error; a C locale or a closed terminal changes nothing but
-the rendering of unusual characters.
+a reader that went away (`replicate status | head`) is no error and changes no exit code, an output that was never open
+neither; a C locale or a closed terminal changes nothing but the rendering of unusual characters.
 Refuses to know: the verbs. Nothing but the standard library is imported before the environment has been looked at.
 """
 
@@ -14,6 +14,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
+
+from replicate.cli.output import drop_output, is_reader_gone
 
 INTERRUPTED = 130
 COMPLETION = "_REPLICATE_COMPLETE"
@@ -35,23 +37,16 @@ def run(arguments: list[str]) -> int:
     code = 0
     try:
         code = _run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _drop_output()
-        return 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return _say("INTERRUPTED: stopped by the keyboard", INTERRUPTED)
     except OSError as error:
-        _drop_output()
-        if code == 0:  # else the error that it ended with has been said
+        is_error = not (isinstance(error, BrokenPipeError) and is_reader_gone())
+        drop_output()
+        if is_error and code == 0:  # else the error that it ended with has been said
             return _say(f"IO: the output can not be written: {error.strerror or error}", 74)
     return code
-
-
-def _drop_output() -> None:
-    """The interpreter flushes once more when it ends, and would fail again: give it somewhere to flush to."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -61,6 +56,10 @@ def _run(arguments: list[str]) -> int:
         from replicate.other_package import check_other_package
 
         check_other_package()
+
+        from replicate.standard_streams import hold_standard_streams
+
+        hold_standard_streams()
 
         import click
 
@@ -84,7 +83,7 @@ def _run(arguments: list[str]) -> int:
         except click.ClickException as error:
             return _say(f"USAGE: {error.format_message().rstrip('.')} [{_path(error)}]. Try '{_path(error)} --help'", 2)
         return result if isinstance(result, int) else 0
-    except (BrokenPipeError, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
     except ReplicateError as error:
         if "--debug" in arguments:
@@ -96,6 +95,8 @@ def _run(arguments: list[str]) -> int:
         line = f"PREREQUISITE_MISSING: the Python package {error.name} is not installed [{sys.prefix}]"
         return _say(f"{line}. Run 'pip install dualsite' in this environment", 69)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and is_reader_gone():
+            raise
         where = f" [{error.filename}]" if error.filename else ""
         if "--debug" in arguments:
             traceback.print_exc()

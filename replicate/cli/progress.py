@@ -1,4 +1,7 @@
-"""Progress of long work on one line of a terminal, written over; nothing where standard error is no terminal."""
+"""Progress of long work on one line of a terminal, written over; nothing where standard error is no terminal.
+
+Guarantees: a terminal that goes away ends the line, never the work.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ class Line:
         self._what = ""
         self._first = (self._began_s, 0)
         self._shown = False
+        self._is_gone = False
 
     def show(self, what: str, done: int, whole: int, unit: str, more: str) -> None:
         """`done` of `whole` (0: nobody knows) units, and how quickly; then `more`."""
@@ -40,8 +44,7 @@ class Line:
         if done:
             parts.append(f"{done} of {whole} {unit}" if whole else f"{done} {unit}")
         parts += [one for one in (self._rate(now_s, done, whole, unit), more) if one]
-        self._stream.write(f"{_CLEAR}{', '.join(parts)}")
-        self._stream.flush()
+        self._put(f"{_CLEAR}{', '.join(parts)}")
         self._shown = True
 
     def _rate(self, now_s: float, done: int, whole: int, unit: str) -> str:
@@ -55,9 +58,17 @@ class Line:
     def close(self) -> None:
         """Take the line away."""
         if self._shown:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+            self._put(_CLEAR)
             self._shown = False
+
+    def _put(self, text: str) -> None:
+        if self._is_gone:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._is_gone = True
 
 
 @contextmanager

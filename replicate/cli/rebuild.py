@@ -40,7 +40,13 @@ class Moment(click.ParamType[float]):
     help="An archive, or a directory of journal segments, that goes on behind it; several may be named.",
 )
 @collapsing
-@click.option("--at", "until_s", type=Moment(), metavar="TIME", help="End with the last transaction until then.")
+@click.option(
+    "--at",
+    "until_s",
+    type=Moment(),
+    metavar="TIME",
+    help="End with the last transaction until then, such as 2030-01-31T12:00:00Z.",
+)
 @click.option("--restart", is_flag=True, help="Replace what this secondary holds.")
 def rebuild(
     base: str,

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from update_process.replay.run import Summary
 
 
+LAST = "Where to end [latest: the last transaction that is known to be on the primary's disk]."
+
+
 class Bound(click.ParamType[int]):
     """A sequence number, or `latest` (0)."""
 
@@ -38,7 +41,7 @@ def collapsing(verb: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--engine", type=click.Choice(["local", "spark"]), default="local", help="Who finds the net change [local]."
         ),
-        click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help="Where to end [latest]."),
+        click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help=LAST),
     ):
         verb = option(verb)
     return verb
@@ -64,7 +67,11 @@ def replay(
     verify_before: bool,
     dry_run: bool,
 ) -> None:
-    """Apply a backlog in bulk: the net change of journals, with this secondary's daemons stopped."""
+    """Apply a backlog in bulk: the net change of journals, with this secondary's daemons stopped.
+
+    Stop them first (receiver stop, update stop), and start them afterwards: the stream goes on from there. Whatever
+    ends a replay before its end leaves the databases whole, and the same command goes on.
+    """
     from replicate.cli.progress import replaying
     from update_process.replay.command import replay as replay_into
 
@@ -99,9 +106,10 @@ def summary_lines(done: Summary) -> list[str]:
         return [f"nothing to replay: transaction {done.seqno} is applied already"]
     verb = "would replay" if done.dry_run else "replayed"
     rate = f", {done.transactions / done.seconds:.0f} a second" if done.seconds else ""
+    pieces = f"{done.pieces} piece{'s' * (done.pieces != 1)}"
     lines = [
         f"{verb} {done.transactions} transactions, {done.first_seqno} to {done.seqno}, in {done.seconds:.1f} s{rate}",
-        f"{done.pieces} pieces: {done.changes} changes of {done.keys} rows; {done.alone} transactions one by one",
+        f"{pieces}: {done.changes} changes of {done.keys} rows; {done.alone} transactions one by one",
     ]
     if done.dry_run:
         lines += [f"  {one.first_seqno} to {one.last_seqno} from {one.where}" for one in done.sources]

@@ -6,6 +6,8 @@ Refuses to know: what they do.
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from replicate import __version__
@@ -27,8 +29,34 @@ from replicate.cli.source import source
 from replicate.cli.status import status, wait
 from replicate.cli.update import update
 
+_EACH: Final = "each daemon has its own: replicate source {0}, replicate receiver {0}, replicate update {0}"
+_NO_SWITCH: Final = "nothing switches by itself: README, `When the primary is lost`, has the commands"
+OTHER_WORDS: Final = {
+    **{word: _EACH.format(word) for word in ("start", "stop", "run")},
+    **dict.fromkeys(("activate", "deactivate", "failover", "promote", "switchover", "takeover"), _NO_SWITCH),
+    **dict.fromkeys(("backlog", "checkhealth", "health", "lag", "showbacklog"), "replicate status shows it"),
+    "rollback": "replicate journal show tells what a side has more; replicate seed --restart brings a secondary back",
+    "add": "replicate region add PATH makes a database a region; replicate peer add NAME HOST:PORT adds a secondary",
+    "create": "replicate instance create makes an instance",
+    "init": "replicate instance create makes an instance; replicate region add PATH makes a database a region of it",
+    "backup": "VACUUM INTO through replicate.connect copies a region; README, `A backup of a region`, says more",
+    "restore": "replicate rebuild makes a secondary from a base copy and an archive; replicate seed fills one",
+}
+"""What people from elsewhere type first, and what does it here."""
 
-@click.group(cls=Noun, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+
+class Root(Noun):
+    """The command itself: a word of another product gets the name that it has here."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in OTHER_WORDS and args[0] not in self.commands:
+            raise click.UsageError(f"No such command {args[0]!r}: {OTHER_WORDS[args[0]]}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="replicate")
 def root() -> None:
     """Dualsite Replicate: logical dual-site database replication."""

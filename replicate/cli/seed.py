@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +128,7 @@ def _say(opened: Instance, seeded: Seeded) -> None:
 
 @contextmanager
 def bar() -> Iterator[Told]:
-    """A progress bar on standard error, one for each label; nothing at all when that is no terminal."""
+    """A progress bar on standard error, one for each label; nothing at all when that is no terminal, or no more."""
     if not sys.stderr.isatty():
         yield lambda _label, _done, _length: None
         return
@@ -148,8 +148,17 @@ class _Bar:
         self._bar: Any = None
         self._next_s = 0.0
         self._began = (0.0, 0)
+        self._is_gone = False
 
     def told(self, label: str, done: int, length: int) -> None:
+        if self._is_gone:
+            return
+        try:
+            self._draw(label, done, length)
+        except OSError:  # the terminal: that ends the bar, not the seed
+            self._is_gone = True
+
+    def _draw(self, label: str, done: int, length: int) -> None:
         if (label, length) != (self._label, self._length):
             self.close()
             self._label, self._length = label, length
@@ -174,5 +183,6 @@ class _Bar:
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.__exit__(None, None, None)
+            with suppress(OSError):
+                self._bar.__exit__(None, None, None)
             self._bar = None

@@ -139,6 +139,7 @@ class AttachedRegions:
     _bit: int
     _write_slot: Callable[[int, bytes | None], None]
     _way_out: str
+    _patience_s: float
 
     def _own_part(self) -> Part:
         raise AssertionError("the session's own")
@@ -225,9 +226,10 @@ class AttachedRegions:
     def _begin_several(self, timeout_s: float) -> None:
         """As `begin`, for all regions."""
         self._check_writer()
+        self._patience_s = max(timeout_s, self._patience_s)
         self._check_pool()
-        self._lock.acquire(timeout_s)
         try:
+            self._lock.acquire(timeout_s)
             self._check_places()
             self._execute("BEGIN IMMEDIATE")  # takes SQLite's write lock of every database that can be written
             if self._unfinished_several():
@@ -245,8 +247,9 @@ class AttachedRegions:
         once that the database is locked. Only writes that have no number (pruning's note, another program's) are found
         out too late for that."""
         self._check_writer()
-        self._lock.acquire(timeout_s)
+        self._patience_s = max(timeout_s, self._patience_s)
         try:
+            self._lock.acquire(timeout_s)
             self._check_places()
             if self._unfinished_several():
                 self._redo_several()
@@ -301,11 +304,11 @@ class AttachedRegions:
 
     def _redo_several(self) -> None:
         """We hold the locks of all, so whoever left this work unfinished is dead, or this is our own."""
-        with self.door.locked():
+        with self.door.locked(self._patience_s):
             pass  # mends the journal's end
         for part in self.parts:
             if self._behind(part):
-                redo_region(self.door, part.entry)
+                redo_region(self.door, part.entry, self._patience_s)
 
     # A commit.
 

@@ -29,9 +29,10 @@ from replicate.database.bookkeeping import (
 )
 from replicate.database.capture import CapturedChanges
 from replicate.database.sqlite import check_same_file, open_region, region_facts, translate
-from replicate.door.door import Allotted, Door
+from replicate.door.door import Door
 from replicate.door.opening import open_door
 from replicate.door.redo import redo_region
+from replicate.door.voiding import Allotted
 from replicate.errors import (
     ForkedError,
     JournalIOError,
@@ -58,6 +59,10 @@ instead."""
 
 _DEFERRED_FKS: Final = apsw.SQLITE_DBSTATUS_DEFERRED_FKS
 
+PATIENCE_S_MIN: Final = 1.0
+"""What is waited for behind the region's lock (the commit lock, above all) is held for so little time that a writer
+without patience need not be told of it; who has more waits as long as it would for the region."""
+
 PRUNE_FROM: Final = 0.5
 """Part of journal.cap_bytes from which on a writer prunes the journal itself, when it has begun a segment."""
 
@@ -77,29 +82,32 @@ class RegionSession(AttachedRegions):
         self._region_id = self.entry.region_id
         self._region_name = f"region {self.entry.name}"
         self._bit = 1 << self._region_id
-        lock = FileLock(door.instance.locks_directory / f"region-{self.entry.region_id}.lock")
-        self._lock: FileLock | RegionLocks = lock
-        self._listen(lock, self._region_id)
         self._pid = os.getpid()
         self.writable = door.instance.role == "primary"
         self.last_seqno = 0
         self._pool_is_gone = False
+        self._patience_s = PATIENCE_S_MIN
+        self._tried_seqno = 0
+        """The number of the commit under way, once it is about to be appended."""
         self.parts: list[Part] = []
         self._way_out = door.instance.way_out
+        lock = FileLock(door.instance.locks_directory / f"region-{self.entry.region_id}.lock")
+        self._lock: FileLock | RegionLocks = lock
         try:
+            self._listen(lock, self._region_id)
             self.file = region_facts(self.where)
             self.connection = open_region(self.entry.path, readonly=not self.writable, region=self.entry.uuid)
             try:
                 self._check_file(adding=adding)
+                self._run = self.connection.cursor().execute  # a kept cursor: no new one for each statement
+                self._status = self.connection.status
+                self._write_slot = slot_writer(self.connection)
             except BaseException:
                 self.connection.close(True)
                 raise
         except BaseException:
-            self._lock.close()
+            lock.close()
             raise
-        self._run = self.connection.cursor().execute  # a kept cursor: no new one for each statement
-        self._status = self.connection.status
-        self._write_slot = slot_writer(self.connection)
         self._schema_word = word.REGION_SCHEMA + self.entry.region_id
         self._appended_word = word.REGION_APPENDED + self.entry.region_id
         self._done_word = word.REGION_DONE + self.entry.region_id
@@ -129,9 +137,10 @@ class RegionSession(AttachedRegions):
             self._check_pool()
             words = self.door.words
         lock, run = self._lock, self._run
-        if not lock.try_acquire():
-            lock.acquire(timeout_s, what=self._region_name)
+        self._patience_s = timeout_s if timeout_s > PATIENCE_S_MIN else PATIENCE_S_MIN
         try:
+            if not lock.try_acquire():
+                lock.acquire(timeout_s, what=self._region_name)
             try:
                 found = stat(self.where)
                 if found.st_ino != self._inode or found.st_dev != self._device:
@@ -166,8 +175,9 @@ class RegionSession(AttachedRegions):
             self._upgrade_several(timeout_s)
             return
         self._check_writer()
-        self._lock.acquire(timeout_s, what=self._region_name)
+        self._patience_s = max(timeout_s, PATIENCE_S_MIN)
         try:
+            self._lock.acquire(timeout_s, what=self._region_name)
             self._check_place()
             if self._unfinished():
                 self._redo()  # now, or this transaction would meet it at every new try
@@ -208,24 +218,27 @@ class RegionSession(AttachedRegions):
         if count >= FLUSH_ELEMENTS or spool is not None or (touched is not None and len(touched) > 1):
             connection.cache_flush()  # of several regions always: one that fails must not come behind another's COMMIT
         door = self.door
+        self._tried_seqno = 0
         try:
             if spool is not None:
                 spool.finish()  # the bulk of its syncing, before anybody waits for us
-            door.enter()
+            door.enter(self._patience_s)
             if door.words[word.BARRIER_SEQNO]:
-                stand_at_barrier(door)
+                stand_at_barrier(door, self._patience_s)
             try:
                 seqno = self._commit_framed(captured) if spool is None else self._commit_spooled(captured)
+                self.last_seqno = seqno
             finally:
                 door.leave()
         except BaseException as error:
             self._pool_is_gone = isinstance(error, PoolReplacedError)
             finished = self._settle()
+            if finished and 0 < self._tried_seqno <= self._held_seqno():
+                self.last_seqno = self._tried_seqno  # committed all the same: who was interrupted looks there
             if not (finished and isinstance(error, HalfCommittedError)):
                 raise
             seqno = error.seqno
         self._lock.release()
-        self.last_seqno = seqno
         door.durability.after_commit(seqno)
         if door.has_switched:
             self._prune()
@@ -252,11 +265,12 @@ class RegionSession(AttachedRegions):
         seqno, frame = allotted[:2]
         whole = len(frame) <= RING_RECORD_BYTES_MAX
         if seqno - RING_SLOTS > words[word.LAST_DURABLE_SEQNO]:
-            door.sync_to_end()  # the slot that we overwrite must not hold the only durable copy
+            door.sync_to_end(self._patience_s)  # the slot that we overwrite must not hold the only durable copy
         self._write_slot(seqno, frame if whole else None)
         hit("commit.before_append")
         # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
         synced = not whole or schema_changed
+        self._tried_seqno = seqno
         try:
             door.append(frame, seqno, self._bit, defines=defines)
             if synced:
@@ -300,6 +314,7 @@ class RegionSession(AttachedRegions):
 
     def _write_no_record(self, seqno: int) -> None:
         self._write_slot(seqno, None)
+        self._tried_seqno = seqno
 
     def _after_failed_commit(self, allotted: Allotted, error: apsw.Error) -> None:
         """COMMIT failed behind the append. Return when its regions have the transaction all the same; raise
@@ -357,7 +372,7 @@ class RegionSession(AttachedRegions):
         door."""
         if not self._pool_is_gone and self.door.words[word.POOL_STATE] != word.STATE_CLOSED:
             return
-        door = open_door(self.door.instance)
+        door = open_door(self.door.instance, self._patience_s)
         self.door.close()
         self.door = door
         for part in self.parts or [self._own_part()]:
@@ -409,9 +424,9 @@ class RegionSession(AttachedRegions):
         if self.parts:
             self._redo_several()
             return
-        with self.door.locked():
+        with self.door.locked(self._patience_s):
             pass  # mends the journal's end
-        redo_region(self.door, self.entry)
+        redo_region(self.door, self.entry, self._patience_s)
 
     def _check_schema(self) -> None:
         expected = self.door.words[self._schema_word]
@@ -448,6 +463,13 @@ class RegionSession(AttachedRegions):
             return False  # the next transaction in this region tries again, and says what is wrong
         finally:
             self._lock.release()
+
+    def _held_seqno(self) -> int:
+        """The last number that all regions of the commit under way hold; 0 when that can not be read."""
+        try:
+            return min(region_seqno(self.connection, part.schema) for part in self._touched_parts())
+        except apsw.Error:
+            return 0
 
     def _roll_back(self) -> None:
         try:

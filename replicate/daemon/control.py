@@ -34,6 +34,8 @@ from replicate.errors import (
 
 CUT_SHORT_GRACE_S: Final = 5.0
 """After the time to drain is over: from the second SIGTERM to SIGKILL."""
+ROOM_BYTES: Final = 64 * 1024
+"""With less room on its disk a daemon can not say why it has failed."""
 
 
 class DaemonFailedError(ReplicateError):
@@ -265,8 +267,21 @@ def _last_line(files: DaemonFiles, offset: int, exit_code: int) -> str:
         lines = file.read()[-4096:].decode("utf-8", "replace").strip().splitlines()
         if lines:
             return lines[-1]
+    if exit_code == 74 and _is_full(files.log.parent):
+        return (
+            f"DISK_FULL: {files.name} ended before it served, and had no room to say more [{files.log.parent}]. "
+            "Free space on its file system"
+        )
     how = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"
     return f"INTERNAL: {files.name} ended {how} before it served. Look into {files.log}"
+
+
+def _is_full(directory: Path) -> bool:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < ROOM_BYTES
 
 
 def _environment() -> dict[str, str]:

@@ -14,10 +14,14 @@ from typing import Final
 
 import trio
 
+from replicate.limits import KIB
 from replicate.wire.connection import Link
 from replicate.wire.event import Closed, CloseReason, Event
 
-RECEIVE_BYTES: Final = 512 * 1024
+RECEIVE_BYTES: Final = 512 * KIB
+"""So many bytes one read takes at most."""
+LEAST_ROOM_BYTES: Final = 16 * KIB
+"""And so many it has room for at least."""
 LAST_WORD_S: Final = 2.0
 LOOK_S: Final = 1.0
 """Longest time between two looks at the link's clock."""
@@ -35,6 +39,20 @@ async def _at_once() -> None:
     pass
 
 
+def next_room_bytes(room_bytes: int, got_bytes: int) -> int:
+    """For how many bytes the next read makes room when the last one got so many of `room_bytes`: for more when it was
+    full, for less when it was nearly empty.
+
+    Room that is not used is cut off, and what lives a little longer comes to stand in the rest of it: with room for
+    512 KiB before each read of a few hundred bytes, a Receiver Server at 140 transactions a second had a heap of 42 MiB
+    after one minute, and of 64 after ten. (glibc can keep large blocks out of the heap, M_MMAP_THRESHOLD: as flat, but
+    each page of a backlog is mapped anew then: of CPU 1.5 µs a transaction in the Receiver Server, not 0.65.)
+    """
+    if got_bytes >= room_bytes:
+        return min(4 * room_bytes, RECEIVE_BYTES)
+    return room_bytes if got_bytes > room_bytes // 8 else max(room_bytes // 4, LEAST_ROOM_BYTES)
+
+
 class Drive:
     """One connection. `closed`: the link's last event, None before. `nursery`: for tasks of the connection."""
 
@@ -49,9 +67,11 @@ class Drive:
         before_write: Callable[[], None] = _nothing,
         before_tick: Callable[[], None] = _nothing,
         before_read: Callable[[], Awaitable[None]] = _at_once,
+        after_read: Callable[[], None] = _nothing,
     ) -> None:
         """Takes over `stream`. `before_write` may give the link bulk, each time that the writer is free; `before_tick`
-        may tell it the newest progress; `before_read` may hold the peer back."""
+        may tell it the newest progress; `before_read` may hold the peer back; `after_read` knows that bytes are here
+        which the link has not seen yet."""
         self.link = link
         self.stream = stream
         self.closed: Closed | None = None
@@ -59,6 +79,7 @@ class Drive:
         self._before_write = before_write
         self._before_tick = before_tick
         self._before_read = before_read
+        self._after_read = after_read
         self._poked = trio.Event()
         self._look = trio.Event()
         self._next_look_s = 0.0
@@ -106,14 +127,17 @@ class Drive:
 
     async def _receive(self) -> None:
         data: bytes | bytearray = b"-"
+        room_bytes = LEAST_ROOM_BYTES
         while data:
             if self.closed is None:
                 await self._before_read()
             try:
-                data = await self.stream.receive_some(RECEIVE_BYTES)
+                data = await self.stream.receive_some(room_bytes)
             except _GONE:
                 data = b""
+            room_bytes = next_room_bytes(room_bytes, len(data))
             if self.closed is None:
+                self._after_read()
                 now = trio.current_time()
                 self.take(self.link.receive(data, now) if data else self.link.receive_eof(now))
                 if self.link.has_bytes_to_send or self.link.deadline < self._next_look_s:

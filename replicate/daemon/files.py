@@ -66,6 +66,8 @@ class DaemonStatus:
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     exit_code: int = 0
+    instead: str = ""
+    """What is at work in its place, as process `pid`, so that it can not run: "replay"."""
 
     @property
     def is_running(self) -> bool:
@@ -206,10 +208,9 @@ class DaemonFiles:
             raise
 
     def read_status(self) -> DaemonStatus | None:
-        """What the daemon last said; None if it never ran. A daemon that was killed reads as DEAD."""
+        """What the daemon last said; None if it never ran. A daemon that was killed reads as DEAD, and as STOPPED while
+        something else is at work in its place, however it has ended before."""
         running = self.probe()
-        if running is not None and running.instead:
-            running = None  # whoever keeps it from starting is not it
         try:
             made = json.loads(read_private(self.status))
             status = DaemonStatus(
@@ -225,6 +226,18 @@ class DaemonFiles:
             )
         except (OSError, JournalIOError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             status = None
+        if running is not None and running.instead:
+            return DaemonStatus(
+                name=self.name,
+                pid=running.pid,
+                state=STOPPED,
+                text=f"a {running.instead} is under way in its place"
+                + (f", process {running.pid}" if running.pid else ""),
+                started_wall_ns=0,
+                changed_wall_ns=0 if status is None else status.changed_wall_ns,
+                facts={} if status is None else status.facts,
+                instead=running.instead,
+            )
         if running is not None:
             if status is not None and status.is_running and running.pid in (0, status.pid):
                 return status

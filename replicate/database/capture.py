@@ -80,6 +80,7 @@ class Capture:
         self._begun = _FRESH
         self._noted: tuple[Context, int, Context] = (_FRESH, 0, _FRESH)
         self.active = False
+        self._is_clear = True
         self.foreign = schema != "main"
         self.counted = False
         """Whether some table counts in sqlite_sequence."""
@@ -107,6 +108,9 @@ class Capture:
 
     def begin(self, tables: TableMap) -> None:
         """A transaction holds the region from here on. `tables`: as its snapshot has them. (Cleared before.)"""
+        if not self._is_clear:  # an interrupt arose while it was being cleared
+            self.clear()
+        self._is_clear = False
         if self._begun.tables is not tables:
             self._begun = Context(tables, None, frozenset(), False, False, None)
             self._start = Mark(0, 0, self._begun)
@@ -117,17 +121,20 @@ class Capture:
 
     def clear(self, *, adopted: bool = False) -> None:
         """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
-        spool, self._spool = self._spool, None
-        self._buffer.clear()
+        # First what takes no call, at whose end an interrupt may arise.
         self._spooled = self._changes = 0
         self._limit = FRAME_BYTES_MAX - FRAME_ROOM
+        self._context = _FRESH
+        self.active = self.poisoned = self._is_clear = False
+        self._last = None
+        self._buffer.clear()
         self._blobs.clear()
         self._net.clear()
-        self._context = _FRESH
-        self.active = self.poisoned = False
-        self._last = None
+        spool = self._spool
         if spool is not None and not adopted:
             spool.abort()
+        self._spool = None
+        self._is_clear = True
 
     @property
     def changes(self) -> int:

@@ -6,8 +6,12 @@ fails as a whole, in either order, and leaves the same rows. (Each single exchan
 different rows shows it: triggers and foreign keys are off, every statement meets the one row that its rowid names, and
 looks at nothing but that row.) SQLite then comes to every page once, from the first to the last, instead of once a row.
 
+The steps of a table's AUTOINCREMENT counter are one step, made last: inserts only ever raise it, no other change of a
+row looks at it, and where the primary has left it is said by the last step, whatever inserts have made of it here.
+
 Guarantees: changes of one row keep their order; what may not be moved (`place_of` says None) keeps its place among the
-changes of its table, what is no change of a row its place among all. Nothing is left out or doubled.
+changes of its table, what is no change of a row its place among all. Nothing is left out or doubled, but for steps of
+counters, of which each begins where the last one ended.
 Refuses to know: what may be moved, how a change is made. Pure.
 """
 
@@ -27,6 +31,8 @@ KINDS_MAX: Final = 64
 ENDS_MAX: Final = 8
 """So does a table where what may not be moved comes up more often than this among what may."""
 
+_INSERT: Final = int(Op.INSERT)
+_SEQUENCE: Final = int(Op.SEQUENCE)
 _ROW_OPS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
 _ROWS: Final = frozenset((list, tuple))
 _INTEGERS: Final = {int}
@@ -54,6 +60,15 @@ def arranged(
     except TypeError:  # something that can not be hashed
         yield Run(ops, table_ids, arguments, values, False)
         return
+    if any(op == _SEQUENCE for op, _, _ in kinds):
+        counted = _counted(ops, table_ids, arguments, values)
+        if counted is not None:
+            changes, steps = counted
+            if changes:
+                ops, table_ids, arguments, values = map(list, zip(*changes, strict=True))
+                yield from arranged(ops, table_ids, arguments, values, place_of)
+            yield steps
+            return
     places = {kind: place_of(*kind) if kind[0] in _ROW_OPS else None for kind in kinds}
     if len(kinds) == 1:
         place = places[ops[0], table_ids[0], arguments[0]]
@@ -82,6 +97,38 @@ def arranged(
         yield from table.add(op, argument, value, place)
     for table in tables.values():
         yield from table.end()
+
+
+def _counted(
+    ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
+) -> tuple[list[tuple[Any, Any, Any, Any]], Run] | None:
+    """The changes of rows alone, and the one step of each counter; None where there is anything else, or steps of a
+    counter do not follow each other, or its table's last insert follows the last one."""
+    steps: dict[Any, list[Any]] = {}
+    inserted = set()
+    changes: list[tuple[Any, Any, Any, Any]] = []
+    for change in zip(ops, table_ids, arguments, values, strict=True):
+        op, table_id, argument, value = change
+        if op in _ROW_OPS:
+            changes.append(change)
+            if op == _INSERT:
+                inserted.add(table_id)
+            continue
+        inserted.discard(table_id)
+        if op != _SEQUENCE or argument != 0 or type(value) not in _ROWS or len(value) != 2:
+            return None
+        step = steps.get(table_id)
+        if step is None:
+            steps[table_id] = [*value]
+        elif type(step[1]) is type(value[0]) and step[1] == value[0]:
+            step[1] = value[1]
+        else:
+            return None
+    if not inserted.isdisjoint(steps):
+        return None
+    count = len(steps)
+    made = Run((_SEQUENCE,) * count, tuple(steps), (0,) * count, tuple(steps.values()), False)
+    return changes, made
 
 
 def _have_rowids(values: Sequence[Any], place: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import apsw
 
 from replicate.database.names import is_internal, quote
-from replicate.database.schema import is_autoincrement, rowid_name
+from replicate.database.schema import rowid_name
 from replicate.database.virtual_tables import (
     MODULES,
     VIEWS,
@@ -194,19 +194,17 @@ def unique_ordinals(connection: apsw.Connection, definition: TableDefinition) ->
     return frozenset(found)
 
 
-def place_of_rowid(
-    connection: apsw.Connection, definition: TableDefinition, mask: int | None, *, is_insert: bool = False
-) -> int | None:
+def place_of_rowid(connection: apsw.Connection, definition: TableDefinition, mask: int | None) -> int | None:
     """Where the rowid stands among the values of an UPDATE with this mask (None: of an INSERT or DELETE); None when
-    such changes of different rows of the table here must keep their order: they may take unique values from each other,
-    or move AUTOINCREMENT's counter; or it has no rowid.
+    such changes of different rows of the table here must keep their order: they may take unique values from each other;
+    or it has no rowid.
     """
     unique = unique_ordinals(connection, definition)
     if definition.without_rowid or len(definition.key) != 1 or unique is None:
         return None
     (key,) = definition.key
     if mask is None:
-        return None if unique or (is_insert and is_autoincrement(connection, definition.table)) else key
+        return None if unique else key
     if any(mask >> ordinal & 1 for ordinal in (key, *unique)):
         return None
     return mask.bit_count() + key

@@ -194,7 +194,7 @@ class RowApplier:
                 self.apply_columns(*run[:4])
 
     def _change_many(self, op: Any, table_id: Any, arg: Any, values: Sequence[Any]) -> None:
-        """Updates or deletes of one kind, each of which must meet exactly one row."""
+        """Changes of one kind, each of which must meet exactly one row."""
         before = self._connection.total_changes()
         try:
             self._execute_many(self._plans.get((op, table_id, arg)) or self._prepare(op, table_id, arg, None), values)
@@ -218,7 +218,7 @@ class RowApplier:
                 self._prepare(op, table_id, arg, None)
                 definition = self._definition(table_id)
                 mask = self._mask(definition, arg) if op == _UPDATE else None
-                place = row_statements.place_of_rowid(self._connection, definition, mask, is_insert=op == _INSERT)
+                place = row_statements.place_of_rowid(self._connection, definition, mask)
             except (ReplicateError, apsw.Error):
                 return None  # it is said where the change is made
             self._places[kind] = place
@@ -364,6 +364,12 @@ class RowApplier:
         self._sequences[definition.table] = new
 
     # For a replay, which applies the net change of many transactions.
+
+    def apply_run(self, op: int, table_id: int, arg: Any, values: Sequence[Any]) -> None:
+        """Changes of one kind, each of another row. Raises as `apply_sorted`, and no more is known then, either."""
+        done = self._insert_run(table_id, values) if op == _INSERT else 0
+        if done < len(values):
+            self._change_many(op, table_id, arg, values[done:])
 
     def unique_ordinals(self, table_id: int) -> frozenset[int] | None:
         """Ordinals in the image of all columns that stand in a unique index here; None: it may depend on any column."""

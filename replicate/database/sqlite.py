@@ -48,6 +48,7 @@ from replicate.database.bookkeeping import (
 )
 from replicate.database.guards import install_guards, register_guard, remove_guards
 from replicate.database.idle_region import write_held
+from replicate.errnos import exhausted, lacking_descriptors
 from replicate.errors import (
     AlreadyExistsError,
     BusyError,
@@ -194,6 +195,8 @@ def translate(error: apsw.Error, *, where: str) -> ReplicateError:
             f"the database is damaged: {text}", where=where, do="Restore it, or seed it from the other site"
         )
     if isinstance(error, apsw.CantOpenError):
+        if lacking := lacking_descriptors():
+            return exhausted(lacking, "the database can not be opened", where)
         return PermissionRefusedError(
             f"the database can not be opened: {text}",
             where=where,

@@ -64,10 +64,10 @@ class Opened(Protocol):
     def close(self) -> None: ...
 
 
-def _open_region(instance: str | os.PathLike[str], region: str) -> Opened:
+def _open_region(instance: str | os.PathLike[str], region: str, timeout_s: float | None) -> Opened:
     from replicate.dbapi.open import open_region  # not needed where another opener is given
 
-    return open_region(instance, region)
+    return open_region(instance, region, timeout_s)
 
 
 class Connection(Callbacks):
@@ -114,18 +114,23 @@ class Connection(Callbacks):
         self.text_factory: Any = str
         self.isolation_level = isolation_level
         try:
-            opened = (opener or _open_region)(instance, region)
+            opened = opener(instance, region) if opener else _open_region(instance, region, timeout)
         except BaseException as error:
             raise surface(error) from error
-        self._apsw = opened.session.connection
-        self._sql_bytes_max = self._apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
-        self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
-        self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
-        timeout_s = opened.busy_timeout_s if timeout is None else timeout
-        self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout_s)
-        self._transactions.begin_text = f"BEGIN {self._isolation_level}"
-        self._transactions.neighbours = opened.neighbours
-        self._authorize_by(None)
+        try:
+            self._apsw = opened.session.connection
+            self._sql_bytes_max = self._apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
+            self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
+            self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
+            timeout_s = opened.busy_timeout_s if timeout is None else timeout
+            self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout_s)
+            self._transactions.begin_text = f"BEGIN {self._isolation_level}"
+            self._transactions.neighbours = opened.neighbours
+            self._authorize_by(None)
+        except BaseException:
+            opened.session.close()
+            opened.close()
+            raise
         self._opened = opened
 
     # Transactions.

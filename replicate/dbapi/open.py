@@ -26,6 +26,7 @@ from replicate.instance.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
 from replicate.other_package import check_other_package
 from replicate.pool import control as word
+from replicate.recovery.recovery import LOCK_TIMEOUT_S
 from replicate.region_functions import bring, names_brought
 
 
@@ -191,10 +192,11 @@ class Neighbours:
             watch.leave(self._watched.popitem()[1])
 
 
-def open_region(instance: str | os.PathLike[str], region: str) -> OpenedRegion:
-    """Open `region` of `instance`. Raises ReplicateErrors; nothing is open then."""
+def open_region(instance: str | os.PathLike[str], region: str, timeout_s: float | None = None) -> OpenedRegion:
+    """Open `region` of `instance`, waiting for each lock at most `timeout_s` seconds (None: as long as recovery should
+    take). Raises ReplicateErrors; nothing is open then."""
     _check_package()
-    door = open_door(Instance.open(resolve_instance(instance)))
+    door = open_door(Instance.open(resolve_instance(instance)), LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
     try:
         return OpenedRegion(door, region)
     except BaseException:

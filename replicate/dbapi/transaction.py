@@ -52,7 +52,10 @@ class Session(Protocol):
 
     connection: apsw.Connection
     schema: int
+    last_seqno: int
 
+    @property
+    def holds_region(self) -> bool: ...
     def begin(self, *, timeout_s: float) -> None: ...
     def upgrade(self, *, timeout_s: float) -> None: ...
     def commit(self, captured: CapturedChanges) -> int: ...
@@ -186,15 +189,16 @@ class Transactions(Attaching, Pending):
             captured = capture.finish()
             self._journaled = capture.changes
             self.last_seqno = self.session.commit(captured)
+            self._end(adopted=captured.spool is not None)
         except BaseException:
             if not self.connection.in_transaction:
+                self.last_seqno = self.session.last_seqno
                 self.session.rollback()
                 self._end()
             raise
         finally:
             self.inside = False
             self.own_changes += self.connection.total_changes() - before
-        self._end(adopted=captured.spool is not None)
 
     def rollback(self) -> None:
         """ROLLBACK, and give the region up."""
@@ -207,9 +211,14 @@ class Transactions(Attaching, Pending):
                     self.connection.execute("ROLLBACK")
             else:
                 self.session.rollback()
+            self._end()
+        except BaseException:
+            if not self.connection.in_transaction:  # else it stands: an interrupt came before the ROLLBACK
+                self.session.rollback()
+                self._end()
+            raise
         finally:
             self.inside = False
-            self._end()
 
     def commit_told(self) -> None:
         """`commit`, told to the trace callback."""
@@ -397,16 +406,16 @@ class Transactions(Attaching, Pending):
                 session.begin(timeout_s=self.timeout_s)
             else:
                 session.upgrade(timeout_s=self.timeout_s)
-            try:
-                known = self._map
-                self.capture.begin(known[1] if known is not None and known[0] == session.schema else self._tables())
-            except BaseException:
+            known = self._map
+            self.capture.begin(known[1] if known is not None and known[0] == session.schema else self._tables())
+            self.stage = _WRITER
+        except BaseException:
+            if fresh or session.holds_region:  # else it stands as a reader
                 session.rollback()
                 self._end()
-                raise
+            raise
         finally:
             self.inside = False
-        self.stage = _WRITER
         self.begun += 1
         return fresh
 

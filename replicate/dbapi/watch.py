@@ -91,7 +91,7 @@ def _enter(path: str) -> _FileKey | None:
             return None
         if _open[key] <= 0 and _is_open_here(key) and _standard_library_has(key):
             raise NotSupportedError(
-                "this process has the region open with the standard library's sqlite3, a second SQLite library",
+                "this process has the file open with the standard library's sqlite3, a second SQLite library",
                 where=path,
                 do="Close that connection first. " + _DO,
             )

@@ -25,24 +25,26 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from replicate.door.durability import Durability
 from replicate.door.lock import CommitLock
 from replicate.door.newest import NewestSegment
 from replicate.door.takeover import TAKES, mend_taken
-from replicate.errors import DiskFullError, InternalError, JournalIOError, OutcomeUnknownError
+from replicate.door.voiding import ADOPTS, Allotted, void
+from replicate.errnos import SPARED_ERRORS
+from replicate.errors import InternalError, JournalIOError
 from replicate.failpoint import hit
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import FrameBatch, Head, pack_frame
-from replicate.journal.segment import SegmentFile, create_segment, grow_bytes_of, segment_name, sync_directory
+from replicate.journal.segment import SegmentFile, create_segment, grow_bytes_of, sync_directory
 from replicate.journal.spool import Spool, adopt
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.journal_pool import JournalPool
-from replicate.recovery.mending import adopted_head, read_tail, void_payload
+from replicate.recovery.mending import adopted_head, read_tail
 from replicate.transaction import Catalogue, Kind
 from replicate.vector import Position
 
@@ -51,23 +53,11 @@ COMMIT_LOCK_TIMEOUT_S: Final = 30.0
 longer."""
 APPENDS: Final = 0
 """INTENT_KIND: frames are written at INTENT_OFFSET."""
-ADOPTS: Final = 1
-"""INTENT_KIND: a large transaction is appended by renaming its segment into the chain."""
 SWITCHES: Final = 2
 """INTENT_KIND: the segment that begins with INTENT_SEQNO is being made; once it is there, the words turn to it."""
 CSN_COUNTER_BITS: Final = 12
 """A csn is microseconds of wall time, shifted by this: 4096 changes a microsecond before it runs ahead of the
 clock."""
-
-
-class Allotted(NamedTuple):
-    """A frame with the number that it will have; nothing of it is visible yet."""
-
-    seqno: int
-    frame: bytes
-    origin_seqno: int
-    chain: int
-    csn: int
 
 
 class Door:
@@ -89,13 +79,19 @@ class Door:
         self.received_position: Position | None = None
         """On a secondary: what the Update Process of this process has applied; None on a primary."""
         self.lock_timeout_s = COMMIT_LOCK_TIMEOUT_S
+        self._patience_s: float | None = None
+        """How long whoever holds the commit lock now waits for the sync lock; None: as long as a flush may take."""
         self._directory = os.fspath(instance.journal_directory)
         self._segment_bytes = instance.config.journal.segment_bytes
         self._grow_bytes = grow_bytes_of(self._segment_bytes)
-        self._lock = CommitLock(instance.locks_directory / "commit.lock")
         self._doorbells = Doorbells(instance.run_directory)
         self._newest = NewestSegment(instance, self.words, chain)
-        self.durability = Durability(instance, self.words, self.open_segment, self._ring, pool.memory)
+        self._lock = CommitLock(instance.locks_directory / "commit.lock")
+        try:
+            self.durability = Durability(instance, self.words, self.open_segment, self._ring, pool.memory)
+        except BaseException:
+            self._lock.close()
+            raise
 
     def close(self) -> None:
         """Give the door up; the last of its users in this process closes it."""
@@ -123,8 +119,9 @@ class Door:
         Raises BusyError, PoolReplacedError when the pool is no longer this instance's, JournalIOError when the
         journal is poisoned; the lock is not held then. `leave` gives it up.
         """
-        self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)
         try:
+            self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)
+            self._patience_s = timeout_s
             words = self.words
             if not self.pool.memory.is_current():
                 self.pool.check_current()
@@ -133,7 +130,7 @@ class Door:
             if words[word.INTENT_SEQNO]:
                 self._mend()
         except BaseException:
-            self._lock.leave()
+            self._lock.give_up()
             raise
 
     def leave(self) -> None:
@@ -147,11 +144,11 @@ class Door:
     @contextlib.contextmanager
     def locked(self, timeout_s: float | None = None) -> Iterator[None]:
         """`enter` and `leave` around a block."""
-        self.enter(timeout_s)
         try:
+            self.enter(timeout_s)
             yield
         finally:
-            self._lock.leave()
+            self._lock.give_up()
 
     # Appending. All of this is called with the commit lock held.
 
@@ -178,7 +175,7 @@ class Door:
         """Write frames at the journal's end, beginning a new segment when they do not fit. Not yet visible to
         readers.
 
-        DiskFullError: nothing is appended, and everything is as it was. Any other failure poisons the journal.
+        DiskFullError, ExhaustedError: nothing is appended, and all is as it was. Any other failure poisons the journal.
         """
         words = self.words
         if first_seqno != words[word.LAST_SEQNO] + 1:
@@ -208,10 +205,14 @@ class Door:
             segment.append(end, data)
             hit("append.after_write")
         except JournalIOError as error:
-            if segment.poisoned or not isinstance(error, DiskFullError):
+            if segment.poisoned or not isinstance(error, SPARED_ERRORS):
                 self.poison(error)
             else:
                 words[word.INTENT_SEQNO] = 0
+            raise
+        except BaseException as error:
+            if segment.poisoned:  # an interrupt has taken the failure's place
+                self.poison(error)
             raise
 
     def finish_own(self, allotted: Allotted, *, defines: bool = False) -> None:
@@ -248,45 +249,7 @@ class Door:
     def void(self, allotted: Allotted, reason: str) -> None:
         """Turn an appended frame that no region has into a NULL record, durably. OutcomeUnknownError when that
         fails."""
-        words = self.words
-        try:
-            if words[word.INTENT_KIND] == ADOPTS:
-                self._void_adopted(allotted.seqno)
-                words[word.INTENT_SEQNO] = 0
-                return
-            payload, count = void_payload(reason, len(allotted.frame))
-            frame, chain = pack_frame(
-                Kind.NULL,
-                allotted.seqno,
-                words[word.LAST_DURABLE_SEQNO],
-                words[word.OWN_CHAIN],
-                words[word.OWN_ORIGIN],
-                allotted.origin_seqno,
-                allotted.csn,
-                payload,
-                count,
-            )
-            self.segment().append(words[word.INTENT_OFFSET], frame)
-            self.segment().sync()
-        except (OSError, JournalIOError) as error:
-            self.poison(error)
-            raise OutcomeUnknownError(
-                f"transaction {allotted.seqno} failed, and could not be voided in the journal",
-                where=self._directory,
-                do="Stop every process of this instance, mend the disk, start again: recovery decides",
-            ) from error
-        words[word.INTENT_REGIONS] = 0
-        self.finish_own(Allotted(allotted.seqno, frame, allotted.origin_seqno, chain, allotted.csn))
-
-    def _void_adopted(self, seqno: int) -> None:
-        """Take an adopted segment out of the chain again, durably: its number is used for something else."""
-        words = self.words
-        if words[word.SEGMENT_FIRST_SEQNO] != seqno:
-            os.unlink(os.path.join(self._directory, segment_name(seqno)))
-            sync_directory(self._directory)
-            return
-        # It had taken the place of the empty segment that was appended to.
-        self._newest.use(self._create_segment(self._newest.next_header(seqno), self._catalogue_at_end()))
+        void(self, allotted, reason)
 
     def poison(self, error: BaseException | int) -> None:
         """No process of this instance appends any more until recovery has run."""
@@ -322,7 +285,7 @@ class Door:
     def _adopt(self, spool: Spool, seqno: int, frame: bytes, regions: int) -> None:
         words = self.words
         catalogue = self._catalogue_at_end()
-        self.durability.sync_to_end()
+        self.durability.sync_to_end(self._patience_s)
         header = self._newest.next_header(seqno)
         words[word.INTENT_KIND] = ADOPTS
         words[word.INTENT_REGIONS] = regions
@@ -333,7 +296,7 @@ class Door:
             # killed writer made and did not come to use.
             adopt(spool, header, frame, catalogue, replace_empty=True)
         except JournalIOError as error:
-            if isinstance(error, DiskFullError):
+            if isinstance(error, SPARED_ERRORS):
                 words[word.INTENT_SEQNO] = 0
             else:
                 self.poison(error)
@@ -463,7 +426,7 @@ class Door:
         """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn
         tail."""
         catalogue = self._catalogue_at_end()
-        self.durability.sync_to_end()
+        self.durability.sync_to_end(self._patience_s)
         header = self._newest.next_header(first_seqno)
         words = self.words
         words[word.INTENT_KIND] = SWITCHES
@@ -474,7 +437,7 @@ class Door:
             segment = self._create_segment(header, catalogue)
         except JournalIOError as error:
             words[word.INTENT_SEQNO] = 0  # nothing is appended
-            if not isinstance(error, DiskFullError):
+            if not isinstance(error, SPARED_ERRORS):
                 self.poison(error)  # whether it has its name on the disk is not known, and asking again does not tell
             raise
         hit("switch.after_create")
@@ -493,6 +456,6 @@ class Door:
         """See Durability.wait."""
         return self.durability.wait(seqno)
 
-    def sync_to_end(self) -> int:
-        """Make everything visible durable; returns the last durable seqno."""
-        return self.durability.sync_to_end()
+    def sync_to_end(self, timeout_s: float | None = None) -> int:
+        """Make everything visible durable; returns the last durable seqno. `timeout_s`: see Durability.sync_to_end."""
+        return self.durability.sync_to_end(timeout_s)

@@ -14,6 +14,7 @@ enough.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -21,11 +22,19 @@ from collections.abc import Callable
 from typing import Final
 
 from replicate.door.interval_sync import IntervalSync
-from replicate.errors import DiskFullError, JournalIOError, OutcomeUnknownError, ReplicateError
+from replicate.errnos import FULL
+from replicate.errors import (
+    BusyError,
+    DiskFullError,
+    ExhaustedError,
+    JournalIOError,
+    OutcomeUnknownError,
+    ReplicateError,
+)
 from replicate.failpoint import hit
 from replicate.instance.instance import Instance
 from replicate.journal.durable import DurableSidecar
-from replicate.journal.segment import FULL, SegmentFile
+from replicate.journal.segment import SegmentFile
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool.shared_memory import SharedMemory
@@ -56,7 +65,7 @@ class Durability:
         self._words = words
         self._open_segment = open_segment
         self._on_durable = on_durable
-        self._thread_lock = threading.Lock()
+        self._thread_lock = threading.RLock()  # has an owner: only so can it be freed after an interrupt
         self._lock = FileLock(instance.locks_directory / "sync.lock")
         if memory is not None:
             self._lock.wake = WakeWord(memory, word.SYNC_WAKE)
@@ -110,22 +119,27 @@ class Durability:
         try:
             return self._sync(seqno)
         except ReplicateError as error:
+            alone = isinstance(error, ExhaustedError)
             raise OutcomeUnknownError(
                 f"transaction {seqno} is committed, but syncing the journal failed: {error.what}",
                 where=str(self._instance.journal_directory),
-                do="Mend the disk, stop every process of this instance, start again",
+                do=error.do if alone else "Mend the disk, stop every process of this instance, start again",
             ) from error
 
-    def sync_to_end(self) -> int:
-        """Make everything visible durable; returns the last durable seqno. JournalIOError: unknown, and for ever."""
-        return self._sync(self._words[word.LAST_SEQNO])
+    def sync_to_end(self, timeout_s: float | None = None) -> int:
+        """Make everything visible durable; returns the last durable seqno. JournalIOError: unknown, and for ever.
+
+        `timeout_s`: how long to wait for whoever syncs already (None: as long as a flush may take); BusyError after
+        that."""
+        return self._sync(self._words[word.LAST_SEQNO], timeout_s)
 
     def sync_appended(self, segment: SegmentFile) -> None:
         """Sync a frame that is appended but not visible yet; for the holder of the commit lock."""
         try:
             segment.sync()
-        except JournalIOError as error:
-            self._fail(error)
+        except BaseException as error:
+            if segment.poisoned or isinstance(error, JournalIOError):
+                self._fail(error)
             raise
 
     def note_durable(self, seqno: int) -> None:
@@ -133,12 +147,12 @@ class Durability:
         lock)."""
         if self._words[word.LAST_DURABLE_SEQNO] >= seqno:
             return
-        with self._thread_lock:
+        try:
+            self._thread_lock.acquire()
             self._acquire()
-            try:
-                self._note(seqno)
-            finally:
-                self._lock.release()
+            self._note(seqno)
+        finally:
+            self._give_up()
 
     def _note(self, seqno: int) -> None:
         """Sync lock held: two who raise the number at once must not lower it."""
@@ -147,7 +161,7 @@ class Durability:
             self._on_durable()  # first: who waits for it sends it to the other site
             self._sidecar.write(seqno)
 
-    def _acquire(self, unless: Callable[[], bool] | None = None) -> bool:
+    def _acquire(self, unless: Callable[[], bool] | None = None, timeout_s: float | None = None) -> bool:
         """Take the sync lock; False when `unless` has come true instead."""
         lock = self._lock
         if lock.held:
@@ -155,23 +169,41 @@ class Durability:
         # That a flush is under way need not be heard from the kernel, by a call that fails.
         if not self._words[word.SYNCING] and lock.try_acquire():
             return True
-        return lock.acquire(SYNC_LOCK_TIMEOUT_S, what="the journal's sync", unless=unless)
+        wait_s = SYNC_LOCK_TIMEOUT_S if timeout_s is None else timeout_s
+        return lock.acquire(wait_s, what="the journal's sync", unless=unless)
 
-    def _sync(self, seqno: int) -> int:
-        words = self._words
-        with self._thread_lock:
+    def _sync(self, seqno: int, timeout_s: float | None = None) -> int:
+        words, thread, lock = self._words, self._thread_lock, self._lock
+        wait_s = SYNC_LOCK_TIMEOUT_S if timeout_s is None else timeout_s
+        try:
+            if not thread.acquire(False) and not thread.acquire(timeout=min(max(0.0, wait_s), threading.TIMEOUT_MAX)):
+                raise BusyError(
+                    f"the journal's sync was held by another thread for {wait_s:g} s",
+                    where=str(lock.path),
+                    do="Try again; if it stays so, a disk hangs, or a process stands still: fuser -v on that file",
+                )
             # Whoever waits for the lock looks whether the flush that it waits for was its own too: the next one may
             # begin before its turn comes, and that flush is not for it.
             if words[word.LAST_DURABLE_SEQNO] < seqno and self._acquire(
-                lambda: bool(words[word.LAST_DURABLE_SEQNO] >= seqno)
+                lambda: bool(words[word.LAST_DURABLE_SEQNO] >= seqno), timeout_s
             ):
-                try:
-                    if words[word.LAST_DURABLE_SEQNO] < seqno:
-                        self.check_alive()
-                        self._flush()
-                finally:
-                    self._lock.release()
+                if words[word.LAST_DURABLE_SEQNO] < seqno:
+                    self.check_alive()
+                    self._flush()
+                lock.release()
+            thread.release()
+        except BaseException:
+            self._give_up()
+            raise
         return int(words[word.LAST_DURABLE_SEQNO])
+
+    def _give_up(self) -> None:
+        """Free what this thread holds still; an interrupt may arise at any call."""
+        if self._thread_lock.acquire(blocking=False):
+            self._lock.release()
+            with contextlib.suppress(RuntimeError):
+                while True:
+                    self._thread_lock.release()
 
     def _flush(self) -> None:
         words = self._words
@@ -189,13 +221,15 @@ class Durability:
         hit("sync.before")
         try:
             segment.sync()
-        except JournalIOError as error:
-            self._fail(error)
+        except BaseException as error:
+            words[word.SYNCING] = 0
+            if segment.poisoned or isinstance(error, JournalIOError):  # or an interrupt has taken the failure's place
+                self._fail(error)
             raise
         words[word.SYNCING] = 0
         hit("sync.after")
         self._note(last_seqno)
 
-    def _fail(self, error: JournalIOError) -> None:
-        number = error.facts.get("errno")
+    def _fail(self, error: BaseException) -> None:
+        number = error.facts.get("errno") if isinstance(error, ReplicateError) else None
         self._words[word.FATAL] = number if isinstance(number, int) and number else errno.EIO

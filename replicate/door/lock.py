@@ -28,19 +28,20 @@ class CommitLock:
         """Take it, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held. Others: see
         FileLock."""
         thread, file = self._thread, self._file
-        # Tried without a time-out first: reckoning one takes longer than the lock itself.
-        if not thread.acquire(False) and not thread.acquire(timeout=max(0.0, timeout_s)):
-            raise BusyError(
-                f"the commit lock was held by another thread for {timeout_s:g} s",
-                where=str(file.path),
-                do="Try again; if it stays so, look for a stopped process: fuser -v on that file",
-            )
         try:
+            # Tried without a time-out first: reckoning one takes longer than the lock itself.
+            wait_s = min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
+            if not thread.acquire(False) and not thread.acquire(timeout=wait_s):
+                raise BusyError(
+                    f"the commit lock was held by another thread for {timeout_s:g} s",
+                    where=str(file.path),
+                    do="Try again; if it stays so, look for a stopped process: fuser -v on that file",
+                )
             # Held already: this thread was interrupted on its way out.
             if not file.held and not file.try_acquire():
                 file.acquire(timeout_s, what="the commit lock")
         except BaseException:
-            thread.release()
+            self.give_up()
             raise
 
     def leave(self) -> None:

@@ -7,14 +7,16 @@ what recovery does (recovery/recovery.py), what a door is used for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from replicate.door.door import Door
-from replicate.errors import InternalError, NotFoundError
+from replicate.errors import BusyError, InternalError, NotFoundError
 from replicate.instance.file import io_error
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -28,11 +30,15 @@ from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.recovery.recovery import LOCK_TIMEOUT_S, attach_or_recover
+from replicate.standard_streams import hold_standard_descriptors
 from replicate.transaction import Catalogue, History, Kind
 from replicate.vector import Position
 
 SEEDING_MARKER: Final = "seeding"
 """A file of this name in the instance says that a seed has begun and not ended (seed/direct.py)."""
+
+ORPHANS_WAIT_S: Final = 0.2
+"""Longest wait for the commit lock only to tidy up: its holders need milliseconds, unless they stand still."""
 
 _lock = threading.Lock()
 _doors: Final[dict[tuple[int, str], Door]] = {}
@@ -50,22 +56,24 @@ def _begin_anew_in_child() -> None:
 os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
-def open_door(instance: Instance) -> Door:
-    """The door of `instance` in this process; `close_door` it once for each time it was opened.
+def open_door(instance: Instance, timeout_s: float = LOCK_TIMEOUT_S) -> Door:
+    """The door of `instance` in this process; `close_door` it once for each time it was opened. `timeout_s`: how long
+    to wait for others that recover the instance or open it, and for locks; BusyError after that.
 
     Raises NotFoundError (a secondary that was not seeded yet, or only in part), JournalDamagedError,
     RegionDamagedError, ConflictError, BusyError and what opening files raises. Nothing stays open after a failure.
     """
+    hold_standard_descriptors()  # SQLite takes the same care of its own files
     key = (os.getpid(), os.path.realpath(instance.path))
     _refuse_half_seeded(instance)
     try:
-        return _open(instance, key)
+        return _open(instance, key, time.monotonic() + timeout_s)
     finally:
         _close_given_up()
 
 
-def _open(instance: Instance, key: tuple[int, str]) -> Door:
-    with _lock:
+def _open(instance: Instance, key: tuple[int, str], deadline_s: float) -> Door:
+    with _locked(instance, deadline_s):
         door = _doors.get(key)
         if door is not None and (door.words[word.FATAL] or not door.pool.is_current()):
             # It must be recovered, or somebody has done so meanwhile; those who still use the old one are told at
@@ -74,13 +82,17 @@ def _open(instance: Instance, key: tuple[int, str]) -> Door:
             door = None
         if door is None:
             chain = make_chain(instance)
-            pool: JournalPool = attach_or_recover(instance, chain)
-            if pool.words[word.OWN_ORIGIN] != instance.content.origin.key:
-                instance.reload()  # another process has recovered it, and raised the incarnation, since we read it
-            door = Door(instance, pool, chain, on_close=close_door)
+            pool: JournalPool = attach_or_recover(instance, chain, deadline_s)
             try:
-                _remove_orphans(door)
-                open_history(door)
+                if pool.words[word.OWN_ORIGIN] != instance.content.origin.key:
+                    instance.reload()  # another process has recovered it, and raised the incarnation, since we read it
+                door = Door(instance, pool, chain, on_close=close_door)
+            except BaseException:
+                pool.close()
+                raise
+            try:
+                _remove_orphans(door, _left_s(deadline_s))
+                open_history(door, _left_s(deadline_s))
             except BaseException:
                 door.dispose()
                 raise
@@ -91,9 +103,30 @@ def _open(instance: Instance, key: tuple[int, str]) -> Door:
         return door
 
 
-def _remove_orphans(door: Door) -> None:
-    """Spools and half made segments of killed processes. Those that live hold a lock on theirs."""
-    with door.locked():
+@contextlib.contextmanager
+def _locked(instance: Instance, deadline_s: float) -> Iterator[None]:
+    """`_lock`, waited for as long as another thread opens a door."""
+    lock = _lock
+    if not lock.acquire(timeout=min(_left_s(deadline_s), threading.TIMEOUT_MAX)):
+        raise BusyError(
+            "another thread of this process was opening an instance all the while",
+            where=str(instance.path),
+            do="Look for a stopped process that holds a lock of that instance",
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(0.0, deadline_s - time.monotonic())
+
+
+def _remove_orphans(door: Door, timeout_s: float) -> None:
+    """Spools and half made segments of killed processes. Those that live hold a lock on theirs. Nobody needs that now:
+    while a holder of the lock stands still, they are left to the next one who comes."""
+    with contextlib.suppress(BusyError), door.locked(min(timeout_s, ORPHANS_WAIT_S)):
         remove_orphans(door.instance.journal_directory)
 
 
@@ -150,7 +183,7 @@ def require_seeded(instance: Instance) -> None:
     _refuse_half_seeded(instance)
     if not is_seeded(instance):
         raise NotFoundError(
-            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed --from PRIMARY"
+            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed"
         )
 
 
@@ -163,14 +196,15 @@ def _refuse_half_seeded(instance: Instance) -> None:
         )
 
 
-def open_history(door: Door) -> None:
-    """Append the record that opens our incarnation, if a primary's journal does not have it yet.
+def open_history(door: Door, timeout_s: float | None = None) -> None:
+    """Append the record that opens our incarnation, if a primary's journal does not have it yet. `timeout_s`: for the
+    commit lock.
 
     So it makes no difference whether the instance is new, or recovery raised the incarnation and was killed then.
     """
     if door.instance.role != "primary" or door.words[word.OWN_ORIGIN_SEQNO]:
         return
-    with door.locked():
+    with door.locked(timeout_s):
         catalogue = door.catalogue()
         content = door.instance.content
         own_origin = door.words[word.OWN_ORIGIN]

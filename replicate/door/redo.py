@@ -17,27 +17,29 @@ from replicate.recovery.redo import InForce, note_region, roll_forward
 from replicate.recovery.stale_wal import refuse_stale
 
 
-def _newest(door: Door) -> InForce:
-    with door.locked():
+def _newest(door: Door, timeout_s: float | None) -> InForce:
+    with door.locked(timeout_s):
         return InForce(door.words[word.SEGMENT_FIRST_SEQNO], door.catalogue())
 
 
-def redo_region(door: Door, entry: RegionEntry) -> int:
+def redo_region(door: Door, entry: RegionEntry, timeout_s: float | None = None) -> int:
     """Bring the region up to what was appended for it; returns its seqno. Marks it done in the control block.
+    `timeout_s`: how long each lock is waited for (None: as long as the door waits); BusyError after that.
 
     Raises ConflictError, RegionDamagedError, JournalMissingError, JournalDamagedError, JournalIOError and what SQLite
     says.
     """
     words = door.words
+    newest = partial(_newest, door, timeout_s)
     target = int(words[word.REGION_APPENDED + entry.region_id])
     # The killed writer may not have come to its sync, and a secondary's region (or a slot without a frame, too large)
     # holds no record that could complete the journal.
-    door.sync_to_end()
+    door.sync_to_end(timeout_s)
     connection = open_region(entry.path, applier=True, region=entry.uuid)
     try:
         refuse_stale(door.instance, entry, connection)
         own_origin = words[word.OWN_ORIGIN]
-        have = roll_forward(door.instance, door.chain, entry, connection, target, own_origin, partial(_newest, door))
+        have = roll_forward(door.instance, door.chain, entry, connection, target, own_origin, newest)
         note_region(words, entry, connection, have)
     finally:
         connection.close(True)

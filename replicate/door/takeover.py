@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from replicate.errors import DamagedError, DiskFullError, JournalIOError, JournalMissingError, TryAgainError
+from replicate.errnos import SPARED_ERRORS
+from replicate.errors import DamagedError, JournalIOError, JournalMissingError, TryAgainError
 from replicate.failpoint import hit
 from replicate.journal.aside import AsideSegment
 from replicate.journal.record import Head, check_frame
@@ -66,7 +67,7 @@ def enter_taken(door: Door, aside: AsideSegment, regions: int) -> None:
     try:
         aside.enter()
     except JournalIOError as error:
-        if isinstance(error, DiskFullError):
+        if isinstance(error, SPARED_ERRORS):
             words[word.INTENT_SEQNO] = 0
         else:
             door.poison(error)

@@ -7,6 +7,7 @@ validated. Refuses to know: journals, pools, databases, configuration; what the 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal
 
 import xxhash
 
+from replicate.errnos import NO_DESCRIPTORS, exhausted
 from replicate.errors import (
     ConfigurationError,
     DamagedError,
@@ -187,7 +189,10 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a small file whole and durably. Raises JournalIOError/DiskFullError; after a failure the old content
     stands."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    directory = -1
     try:
+        # First: behind the rename nothing may fail but the sync itself.
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
             view = memoryview(data)
@@ -199,23 +204,22 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         hit("replace.before_rename")
         os.rename(aside, path)
         hit("replace.renamed")
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        os.fsync(directory)
     except OSError as error:
         try:
             os.unlink(aside)
         except OSError:
             pass
         raise io_error(error, f"could not write {path.name}", str(path)) from error
+    finally:
+        if directory >= 0:
+            os.close(directory)
 
 
 def io_error(error: OSError, what: str, where: str) -> JournalIOError | PermissionRefusedError:
     """The named error of an operating system error."""
-    import errno
-
+    if error.errno in NO_DESCRIPTORS:  # no call gives it but one that should have made a descriptor
+        return exhausted(error, what, where)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{what}: no space left", where=where, do="Free space, then try again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -235,6 +239,8 @@ def read_file(path: Path) -> InstanceFile:
             do="Name an existing one with -i, or make it: replicate instance create",
         ) from None
     except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise exhausted(error, "the instance file can not be read", str(path)) from error
         raise PermissionRefusedError(f"the instance file can not be read: {error.strerror}", where=str(path)) from error
     with os.fdopen(fd, "rb") as file:
         return decode(file.read(16 * 1024 * 1024), str(path))

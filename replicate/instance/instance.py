@@ -111,6 +111,19 @@ def _read(directory: Path) -> InstanceFile:
     return replace(content, home=str(directory), regions=regions)
 
 
+def _make_directory(directory: Path) -> None:
+    """Make it, and what is missing above it; the names stay, whatever happens to the machine. OSError."""
+    named = {directory, *(one for one in directory.parents if not one.exists())}
+    directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+    for one in named:
+        with contextlib.suppress(PermissionError):  # a parent that we may enter and not read
+            parent = os.open(one.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+
+
 class Instance:
     """One instance directory, opened. Immutable facts are read once; `reload` reads them anew."""
 
@@ -141,9 +154,14 @@ class Instance:
                 do="Give --network UUID, as 'replicate instance show' prints it on the primary",
             )
         try:
-            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+            _make_directory(directory)
             if (directory / FILE_NAME).exists():
-                raise AlreadyExistsError("an instance is here already", where=str(directory))
+                raise AlreadyExistsError(
+                    "an instance is here already",
+                    where=str(directory),
+                    do="Use it (replicate instance show), name another directory, or remove it: replicate instance "
+                    "remove",
+                )
             if any(directory.iterdir()):
                 raise AlreadyExistsError(
                     "the directory is not empty", where=str(directory), do="Name a new or an empty directory"
@@ -183,7 +201,12 @@ class Instance:
         except OSError as error:
             raise PermissionRefusedError(f"no access: {error.strerror}", where=str(directory)) from error
         if not stat.S_ISDIR(facts.st_mode):
-            raise NotFoundError("this is no instance directory", where=str(directory))
+            raise NotFoundError(
+                "this is a file, and not the directory of an instance",
+                where=str(directory),
+                do="Name the instance; a region of it is named beside it: replicate.connect(INSTANCE, REGION). What "
+                "is no region yet becomes one by: replicate region add PATH",
+            )
         content = _read(directory)
         for sub in DIRECTORIES:
             if not (directory / sub).is_dir():
@@ -273,10 +296,11 @@ class Instance:
     def way_out(self) -> str:
         """What to do when what was lost or damaged can not be restored, as the end of a sentence."""
         if self.role == "secondary":
-            return "replicate seed --from PRIMARY --restart"
+            return "replicate update stop, then replicate seed --restart"
         return (
-            "replicate region release NAME --force for each region (the databases stay as they are), then a new "
-            "instance of them, and its secondaries seeded anew"
+            "replicate region release NAME --force for each region (the databases stay as they are), replicate "
+            f"instance remove, a new instance of them with --network {uuid.UUID(bytes=self.content.network)}, and "
+            "update stop and seed --restart on its secondaries"
         )
 
     @property

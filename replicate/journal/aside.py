@@ -19,7 +19,14 @@ from replicate.errors import GapError, InternalError
 from replicate.failpoint import hit
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import FrameBatch, Head
-from replicate.journal.segment import catalogue_frame, refuse_os_error, segment_name, sync_directory, write_all
+from replicate.journal.segment import (
+    Directory,
+    catalogue_frame,
+    refuse_changed,
+    refuse_os_error,
+    segment_name,
+    write_all,
+)
 from replicate.journal.spool import SPOOL_SUFFIX, create_locked
 from replicate.limits import SEGMENT_HEADER_BYTES
 from replicate.transaction import Catalogue
@@ -95,22 +102,24 @@ class AsideSegment:
     def enter(self) -> str:
         """Give the segment its name; its path. Commit lock held, and the chain is as it was when this was begun.
 
-        A segment of that name there holds nothing. JournalIOError: it is in the chain only if the error names the
-        directory.
+        A segment of that name there holds nothing. JournalIOError: it is in the chain only if the error names a failed
+        fsync of the directory.
         """
         if self.last_head is None:
             raise InternalError("a segment without a frame is not entered", where=self.path)
         self.finish()
         path = os.path.join(self._directory, segment_name(self.first_seqno))
         hit("take.before_rename")
-        try:
-            os.rename(self.path, path)
-        except OSError as error:
-            refuse_os_error(error, "entering a journal segment failed", self.path)
-        self.path = path
-        self._close()
-        hit("take.renamed")
-        sync_directory(self._directory)
+        with Directory(self._directory) as names:
+            try:
+                os.rename(self.path, path)
+            except OSError as error:
+                refuse_changed(error, "entering a journal segment failed", self.path)
+            fd, self._fd = self._fd, -1
+            self.path = path
+            os.close(fd)
+            hit("take.renamed")
+            names.sync()
         return path
 
     def abort(self) -> None:

@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
+from replicate.errnos import EXHAUSTED, FULL, SPARED, exhausted
 from replicate.errors import (
     AlreadyExistsError,
     DiskFullError,
@@ -39,7 +40,6 @@ from replicate.transaction import Catalogue, Kind, Transaction
 
 __all__ = [
     "FLAG_ADOPTED",
-    "FULL",
     "MAGIC",
     "Damage",
     "FrameBehind",
@@ -59,9 +59,6 @@ __all__ = [
 ]
 
 _SUFFIX: Final = ".journal"
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""No space, quota or size limit: what an operator mends by making room."""
-
 OWN_ROOM_BYTES: Final = 1024 * 1024
 """An append of so much makes its own room. No single frame is that large: it is a batch that was received."""
 
@@ -80,7 +77,15 @@ def first_seqno_of_name(name: str) -> int | None:
 
 
 def refuse_os_error(error: OSError, doing: str, path: str) -> NoReturn:
-    """Raise DiskFullError (no space, quota, size limit) or JournalIOError for `error`, naming the file."""
+    """Raise ExhaustedError, DiskFullError (no space, quota, size limit) or JournalIOError for `error`, naming the file.
+    For a call that has changed nothing when it fails; else `refuse_changed`."""
+    if error.errno in EXHAUSTED:
+        raise exhausted(error, doing, path) from error
+    refuse_changed(error, doing, path)
+
+
+def refuse_changed(error: OSError, doing: str, path: str) -> NoReturn:
+    """The same for a call that may have changed something: that it lacked memory excuses nothing then."""
     if error.errno in FULL:
         raise DiskFullError(
             f"{doing}: {error.strerror}", where=path, do="Make space on this file system", errno=error.errno
@@ -127,15 +132,41 @@ def read_exactly(fd: int, count: int, offset: int, path: str) -> bytes:
 
 
 def sync_directory(path: str) -> None:
-    """fsync a directory, so that a name made, renamed or removed in it stays so. JournalIOError; then it may not."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """fsync a directory, so that a name made, renamed or removed in it stays so. JournalIOError; then it may not.
+
+    Where nothing may fail but the sync, since a name has changed already: `Directory`."""
+    with Directory(path) as directory:
+        directory.sync()
+
+
+class Directory:
+    """A directory opened to be synced behind a change that is still to come. ExhaustedError or JournalIOError: it is
+    not open, and nothing has changed."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise JournalIOError(f"fsync of a directory failed: {error.strerror}", where=path, errno=error.errno) from error
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            refuse_os_error(error, "a directory can not be opened to be synced", path)
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    def sync(self) -> None:
+        """fsync. JournalIOError: what was made, renamed or removed in it may not stay so."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise JournalIOError(
+                f"fsync of a directory failed: {error.strerror}", where=self._path, errno=error.errno
+            ) from error
 
 
 def catalogue_frame(catalogue: Catalogue, header: SegmentHeader) -> bytes:
@@ -201,7 +232,8 @@ class SegmentFile:
         """Write frames at `offset`, where the last ones ended; the offset behind them. Not durable until `sync`.
 
         DiskFullError or JournalIOError: the bytes have been taken back (zeros again, as far as the file goes), nothing
-        was appended, and only if that failed the object is poisoned. Any other error than a full disk poisons.
+        was appended, and only if that failed the object is poisoned. Any other error than those that errnos.py spares
+        poisons.
         """
         if self._poison is not None:
             self._refuse_poisoned()
@@ -233,7 +265,7 @@ class SegmentFile:
         except OSError as second:
             self._poison = f"a write failed ({error.strerror}) and could not be taken back ({second.strerror})"
             raise JournalIOError(self._poison, where=self.path, errno=error.errno) from error
-        if error.errno not in FULL:
+        if error.errno not in SPARED:
             self._poison = f"a write failed ({error.strerror})"
         refuse_os_error(error, "appending to the journal failed", self.path)
 
@@ -245,8 +277,8 @@ class SegmentFile:
     def ensure_zeroed(self, upto: int) -> int:
         """Have zeros written, and synced, at least up to `upto`; the offset up to which they are now.
 
-        DiskFullError: what was written before stays as it was, and the caller may try again when there is space.
-        JournalIOError: poisoned.
+        DiskFullError, ExhaustedError: what was written before stays as it was, and the caller may try again when there
+        is space, or memory. JournalIOError: poisoned.
         """
         self._refuse_poisoned()
         if self.header.adopted:
@@ -258,7 +290,7 @@ class SegmentFile:
             grown = max(size, -(-upto // self.grow_bytes) * self.grow_bytes) if upto > size else size
             write_zeros(self.fd, size, grown)
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in SPARED:
                 self._poison = f"growing the segment failed ({error.strerror})"
             refuse_os_error(error, "growing the journal segment failed", self.path)
         # Also when the file is long enough: whoever grew it may have been killed before its fsync.
@@ -373,7 +405,8 @@ def create_segment(
 
     Its frames begin behind its catalogue: `read_catalogue()[1]`. AlreadyExistsError when there is such a segment, but
     with `replace`: the caller knows that nothing is in it, and the new one takes its name.
-    DiskFullError or JournalIOError: there is none (an orphan with the suffix .tmp may remain; spool.remove_orphans).
+    ExhaustedError, DiskFullError or JournalIOError: there is none (an orphan with the suffix .tmp may remain;
+    spool.remove_orphans); where the error names the directory, it is there, but its name may not stay.
     """
     directory = os.fspath(directory)
     path = os.path.join(directory, segment_name(header.first_seqno))
@@ -381,27 +414,33 @@ def create_segment(
         raise AlreadyExistsError("there is such a segment already", where=path)
     temporary = path + ".tmp"
     image = header.pack() + catalogue_frame(catalogue, header)
-    fd = -1
-    try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        grown = -(-(len(image) + 1) // grow_bytes) * grow_bytes
-        write_all(fd, image, 0)
-        write_zeros(fd, len(image), grown)
-        os.fsync(fd)
-        os.rename(temporary, path)
-    except OSError as error:
-        if fd >= 0:
+    grown = -(-(len(image) + 1) // grow_bytes) * grow_bytes
+    with Directory(directory) as names:
+        fd, refuse = -1, refuse_os_error
+        try:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            write_all(fd, image, 0)
+            write_zeros(fd, len(image), grown)
+            refuse = refuse_changed
+            os.fsync(fd)
+            os.rename(temporary, path)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+                try:
+                    os.unlink(temporary)
+                except OSError:
+                    pass  # the orphan is removed at the next start; the first error is the one to tell
+            refuse(error, "making a journal segment failed", path)
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        try:
+            names.sync()
+        except BaseException:
             os.close(fd)
-            try:
-                os.unlink(temporary)
-            except OSError:
-                pass  # the orphan is removed at the next start; the first error is the one to tell
-        refuse_os_error(error, "making a journal segment failed", path)
-    try:
-        sync_directory(directory)
-    except JournalIOError:
-        os.close(fd)
-        raise
+            raise
     return SegmentFile(path, fd, header, grown, grow_bytes=grow_bytes)
 
 

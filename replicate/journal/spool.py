@@ -41,11 +41,12 @@ from replicate.journal.record import (
     read_part,
 )
 from replicate.journal.segment import (
+    Directory,
     catalogue_frame,
     read_exactly,
+    refuse_changed,
     refuse_os_error,
     segment_name,
-    sync_directory,
     write_all,
 )
 from replicate.journal.spool_format import part_offset, read_part_frame
@@ -313,8 +314,8 @@ class Spool:
         The commit lock is held by the caller.
 
         GapError or DivergedError: the commit frame is not that of these parts; nothing has changed.
-        DiskFullError or JournalIOError: the segment is not in the chain unless the error names the directory (then it
-        may or may not be, after a power loss), and the spool can only be aborted.
+        ExhaustedError, DiskFullError or JournalIOError: the segment is not in the chain unless the error names a failed
+        fsync of the directory (then it may or may not be, after a power loss), and the spool can only be aborted.
         """
         commit = decode(large_frame)
         content = commit.content[0] if commit.content else None
@@ -338,16 +339,17 @@ class Spool:
         self._store(large_frame + catalogue_frame(catalogue, final), summary.end_offset)
         self._store(final.pack(), 0)
         self._sync()
-        try:
-            os.rename(self.path, path)
-        except OSError as error:
-            refuse_os_error(error, "adopting a spool failed", self.path)
-        # From here on the file is the chain's: `abort` must not unlink it.
-        self.path = path
-        fd, self._fd = self._fd, -1
-        os.close(fd)
-        hit("adopt.renamed")
-        sync_directory(directory)
+        with Directory(directory) as names:
+            try:
+                os.rename(self.path, path)
+            except OSError as error:
+                refuse_changed(error, "adopting a spool failed", self.path)
+            # From here on the file is the chain's: `abort` must not unlink it.
+            fd, self._fd = self._fd, -1
+            self.path = path
+            os.close(fd)
+            hit("adopt.renamed")
+            names.sync()
         return path
 
     def keep(self) -> None:
@@ -365,6 +367,32 @@ class Spool:
         except OSError:
             pass  # remove_orphans will; the transaction is rolled back either way
         self.keep()
+
+
+class PartsCheck(Spool):
+    """Takes PART frames as `Spool.receiving` does, with every check of it, and keeps nothing: for whoever only wants to
+    know that a large transaction is whole. It can not be adopted."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.path, self.origin, self.token, self._fd = "", 0, 0, -1
+        self._buffer, self._chains, self._flushed_bytes, self._summary = bytearray(), [], 0, None
+
+    def _store(self, data: bytes, offset: int) -> None:
+        pass
+
+    def _sync(self) -> None:
+        pass
+
+    def _refuse_finished(self) -> None:
+        if self._summary is not None:
+            raise InternalError("a check of parts that is finished takes no more")
+
+    def adopt(
+        self, header: SegmentHeader, large_frame: bytes, catalogue: Catalogue, *, replace_empty: bool = False
+    ) -> str:
+        raise InternalError("parts that were only checked are nowhere")
 
 
 def adopt(

@@ -6,7 +6,7 @@ Refuses to know: who writes the file (spool.py) and who reads it (reader.py, cat
 
 from __future__ import annotations
 
-from replicate.errors import GapError
+from replicate.errors import FrameDamaged, GapError
 from replicate.journal.record import PART_OVERHEAD_BYTES, read_part
 from replicate.journal.segment import read_exactly
 from replicate.limits import PART_BYTES, SEGMENT_HEADER_BYTES
@@ -32,8 +32,13 @@ def read_part_frame(fd: int, path: str, number: int, bytes_in_slice: int) -> byt
 
     FrameDamaged, or GapError when another number stands there; JournalDamagedError when the file ends before.
     """
-    frame = read_exactly(fd, bytes_in_slice + PART_OVERHEAD_BYTES, part_offset(number), path)
-    head, found, data = read_part(frame)
+    offset = part_offset(number)
+    frame = read_exactly(fd, bytes_in_slice + PART_OVERHEAD_BYTES, offset, path)
+    try:
+        head, found, data = read_part(frame)
+    except FrameDamaged as error:
+        where = f"{path}, offset {offset}"
+        raise FrameDamaged(f"part {number}: {error.what}", where=where, offset=offset, part=number) from error
     if found != number or len(data) != bytes_in_slice or head.frame_bytes != len(frame):
         raise GapError(f"part {found} stands where part {number} should", where=path, part=number)
     return frame

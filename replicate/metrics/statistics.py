@@ -87,39 +87,95 @@ class Statistics:
         return made
 
 
+class BusyRate:
+    """How many a second are done while there is more to do all along: how fast it is done, not how much there was.
+
+    A pause of any kind (nothing left, a barrier, a lock, a part that has not come) begins it anew, and until there was
+    no pause for LEAST_S nobody knows; so a rate of an idle night, or of what a barrier let pass, is none.
+    """
+
+    __slots__ = ("_count", "_since_s", "per_s")
+    LEAST_S = 10.0
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._count = 0
+        self.per_s: float | None = None
+        """Of the last stretch of LEAST_S or a little more, while there has been no pause since; else None."""
+
+    def worked(self, now_s: float, number: int, *, has_more: bool) -> None:
+        """`number` were done since the last call; `has_more`: and there is more to do at once, at `now_s` (monotonic
+        seconds)."""
+        if not has_more:
+            self._since_s = self.per_s = None
+            return
+        if self._since_s is None:  # what was done until now may have had to be waited for
+            self._since_s, self._count = now_s, 0
+            return
+        self._count += number
+        if now_s - self._since_s >= self.LEAST_S:
+            self.per_s = round(self._count / (now_s - self._since_s), 1)
+            self._since_s, self._count = now_s, 0
+
+
 class Lag:
     """How many seconds a consumer is behind, from samples of how far its source was at what time.
 
+    All times are nanoseconds of one clock that never steps (`time.monotonic_ns`): a wall clock that is set, in either
+    direction, moves no lag. `was_there_ns` brings a time of the wall clock over.
     Right while nothing is written too: what was committed at noon and is not applied at one is an hour behind, however
-    quiet it was between. Never more than the truth, and less by no more than the time between two samples. Memory is
-    bounded: when there are too many samples every second one is dropped.
+    quiet it was between. Never more than the truth, but where a wall clock said so that stepped before we looked the
+    first time; less by no more than the time between two samples. Memory is bounded: when there are too many samples
+    every second one is dropped.
     """
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_looked", "_samples")
     SAMPLES_MAX = 1024
 
     def __init__(self) -> None:
-        self._samples: list[tuple[int, int]] = []  # (last seqno of the source, wall ns), both rising
+        self._samples: list[tuple[int, int]] = []  # (last seqno of the source, since when it is there), both rising
+        self._looked = (0, -(2**63))
+        """This transaction was the source's last one at that time."""
 
-    def observed(self, source_last_seqno: int, wall_ns: int) -> None:
-        """This transaction was there at `wall_ns`. Call it about once a second with the source's newest one, and for
+    @property
+    def newest_seqno(self) -> int:
+        """The last transaction that was observed; 0 for none."""
+        return self._samples[-1][0] if self._samples else 0
+
+    def observed(self, source_last_seqno: int, at_ns: int) -> None:
+        """This transaction was there at `at_ns`. Call it about once a second with the source's newest one, and for
         every batch that passes: then the lag is right to the batch. What tells nothing new is dropped."""
         samples = self._samples
-        place = bisect_left(samples, (source_last_seqno, 0))
-        if place < len(samples) and (samples[place][0] == source_last_seqno or samples[place][1] <= wall_ns):
+        place = bisect_left(samples, (source_last_seqno, -(2**63)))
+        if place < len(samples) and (samples[place][0] == source_last_seqno or samples[place][1] <= at_ns):
             return  # it, or a later one, was there before
-        samples.insert(place, (source_last_seqno, wall_ns))
+        if source_last_seqno > self._looked[0]:
+            at_ns = max(at_ns, self._looked[1])
+        if place:
+            at_ns = max(at_ns, samples[place - 1][1])
+        samples.insert(place, (source_last_seqno, at_ns))
         if len(samples) > self.SAMPLES_MAX:
             del samples[1:-1:2]
 
-    def seconds(self, last_applied_seqno: int, now_wall_ns: int) -> float:
+    def looked(self, source_last_seqno: int, at_ns: int) -> None:
+        """Nothing behind this transaction was there at `at_ns`: whatever a wall clock says of it later, it is
+        younger. After `observed`."""
+        self._looked = (source_last_seqno, at_ns)
+
+    def seconds(self, last_applied_seqno: int, now_ns: int) -> float:
         """Seconds since the oldest transaction that is not applied was seen, in milliseconds, rounded up: 0.0 only when
-        all are (or the clock went back)."""
+        all are."""
         samples = self._samples
         first_behind = next((i for i, (seqno, _) in enumerate(samples) if seqno > last_applied_seqno), len(samples))
         if first_behind == len(samples):
             del samples[:-1]
             return 0.0
         del samples[: max(0, first_behind - 1)]
-        behind = next(wall_ns for seqno, wall_ns in samples if seqno > last_applied_seqno)
-        return max(0, -((behind - now_wall_ns) // 1_000_000)) / 1000
+        behind = next(at_ns for seqno, at_ns in samples if seqno > last_applied_seqno)
+        return max(1, -((behind - now_ns) // 1_000_000)) / 1000
+
+
+def was_there_ns(wall_ns: int, now_wall_ns: int, now_ns: int) -> int:
+    """What a wall clock dates `wall_ns`, on the clock of `now_ns`; now, where that is still to come (the clock has been
+    set back since)."""
+    return now_ns - max(0, now_wall_ns - wall_ns)

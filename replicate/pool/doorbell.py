@@ -135,8 +135,14 @@ class Doorbell:
             finally:
                 self._sleeper[0] = 0
 
-    def wait_sync(self, ready: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """The same for a thread without trio."""
+    def wait_sync(
+        self,
+        ready: Callable[[], object],
+        timeout_s: float | None = None,
+        on_ring: Callable[[], float] | None = None,
+    ) -> bool:
+        """The same for a thread without trio. `on_ring` is called when somebody has rung before `ready()` is true, and
+        gives the seconds that we wait for that at most."""
         deadline_s = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
@@ -149,12 +155,18 @@ class Doorbell:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     return False
-                poll.poll(1000.0 * min(left_s, CAP_S))
+                rung = poll.poll(1000.0 * min(left_s, CAP_S))
             finally:
                 self._sleeper[0] = 0
+            if rung and on_ring is not None and not ready():
+                deadline_s = min(deadline_s, time.monotonic() + on_ring())
 
     async def wait_and_call(
-        self, ready: Callable[[], object], timeout_s: float, call: Callable[[], _Answer]
+        self,
+        ready: Callable[[], object],
+        timeout_s: float,
+        call: Callable[[], _Answer],
+        on_ring: Callable[[], float] | None = None,
     ) -> _Answer:
         """Under trio: wait in a thread as `wait_sync` does, and then `call()` there, whatever has ended the wait.
 
@@ -164,7 +176,7 @@ class Doorbell:
         import trio
 
         def sleep_and_call() -> _Answer:
-            self.wait_sync(ready, timeout_s)
+            self.wait_sync(ready, timeout_s, on_ring)
             return call()
 
         return await trio.to_thread.run_sync(sleep_and_call)

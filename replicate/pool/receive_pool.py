@@ -277,6 +277,12 @@ class ReceivePool:
         if request:
             words[RESTART_DONE] = request
 
+    def note_received(self, last_seqno: int, parts: int = 0) -> None:
+        """What is offered next begins behind `last_seqno`, and those parts of the one after it. For a producer whose
+        secondary was filled anew since: what was received before counts no more."""
+        self.words[RECEIVED_PARTS] = parts
+        self.words[LAST_RECEIVED_SEQNO] = last_seqno
+
     def note_source(self, last_seqno: int, last_commit_wall_ns: int) -> None:
         """What the source said of itself."""
         self.words[SOURCE_LAST_SEQNO] = last_seqno

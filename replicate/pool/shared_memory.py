@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from replicate.boot import boot_word
+from replicate.errnos import EXHAUSTED, NO_DESCRIPTORS, exhausted
 from replicate.errors import (
     AlreadyExistsError,
     DamagedError,
@@ -105,6 +106,8 @@ class SharedMemory:
             self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         except (OSError, ValueError) as error:
             os.close(fd)
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                raise exhausted(error, "a pool can not be mapped", str(path)) from error
             raise JournalIOError(f"a pool can not be mapped: {error}", where=str(path)) from error
         self.kind = kind
         self.path = path
@@ -334,6 +337,8 @@ def _check_header(header: memoryview, kind: PoolKind, path: Path, size: int, ins
 
 def _translated(error: OSError, path: Path, what: str) -> Exception:
     text = f"{what}: {os.strerror(error.errno or 0)}"
+    if error.errno in NO_DESCRIPTORS:
+        return exhausted(error, what, str(path))
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
         return DiskFullError(text, where=str(path))
     if error.errno == errno.ELOOP:

@@ -70,8 +70,9 @@ NOTE_BEHIND: Final = 100_000
 they are not looked through again at the next start."""
 
 
-def attach_or_recover(instance: Instance, chain: Chain) -> JournalPool:
+def attach_or_recover(instance: Instance, chain: Chain, deadline_s: float | None = None) -> JournalPool:
     """The instance's journal pool with valid control words: the one that is there, or a new one after recovery.
+    `deadline_s`: until when, on the monotonic clock, locks are waited for; None: LOCK_TIMEOUT_S seconds.
 
     Raises BusyError (a writer holds a lock), NotFoundError (nothing to recover), JournalDamagedError,
     JournalMissingError, RegionDamagedError, RegionReplacedError, ConflictError, DiskFullError.
@@ -80,7 +81,7 @@ def attach_or_recover(instance: Instance, chain: Chain) -> JournalPool:
     if pool is not None:
         return pool
     instance.reload()
-    with _all_locks(instance):
+    with _all_locks(instance, time.monotonic() + LOCK_TIMEOUT_S if deadline_s is None else deadline_s):
         pool = _attach(instance)  # somebody may have been quicker
         if pool is not None:
             return pool
@@ -129,14 +130,14 @@ def _journal_inode(instance: Instance) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _all_locks(instance: Instance) -> Iterator[None]:
+def _all_locks(instance: Instance, deadline_s: float) -> Iterator[None]:
     names = [f"region-{entry.region_id}" for entry in instance.regions] + ["commit"]
     held: list[FileLock] = []
     try:
         for name in names:
             lock = FileLock(instance.locks_directory / f"{name}.lock")
             held.append(lock)
-            lock.acquire(LOCK_TIMEOUT_S, what=f"lock {name}, which recovery needs,")
+            lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"lock {name}, which recovery needs,")
         yield
     finally:
         for lock in reversed(held):
@@ -263,7 +264,7 @@ def _begin_new(instance: Instance, chain: Chain, regions: list[Region]) -> None:
             )
     if instance.role != "primary":
         raise NotFoundError(
-            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed --from PRIMARY"
+            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed"
         )
     content = instance.content
     header = SegmentHeader(content.network, content.uuid, content.incarnation, 1, time.time_ns())

@@ -12,7 +12,7 @@ import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -53,6 +53,9 @@ from replicate.wire.event import Closed, CloseReason
 from replicate.wire.introduction import as_refuse
 from replicate.wire.proof import NONCE_BYTES, Proof
 from replicate.wire.state import Role
+
+_LOST: Final = "the connection was lost while both sides proved their key"
+_LOST_DO: Final = "The other side's log says why: another key, TLS there (tls.loopback, on both sides), or a stop"
 
 
 class Log(Protocol):
@@ -246,7 +249,7 @@ class Authenticator:
                     return proof.peer_name
                 data = bytes(await stream.receive_some(READ_BYTES))
                 if not data:
-                    raise refused(Reason.CUT, "the connection was lost while both sides proved their key")
+                    raise refused(Reason.CUT, _LOST, do=_LOST_DO)
                 proof.receive(data)
         except PeerError as error:
             if data := proof.bytes_to_send():
@@ -255,7 +258,7 @@ class Authenticator:
                 raise
             raise refused(Reason.PROTOCOL, error.what) from error
         except trio.BrokenResourceError as error:
-            raise refused(Reason.CUT, "the connection was lost while both sides proved their key") from error
+            raise refused(Reason.CUT, _LOST, do=_LOST_DO) from error
 
     def _receiver_key(self) -> bytes:
         file = self._config.loopback.key_file

@@ -334,5 +334,9 @@ async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server:
             raise tls_refusal(cause.reason, cause.verify_code, cause.verify_message) from error
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             raise tls_refusal(cause.reason, None, cause.reason or str(cause)) from error
-        raise refused(Reason.CUT, "the connection was lost in the middle of the TLS handshake") from error
+        raise refused(
+            Reason.CUT,
+            "the connection was lost in the middle of the TLS handshake",
+            do="The other side's log says why: plain TCP there (tls.loopback, on both sides), another CA, or a stop",
+        ) from error
     return TlsStream(stream, records, tls)

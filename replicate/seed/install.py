@@ -34,6 +34,7 @@ from replicate.instance.file import io_error, replace_file
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.journal.segment import sync_directory
 from replicate.locks import FileLock
+from replicate.pool.shared_memory import PoolKind, retire
 from replicate.seed.file import SeedReader, require_free
 from replicate.seed.format import NO_ID, SeedHeader
 from replicate.transaction import Catalogue
@@ -113,8 +114,10 @@ def copies_directory(secondary: Instance) -> Path:
 
 
 def begin(secondary: Instance, source: str) -> None:
-    """From here on the instance is not seeded: what it held is given up."""
+    """From here on the instance is not seeded: what it held is given up, and what it has received and not applied: that
+    may be of another history. A Receiver Server that runs makes a new pool."""
     replace_file(secondary.path / SEEDING_MARKER, f"from {source}\n".encode())
+    retire(PoolKind.RECEIVE, secondary.content.uuid)
     (secondary.path / REBUILDING_MARKER).unlink(missing_ok=True)
     for entry in secondary.regions:
         secondary.unregister_region(entry.name)

@@ -2,32 +2,48 @@
 
 Guarantees: `ways` is an estimate of each way's time from a backlog's size; `quickest` says that another way than the
 stream is worth it only where it is at least twice as quick, and the stream would take WORTH_S or longer: daemons are
-stopped for it, and a backlog that changes each row once only gains nothing. Our own rate for the stream is one of rows
-that lie in memory, with which no replay competes: so a replay is recommended only where a slower rate was measured.
+stopped for it, and a backlog that changes each row once only gains nothing. The stream's time is always measured: where
+nobody knows how quickly it is applied here, nothing is to be said.
 Refuses to know: where the numbers come from, and the words of the finding (status/report.py).
 
-Costs are CPU time that tests/benchmarks/bench_replay.py has given, of updates of rows of 100 bytes in random order,
-each row changed ten times on the average; commit 064cbaa, AMD EPYC, two cores, other work on them (load 17): what
-counts is how they stand to one another. Run it (`--changes`, `--no-spark`, `--table`) to compute them anew.
+What a replay takes is what the last one here has taken (`Took`), where there was one. Else it is an estimate from one
+run of tests/benchmarks/bench_replay.py on another machine, CPU seconds for BENCHED_CHANGES updates of rows of 100 bytes
+in random order, each row changed ten times; how they stand to one another is all that they say of this one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal
 
 Way = Literal["live", "local", "spark"]
 
-LIVE_CHANGE_US: Final = 3.3
-"""Of the Update Process, which is what a stream waits for when it catches up (`one_by_one`, 500,000 changes)."""
-LOCAL_CHANGE_US: Final = 5.8
-"""A replay with --engine local: a change read, verified, folded, its share of a row applied (`replay_local`)."""
-HERE_CHANGE_US: Final = 2.6
-"""A replay with --engine spark, in its own process, on one core: `replay_local` without the fold alone (3.2)."""
-SPARK_CHANGE_US: Final = 6.5
-"""The same in Spark, on as many cores as there are: the net change found and staged (`net_spark`, warm, 1 million)."""
-SPARK_START_S: Final = 20.0
-"""Java, its session, and code that is not compiled yet (`net_spark`, cold less warm)."""
+BENCHED_CHANGES: Final = 5_000_000
+BENCHED_CPU_S: Final = {
+    "replay_local": 37.2,
+    "replay_spark": 23.3,
+    "net_spark, cold": 25.7,
+    "net_spark, warm": 15.8,
+    "session": 21.0,
+}
+"""Measured: bench_replay --changes 5000000, commit 0ea5ab1, AMD EPYC, two cores, with other work on them; a session of
+local[2] made, used for one query and ended, there, too."""
+
+
+def _each_us(cpu_s: float) -> float:
+    return cpu_s * 1e6 / BENCHED_CHANGES
+
+
+LOCAL_CHANGE_US: Final = _each_us(BENCHED_CPU_S["replay_local"])
+"""A replay with --engine local."""
+SPARK_CHANGE_US: Final = _each_us(BENCHED_CPU_S["net_spark, warm"])
+"""A replay with --engine spark, what Spark does of it, on as many cores as there are."""
+HERE_CHANGE_US: Final = _each_us(BENCHED_CPU_S["replay_spark"] - BENCHED_CPU_S["net_spark, warm"])
+"""An estimate: the rest of it, in its own process on one core. Nobody has measured it by itself."""
+SPARK_START_S: Final = BENCHED_CPU_S["session"] + BENCHED_CPU_S["net_spark, cold"] - BENCHED_CPU_S["net_spark, warm"]
+"""An estimate, on the safe side: Java, its session and code that is not compiled yet use more than one core."""
 CHANGE_BYTES: Final = 130
 """Of journal for a change of the benchmark: a backlog's bytes say how many changes it holds, if more than one each."""
 WORTH_S: Final = 120.0
@@ -39,28 +55,54 @@ SPARK_TIMES_QUICKER: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
+class Took:
+    """What a replay into this instance has taken: `seconds` for `changes`, behind a start of `start_s` seconds."""
+
+    changes: int
+    seconds: float
+    start_s: float = 0.0
+
+    def of(self, changes: int) -> float:
+        """Seconds for so many changes."""
+        return self.start_s + changes * self.seconds / self.changes
+
+
+@dataclass(frozen=True, slots=True)
 class Ways:
-    """Seconds that each way would take, about."""
+    """Seconds that each way would take, about. `measured`: the replays of which we know it from this machine."""
 
     live_s: float
     local_s: float
     spark_s: float
+    measured: tuple[Way, ...] = ()
 
     def of(self, way: Way) -> float:
         """Of one way."""
         return {"live": self.live_s, "local": self.local_s, "spark": self.spark_s}[way]
 
 
-def ways(transactions: int, journal_bytes: int, *, live_per_s: float | None, cores: int) -> Ways:
+def ways(
+    transactions: int,
+    journal_bytes: int,
+    *,
+    live_per_s: float,
+    cores: int,
+    took: Mapping[Way, Took] = MappingProxyType({}),
+) -> Ways:
     """The time of each way for a backlog of so many transactions and (about) bytes of journal.
 
-    `live_per_s`: transactions a second that the Update Process has applied lately while it was behind; None: unknown.
-    `cores`: of the machine that would replay.
+    `live_per_s`: transactions a second, above 0, that the Update Process applies while it has work without a pause.
+    `cores`: of the machine that would replay. `took`: the last replays there, of each engine.
     """
     changes = max(transactions, journal_bytes // CHANGE_BYTES)
-    live_s = transactions / live_per_s if live_per_s else changes * LIVE_CHANGE_US / 1e6
+    measured = {way: one.of(changes) for way, one in took.items()}
     spark_us = HERE_CHANGE_US + SPARK_CHANGE_US / max(1, cores)
-    return Ways(live_s, changes * LOCAL_CHANGE_US / 1e6, SPARK_START_S + changes * spark_us / 1e6)
+    return Ways(
+        transactions / live_per_s,
+        measured.get("local", changes * LOCAL_CHANGE_US / 1e6),
+        measured.get("spark", SPARK_START_S + changes * spark_us / 1e6),
+        tuple(measured),
+    )
 
 
 def quickest(found: Ways) -> Way:

@@ -7,7 +7,7 @@ Refuses to know: what the numbers mean for an operator (status/report.py).
 Facts that daemons put into their status, by name; what is not there counts as unknown. The Source Server: state,
 last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, transactions_from_pool, transactions_from_files,
 last_error. The Receiver Server: is_connected, source, source_last_seqno, last_received_seqno, pool_percent, lag_s. The
-Update Process: applied_per_s, of its last statistics period if it was behind at the end of it.
+Update Process: applied_per_s, while it has had work without a pause, of the last ten seconds or so.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.recovery.stale_wal import refuse_stale
 from replicate.security.tls_files import certificate_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
+from replicate.status.replays import look_at_replays
 from replicate.status.report import (
     DaemonReport,
     JournalReport,
@@ -88,7 +89,7 @@ def collect(instance: Instance) -> Status:
     closed = ClosedJournal()
     if is_being_seeded(instance):
         text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
-        problems.append(Finding("SEED_INCOMPLETE", text, "replicate seed --from PRIMARY"))
+        problems.append(Finding("SEED_INCOMPLETE", text, "replicate seed"))
     elif words is None:
         closed = look_at_closed_journal(instance, _last_in(regions))
         if closed.problem and _read_words(instance, problems) is None:  # else somebody was just opening it
@@ -103,7 +104,8 @@ def collect(instance: Instance) -> Status:
     journal = _journal(instance, words, closed, regions, problems)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
     receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
-    found = findings(instance.role, journal, regions, peers, receiving, cores=len(os.sched_getaffinity(0)))
+    took = look_at_replays(instance) if receiving is not None else {}
+    found = findings(instance.role, journal, regions, peers, receiving, cores=len(os.sched_getaffinity(0)), took=took)
     content = instance.content
     return Status(
         name=instance.name,
@@ -251,7 +253,7 @@ def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, A
     said: DaemonStatus | None = DaemonFiles(instance.path, name).read_status()
     if said is None:
         return DaemonReport(name, "never started", 0, ""), {}
-    report = DaemonReport(name, said.state, said.pid, said.text, said.error)
+    report = DaemonReport(name, said.state, said.pid, said.text, said.error, instead=said.instead)
     if report.is_running and _is_frozen(said.pid):
         report = replace(report, is_frozen=True)
     facts = dict(said.facts)
@@ -293,6 +295,7 @@ def _peer(
     sent = _at_least(sent, received or 0, is_connected)
     written = journal.last_written_seqno
     backlog = max(0, written - applied) if applied is not None else (0 if written == 0 else None)
+    is_measured = daemon.is_running and not daemon.is_frozen and facts.get("lag_s") is not None
     since_ns = _seqno(facts, "peer_not_applying_since_wall_ns") if is_connected else None
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(since_ns / 1e9)) if since_ns else ""
     return PeerReport(
@@ -308,7 +311,7 @@ def _peer(
         source_backlog=max(0, written - sent) if sent is not None else None,
         receiver_backlog=received - applied if received is not None and applied is not None else None,
         backlog=backlog,
-        lag_s=_lag_s(backlog, facts, journal.last_commit_wall_ns, now_wall_ns),
+        lag_s=_lag_s(backlog, facts, 0 if is_measured else journal.last_commit_wall_ns, now_wall_ns),
         transactions_from_pool=_seqno(facts, "transactions_from_pool") or 0,
         transactions_from_files=_seqno(facts, "transactions_from_files") or 0,
         last_error=str(facts.get("last_error") or ""),
@@ -329,6 +332,7 @@ def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> 
     known = max((n for n in (source_last, received) if n is not None), default=None)
     backlog = max(0, known - applied) if known is not None else None
     percent, rate = facts.get("pool_percent"), update_facts.get("applied_per_s")
+    is_working = update.is_running and not update.is_frozen
     return ReceivingReport(
         receiver=receiver,
         update=update,
@@ -344,12 +348,13 @@ def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> 
         # Our newest commit is applied, so its age says nothing of what is not; the receiver's measure does.
         lag_s=_lag_s(backlog, {**update_facts, **facts}, 0, now_wall_ns),
         pool_percent=float(percent) if isinstance(percent, (int, float)) else None,
-        applied_per_s=float(rate) if isinstance(rate, (int, float)) and rate > 0 and update.is_running else None,
+        applied_per_s=float(rate) if isinstance(rate, (int, float)) and rate > 0 and is_working else None,
     )
 
 
 def _lag_s(backlog: int | None, facts: Mapping[str, Any], newest_wall_ns: int, now_wall_ns: int) -> float | None:
-    """The daemon's own measure if it has one; else the age of the newest commit, which the lag is at least."""
+    """The daemon's own measure if it has one; at least the age of the newest commit (0: of none), by the wall clock,
+    which may have been set since. A running daemon measures by a clock that can not be."""
     if backlog is None:
         return None
     if backlog == 0:
@@ -359,7 +364,7 @@ def _lag_s(backlog: int | None, facts: Mapping[str, Any], newest_wall_ns: int, n
     if isinstance(measured, (int, float)):
         least = max(float(measured), least or 0.0)
     # Rounded up: 0.0 says that nothing is behind.
-    return None if least is None else math.ceil(least * 1000) / 1000
+    return None if least is None else max(1, math.ceil(least * 1000)) / 1000
 
 
 def _at_least(told: int | None, least: int, is_connected: bool) -> int | None:

@@ -7,13 +7,14 @@ Refuses to know: where the numbers come from (status/collect.py) and how they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC, errorcode
+from types import MappingProxyType
 from typing import Final, Literal
 
 from replicate.findings import SEVERITIES, Finding
-from replicate.status.catching_up import quickest, ways
+from replicate.status.catching_up import Took, Way, quickest, ways
 
 STATUS_ROOM_BYTES: Final = 64 * 1024
 """With less than this free a daemon can not tell how it stands: its status file is written anew each time."""
@@ -67,6 +68,8 @@ class DaemonReport:
     error: str = ""
     is_frozen: bool = False
     """The process is there, and a signal (SIGSTOP) or a debugger has stopped it."""
+    instead: str = ""
+    """What keeps it from starting, as process `pid`: "replay", "rebuild"; it does not run then."""
 
     @property
     def is_running(self) -> bool:
@@ -123,7 +126,12 @@ class ReceivingReport:
     lag_s: float | None
     pool_percent: float | None
     applied_per_s: float | None = None
-    """Transactions that the Update Process has applied lately, all the while behind; None: unknown."""
+    """Transactions that the Update Process applies, measured while it had work without a pause; None: unknown."""
+
+    @property
+    def instead(self) -> DaemonReport | None:
+        """The daemon in whose place something else is at work, which is neither's failure; None: nothing is."""
+        return next((daemon for daemon in (self.update, self.receiver) if daemon.instead), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,8 @@ def _peer_bottleneck(peer: PeerReport) -> str:
 
 
 def _receiving_bottleneck(receiving: ReceivingReport) -> str:
+    if receiving.instead is not None:
+        return f"the {receiving.instead.instead} that is under way"
     if not receiving.update.is_running:
         return "the Update Process: it does not run"
     if receiving.receiver_backlog:
@@ -225,14 +235,16 @@ def findings(
     receiving: ReceivingReport | None,
     *,
     cores: int = 1,
+    took: Mapping[Way, Took] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
-    """All that an operator should know, errors first. `cores`: that this machine has for us."""
+    """All that an operator should know, errors first. `cores`: that this machine has for us. `took`: the last replays
+    into this instance, of each engine."""
     found = [
         *_journal_findings(journal),
         *_region_findings(role, regions),
         *(finding for peer in peers for finding in (*_peer_findings(peer), *_archive_need(journal, peer))),
         *(_receiving_findings(receiving) if receiving is not None else ()),
-        *(_quicker(journal, receiving, cores) if receiving is not None else ()),
+        *(_quicker(journal, receiving, cores, took) if receiving is not None else ()),
     ]
     if role == "primary" and not peers:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate peer add NAME HOST:PORT"))
@@ -300,18 +312,23 @@ def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]
         yield Finding("PEER_NEEDS_ARCHIVE", text, f"there: replicate replay --journal {journal.archive}", peer.name)
 
 
-def _quicker(journal: JournalReport, receiving: ReceivingReport, cores: int) -> Iterator[Finding]:
+def _quicker(
+    journal: JournalReport, receiving: ReceivingReport, cores: int, took: Mapping[Way, Took]
+) -> Iterator[Finding]:
     """Where a replay would bring this secondary up to date sooner than the stream."""
+    if not receiving.applied_per_s:
+        return
     backlog = receiving.backlog or 0
     kept = journal.last_written_seqno + 1 - (journal.first_kept_seqno or journal.last_written_seqno + 1)
     # Of few transactions the files' own room would be the most.
     each = journal.bytes / kept if kept >= KEPT_TRANSACTIONS_LEAST else 0.0
-    found = ways(backlog, int(backlog * each), live_per_s=receiving.applied_per_s, cores=cores)
+    found = ways(backlog, int(backlog * each), live_per_s=receiving.applied_per_s, cores=cores, took=took)
     way = quickest(found)
     if way != "live":
         text = (
             f"this secondary is {backlog} transactions behind: the stream would take about {_about(found.live_s)}, "
-            f"a replay about {_about(found.of(way))}"
+            f"a replay about {_about(found.of(way))} "
+            + ("(as the last one here has taken)" if way in found.measured else "(estimated from another machine)")
         )
         journals = "--journal ARCHIVE --journal PRIMARY" if way == "spark" else "--journal PRIMARY"
         stop = "replicate receiver stop; replicate update stop"
@@ -347,7 +364,7 @@ def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[F
             text = f"region {name}: {size} of its WAL can not be checkpointed, because {region.pinned_by}"
             yield Finding("WAL_PINNED", text, region.pinned_do, name)
     if not regions:
-        do = "replicate region add PATH" if role == "primary" else "replicate seed --from PRIMARY"
+        do = "replicate region add PATH" if role == "primary" else "replicate seed"
         yield Finding("NO_REGION", "there is no region yet", do)
 
 
@@ -391,6 +408,12 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
 
 
 def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
+    if receiving.instead is not None:
+        what, pid = receiving.instead.instead, receiving.instead.pid
+        text = f"a {what} of this instance is under way{f' (process {pid})' if pid else ''}"
+        do = "wait for its end; then replicate receiver start; replicate update start"
+        yield Finding("REPLAY_RUNS", f"{text}, and its daemons can not run meanwhile", do)
+        return
     yield from _daemon_finding(receiving.receiver, "replicate receiver start")
     yield from _daemon_finding(receiving.update, "replicate update start")
     if receiving.receiver.is_running and not receiving.is_connected:

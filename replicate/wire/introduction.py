@@ -36,6 +36,9 @@ class KnownInstance:
     instance: bytes | None = None
 
 
+_ANEW: Final = "there, `replicate update stop` and `replicate seed --restart`"
+_MORE: Final = f"Look at what the secondary has more (`replicate journal show --from N`), then seed it anew: {_ANEW}"
+
 _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.PROTOCOL: (ProtocolViolationError, "Compare the releases of both sides; look for damage on the way"),
     RefuseCode.VERSION: (
@@ -44,7 +47,7 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     ),
     RefuseCode.WRONG_NETWORK: (
         WrongNetworkError,
-        "Join the instance to this network (`replicate instance create --network`), or correct the address",
+        "Correct the address; or make the instance anew, in this network (`replicate instance create --network`)",
     ),
     RefuseCode.SAME_INSTANCE: (WrongInstanceError, "An instance can not replicate to itself: correct the address"),
     RefuseCode.NAME_TAKEN: (
@@ -59,10 +62,10 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         "An instance bears the name in its certificate; map another one with receiver.allow or peer add --certificate",
     ),
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
-    RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, "Roll the secondary back before it can follow this source"),
-    RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, "Roll the secondary back to the common point first"),
-    RefuseCode.JOURNAL_MISSING: (HardResyncNeededError, "Seed the secondary anew (`replicate seed`)"),
-    RefuseCode.DIVERGED: (DivergedError, "Do not go on: compare both sides, then seed the secondary anew"),
+    RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, _MORE),
+    RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),
+    RefuseCode.JOURNAL_MISSING: (HardResyncNeededError, f"Seed the secondary anew: {_ANEW}"),
+    RefuseCode.DIVERGED: (DivergedError, f"Do not go on: compare both sides, then seed the secondary anew: {_ANEW}"),
     RefuseCode.GAP: (
         GapError,
         "The stream starts again from the last good position; if it repeats, verify the journal",

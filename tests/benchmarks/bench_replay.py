@@ -45,6 +45,7 @@ from update_process.replay.apply import NetApply, NetSource
 from update_process.replay.command import apply_session, no_collector, replay
 from update_process.replay.journals import Journals
 from update_process.replay.net import NetChange
+from update_process.replay.run import WINDOW_BYTES
 
 SCHEMA: Final = "CREATE TABLE row (id INTEGER PRIMARY KEY, counter INTEGER, text TEXT)"
 SETTINGS: Final = '[journal]\ndurability = "off"\ncap_bytes = 1099511627776\n'
@@ -161,9 +162,9 @@ class Backlog:
         with apply_session(self.pair.secondary) as session, no_collector():
             tables = dict(next(iter(session.rows.values())).definitions)
             net = NetChange(lambda table_id: tables[table_id])
-            for piece in journals.read(self.base + 1, self.last):
+            for piece in journals.read(self.base + 1, self.last, max_bytes=WINDOW_BYTES):
                 assert isinstance(piece, FrameBatch)
-                net.fold(decode_batch(piece.data)[2::3])
+                net.fold(decode_batch(piece.data, tuples=True)[2::3])
         return net
 
     def apply_and_roll_back(self, net: NetSource, figures: Figures) -> int:

@@ -87,13 +87,31 @@ def beginning() -> list[str]:
     return lines
 
 
+DAMAGE = """
+import sys
+from replicate.instance.instance import Instance
+from replicate.pool.shared_memory import PoolKind, pool_path
+instance = Instance.open("sites/primary")
+(path,) = instance.journal_directory.glob("*.journal")
+data = path.read_bytes()
+at = len(data.rstrip(bytes(1))) // 2
+path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()
+"""
+
+
 def test_from_nothing_to_two_databases_and_back_out(tmp_path: Path) -> None:
     (application,) = re.findall(r"```python\n(.*?)```", section("In the application"), flags=re.DOTALL)
     (tmp_path / "application.py").write_text(application)
     shell = Shell(tmp_path)
-    lines = [*beginning(), "python application.py", "replicate -i primary compare --with secondary"]
+    (tmp_path / "damage.py").write_text(DAMAGE)
+    stop, *anew = commands(section("When the primary's journal is damaged"))
+    lines = [*beginning(), "python application.py", stop, f"PYTHONPATH={CHECKOUT} python damage.py"]
+    lines += ["replicate -i primary source start || echo refused with $?", *anew]
+    lines += ["replicate -i secondary wait --seqno 2", "replicate -i primary compare --with secondary"]
     told = shell.run([*lines, *commands(WAY_OUT)], ("primary source", "secondary receiver", "secondary update"))
     assert len(re.findall("primary and secondary at seqno [0-9]+: equal", told)) == 2
+    assert "refused with 65" in told
     assert (tmp_path / "sites" / "secondary" / "regions" / "main.db").exists()
     assert list(shell.shared_memory.iterdir()) == []
 

@@ -5,9 +5,8 @@ of the long campaign that is all about it), or `FILE NAME`: a test below tests/.
 
 Guarantees: every fault that the campaign has to cover stands here, and nothing that is not there.
 What is *not* injected, and why: of 31 (a sync that lies about *every* file) there is no witness left, README says so;
-of 71 a peer's absurd clock: no clock is taken over from a peer, a transaction keeps the time of its origin; of 72 a
-monotonic clock that runs too fast: the kernel keeps its rate, and a machine whose kernel does not is none that we can
-make. Of 32 the alarm is the lag: nothing calls a sync that hangs by its name.
+of 71 a peer's absurd clock: no clock is taken over from a peer, a transaction keeps the time of its origin. Of 32 the
+alarm is the lag: nothing calls a sync that hangs by its name.
 Refuses to know: how anything is injected.
 """
 
@@ -104,7 +103,11 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "replicate/journal/test_chain.py test_a_lost_segment_ahead_of_a_reader"),
     45: ("injection the_primarys_disk_becomes_read_only", "injection the_secondarys_disk_becomes_read_only",
          "part io_errors", "part io_servers", "system/test_bad_input.py test_a_read_only_region"),
-    46: ("injection a_log_that_can_not_grow", "replicate/test_log.py test_a_full_disk_loses_lines_and_says_how_many"),
+    46: ("injection a_log_that_can_not_grow", "replicate/test_log.py test_a_full_disk_loses_lines_and_says_how_many",
+         "replicate/cli/test_outputs.py test_no_output_changes_an_exit_code",
+         "replicate/cli/test_outputs.py test_a_daemon_without_an_output_serves_and_ends",
+         "replicate/cli/test_outputs.py test_no_file_of_ours_is_what_an_application_prints_to",
+         "replicate/cli/test_progress.py test_a_terminal_that_goes_away_ends_the_line_and_not_the_work"),
     47: ("injection checkpoints_while_copies_are_made",),
     49: ("injection a_page_of_the_secondarys_region_that_is_damaged",),
     50: ("faults/test_big_numbers.py test_a_segment_beyond_four_gigabytes",
@@ -119,7 +122,8 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     70: ("injection a_clock_that_jumps",),
     71: ("injection a_boot_with_an_absurd_clock",
          "replicate/recovery/test_recovery.py test_the_csn_rises_although_the_clock_goes_back"),
-    72: ("injection both_sites_stopped_longer_than_the_limit", "injection a_clock_that_runs_ten_times_too_fast"),
+    72: ("injection both_sites_stopped_longer_than_the_limit", "injection a_clock_that_runs_ten_times_too_fast",
+         "injection a_machine_whose_time_runs_ten_times_too_fast"),
     73: ("injection cut_again_and_again", "injection frames_that_come_twice_are_lost_or_changed",
          "system/test_network_peers.py test_fault_60_doubled_frames_are_dropped"),
     74: ("injection frames_that_come_twice_are_lost_or_changed",

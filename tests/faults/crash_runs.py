@@ -1,4 +1,5 @@
-"""More short runs, of whose legal disk states a sample is recovered from: apply, regions attached, a hole, seeds.
+"""More short runs, of whose legal disk states a sample is recovered from: a first instance, apply, redo, regions
+attached, a hole, seeds.
 
     python -m tests.faults.crash_runs NAME ROOT OUTSIDE         does such a run; crash_states.py records and judges it
 
@@ -9,6 +10,7 @@ to its end from there. Refuses to know: what a disk may do, and which states the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -18,9 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import replicate
+from replicate.admin.regions import add_region
 from replicate.apply_session import open_apply_session
+from replicate.database.sqlite import open_region
 from replicate.door.opening import close_door, is_seeded, make_chain
-from replicate.instance.instance import Instance
+from replicate.errors import AlreadyExistsError
+from replicate.instance.instance import FILE_NAME, Instance
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, decode, walk
 from replicate.journal.verify import verify_journal
@@ -29,9 +34,19 @@ from replicate.seed.direct import seed
 from replicate.transaction import RowChange, Transaction
 from tests.faults.rounds import two_regions_with_a_hole
 from tests.harness import applying, instances
+from tests.harness.regions import make_database
 
 REGIONS: Final = ("main", "two")
-ROWS: Final = {"apply": 6, "several": 9, "several off": 9, "hole": 2, "seed": 3, "seed anew": 3}
+ROWS: Final = {
+    "create": 3, "apply": 6, "redo": 3, "redo apply": 6, "several": 9, "several off": 9, "hole": 2,
+    "seed": 3, "seed anew": 3,
+}  # fmt: skip
+REDONE: Final = {1, 2, 3, 10, 11, 12, *range(100, 140)}
+"""What the journal of `redo` holds for region two; main has the large one (from 100 on) in another size."""
+NEW: Final = "new/alpha"
+"""Where `create` makes an instance: below a directory that is made, too."""
+APPLIED: Final = ("apply", "redo apply")
+"""Of a secondary: the primary is outside, where no crash touches it."""
 Told = list[Any]
 """What the run had printed when the power went, a value a line."""
 
@@ -41,17 +56,25 @@ Told = list[Any]
 
 def prepare(name: str, root: Path, outside: Path) -> None:
     """Both instances, as far as the run needs them."""
+    if name == "create":
+        make_database(root / "app.db", instances.SCRIPT)
+        return
     if name == "hole":
         two_regions_with_a_hole(root)
         for aside in ("shm", "aside", "in-region"):
             shutil.move(root / aside, outside / f"hole-{aside}")
         return
     policy = "off" if name == "several off" else "durable"
-    place = outside if name == "apply" else root
+    place = outside if name in APPLIED else root
     primary = instances.make_primary(place / "alpha", regions=REGIONS, durability=policy, segment_bytes=1 << 20)
     _insert(primary, range(1, 4))
-    if name == "apply":
-        instances.make_secondary(root / "beta", primary, durability=policy, segment_bytes=1 << 20)
+    if name == "redo":
+        _fall_behind(primary, lambda: _more(primary), outside)
+    elif name in APPLIED:
+        secondary = instances.make_secondary(root / "beta", primary, durability=policy, segment_bytes=1 << 20)
+        if name == "redo apply":
+            _insert(primary, range(4, 6))
+            _fall_behind(secondary, lambda: _apply_all(secondary, primary), outside)
         _fill(primary)
         with instances.door_of(primary) as door:
             last = int(door.words[word.LAST_SEQNO])
@@ -71,6 +94,36 @@ def prepare(name: str, root: Path, outside: Path) -> None:
         if name == "seed anew":
             seed(primary, secondary)
             _insert(primary, range(10, 14))
+
+
+def _fall_behind(instance: Instance, work: Callable[[], None], outside: Path) -> None:
+    """Have the regions lose what `work` commits; the journal holds all of it."""
+    for region in REGIONS:
+        instances.save_region(instance.region(region).path, outside / "aside")
+    work()
+    for region in REGIONS:
+        path = instance.region(region).path
+        whole = instances.rows(path)
+        instances.restore_region(path, outside / "aside")
+        assert instances.rows(path).keys() < whole.keys(), f"region {region} has lost nothing"
+    instances.lose_pool(instance)
+
+
+def _more(primary: Instance) -> None:
+    """Small ones of either region, a table with a row of each, a large one."""
+    with instances.session_of(primary) as main, instances.session_of(primary, "two") as two:
+        for row_id in range(10, 13):
+            instances.insert(main, row_id)
+            instances.insert(two, row_id, "z" * 3000)
+        instances.change_schema(two, "CREATE TABLE later(id INTEGER PRIMARY KEY, v)", "later")
+        two.commit(instances.begin_large(two, 100, 40))
+        main.commit(instances.begin_large(main, 100, 20))
+
+
+def _apply_all(secondary: Instance, primary: Instance) -> None:
+    with instances.door_of(primary) as door:
+        last = int(door.words[word.LAST_SEQNO])
+    apply_rest(Instance.open(secondary.path), primary, lambda _: None, last)
 
 
 def _inserted(transaction: Transaction) -> list[tuple[int, int]]:
@@ -101,8 +154,24 @@ def _fill(primary: Instance) -> None:
 
 def run(name: str, root: Path, outside: Path, tell: Callable[[object], None]) -> None:
     """Do it; `tell` is called with what binds from then on."""
-    if name == "apply":
+    if name in APPLIED:
         apply_rest(Instance.open(root / "beta"), Instance.open(outside / "alpha"), tell, _last(outside))
+    elif name == "create":
+        instance = Instance.create(root / NEW, role="primary", name="alpha")
+        tell("made")
+        add_region(instance, root / "app.db", name="main")
+        tell("added")
+        with instances.session_of(Instance.open(instance.path)) as session:
+            for row_id in range(ROWS[name]):
+                tell(instances.insert(session, row_id))
+    elif name == "redo":
+        instance = Instance.open(root / "alpha")
+        with instances.session_of(instance) as main, instances.session_of(instance, "two") as two:
+            tell(0)
+            for row_id in range(500, 500 + ROWS[name]):
+                instances.insert(main, row_id)
+                instances.insert(two, row_id, "z" * 3000)
+                tell(row_id)
     elif name.startswith("several"):
         _several(root, tell)
     elif name == "hole":
@@ -156,8 +225,12 @@ def _several(root: Path, tell: Callable[[object], None]) -> None:
 
 def judge(name: str, root: Path, outside: Path, told: Told) -> None:
     """AssertionError or the product's error for a violation. In a process of its own."""
-    if name == "apply":
+    if name in APPLIED:
         _judge_apply(root, outside, told)
+    elif name == "create":
+        _judge_create(root, told)
+    elif name == "redo":
+        _judge_redo(root, told)
     elif name.startswith("several"):
         _judge_several(name, root, told)
     elif name == "hole":
@@ -184,6 +257,42 @@ def _judge_apply(root: Path, outside: Path, told: Told) -> None:
     assert not verify_journal(secondary).findings
     apply_rest(Instance.open(secondary.path), primary, lambda _: None, known["last"], max_bytes=1 << 20)
     assert {name: instances.rows(secondary.region(name).path) for name in REGIONS} == whole
+
+
+def _judge_create(root: Path, told: Told) -> None:
+    """What was told is there. Before it was, the instance may be there, in part, or not at all."""
+    if not told and not (root / NEW / FILE_NAME).exists():
+        return
+    instance = Instance.open(root / NEW)
+    if "added" not in told:
+        with contextlib.suppress(AlreadyExistsError):  # it was
+            add_region(instance, root / "app.db", name="main")
+    instance = Instance.open(root / NEW)
+    found = instances.check(instance)
+    rows = set(found.rows["main"]) if "main" in found.rows else set()
+    assert rows == set(range(len(rows))), f"not a prefix: {rows}"
+    assert len(rows) >= len(told) - len(["made", "added"]), f"acknowledged and missing: {told}, there: {rows}"
+    with instances.session_of(Instance.open(instance.path)) as session:
+        instances.insert(session, 900)
+    instances.check(Instance.open(instance.path))
+
+
+def _judge_redo(root: Path, told: Told) -> None:
+    """What the journal held is in the regions, whole; of the new rows those that were told, and no others between."""
+    instance = Instance.open(root / "alpha")
+    found = instances.check(instance)
+    new = [(row_id, region) for row_id in range(500, 500 + ROWS["redo"]) for region in REGIONS]
+    there = [(row_id, region) for row_id, region in new if row_id in found.rows[region]]
+    assert there == new[: len(there)], f"not a prefix: {there}"
+    assert len(there) >= 2 * len([one for one in told if one]), f"acknowledged and missing: {told}, there: {there}"
+    old = {region: {row_id for row_id in found.rows[region] if row_id < 500} for region in REGIONS}
+    assert old == {"main": REDONE - set(range(120, 140)), "two": REDONE}, f"redone: {old}"
+    connection = open_region(instance.region("two").path, readonly=True)
+    tables = connection.execute("SELECT name FROM sqlite_schema WHERE name = 'later'").fetchall()
+    connection.close(True)
+    assert tables, "the change of the schema was not redone"
+    _insert(Instance.open(instance.path), range(900, 901))
+    instances.check(Instance.open(instance.path))
 
 
 def _seqno_of_large(known: dict[str, Any]) -> int:

@@ -2,11 +2,13 @@
 
 `read_trace` reads what strace has written down; `Disk` takes the operations one by one and knows what is synced.
 The model: a write that is not synced may be there, missing or torn at any 512 bytes, also when a later one is there; a
-name that was made, changed or removed is only certain once its directory was synced. POSIX allows more: names become
-certain in the order in which they were changed here, as journalling file systems do, never a later one alone; and of
-all the combinations `states` gives a few extreme ones and as many others, by dice, as it is asked for.
+name that was made, changed or removed, a directory's too, is only certain once the directory that it stands in was
+synced. Until then each name of each directory is for itself, as POSIX allows: a later change may be there without an
+earlier one. Only a rename loses no file, as on every journalling file system: the old name goes when the new one is
+there, and both may be. Of all the combinations `states` gives a few extreme ones and as many others, by dice, as it is
+asked for: among them those where names are certain in their order (ext4, xfs) or in their order by directory.
 
-Guarantees: what was synced is in every state; what was never written is in none.
+Guarantees: what was synced is in every state, if the names of its directories are; what was never written is in none.
 Refuses to know: whose files they are. Pure, but for `Disk.put`, which writes a state into the directories.
 """
 
@@ -16,21 +18,24 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 SECTOR_BYTES: Final = 512
 CALLS: Final = (
-    "openat,write,pwrite64,lseek,fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat,ftruncate,fallocate"
+    "openat,write,pwrite64,lseek,fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat,ftruncate,fallocate,"
+    "mkdir,mkdirat,rmdir"
 )
 _LINE: Final = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
 _FD: Final = re.compile(r"^(\d+)<([^>]*)>")
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_KINDS: Final = {"renam": "rename", "unlin": "unlink", "mkdir": "mkdir", "rmdir": "unlink"}
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. `kind`: write, size, sync, create, rename, unlink, told. `path`: as at that moment."""
+    """One operation. `kind`: write, size, sync, create, mkdir, rename, unlink, told. `path`: as at that moment."""
 
     kind: str
     path: str
@@ -67,12 +72,12 @@ def read_trace(lines: Iterable[str], below: str) -> Iterator[Op]:
                     yield Op("size", name, 0)
         elif call == "write" and fd == 1:
             yield Op("told", "", 0, strings[0])
-        elif call.startswith(("rename", "unlink")):
+        elif call.startswith(("rename", "unlink", "mkdir", "rmdir")):
             names = [one.decode() for one in strings]
             if path:  # relative to a directory that is open
                 names = [f"{path}/{one}" if not one.startswith("/") else one for one in names]
             if names[0].startswith(below):
-                yield Op(call[:6], names[0], target=names[-1] if len(names) > 1 else "")
+                yield Op(_KINDS[call[:5]], names[0], target=names[-1] if len(names) > 1 else "")
         elif not path.startswith(below):
             continue
         elif call == "lseek":
@@ -122,102 +127,159 @@ def _apply(data: bytearray, op: Op) -> None:
     data[op.offset : end] = op.data
 
 
+class Directory:
+    """In place of a File: nothing but a name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """A name made (with what it names) or removed (None), not certain yet. `behind`: never there without that one."""
+
+    name: str
+    what: File | Directory | None
+    behind: Change | None = None
+
+    @property
+    def directory(self) -> str:
+        return self.name.rpartition("/")[0]
+
+
+State = dict[str, bytes | None]
+"""Every file's content by its name; None for a directory."""
+
+
 class Disk:
     """Files by name, as the running system sees them; `names` as they are certain."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.seen: dict[str, File] = {}
+        self.seen: dict[str, File | Directory] = {}
         for path in sorted(root.rglob("*")):
-            if path.is_file():
-                self.seen[str(path)] = File(path.read_bytes())
-        self.names: dict[str, File] = dict(self.seen)
-        self.changes: list[tuple[str, File | None]] = []
-        """Names made (with their file) and removed, not certain yet, in order."""
+            if path.is_dir() or path.is_file():
+                self.seen[str(path)] = Directory() if path.is_dir() else File(path.read_bytes())
+        self.names: dict[str, File | Directory] = dict(self.seen)
+        self.changes: list[Change] = []
+        """In the order in which they were made."""
 
     def take(self, op: Op) -> None:
         """One more operation has happened."""
-        if op.kind == "create":
+        if op.kind in ("create", "mkdir"):
             if op.path not in self.seen:
-                self._name(op.path, File())
+                self.seen[op.path] = what = File() if op.kind == "create" else Directory()
+                self.changes.append(Change(op.path, what))
         elif op.kind in ("write", "size"):
-            self.seen[op.path].pending.append(op)
+            self._file(op.path).pending.append(op)
         elif op.kind == "sync":
-            if op.path in self.seen:
-                file = self.seen[op.path]
+            if op.path in self.seen and isinstance(self.seen[op.path], File):
+                file = self._file(op.path)
                 file.synced = file.content(lambda _place, _op: None)
                 file.pending.clear()
             else:
                 self._sync_directory(op.path)
         elif op.kind == "rename":
-            file = self.seen.pop(op.path)
-            self.seen[op.target] = file
-            self.changes += [(op.target, file), (op.path, None)]
+            file = self._file(op.path)
+            self.seen[op.target] = self.seen.pop(op.path)
+            made = Change(op.target, file)
+            self.changes += [made, Change(op.path, None, behind=made)]
         elif op.kind == "unlink" and op.path in self.seen:
             del self.seen[op.path]
-            self.changes.append((op.path, None))
+            self.changes.append(Change(op.path, None))
 
-    def _name(self, path: str, file: File) -> None:
-        self.seen[path] = file
-        self.changes.append((path, file))
+    def _file(self, path: str) -> File:
+        found = self.seen[path]
+        assert isinstance(found, File), f"{path} is a directory: what becomes of a renamed one is not modelled"
+        return found
 
     def _sync_directory(self, path: str) -> None:
-        kept = []
-        for name, file in self.changes:
-            if str(Path(name).parent) != path:
-                kept.append((name, file))
-            elif file is None:
-                self.names.pop(name, None)
-            else:
-                self.names[name] = file
-        self.changes = kept
+        certain = [one for one in self.changes if one.directory == path]
+        moved = {one.behind.name for one in certain if one.behind is not None and one.behind in self.changes}
+        certain = [one for one in self.changes if one in certain or one.name in moved]
+        for one in certain:
+            _enter(self.names, one)
+        self.changes = [one for one in self.changes if one not in certain]
 
-    def states(self, dice: random.Random, samples: int) -> Iterator[tuple[str, dict[str, bytes]]]:
-        """Some legal states at this moment: a label, and every file's content."""
-        known = [*self.seen.values(), *self.names.values(), *(file for _, file in self.changes if file is not None)]
-        files = {id(file): file for file in known}
+    def states(self, dice: random.Random, samples: int) -> Iterator[tuple[str, State]]:
+        """Some legal states at this moment: a label, and what is there."""
+        known = [*self.seen.values(), *self.names.values(), *(one.what for one in self.changes)]
+        files = {id(file): file for file in known if isinstance(file, File)}
         pending = [(key, place) for key, file in files.items() for place in range(len(file.pending))]
-        yield "nothing of what is not synced", self._state(0, lambda _file, _place, _op: b"")
-        yield "everything", self._state(len(self.changes), lambda _file, _place, _op: None)
-        yield "all names, no data", self._state(len(self.changes), lambda _file, _place, _op: b"")
-        yield "all data, no names", self._state(0, lambda _file, _place, _op: None)
+        every = self.changes
+        yield "nothing of what is not synced", self._state([], lambda _file, _place, _op: b"")
+        yield "everything", self._state(every, lambda _file, _place, _op: None)
+        yield "all names, no data", self._state(every, lambda _file, _place, _op: b"")
+        yield "all data, no names", self._state([], lambda _file, _place, _op: None)
         for number in range(min(samples, len(pending))):
             lost = dice.choice(pending)
             yield (
                 f"one write missing ({number})",
-                self._state(
-                    len(self.changes), lambda file, place, _op, lost=lost: b"" if (file, place) == lost else None
-                ),
+                self._state(every, lambda file, place, _op, lost=lost: b"" if (file, place) == lost else None),
             )
+        names = sorted({one.name for one in every})
+        if len(names) > 1:
+            for number, name in enumerate(dice.sample(names, min(samples, len(names)))):
+                label = f"{name[len(str(self.root)) + 1 :]} ({number})"
+                others = [one for one in every if one.name != name]
+                yield f"without the change of {label}", self._state(others, lambda _file, _place, _op: None)
+                alone = [one for one in every if one.name == name]
+                yield f"of names only the change of {label}", self._state(alone, lambda _file, _place, _op: None)
         for number in range(samples):
             masks = {one: _mask(dice) for one in pending}
-            names = dice.randrange(len(self.changes) + 1)
+            kept = self._some(dice)
             yield (
                 f"torn at random ({number})",
-                self._state(names, lambda file, place, op, masks=masks: masks[file, place](op)),
+                self._state(kept, lambda file, place, op, masks=masks: masks[file, place](op)),
             )
 
-    def _state(self, names: int, chosen: Callable[[int, int, Op], bytes | None]) -> dict[str, bytes]:
-        found = dict(self.names)
-        for name, file in self.changes[:names]:
-            if file is None:
-                found.pop(name, None)
-            else:
-                found[name] = file
-        return {
-            name: file.content(lambda place, op, file=file: chosen(id(file), place, op)) for name, file in found.items()
-        }
+    def _some(self, dice: random.Random) -> list[Change]:
+        """Changes of names as far as they have come: of all in one order, of each directory, or of each name."""
+        group = dice.choice([lambda _one: "", lambda one: one.directory, lambda one: one.name])
+        far: dict[str, int] = {}
+        for key in dict.fromkeys(map(group, self.changes)):
+            far[key] = dice.randrange(sum(group(one) == key for one in self.changes) + 1)
+        kept = []
+        for one in self.changes:
+            far[group(one)] -= 1
+            if far[group(one)] >= 0:
+                kept.append(one)
+        return kept
 
-    def put(self, state: dict[str, bytes]) -> None:
-        """Have the directories below the root hold exactly this. Directories stay what they are, or are made."""
-        for path in self.root.rglob("*"):
-            if not path.is_dir() and str(path) not in state:
-                path.unlink()
+    def _state(self, kept: list[Change], chosen: Callable[[int, int, Op], bytes | None]) -> State:
+        found = dict(self.names)
+        stays: set[str] = set()
+        for one in kept:
+            if one.behind is not None and one.behind in self.changes and one.behind not in kept:
+                stays.add(one.name)  # the file would be nowhere
+            if one.name not in stays:
+                _enter(found, one)
+        state: State = {}
+        for name, what in sorted(found.items()):  # a directory before what is in it
+            above = name.rpartition("/")[0]
+            if above != str(self.root) and above not in state:
+                continue
+            state[name] = what.content(partial(chosen, id(what))) if isinstance(what, File) else None
+        return state
+
+    def put(self, state: State) -> None:
+        """Have the directories below the root hold exactly this."""
+        for path in sorted(self.root.rglob("*"), reverse=True):  # what is in a directory before it
+            if str(path) not in state:
+                if path.is_dir():
+                    path.rmdir()
+                else:
+                    path.unlink()
         for name, data in state.items():
             path = Path(name)
-            if not path.is_file() or path.read_bytes() != data:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if data is None:
+                path.mkdir(mode=0o700, exist_ok=True)
+            elif not path.is_file() or path.read_bytes() != data:
                 path.write_bytes(data)
+
+
+def _enter(names: dict[str, File | Directory], change: Change) -> None:
+    if change.what is None:
+        names.pop(change.name, None)
+    else:
+        names[change.name] = change.what
 
 
 def _mask(dice: random.Random) -> Callable[[Op], bytes | None]:

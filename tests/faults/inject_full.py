@@ -16,6 +16,8 @@ from tests.harness.waiting import wait_until
 
 NAMED: Final = frozenset({69, 74, 75})
 """Exit codes of what the surroundings did to a daemon."""
+ROOM_NS: Final = 1_000_000_000
+"""Whoever has told something so long after there was room again has not met a full disk."""
 
 
 def _small(place: Place) -> SmallDisk:
@@ -65,10 +67,24 @@ def the_primarys_disk_is_full(place: Place) -> None:
     _ended_by_name(place, daemons)
     town.stop_clients()
     _small(place).give_room()
-    town.start_daemons()
     town.client(pause_s=0.005)
+    _source_has_room(place)
     with place.recovered("disk full"):
         pass
+
+
+def _source_has_room(place: Place) -> None:
+    """The source goes on, or what it met before there was room ends it only now: it is started again then."""
+    town, given_ns = place.town, time.time_ns()
+
+    def goes_on() -> bool:
+        _ended_by_name(place, {role: town.children[role] for role in DAEMONS if role in town.children})
+        town.start_daemons()
+        told = town.facts("source")
+        is_new = told.get("changed_wall_ns", 0) > given_ns + ROOM_NS
+        return is_new and told.get("pid") == town.children["source"].pid and told.get("state") == "sending"
+
+    wait_until(goes_on, timeout_s=40, what="the source goes on, or is started again")
 
 
 @injection(29, needs="mount", disk=("secondary", "tmpfs"))

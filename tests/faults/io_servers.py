@@ -35,7 +35,7 @@ from tests.faults.region_disk import CALLS as REGION_CALLS
 from tests.faults.region_disk import Counted, RegionDisk
 from tests.faults.report import merge
 from tests.faults.settling import count_told, settle
-from tests.faults.town import Child, Town
+from tests.faults.town import DAEMONS, Child, Town
 
 OWN_CALLS: Final = ("fdatasync", "fsync", "pwrite", "write", "rename", "replace")
 ROLES: Final[dict[str, tuple[str, ...]]] = {
@@ -51,6 +51,9 @@ ROLES: Final[dict[str, tuple[str, ...]]] = {
 ALL_ERRORS: Final = (*ERRORS, "EROFS")
 SETTLED_EVERY: Final = 20
 WITHIN_S: Final = 30.0
+SOURCE_WAIT_S: Final = 5.0
+"""How long a seed waits for a source that has ended."""
+LAST_EVENTS: Final = 6
 INTERNAL: Final = 70
 SERVERS_ZERO: Final = (*ZERO, "violations", "parts that failed")
 LEAST: Final = ("I/O errors made", "acknowledged", "digests compared")
@@ -68,8 +71,8 @@ class Sweep:
         self.town.close()
 
     def run(self, calls: Sequence[str], errors: Sequence[str], deadline_s: float, dice: random.Random) -> None:
-        """Every n of these calls: the first one from each place in the code first, then the others; so for the first
-        error, then for the next. With a deadline in an order of the seed, as many as fit."""
+        """Every n of these calls and errors: the first one from each place in the code first, with each error; then the
+        others. With a deadline in an order of the seed, as many as fit."""
         counted = {call: Counted() for call in calls}
 
         def count() -> None:
@@ -77,26 +80,30 @@ class Sweep:
                 self._plant(call, 0, errors[0], counted[call])
 
         self.once("count", count)
+        first = [(call, number) for call in calls for number in sorted(counted[call].first_of_each_place())]
+        every = [(call, number) for call in calls for number in range(1, counted[call].count + 1)]
+        rest = sorted(set(every) - set(first))
+        self.figures["I/O errors planned"] += len(every) * len(errors)
         for error in errors:
-            first = [(call, number) for call in calls for number in counted[call].first_of_each_place()]
-            every = [(call, number) for call in calls for number in range(1, counted[call].count + 1)]
-            rest = sorted(set(every) - set(first))
-            self.figures["I/O errors planned"] += len(every)
-            self.figures["places of I/O errors"] += len(first)
-            for todo in (first, rest):
-                dice.shuffle(todo)
-            for place, (call, number) in enumerate(first + rest):
-                if time.monotonic() > deadline_s:
-                    break
-                one = Counted()
-                self.once(f"{call} {number} {error}", partial(self._plant, call, number, error, one))
-                met = one.count >= number
-                self.figures[f"I/O errors: {self.role}, {call} {error}"] += met
-                self.figures["I/O errors made"] += met
-                self.figures["places of I/O errors met"] += met and place < len(first)
-                if place % SETTLED_EVERY == SETTLED_EVERY - 1:
-                    settle(self.town, self.figures)
+            self.figures[f"places of I/O errors: {error}"] += len(first)
+        todo = [*_mixed(first, errors, dice), *_mixed(rest, errors, dice)]
+        for place, (call, number, error) in enumerate(todo):
+            if time.monotonic() > deadline_s:
+                break
+            met = self.fail(call, number, error)
+            self.figures[f"places of I/O errors met: {error}"] += met and place < len(first) * len(errors)
+            if place % SETTLED_EVERY == SETTLED_EVERY - 1:
+                settle(self.town, self.figures)
         settle(self.town, self.figures)
+
+    def fail(self, call: str, number: int, error: str) -> bool:
+        """Have one call fail; whether it came."""
+        counted = Counted()
+        self.once(f"{call} {number} {error}", partial(self._plant, call, number, error, counted))
+        met = counted.count >= number
+        self.figures[f"I/O errors: {self.role}, {call} {error}"] += met
+        self.figures["I/O errors made"] += met
+        return met
 
     def _plant(self, call: str, number: int, error: str, counted: Counted) -> None:
         """In the process that is to fail."""
@@ -114,6 +121,9 @@ class Sweep:
         except AssertionError as failure:
             self.figures["violations"] += 1
             print(f"{self.role}, {what}: {str(failure)[-1500:]}", flush=True)
+            for role in DAEMONS:
+                events = [(line.get("timestamp"), line["event"], line.get("error", "")) for line in self.town.log(role)]
+                print(f"  {role}: {events[-LAST_EVENTS:]}", flush=True)
             self.town.kill_all()
             self.town.strange.clear()
             self.town.start_daemons()
@@ -182,7 +192,7 @@ class Sweep:
             failing = town.start(server, before=before_server)
         town.start_daemons_but("update")
         town.wait_ready("receiver", or_ended=server == "receiver")
-        child = town.seeder(before=before)
+        child = town.seeder(before=before, source_wait_s=SOURCE_WAIT_S)
         self._end(child, stop=False)
         if failing is not None:
             self._end(failing)
@@ -209,6 +219,16 @@ class Sweep:
     def _not_strange(self) -> None:
         strange, self.town.strange = self.town.strange, []
         assert not strange, f"{strange}: {self.town.errors.read_text()[-1500:]}"
+
+
+def _mixed(
+    numbers: Sequence[tuple[str, int]], errors: Sequence[str], dice: random.Random
+) -> list[tuple[str, int, str]]:
+    """With each error; all of the first error before those of the next."""
+    found = []
+    for error in errors:
+        found += [(call, number, error) for call, number in dice.sample(numbers, len(numbers))]
+    return found
 
 
 def sweep(

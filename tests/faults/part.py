@@ -57,6 +57,7 @@ def run_part(
         code = 1
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for name in (*zero, EMPTY):
             figures[name] += 0  # it was looked at
         if options.figures:

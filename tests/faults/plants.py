@@ -91,7 +91,7 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "no directory fsync": Plant(
         "replicate/journal/segment.py",
-        (("            os.fsync(fd)\n        finally:\n", "            pass\n        finally:\n"),),
+        (("            os.fsync(self._fd)\n", "            pass\n"),),
         ("tests.faults.crash_states", "--runs", "switch", "--stride", "60", "--samples", "1"),
     ),
     "acknowledge before fsync": Plant(

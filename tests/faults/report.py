@@ -151,10 +151,8 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ("planted, must make no difference: cut without fsync, crash states", _sum("crash states: cut not synced")),
     ("crash states by run", _below("crash states: ")),
     ("I/O errors made / planned (each n, each error)", _sum("I/O errors made", "I/O errors planned")),
-    (
-        "I/O errors of servers: places in the code met / there are",
-        _sum("places of I/O errors met", "places of I/O errors"),
-    ),
+    ("I/O errors of servers: places in the code, each error", _below("places of I/O errors: ")),
+    ("I/O errors of servers: places met, each error", _below("places of I/O errors met: ")),
     ("violations by part", _below(BY_PART)),
     ("I/O errors by call", _below("I/O errors: ")),
     ("mutations tried / detected / mended / planned", _sum("mutations", "detected", "mended", "mutations planned")),

@@ -28,6 +28,7 @@ from tests.faults.report import merge
 from tests.faults.settling import count_told, settle
 from tests.faults.town import DAEMONS
 from tests.harness.memory import anonymous_mib
+from tests.harness.waiting import wait_until
 
 LOOK_S: Final = 0.5
 SECONDS_MIN: Final = 10.0
@@ -35,6 +36,9 @@ MEMORY_SLACK_KIB: Final = 3 * 1024
 DESCRIPTOR_SLACK: Final = 1
 DISK_SLACK_KIB: Final = 6 * 1024
 """Of journals and logs: a few segments of 1 MiB may wait to be pruned, which is looked after each ten seconds."""
+SLACK: Final = {"memory KiB": MEMORY_SLACK_KIB, "descriptors": DESCRIPTOR_SLACK, "disk KiB": DISK_SLACK_KIB}
+SHORT_CUTS: Final = 4
+"""Of each kind, in the short form: a descriptor that each of them leaves is more than the slack."""
 SOAK_ZERO: Final = (*ZERO, "memory grows", "descriptors leaked", "disk grows", "parts that failed")
 LEAST: Final = ("acknowledged", "digests compared")
 
@@ -95,8 +99,7 @@ def soak(place: Place, deadline_s: float, figures: Counter[str]) -> None:
     for name, one in series.items():
         kind, _, whose = name.partition(", ")
         figures[f"peak {kind}, most: {whose}"] = max(one.looks)
-        slack = {"memory KiB": MEMORY_SLACK_KIB, "descriptors": DESCRIPTOR_SLACK, "disk KiB": DISK_SLACK_KIB}[kind]
-        if one.grown(slack):
+        if one.grown(SLACK[kind]):
             verdict = {"memory KiB": "memory grows", "descriptors": "descriptors leaked", "disk KiB": "disk grows"}
             figures[verdict[kind]] += 1
             print(f"{name}: {one.looks[:: max(1, len(one.looks) // 40)]}", flush=True)
@@ -118,6 +121,35 @@ def _disturb(place: Place, figures: Counter[str]) -> None:
         place.line.tell("heal")
     else:
         place.line.tell("forget")
+
+
+def short(place: Place) -> None:
+    """The short form: connections that end, again and again, leave no descriptor and hardly any memory behind."""
+    kinds = ("reset", "end")
+    for kind in kinds:
+        _cut(place, kind)
+    before = {name: read() for name, read in looks(place).items()}
+    for kind in kinds * SHORT_CUTS:
+        _cut(place, kind)
+    for name, read in looks(place).items():
+        kind = name.partition(", ")[0]
+        if kind != "disk KiB":
+            wait_until(
+                lambda name=name, read=read, kind=kind: read() <= before[name] + SLACK[kind],  # type: ignore[misc]
+                timeout_s=20,
+                what=f"{name} is what it was ({before[name]})",
+            )
+
+
+def _cut(place: Place, kind: str) -> None:
+    """One more connection."""
+    made = len(place.lines("source", "connection made"))
+    place.line.tell("cut", kind == "reset")
+    wait_until(
+        lambda: len(place.lines("source", "connection made")) > made, timeout_s=20, what="a connection is made again"
+    )
+    place.reach(place.goal())
+    place.figures[f"soak: {kind}"] += 1
 
 
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:

@@ -21,10 +21,9 @@ SHORT = tuple(
         name,
         marks=pytest.mark.skipif(bool(injections.hindrance(one)), reason=injections.hindrance(one) or "-"),
     )
-    for name, one in sorted(injections.INJECTIONS.items(), key=lambda item: 70 in item[1].faults)
+    for name, one in injections.INJECTIONS.items()
     if one.short
 )
-"""Clocks that jump come last: once the clock was a day ahead a lag is told as 0.0, and others here wait for one."""
 
 
 @pytest.fixture(scope="module")

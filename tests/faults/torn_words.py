@@ -22,6 +22,7 @@ from typing import Final
 from replicate.pool.control import WRITTEN
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from tests.faults.part import parser, run_part
+from tests.harness.forking import fork
 
 INSTANCE: Final = bytes(range(16))
 VALUES: Final = (0x00FF_FFFF_FFFF, 0x0100_0000_0000)
@@ -35,13 +36,16 @@ def storm(memory: SharedMemory, deadline_s: float, figures: Counter[str]) -> Non
     """A child writes the two values in turns; we look."""
     words = memory.words
     words[WRITTEN] = VALUES[0]
-    pid = os.fork()
-    if pid == 0:
+
+    def write() -> int:
         while True:
             for _ in range(AT_ONCE):
                 words[WRITTEN] = VALUES[1]
                 words[WRITTEN] = VALUES[0]
+
+    children: list[int] = []
     try:
+        fork(write, children.append)
         while True:
             for _ in range(AT_ONCE):
                 figures["torn words"] += words[WRITTEN] not in VALUES
@@ -49,8 +53,9 @@ def storm(memory: SharedMemory, deadline_s: float, figures: Counter[str]) -> Non
             if time.monotonic() >= deadline_s:
                 return
     finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:

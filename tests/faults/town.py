@@ -8,7 +8,6 @@ Refuses to know: which process is to die when (rounds.py).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import mmap
 import os
@@ -35,6 +34,7 @@ from replicate.seed.direct import seed
 from replicate.seed.request import seed_over_connection
 from source_server.server import serve as serve_source
 from tests.faults.client import SCHEMA, SIDE_SCHEMA, Record, run
+from tests.harness import forking
 from tests.harness.regions import make_database
 from tests.harness.waiting import wait_until
 from update_process.process import serve as serve_update
@@ -58,8 +58,6 @@ heartbeat_period_s = {heartbeat_s}
 dead_after_s = {dead_s}
 listen = "127.0.0.1:{port}"
 """
-PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 DAEMONS: Final = ("source", "receiver", "update")
 SHM: Final = "REPLICATE_FAULTS_SHM"
 """Where the long campaign has shared memory made, so that nothing of it is left behind."""
@@ -110,29 +108,27 @@ def fork(
     """Run `call` in a child; what it raises goes into the file `errors`, with exit code 70 (ours: the error's own).
 
     `seed`: of its `random`, which the product's waits between two tries take. `clock`: see Town."""
-    pid = os.fork()
-    if pid:
-        return Child(role, pid)
-    code = 70
-    try:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what we started never outlives us
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        random.seed(f"{seed} {role}")
-        quiet = os.open(errors.with_name("output.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        if clock is not None:
-            _bend_clock(clock)
-        if arm:
-            failpoint.arm(arm)
-        call()
-        code = 0
-    except BaseException as error:
-        code = getattr(error, "own_exit_code", error.exit_code) if isinstance(error, ReplicateError) else 70
-        with contextlib.suppress(BaseException), open(errors, "a", encoding="utf-8") as file:
-            file.write(f"== {role} (armed: {arm or 'no'})\n{traceback.format_exc()}\n")
-    finally:
-        os._exit(code)
+
+    def live() -> int:
+        try:
+            random.seed(f"{seed} {role}")
+            quiet = os.open(errors.with_name("output.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            if clock is not None:
+                _bend_clock(clock)
+            if arm:
+                failpoint.arm(arm)
+            call()
+        except BaseException as error:
+            with contextlib.suppress(BaseException), open(errors, "a", encoding="utf-8") as file:
+                file.write(f"== {role} (armed: {arm or 'no'})\n{traceback.format_exc()}\n")
+            return getattr(error, "own_exit_code", error.exit_code) if isinstance(error, ReplicateError) else 70
+        return 0
+
+    made: list[Child] = []
+    forking.fork(live, lambda pid: made.append(Child(role, pid)))
+    return made[0]
 
 
 def _bend_clock(offset: mmap.mmap) -> None:
@@ -276,13 +272,13 @@ class Town:
         self.children[child.role] = child
         return child
 
-    def seeder(self, arm: str = "", before: Callable[[], object] = lambda: None) -> Child:
+    def seeder(self, arm: str = "", before: Callable[[], object] = lambda: None, source_wait_s: float = 20.0) -> Child:
         """`replicate seed --restart` of the secondary, through the connection. `before` is called in it first."""
 
         def call() -> None:
             before()
             seed_over_connection(
-                Instance.open(self.secondary), None, restart=True, told=lambda *_: None, source_wait_s=20
+                Instance.open(self.secondary), None, restart=True, told=lambda *_: None, source_wait_s=source_wait_s
             )
 
         child = self.children["seed"] = fork("seed", call, self.errors, arm=arm)

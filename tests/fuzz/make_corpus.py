@@ -92,7 +92,9 @@ def manifests() -> Made:
         ("digests-that-are-a-list", {"digests": ["1f"]}),
         ("a-path", {"segments": [{**asdict(segments[0]), "name": "../../1.journal", "last_seqno": 9}]}),
         ("without-segments", {"segments": []}),
-        ("of-another-release", {"format": 3}),
+        ("of-another-release", {"format": 4}),
+        ("apart", {"format": 3, "folder": f"{1:020d}-{9:020d}-ab12"}),
+        ("apart-elsewhere", {"format": 3, "folder": "../../x"}),
         ("backwards", {"first_seqno": 9, "last_seqno": 1}),
     ]
     for name, changed in wrong:

@@ -149,7 +149,8 @@ def archive_manifest(data: bytes) -> None:
     for one in ranges:
         write_range(files, one)
         assert archive.range_with(one.first_seqno) == archive.range_with(one.last_seqno) == one
-        assert all(Path(one.packed_name(copy)).parts[:2] == ("segments", one.name) for copy in one.segments)
+        assert one.place.startswith(one.name)
+        assert all(Path(one.packed_name(copy)).parts[:2] == ("segments", one.place) for copy in one.segments)
     assert read_ranges(files) == ranges
 
 

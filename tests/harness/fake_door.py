@@ -115,7 +115,8 @@ class FakeSession:
 
     def __init__(self, door: FakeDoor) -> None:
         self.door = door
-        self.schema = 0
+        self.schema = self.last_seqno = 0
+        self.holds_region = False
         self.connection = open_region(door.path, readonly=not door.primary)
         self._lock = os.open(door.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 

@@ -143,6 +143,23 @@ def session_of(instance: Instance, region: str = "main") -> Iterator[RegionSessi
             session.close()
 
 
+def last_seqno(instance: Instance) -> int:
+    """The last number in an instance's journal."""
+    with door_of(instance) as door:
+        return int(door.words[word.LAST_SEQNO])
+
+
+def insert_rows(
+    instance: Instance, first: int, count: int, region: str = "main", value: object = "x"
+) -> tuple[int, int]:
+    """A transaction each; where the journal's newest segment ended before and after."""
+    with session_of(instance, region) as session:
+        before = int(session.door.words[word.END_OFFSET])
+        for row_id in range(first, first + count):
+            insert(session, row_id, value)
+        return before, int(session.door.words[word.END_OFFSET])
+
+
 def rows(path: Path) -> dict[int, object]:
     """The content of t."""
     connection = open_region(path, readonly=True)

@@ -1,4 +1,4 @@
-"""What this machine lets a test do with tools of Debian's: to trace a process, to mount a file system of some kind.
+"""What this machine lets a test do with tools of Debian's: to trace a process, to make and mount a file system.
 
 Guarantees: the answer is found by trying, once; a tool that is there and may not work here (in a container, say) counts
 as missing. Refuses to know: which test asks.
@@ -10,8 +10,12 @@ import functools
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 WAIT_S: Final = 60.0
@@ -39,3 +43,21 @@ def can_make(filesystem: str) -> bool:
         return False
     kinds = Path("/proc/filesystems")
     return filesystem in kinds.read_text().split() or _ends_well("modprobe", "-q", filesystem)
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Iterator[None]:
+    """A tmpfs of `size` ("64k", "80m") at the new directory `path`, for a block; where none may be mounted, the test is
+    skipped."""
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", path], check=False).returncode:
+        pytest.skip("can not mount a small tmpfs")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def enlarge(path: Path, size: str) -> None:
+    """Give a small disk more room."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", path], check=True)

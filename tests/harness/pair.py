@@ -18,15 +18,16 @@ import apsw
 from replicate import connect
 from replicate.admin.regions import add_region
 from replicate.apply_session import ApplySession, open_apply_session
+from replicate.compare.compare import compare
 from replicate.dbapi import Connection
 from replicate.door.opening import close_door, make_chain
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.seed.direct import seed
 from replicate.settings import UpdateConfig
 from replicate.snapshot import door_of
+from tests.harness.instances import last_seqno
 from update_process.applier import Applier, Done
 
 SCHEMA = """
@@ -64,6 +65,17 @@ class Pair:
         """An application's connection to the primary."""
         return connect(self.primary.path)
 
+    def write(self, count: int, *, size: int = 20) -> int:
+        """Transactions of one account; the number of the last."""
+        connection = self.connect()
+        for _ in range(count):
+            connection.execute("INSERT INTO account(owner, note) VALUES ('o', ?)", ("x" * size,))
+            connection.commit()
+        last = connection.last_seqno
+        connection.close()
+        assert last is not None
+        return last
+
     def seed(self, **options: bool) -> int:
         """Seed the secondary; the sequence number."""
         made = seed(self.primary, self.secondary, **options)
@@ -71,9 +83,8 @@ class Pair:
         return made.seqno
 
     def last_seqno(self, instance: Instance | None = None) -> int:
-        """The last number in an instance's journal."""
-        with door_of(instance or self.primary) as door:
-            return int(door.words[word.LAST_SEQNO])
+        """The last number in the primary's journal, or an instance's."""
+        return last_seqno(instance or self.primary)
 
     def deliver(self, pool: ReceivePool, *, upto: int | None = None, record_bytes: int = 64 * 1024) -> int:
         """Put the primary's transactions behind what the pool has received into the pool, until it is full.
@@ -131,6 +142,16 @@ class Pair:
             finally:
                 applier.close()
 
+    def catch_up(self) -> Done:
+        """The secondary receives and applies all that the primary has; a receive pool of its own. Raises what stops
+        the applier; what was done last."""
+        with self.receive_pool() as pool, self.applier(pool) as applier:
+            while self.deliver(pool) < self.last_seqno():
+                work_all(applier)
+            done = work_all(applier)
+            assert applier.applied_seqno == self.last_seqno()
+            return done
+
     def rows(self, table: str, instance: Instance | None = None) -> list[tuple[object, ...]]:
         """All rows of a table of the secondary (or of `instance`), with their rowids."""
         path = (instance or self.secondary).region("main").path
@@ -139,6 +160,13 @@ class Pair:
             return list(connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid"))
         finally:
             connection.close()
+
+
+def assert_equal(pair: Pair) -> None:
+    """Both sites have the same rows and schema, and stand where the primary's journal ends."""
+    found = compare(pair.primary, pair.secondary, timeout_s=5)
+    assert found.equal, found
+    assert found.seqno == pair.last_seqno()
 
 
 def deliver_large(pool: ReceivePool, large: LargeTransaction) -> bool:

@@ -16,7 +16,6 @@ Refuses to know: SQLite, segments, durability: the door's own storm is elsewhere
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -45,6 +44,7 @@ from replicate.pool.control import (
     LAST_SEQNO,
 )
 from replicate.pool.doorbell import Doorbell, Doorbells
+from tests.harness.forking import fork
 from tests.harness.pools import frames, prove
 
 INSTANCE: Final = bytes(range(16))
@@ -77,8 +77,6 @@ PLANTS: Final = {
     ),
 }
 """Bugs, as replacements in the text of journal_pool.py: each breaks one rule that its docstring states."""
-PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 WRITERS: Final = 3
 READERS: Final = 3
 TIME_LIMIT_S: Final = 200.0
@@ -236,21 +234,19 @@ def plant(name: str) -> None:
     exec(compile(text, str(path), "exec"), vars(journal_pool))
 
 
-def fork(body: Callable[[], None], log: Path) -> int:
-    """A child that runs `body`: exit code 0, or 1 and a traceback in `log`."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what we started never outlives us
-        body()
-        code = 0
-    except BaseException:
-        with log.open("a") as file:
-            traceback.print_exc(file=file)
-    finally:
-        os._exit(code)
+def life(body: Callable[[], None], log: Path) -> Callable[[], int]:
+    """A child's: it ends with 0, or 1 and a traceback in `log`."""
+
+    def live() -> int:
+        try:
+            body()
+        except BaseException:
+            with log.open("a") as file:
+                traceback.print_exc(file=file)
+            return 1
+        return 0
+
+    return live
 
 
 class Director:
@@ -285,7 +281,7 @@ class Director:
             failpoint.arm(f"{step}:{number}:kill")
             Writer(self.directory, random.Random(seed)).live()
 
-        self.writers[fork(body, self.log)] = step
+        fork(life(body, self.log), lambda pid: self.writers.update({pid: step}))
 
     def start_reader(self, number: int) -> None:
         result = self.directory / f"reader-{number}.json"
@@ -293,7 +289,7 @@ class Director:
         def body() -> None:
             result.write_text(json.dumps(Reader(self.directory).live()))
 
-        self.readers[fork(body, self.log)] = result
+        fork(life(body, self.log), lambda pid: self.readers.update({pid: result}))
 
     def reap(self) -> None:
         while True:

@@ -24,11 +24,11 @@ async def serve(context: DaemonContext, mode: str) -> None:
         raise ValueError("two\nlines")
     if mode == "never-ready":
         await trio.sleep_forever()
-    if mode == "vanish":
+    if mode in ("vanish", "no-room"):
         sys.stderr.flush()
         import os
 
-        os._exit(9)
+        os._exit(9 if mode == "vanish" else 74)
     context.ready("listening on nothing")
     if mode in ("no-memory", "no-thread"):
         async with trio.open_nursery():

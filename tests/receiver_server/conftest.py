@@ -1,4 +1,4 @@
-"""What the tests of strangers and of authentication begin with: a pair, certificates, and a watch on the links."""
+"""What tests of the Receiver Server begin with: a pair, certificates, and a watch on the links."""
 
 from __future__ import annotations
 

@@ -111,7 +111,10 @@ async def test_one_side_speaks_tls_and_the_other_does_not(
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary, tls__loopback=is_source_tls)
         await wait_until_async(lambda: source.log.events("connection refused"))
-        assert (await refused(receiver))[0] == ("TLS_NOT_EXPECTED" if is_source_tls else "PLAINTEXT")
+        reason = "TLS_NOT_EXPECTED" if is_source_tls else "PLAINTEXT"
+        assert (await refused(receiver))[0] == reason
+        await wait_until_async(lambda: f"127.0.0.1 was refused: {reason}" in receiver.context.text)  # of its status
+        assert "tls.loopback" in str(source.facts["last_error"])
 
 
 async def test_a_web_browser_at_a_plain_port_is_named(pair: Pair, links: list[str]) -> None:
@@ -362,10 +365,11 @@ async def test_a_stop_does_not_wait_for_those_who_are_silent(pair: Pair, monkeyp
     async with servers() as running:
         receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=60.0)
         listens = count_calls(monkeypatch, Authenticator, "source").since_now(1)
-        async with connected(port_of(receiver)):
+        async with connected(port_of(receiver)) as stream:
             await wait_until_async(listens, what="the receiver listens to us")
             with trio.fail_after(20):  # within 60 s it would by itself
                 await receiver.stop()
+            assert await heard(stream) == b"", "we were cut, and told nothing"
 
 
 async def test_one_deadline_covers_tls_and_hello(pair: Pair, authority: Authority) -> None:

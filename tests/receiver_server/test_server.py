@@ -42,16 +42,6 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     close_door(door)
 
 
-def write(pair: Pair, count: int, *, size: int = 20) -> int:
-    connection = pair.connect()
-    for _ in range(count):
-        connection.execute("INSERT INTO account(owner, note) VALUES ('o', ?)", ("x" * size,))
-        connection.commit()
-    last: int = connection.last_seqno
-    connection.close()
-    return last
-
-
 def pool_of(pair: Pair) -> ReceivePool:
     return ReceivePool.attach(pair.secondary.content.uuid)
 
@@ -71,7 +61,7 @@ async def test_all_of_it_arrives_and_is_applied(pair: Pair) -> None:
         update = running.start("update", pair.secondary, serve_update)
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
-        last = await trio.to_thread.run_sync(lambda: write(pair, 300))
+        last = await trio.to_thread.run_sync(lambda: pair.write(300))
         await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
         # Both servers know within a second.
         with trio.fail_after(3):
@@ -132,7 +122,7 @@ async def test_a_second_source_is_refused_by_name_and_the_first_goes_on(pair: Pa
         await wait_until_async(lambda: "SECOND_SOURCE" in str(second.facts.get("last_error")))
         assert "east" in second.facts["last_error"]
         assert "north" in second.facts["last_error"]
-        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        last = await trio.to_thread.run_sync(lambda: pair.write(5))
         await received(receiver, last)
         assert len(first.log.events("connection made")) == 1
         assert receiver.log.events("second source refused")[0]["first"] == "east"
@@ -185,7 +175,7 @@ async def test_cut_in_the_middle_of_a_frame_nothing_is_lost_or_doubled(pair: Pai
         for cut_after in (10, 700, 20_001, 50_017):
             before = relay.connections
             relay.cut_after = cut_after
-            last = await trio.to_thread.run_sync(lambda: write(pair, 100, size=500))
+            last = await trio.to_thread.run_sync(lambda: pair.write(100, size=500))
             await wait_until_async(lambda before=before: relay.connections > before or relay.cut_after is None)  # type: ignore[misc]
         await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
         assert relay.connections > 3
@@ -214,7 +204,7 @@ async def test_a_frozen_source_is_noticed_in_time_and_a_frozen_receiver_too(pair
             closed = daemon.log.events("connection closed")[0]
             assert closed["reason"] == CloseReason.PEER_DEAD.value
         relay.is_frozen = False
-        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        last = await trio.to_thread.run_sync(lambda: pair.write(5))
         await received(receiver, last)
         for daemon in reversed(running.daemons):
             await daemon.stop()
@@ -268,7 +258,7 @@ async def test_not_seeded_yet_the_source_is_kept_and_served_later(pair: Pair, mo
         assert source.facts["state"] == "waiting for restart"
         assert len(source.log.events("connection made")) == 1
         await trio.to_thread.run_sync(pair.seed)
-        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        last = await trio.to_thread.run_sync(lambda: pair.write(5))
         await received(receiver, last)
         assert len(source.log.events("connection made")) == 1
 
@@ -300,7 +290,7 @@ async def test_a_full_pool_stops_the_source_and_it_goes_on(pair: Pair, monkeypat
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
-        last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=100_000))
+        last = await trio.to_thread.run_sync(lambda: pair.write(60, size=100_000))
         await wait_until_async(lambda: source.facts.get("state") == "waiting for XON")
         assert receiver.log.events("XOFF sent")
         await wait_until_async(beats.since_now(BEATS))
@@ -320,7 +310,7 @@ async def test_statistics_tell_what_each_side_still_has(pair: Pair) -> None:
         point(pair.primary, "west", receiver)
         running.source(pair.primary)
         before = await trio.to_thread.run_sync(lambda: pair.last_seqno(pair.secondary))
-        last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=100_000))
+        last = await trio.to_thread.run_sync(lambda: pair.write(60, size=100_000))
 
         def told() -> tuple[int | None, int]:
             found = (receiver.log.events("statistics") or [{"source_backlog": None, "receiver_backlog": 0}])[-1]
@@ -339,7 +329,7 @@ async def test_what_has_arrived_outlives_the_receiver(pair: Pair) -> None:
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
         running.source(pair.primary)
-        last = await trio.to_thread.run_sync(lambda: write(pair, 50))
+        last = await trio.to_thread.run_sync(lambda: pair.write(50))
         await received(receiver, last)
         await receiver.stop()
         port = receiver.facts["listen"]
@@ -357,7 +347,7 @@ async def test_a_request_to_begin_anew_is_answered_behind_what_is_applied(pair: 
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
         running.source(pair.primary)
-        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        last = await trio.to_thread.run_sync(lambda: pair.write(20))
         await received(receiver, last)
         pool = pool_of(pair)
         number = pool.request_restart()
@@ -409,17 +399,17 @@ async def test_a_removed_or_damaged_pool_is_made_anew(pair: Pair, monkeypatch: p
         update = running.start("update", pair.secondary, serve_update)
         point(pair.primary, "west", receiver)
         running.source(pair.primary)
-        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        last = await trio.to_thread.run_sync(lambda: pair.write(20))
         await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
         retire(PoolKind.RECEIVE, pair.secondary.content.uuid)
         await wait_until_async(lambda: receiver.log.events("receive pool made anew"))
-        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        last = await trio.to_thread.run_sync(lambda: pair.write(20))
         await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
 
 
 async def test_what_the_pool_holds_counts_and_a_gap_in_it_does_not(pair: Pair) -> None:
     applied = pair.seed()
-    last = write(pair, 30)
+    last = pair.write(30)
     with pair.receive_pool() as pool:
         assert find_applied(pair.secondary) is not None
         pair.deliver(pool, upto=applied + 10, record_bytes=1000)

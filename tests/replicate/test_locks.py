@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -53,6 +54,26 @@ def test_fault_1_a_killed_holder_gives_the_lock_up_at_once_and_a_stopped_one_is_
         holder.kill()
         lock.acquire(5)
     lock.close()
+
+
+def test_an_interrupt_behind_the_kernels_word_leaves_nothing_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = FileLock(tmp_path / "a"), FileLock(tmp_path / "a")
+
+    def interrupted(fd: int, operation: int) -> None:
+        fcntl.flock(fd, operation)
+        if operation != fcntl.LOCK_UN:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("replicate.locks.flock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.try_acquire()
+    assert not one.held
+    assert two.try_acquire()
+    one.close()
+    two.close()
 
 
 def test_a_removed_lock_file_is_noticed(tmp_path: Path) -> None:

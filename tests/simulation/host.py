@@ -228,7 +228,12 @@ class SimulatedDoorbell:
     def claim(cls, pool: Any, run_directory: Path, slot: int | None = None) -> SimulatedDoorbell:
         return cls(pool, 0 if slot is None else slot)
 
-    async def wait(self, ready: Callable[[], object], timeout_s: float | None = None) -> bool:
+    async def wait(
+        self,
+        ready: Callable[[], object],
+        timeout_s: float | None = None,
+        on_ring: Callable[[], float] | None = None,
+    ) -> bool:
         kernel = self.world.kernel
         await kernel.sleep(LOOP_S)
         deadline_s = kernel.now + (float("inf") if timeout_s is None else timeout_s)
@@ -243,13 +248,22 @@ class SimulatedDoorbell:
                     return False
                 memory._memory.sleeping[self._slot] = kernel.me()
                 await kernel.sleep(min(left_s, replicate.pool.doorbell.CAP_S))
+                rung = memory._memory.sleeping.get(self._slot) is None
             finally:
                 if not memory._process.is_dead:
                     memory.view[self._place] = 0
+            if rung and on_ring is not None and not ready():
+                deadline_s = min(deadline_s, kernel.now + await self.world.trio.to_thread.run_sync(on_ring))
 
-    async def wait_and_call(self, ready: Callable[[], object], timeout_s: float, call: Callable[[], Any]) -> Any:
+    async def wait_and_call(
+        self,
+        ready: Callable[[], object],
+        timeout_s: float,
+        call: Callable[[], Any],
+        on_ring: Callable[[], float] | None = None,
+    ) -> Any:
         if not ready():
-            await self.wait(ready, timeout_s)
+            await self.wait(ready, timeout_s, on_ring)
         return await self.world.trio.to_thread.run_sync(call)
 
     def wake(self) -> None:

@@ -25,7 +25,7 @@ import source_server.connection
 import source_server.reader
 import update_process.batch
 from receiver_server.flow import FlowDecision
-from replicate.journal import chain, segment, spool
+from replicate.journal import segment, spool
 from replicate.pool import control as word
 from replicate.pool import journal_pool, receive_pool
 from replicate.recovery import rings
@@ -161,7 +161,7 @@ def _cut_and_no_sync_after() -> list[Change]:
 
 
 def _no_directory_sync() -> list[Change]:
-    return [(module, "sync_directory", _nothing) for module in (segment, spool, chain, replicate.recovery.recovery)]
+    return [(segment.Directory, "sync", _nothing)]
 
 
 def _spool_not_synced() -> list[Change]:
@@ -176,7 +176,7 @@ def _not_mended() -> list[Change]:
 
 
 def _no_redo() -> list[Change]:
-    def redo(door: Any, entry: Any) -> int:
+    def redo(door: Any, entry: Any, *_: Any) -> int:
         words = door.words
         words[word.REGION_DONE + entry.region_id] = words[word.REGION_APPENDED + entry.region_id]
         return 0
@@ -244,7 +244,7 @@ def _rings_not_used() -> list[Change]:
 
 
 def _switch_without_sync() -> list[Change]:
-    def sync(self: Any) -> int:
+    def sync(self: Any, *_: Any) -> int:
         return int(self._words[word.LAST_DURABLE_SEQNO])
 
     return [(replicate.door.durability.Durability, "sync_to_end", sync)]

@@ -30,6 +30,7 @@ import replicate.barrier
 import replicate.commit.session
 import replicate.door.interval_sync
 import replicate.door.opening
+import replicate.errnos
 import replicate.failpoint
 import replicate.instance.instance
 import replicate.instance.private_files
@@ -41,6 +42,7 @@ import replicate.pool.shared_memory
 import replicate.pruning
 import replicate.recovery.recovery
 import replicate.security.authenticate
+import replicate.standard_streams
 import update_process.applier
 import update_process.beside
 import update_process.conflict
@@ -151,6 +153,8 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (fcntl, SimpleNamespace(flock=world.os.flock, LOCK_EX=2, LOCK_NB=4, LOCK_SH=1, LOCK_UN=8)),
         (fcntl.flock, world.os.flock),
         (replicate.instance.private_files.read_private, lambda path: world.os.read(path)),
+        (replicate.errnos.lacking_descriptors, lambda: None),
+        (replicate.standard_streams.hold_standard_descriptors, lambda: None),
         (replicate.locks.FileLock, SimulatedLock),
         (replicate.pool.shared_memory.SharedMemory, SimulatedMemory),
         (replicate.pool.shared_memory.retire, SimulatedMemory.retire),

@@ -14,7 +14,7 @@ import trio
 from replicate.door.door import Door
 from replicate.door.durability import Durability
 from replicate.door.opening import close_door, make_chain, open_door
-from replicate.errors import JournalDamagedError, NotFoundError
+from replicate.errors import DiskFullError, JournalDamagedError, NotFoundError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
@@ -39,16 +39,6 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     door = open_door(made.primary)
     yield made
     close_door(door)
-
-
-def write(pair: Pair, count: int, *, size: int = 20) -> int:
-    connection = pair.connect()
-    for _ in range(count):
-        connection.execute("INSERT INTO account(owner, note) VALUES ('o', ?)", ("x" * size,))
-        connection.commit()
-    last: int = connection.last_seqno
-    connection.close()
-    return last
 
 
 def consumer_of(pair: Pair) -> Consumer:
@@ -88,7 +78,7 @@ async def test_a_stop_sends_what_was_committed_and_stores_the_consumer(pair: Pai
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
         await wait_until_async(lambda: source.facts.get("state") == "sending")
-        last = await trio.to_thread.run_sync(lambda: write(pair, 500, size=1000))
+        last = await trio.to_thread.run_sync(lambda: pair.write(500, size=1000))
         await source.stop()
         assert receiver.facts["last_received_seqno"] == last or source.facts["last_received_seqno"] == last
         assert source.context.text == "stopped"
@@ -102,6 +92,36 @@ async def test_a_stop_sends_what_was_committed_and_stores_the_consumer(pair: Pai
         assert consumer_of(pair).acknowledged_seqno == last
 
 
+async def test_a_full_disk_ends_no_stream(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_full, tried = True, 0
+
+    def write(directory: Path, consumer: Consumer) -> None:
+        nonlocal tried
+        if is_full and consumer.acknowledged_seqno:
+            tried += 1
+            raise DiskFullError("no space left", where=str(directory))
+        write_consumer(directory, consumer)
+
+    monkeypatch.setattr(module, "CONSUMER_PERIOD_S", 0.02)
+    async with servers() as running:
+        point(pair.primary, "west", await running.receiver(pair.secondary))
+        running.start("update", pair.secondary, serve_update)
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        monkeypatch.setattr(module, "write_consumer", write)
+        last = await trio.to_thread.run_sync(lambda: pair.write(50))
+        await wait_until_async(lambda: source.facts.get("last_acknowledged_seqno") == last and tried > 2)
+        assert [one["code"] for one in source.log.events("consumer's position not stored")] == ["DISK_FULL"]
+        is_full = False
+        await wait_until_async(lambda: consumer_of(pair).acknowledged_seqno == last)
+        is_full = True
+        last = await trio.to_thread.run_sync(lambda: pair.write(50))
+        await wait_until_async(lambda: source.facts.get("last_acknowledged_seqno") == last)
+        await source.stop()
+        assert len(source.log.events("consumer's position not stored")) == 2
+        assert source.context.text == "stopped"
+
+
 async def test_nothing_leaves_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     pair = Pair.create(tmp_path)
@@ -111,7 +131,7 @@ async def test_nothing_leaves_before_it_is_durable(tmp_path: Path, monkeypatch: 
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
         running.source(pair.primary)
-        last = await trio.to_thread.run_sync(lambda: write(pair, 50))
+        last = await trio.to_thread.run_sync(lambda: pair.write(50))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
         door = open_door(pair.primary)
         assert door.words[word.LAST_DURABLE_SEQNO] >= last
@@ -131,7 +151,7 @@ async def test_whose_flush_it_is(pair: Pair, monkeypatch: pytest.MonkeyPatch, de
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
         await wait_until_async(lambda: source.facts.get("state") == "sending")
-        last = await trio.to_thread.run_sync(lambda: write(pair, 20))
+        last = await trio.to_thread.run_sync(lambda: pair.write(20))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
         door = open_door(pair.primary)
         assert door.words[word.LAST_DURABLE_SEQNO] >= last
@@ -141,7 +161,7 @@ async def test_whose_flush_it_is(pair: Pair, monkeypatch: pytest.MonkeyPatch, de
 
 async def test_damage_in_our_journal_ends_it_by_name(pair: Pair) -> None:
     applied = consumer_of(pair).acknowledged_seqno
-    last = write(pair, 100, size=2000)
+    last = pair.write(100, size=2000)
     chain = make_chain(pair.primary)
     path = chain.segment(chain.first_seqnos()[-1]).path
     fd = os.open(path, os.O_WRONLY)
@@ -194,7 +214,7 @@ async def test_a_journal_pool_made_anew_is_attached_again(pair: Pair, tmp_path: 
         await wait_until_async(lambda: source.facts.get("state") == "sending")
         retire(PoolKind.JOURNAL, pair.primary.content.uuid)
         await wait_until_async(lambda: source.log.events("journal pool replaced"))
-        last = await trio.to_thread.run_sync(lambda: write(pair, 5))
+        last = await trio.to_thread.run_sync(lambda: pair.write(5))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
 
 
@@ -208,10 +228,10 @@ async def test_a_small_pool_is_left_and_returned_to_and_counts_are_kept(pair: Pa
         source = running.source(pair.primary)
         last = 0
         for _ in range(3):
-            last = await trio.to_thread.run_sync(lambda: write(pair, 50))
+            last = await trio.to_thread.run_sync(lambda: pair.write(50))
             await wait_until_async(lambda r=receiver, last=last: r.facts.get("last_received_seqno") == last)  # type: ignore[misc]
             await receiver.stop()
-            last = await trio.to_thread.run_sync(lambda: write(pair, 30, size=60_000))  # more than the pool holds
+            last = await trio.to_thread.run_sync(lambda: pair.write(30, size=60_000))  # more than the pool holds
             receiver = await running.receiver(pair.secondary, receiver__listen=listen)
             await wait_until_async(lambda r=receiver, last=last: r.facts.get("last_received_seqno") == last)  # type: ignore[misc]
 
@@ -233,7 +253,7 @@ async def test_statistics_are_one_event_a_period(pair: Pair) -> None:
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary, source__statistics_period_s=0.3)
         await wait_until_async(lambda: source.facts.get("state") == "sending")
-        await trio.to_thread.run_sync(lambda: write(pair, 20))
+        await trio.to_thread.run_sync(lambda: pair.write(20))
 
         def moved(daemon: Daemon) -> bool:
             return sum(event["transactions"] for event in daemon.log.events("statistics")) == 20
@@ -276,7 +296,7 @@ async def test_pruning_follows_the_consumer(pair: Pair, monkeypatch: pytest.Monk
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
         await wait_until_async(lambda: source.facts.get("state") == "sending")
-        last = await trio.to_thread.run_sync(lambda: write(pair, 60, size=60_000))
+        last = await trio.to_thread.run_sync(lambda: pair.write(60, size=60_000))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
         await wait_until_async(prunings.since_now(2))
         assert source.log.events("journal pruned") == []  # received is not durable

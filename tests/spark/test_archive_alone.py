@@ -29,14 +29,12 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.record import read_head
 from replicate.journal.verify import verify_journal
-from replicate.pool import control as word
-from replicate.snapshot import door_of
 from tests.harness.backlog import Backlog, frames
 from tests.harness.differential import read, same
+from tests.harness.instances import last_seqno
 from tests.harness.pair import Pair
 from update_process.replay.archive import Archive
 from update_process.replay.archive_files import HadoopFiles, LocalFiles, archive_uri, local_path, open_files
@@ -49,11 +47,6 @@ from update_process.replay.spark_errors import spark_work, translated
 from update_process.replay.spark_net import write_staged
 
 pytestmark = pytest.mark.slow
-
-
-def last_seqno(instance: Instance) -> int:
-    with door_of(instance) as door:
-        return int(door.words[word.LAST_SEQNO])
 
 
 def archived_seqno(backlog: Backlog) -> int:

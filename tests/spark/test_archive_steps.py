@@ -8,9 +8,8 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -28,10 +27,9 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
 from replicate.journal.segment import create_segment
-from replicate.pool import control as word
-from replicate.snapshot import door_of
 from tests.harness.backlog import Backlog, write_large
-from tests.harness.instances import ROOT
+from tests.harness.instances import ROOT, last_seqno
+from tests.harness.machine_tools import enlarge, small_disk
 from tests.harness.pair import Pair
 from update_process.replay import command
 from update_process.replay.archive import Archive
@@ -66,11 +64,6 @@ def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
 
 def silent(_step: object) -> None:
     pass
-
-
-def last_seqno(instance: Instance) -> int:
-    with door_of(instance) as door:
-        return int(door.words[word.LAST_SEQNO])
 
 
 def test_every_step_is_known() -> None:
@@ -128,17 +121,6 @@ def test_the_bare_command_tells_what_may_be_pruned(
     assert archived_seqno(instance) == before[-1] - 1
 
 
-@contextmanager
-def small_disk(path: Path, size: str) -> Iterator[None]:
-    path.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", path], check=False).returncode:
-        pytest.skip("can not mount a small tmpfs")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", path], check=True)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs: needs root")
 def test_a_real_full_disk_of_the_archive(primary: Pair, spark: Any, tmp_path: Path) -> None:
     """Where Spark writes rows, and where segments are copied to; with room again the same run finishes."""
@@ -154,7 +136,7 @@ def test_a_real_full_disk_of_the_archive(primary: Pair, spark: Any, tmp_path: Pa
             with pytest.raises(DiskFullError):
                 archive.add(chain)
             assert archive.ranges() == []
-            subprocess.run(["mount", "-o", "remount,size=50m", tmp_path / size], check=True)
+            enlarge(tmp_path / size, "50m")
             assert archive.add(chain).ranges == 1
             archive.verify()
 
@@ -172,7 +154,7 @@ def test_a_real_full_disk_of_the_stage(backlog: Backlog, spark: Any, engine: str
             replay(secondary, [journal], spark=sessions)
         assert last_seqno(secondary) == backlog.base_seqno
         assert not list((secondary.path / "replay").iterdir())
-        subprocess.run(["mount", "-o", "remount,size=50m", secondary.path / "replay"], check=True)
+        enlarge(secondary.path / "replay", "50m")
         replay(secondary, [journal], spark=sessions)
     replay(secondary, [backlog.pair.primary.path])
     assert compare(backlog.pair.primary, secondary, timeout_s=5).equal

@@ -19,12 +19,9 @@ from typing import Any
 import pytest
 
 from replicate.compare.compare import compare
-from replicate.instance.instance import Instance
 from replicate.journal.verify import verify_journal
-from replicate.pool import control as word
-from replicate.snapshot import door_of
 from tests.harness.backlog import Backlog
-from tests.harness.instances import ROOT
+from tests.harness.instances import ROOT, last_seqno
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -156,11 +153,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
     finally:
         made.close()
-
-
-def last_seqno(instance: Instance) -> int:
-    with door_of(instance) as door:
-        return int(door.words[word.LAST_SEQNO])
 
 
 def result(process: subprocess.Popen[str]) -> Any:

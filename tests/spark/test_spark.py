@@ -17,28 +17,23 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
 from replicate.compare.compare import compare
 from replicate.errors import ConflictError, DamagedError, PrerequisiteMissingError, UsageError
-from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.verify import verify_journal
-from replicate.pool import control as word
-from replicate.snapshot import door_of
 from tests.harness.backlog import LARGE, Backlog
-from tests.harness.instances import ROOT
+from tests.harness.instances import ROOT, last_seqno
+from update_process.replay import spark_net
 from update_process.replay.archive import Archive
 from update_process.replay.archive_files import open_files
 from update_process.replay.blocks import unpack_image
 from update_process.replay.command import replay
+from update_process.replay.journals import Journals
 from update_process.replay.manifest import read_ranges
 from update_process.replay.source import JournalReader
 from update_process.replay.spark_errors import spark_work
+from update_process.replay.spark_net import SparkEngine
 from update_process.replay.spark_session import require_java
 
 pytestmark = pytest.mark.slow
-
-
-def last_seqno(instance: Instance) -> int:
-    with door_of(instance) as door:
-        return int(door.words[word.LAST_SEQNO])
 
 
 # The data source.
@@ -138,6 +133,24 @@ def test_what_two_archives_hold_both_is_read_once(backlog: Backlog, spark: Any, 
 
 def _no_session() -> Any:
     raise AssertionError("a session was made for nothing")
+
+
+def test_ends_beyond_memory_are_shuffled(
+    backlog: Backlog, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def net(most: int) -> list[str]:
+        monkeypatch.setattr(spark_net, "BROADCAST_ENDS_MAX", most)
+        stage = tmp_path / str(most)
+        stage.mkdir()
+        journals = Journals([backlog.archive], backlog.pair.primary.content.network)
+        found = SparkEngine(spark, journals, stage, verify=True)(lambda _: pytest.fail("nobody asks"), 3)
+        found.until(105)
+        return sorted(map(repr, (*found.rows(), *found.sequences())))
+
+    expected = net(10**6)
+    assert len(expected) > 50
+    # As much as there may be is more than that; as there is, first too, then not.
+    assert expected == net(250) == net(10)
 
 
 def test_a_conflict_is_found_by_both(backlog: Backlog, spark: Any) -> None:

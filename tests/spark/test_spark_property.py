@@ -20,7 +20,7 @@ from replicate.journal.verify import verify_journal
 from replicate.seed.install import install_checked, seed_lock
 from replicate.seed.make import make_seed
 from tests.harness.differential import read, same
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair
 from tests.harness.sql_programs import Program, schema
 from update_process.replay.command import replay
 from update_process.replay.journals import Journals
@@ -61,13 +61,6 @@ def write(pair: Pair, program: Program, dice: Random, transactions: int) -> None
     connection.close()
 
 
-def apply_live(pair: Pair) -> None:
-    with pair.receive_pool() as pool, pair.applier(pool) as applier:
-        while pair.deliver(pool) < pair.last_seqno():
-            work_all(applier)
-        work_all(applier)
-
-
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
@@ -87,7 +80,7 @@ def test_random_histories_are_equal(program: Any, spark: Any) -> None:
     other = replay(local, [pair.primary.path], verify=True)
     assert (done.seqno, done.pieces, done.changes) == (pair.last_seqno(), other.pieces, other.changes)
     assert done.keys > 5 * TABLES
-    apply_live(pair)
+    pair.catch_up()
     west = read(pair.secondary.region("main").path)
     for instance in (local, north):
         same(west, read(instance.region("main").path), "west", instance.name)
@@ -131,7 +124,7 @@ def test_the_same_histories_are_refused(program: Any, harmed: int, spark: Any) -
     north = secondary(pair, "north")
     write(pair, made, dice, 20)
     replay(north, [pair.primary.path])
-    apply_live(pair)
+    pair.catch_up()
     for path in (pair.secondary.region("main").path, north.region("main").path):
         foreign = apsw.Connection(str(path))
         foreign.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
@@ -140,7 +133,7 @@ def test_the_same_histories_are_refused(program: Any, harmed: int, spark: Any) -
     write(pair, made, dice, 40)
     stood = pair.last_seqno(north)
     try:
-        apply_live(pair)
+        pair.catch_up()
         refused = False
     except ConflictError:
         refused = True

@@ -13,7 +13,7 @@ import pytest
 from replicate.errors import DamagedError
 from update_process.replay import staged
 from update_process.replay.net import EVERY_PART, NetRow, Part
-from update_process.replay.staged import staged_counters, staged_rows, staged_tables
+from update_process.replay.staged import staged_columns, staged_counters, staged_rows, staged_tables
 
 GONE = NetRow(1, [1, "a"], None, 10)
 STAYED = NetRow(2, [2, b"\x00", 2.5], [2, None, -0.0], 11)
@@ -57,6 +57,18 @@ def test_only_what_is_asked_for_is_read(folder: Path, parts: Part, expected: lis
     assert [repr(row) for row in staged_rows(folder, parts)] == [repr(row) for row in expected]
 
 
+@pytest.mark.parametrize("parts", [*Part, Part.GONE | Part.STAYED, EVERY_PART])
+def test_columns_hold_the_same_rows(folder: Path, parts: Part) -> None:
+    found: list[tuple[Any, ...]] = []
+    for one in staged_columns(folder, parts):
+        assert one.part in parts
+        nothing = [None] * one.rows
+        found += zip([one.table_id] * one.rows, one.befores or nothing, one.afters or nothing, strict=True)
+    expected = [(row[0], *(image and tuple(image) for image in row[1:3])) for row in staged_rows(folder, parts)]
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+    assert expected
+
+
 def test_everything_is_there_once(folder: Path) -> None:
     found = sorted(map(repr, staged_rows(folder, EVERY_PART)))
     assert found == sorted(map(repr, [GONE, STAYED, STAYED, CAME, PASSED]))
@@ -69,3 +81,5 @@ def test_an_image_that_is_none_is_damage(tmp_path: Path, image: Any) -> None:
     write(tmp_path / "a.parquet", (1, b"\x91\x01", image, None, 1))
     with pytest.raises(DamagedError, match="staged image"):
         list(staged_rows(tmp_path, Part.GONE))
+    with pytest.raises(DamagedError, match="staged image"):
+        list(staged_columns(tmp_path, Part.GONE))

@@ -11,7 +11,7 @@ alone: so all of them are done again in plain SQLite, one after the other by the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -178,6 +178,24 @@ def take_turns(players: list[Player], dice: Random) -> None:
                 break
 
 
+Programs = Callable[[str, float], Iterator[Together]]
+
+
+@pytest.fixture
+def programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, workers: list[Conversation]
+) -> Programs:
+    """Called with a kind of programs and how long a statement may wait: the workers at fresh databases, a seed each."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+
+    def each(kind: str, timeout_s: float) -> Iterator[Together]:
+        for seed in _wanted(request, kind):
+            print(f"seed {seed}")
+            yield Together(tmp_path / seed, workers, seed, timeout_s)
+
+    return each
+
+
 def _wanted(request: pytest.FixtureRequest, kind: str) -> list[str]:
     """The seeds of some programs."""
     asked = int(request.config.getoption("--differential-statements"))
@@ -187,14 +205,9 @@ def _wanted(request: pytest.FixtureRequest, kind: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
-def test_statements_of_several_processes_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, workers: list[Conversation]
-) -> None:
+def test_statements_of_several_processes_one_after_the_other(programs: Programs) -> None:
     """In an order that the seed gives: the same at each run."""
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    for seed in _wanted(request, "turns"):
-        print(f"seed {seed}")
-        made = Together(tmp_path / seed, workers, seed, 0)
+    for made in programs("turns", 0):
         players = [
             Player(
                 number,
@@ -202,9 +215,9 @@ def test_statements_of_several_processes_one_after_the_other(
                 partial(worker.ask, "run"),
                 partial(worker.ask, "last seqno"),
             )
-            for number, worker in enumerate(workers)
+            for number, worker in enumerate(made.workers)
         ]
-        take_turns(players, Random(f"{seed} order"))
+        take_turns(players, Random(f"{made.seed} order"))
         made.close()
         committed = [one for player in players for one in player.committed]
         print(f"{len(committed)} committed, {sum(player.again for player in players)} tried again")
@@ -216,17 +229,12 @@ def test_statements_of_several_processes_one_after_the_other(
 
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
-def test_several_processes_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, workers: list[Conversation]
-) -> None:
+def test_several_processes_at_once(programs: Programs) -> None:
     """In whatever order they come to it."""
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    for seed in _wanted(request, "race"):
-        print(f"seed {seed}")
-        made = Together(tmp_path / seed, workers, seed, 60)
-        for number, worker in enumerate(workers):
+    for made in programs("race", 60):
+        for number, worker in enumerate(made.workers):
             worker.send("play", made.transactions(number))
-        played = [worker.answer() for worker in workers]
+        played = [worker.answer() for worker in made.workers]
         made.close()
         committed = [one for found, _, _ in played for one in found]
         print(f"{len(committed)} committed, {sum(again for _, again, _ in played)} begun anew")

@@ -5,7 +5,6 @@ mends it. And a migration as ORMs do it, through our connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,16 +60,9 @@ for statement in sys.argv[2:]:
 connection.close()
 """
 
+SETTINGS = '[journal]\ndurability = "interval"\n'
+
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    made = Street(tmp_path, settings='[journal]\ndurability = "interval"\n').build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 def stranger(street: Street, region: Path, *statements: str) -> list[str]:
@@ -102,7 +94,7 @@ def test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply(street:
         "SCHEMA_CHANGED",
         "another client changed the schema",
         "regions/main.db",
-        "replicate seed --from PRIMARY --restart",
+        "replicate seed --restart",
     ):
         assert said in failed["error"]
     assert street.last_seqno(street.secondary) == seqno

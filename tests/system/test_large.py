@@ -4,14 +4,13 @@ nothing of them. The same with ten million rows is tests/benchmarks/bench_large.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.harness.large_street import SCHEMA, pass_through
+from tests.harness import large_street
+from tests.harness.large_street import pass_through
 from tests.harness.street import Street
 
+SCHEMA = large_street.SCHEMA
 SETTINGS = """
     [journal]
     durability = "interval"
@@ -24,15 +23,6 @@ GROWTH_MIB_MAX = 16.0
 for touched rows several times as large."""
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    made = Street(tmp_path, settings=SETTINGS, schema=SCHEMA).build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ its journal directory turns out to be a restored copy, so its incarnation rises.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,18 +14,8 @@ import pytest
 
 from replicate.instance.file import encode, read_file, replace_file
 from tests.harness.street import Street, assert_same_databases
-from tests.system.test_street import SETTINGS
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    made = Street(tmp_path, settings=SETTINGS).build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 def rewrite(instance: Path, **changes: object) -> None:

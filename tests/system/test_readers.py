@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -131,15 +130,6 @@ print(json.dumps({"looks": looks, "seen": len(seen)}))
 COUNTED = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT n FROM counter').fetchone()[0])"
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    made = Street(tmp_path, settings=SETTINGS, schema=SCHEMA).build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 def begin(street: Street, ended: Path) -> tuple[list[subprocess.Popen[str]], list[subprocess.Popen[str]]]:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,6 @@ from tests.harness.waiting import wait_until
 from update_process.replay.blocks import CSN_COUNTER_BITS
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    made = Street(tmp_path).build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 def test_the_stream_goes_on_behind_a_replay(street: Street) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ with connection:
     connection.execute("INSERT INTO loose VALUES ('third', 3)")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    made = Street(tmp_path).build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 def put_back(street: Street) -> None:

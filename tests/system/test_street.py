@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,6 @@ NOTICED_WITHIN_S = 6.0
 """A frozen peer: `dead_after_s`, a heartbeat before that, and some time on a busy machine."""
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    made = Street(tmp_path, settings=SETTINGS).build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 def test_two_writers_and_every_daemon_killed_under_load(street: Street) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import apsw
 import pytest
 
 from replicate.apply_session import open_apply_session
 from replicate.barrier import Barrier
-from replicate.compare.compare import compare
 from replicate.door.opening import close_door, make_chain
 from replicate.errors import BusyError, ConflictError, DivergedError, GapError
 from replicate.instance.instance import Instance
@@ -24,17 +22,9 @@ from replicate.pool.receive_pool import RecordKind
 from replicate.settings import UpdateConfig
 from replicate.status.collect import collect
 from tests.harness.instances import ROOT
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair, assert_equal, work_all
 from update_process import applier as applying
 from update_process.applier import Waiting
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    return made
 
 
 @pytest.fixture
@@ -49,12 +39,6 @@ def write(pair: Pair, count: int, *, first: int = 1) -> None:
             connection.execute("INSERT INTO account VALUES (?, ?, ?, NULL)", (number, f"owner {number}", number * 10))
             connection.commit()
     connection.close()
-
-
-def assert_equal(pair: Pair) -> None:
-    found = compare(pair.primary, pair.secondary, timeout_s=5)
-    assert found.equal, found
-    assert found.seqno == pair.last_seqno()
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -95,10 +79,7 @@ def test_updates_deletes_rollbacks_and_types(pair: Pair) -> None:
     connection.execute("UPDATE entry SET data = 'text' WHERE at IS NULL")
     connection.commit()
     connection.close()
-    with pair.receive_pool() as pool:
-        pair.deliver(pool)
-        with pair.applier(pool) as applier:
-            work_all(applier)
+    pair.catch_up()
     assert_equal(pair)
     assert (2, 2, "owner 2", -1, 1.0) in pair.rows("account")
 

@@ -15,14 +15,6 @@ from replicate.pool.shared_memory import PoolKind, pool_path
 from tests.harness.pair import Pair, work_all
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    return made
-
-
 def test_a_region_released_and_added_again_must_be_seeded_again(pair: Pair) -> None:
     path = pair.primary.region("main").path
     release_region(pair.primary, "main", timeout_s=5)

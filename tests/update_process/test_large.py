@@ -7,23 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from replicate.compare.compare import compare
 from replicate.errors import ConflictError
 from replicate.journal.spool import SPOOL_SUFFIX
 from replicate.pool.receive_pool import ReceivePool
 from tests.harness.pair import Pair, work_all
+from tests.harness.pair import assert_equal as pair_equal
 from update_process.applier import Applier, Waiting
 
 ROWS = 6000
 """Of a kilobyte each: two dozen parts, and more than the smallest receive pool holds."""
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    return made
 
 
 def write_large(pair: Pair, *, rows: int = ROWS, note: str = "x") -> None:
@@ -57,9 +49,7 @@ def spools(pair: Pair) -> list[Path]:
 
 
 def assert_equal(pair: Pair) -> None:
-    found = compare(pair.primary, pair.secondary, timeout_s=5)
-    assert found.equal, found
-    assert found.seqno == pair.last_seqno()
+    pair_equal(pair)
     assert spools(pair) == []
 
 

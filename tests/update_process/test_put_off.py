@@ -13,11 +13,11 @@ import pytest
 from replicate import connect
 from replicate.admin.regions import add_region
 from replicate.barrier import Barrier
-from replicate.compare.compare import compare
 from replicate.errors import ConflictError, DiskFullError, JournalDamagedError
 from replicate.settings import UpdateConfig
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair, assert_equal, work_all
 from update_process import applier as applying
+from update_process import plain
 from update_process.applier import Applier, Waiting
 from update_process.batch import Window
 
@@ -68,12 +68,6 @@ def calls(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(rows, "apply_sorted", apply_sorted)
     return found
-
-
-def assert_equal(pair: Pair) -> None:
-    found = compare(pair.primary, pair.secondary, timeout_s=5)
-    assert found.equal, found
-    assert found.seqno == pair.last_seqno()
 
 
 def test_changes_of_many_windows_are_made_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,3 +280,65 @@ def test_transactions_of_several_changes(pair: Pair, monkeypatch: pytest.MonkeyP
             assert work_all(applier).batches == 1
             assert len(together) == 1
     assert_equal(pair)
+
+
+def test_inserts_into_many_tables_are_made_table_by_table(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "TABLES_AT_ONCE", 1)
+    statements = [f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 150)]
+    run(pair, [one for row in statements for one in (row, "INSERT INTO entry VALUES ('now', 1, NULL)")])
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            together = calls(applier, monkeypatch)
+            assert work_all(applier).batches == 1
+            assert together == [100]
+    assert_equal(pair)
+
+
+COUNTED = "CREATE TABLE ticket (id INTEGER PRIMARY KEY AUTOINCREMENT, text)"
+
+
+def counters(path: Path) -> list[tuple[Any, ...]]:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    found = list(connection.execute("SELECT name, seq FROM sqlite_sequence"))
+    connection.close()
+    return found
+
+
+def test_a_counter_is_moved_once_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pair = Pair.create(tmp_path, COUNTED)
+    pair.seed()
+    run(pair, ["INSERT INTO ticket (text) VALUES ('a')"] * 100)
+    run(pair, ["DELETE FROM ticket WHERE id > 90", "INSERT INTO ticket (text) VALUES ('b')"])
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            (rows,) = applier.session.rows.values()
+            steps: list[Any] = []
+            real = rows._set_sequence
+            monkeypatch.setattr(
+                rows, "_set_sequence", lambda table, values: (steps.append(values), real(table, values))
+            )
+            assert work_all(applier).batches == 1
+            assert steps == [[None, 101]]
+    assert counters(pair.secondary.region("main").path) == [("ticket", 101)]
+    assert_equal(pair)
+
+
+def test_a_counter_that_has_drifted_is_told_where_it_is_first_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pair = Pair.create(tmp_path, COUNTED)
+    run(pair, ["INSERT INTO ticket (text) VALUES ('a')"])
+    pair.seed()
+    first = run(pair, ["UPDATE ticket SET text = 'c'"])
+    run(pair, ["INSERT INTO ticket (text) VALUES ('b')"] * 20)
+    spoil(pair, "UPDATE sqlite_sequence SET seq = 7")
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            with pytest.raises(ConflictError, match="sequence differs") as caught:
+                work_all(applier)
+            assert caught.value.facts["seqno"] == first + 1 == applier.applied_seqno + 1

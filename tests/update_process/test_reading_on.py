@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replicate.compare.compare import compare
 from replicate.errors import DiskFullError, JournalDamagedError
 from replicate.pool.receive_pool import RecordKind
 from replicate.settings import UpdateConfig
 from tests.harness.interrupts import interrupting
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair, assert_equal, work_all
 from tests.harness.waiting import wait_until
 from update_process.applier import Waiting
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    return made
 
 
 def wide(pair: Pair, count: int) -> None:
@@ -34,12 +24,6 @@ def wide(pair: Pair, count: int) -> None:
         connection.execute("INSERT INTO account VALUES (?, ?, ?, NULL)", (number, "o" * 80_000, number))
         connection.commit()
     connection.close()
-
-
-def assert_equal(pair: Pair) -> None:
-    found = compare(pair.primary, pair.secondary, timeout_s=5)
-    assert found.equal, found
-    assert found.seqno == pair.last_seqno()
 
 
 def test_windows_read_while_a_batch_is_committed_are_applied_in_their_turn(

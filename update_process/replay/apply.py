@@ -1,29 +1,35 @@
 """Applying a net change, wherever it was found, to the open regions of an apply session. No engine has another way in.
 
+There are two ways, which make the same changes in the same three phases: in bulk, in runs of one kind and statement,
+and row by row. In bulk all that is known of a row that does not fit is that there is one; row by row it is named.
+
 Guarantees: every row that is changed must equal its first before-image here (RowApplier's whole comparison), else
-ConflictError with the seqno of that row's first change; with `verify` rows without a net effect are compared too. The
-caller begins and commits, so nothing of it is seen unless everything is.
+ConflictError, row by row with the seqno of that row's first change; with `verify` rows without a net effect are
+compared too. The caller begins and commits, so nothing of it is seen unless everything is.
 Refuses to know: journals, positions, Spark.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from replicate.apply_session import ApplySession
 from replicate.database.rows import RowApplier
-from replicate.errors import ConflictError
+from replicate.errors import ConflictError, JournalDamagedError
 from replicate.failpoint import hit
 from replicate.transaction import Op, TableDefinition
-from update_process.replay import net
-from update_process.replay.net import EVERY_PART, NetRow, NetSequence, Part, Unique
+from update_process.replay import bulk, net
+from update_process.replay.net import EVERY_PART, NetColumns, NetRow, NetSequence, Part, Unique
 
 CHUNK_CHANGES: Final = 4096
+"""Rows after which it is told how far we are."""
 _INSERT: Final = int(Op.INSERT)
+_UPDATE: Final = int(Op.UPDATE)
+_DELETE: Final = int(Op.DELETE)
+_PHASES: Final = {_DELETE: "removing", _UPDATE: "changing", _INSERT: "inserting"}
 
 
 @dataclass(slots=True)
@@ -68,17 +74,15 @@ class NetSource(Protocol):
     def rows(self, parts: Part = EVERY_PART) -> Iterable[NetRow]:
         """The net change of each row of those parts; the same each time."""
 
+    def columns(self, parts: Part = EVERY_PART) -> Iterable[NetColumns]:
+        """The same by columns."""
+
     def sequences(self) -> Iterable[NetSequence]:
         """The AUTOINCREMENT counters that moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Changes of one table that go into it together, and the rows that they were made of."""
-
-    applier: RowApplier
-    changes: list[Any]
-    rows: list[NetRow]
+_Written = Iterator[tuple[int, int, int]]
+"""A table, rows of it that were seen, rows of it that were written."""
 
 
 class NetApply:
@@ -104,16 +108,23 @@ class NetApply:
             rows.seqno = seqno
 
     def apply(self, found: NetSource) -> Applied:
-        """Apply all. Raises what `RowApplier.apply_all` raises; the caller rolls back then."""
+        """Apply all, in bulk. Raises what `RowApplier.apply_run` and `check_absent` raise; the caller rolls back then,
+        and learns from `apply_singly` which row it was."""
+        return self._apply(found, self._in_runs)
+
+    def apply_singly(self, found: NetSource) -> Applied:
+        """Apply all, row by row. Raises what `RowApplier.apply_all` raises; the caller rolls back then."""
+        return self._apply(found, self._row_by_row)
+
+    def _apply(self, found: NetSource, way: Callable[[NetSource, Part, int], _Written]) -> Applied:
         for table_id in found.table_ids():
             self._unique[table_id] = self._applier(table_id).unique_ordinals(table_id)
         # Rows that stay are come to once, unless some table has unique columns: those are removed and inserted anew.
         movers = Part.STAYED if any(unique or unique is None for unique in self._unique.values()) else Part(0)
-        gone, done_gone = self._phase(found.rows(Part.GONE | movers), net.as_delete, "removing")
-        change = partial(net.as_update, verify=self._verify)
-        stayed, done_stayed = self._phase(found.rows(Part.STAYED), change, "changing")
-        passed = sum(1 for _ in map(self._pass, found.rows(Part.PASSED)))
-        came, done_came = self._phase(found.rows(Part.CAME | movers), net.as_insert, "inserting")
+        gone, done_gone = self._phase(way(found, Part.GONE | movers, _DELETE), _DELETE)
+        stayed, done_stayed = self._phase(way(found, Part.STAYED, _UPDATE), _UPDATE)
+        passed = self._pass(found)
+        came, done_came = self._phase(way(found, Part.CAME | movers, _INSERT), _INSERT)
         counters = list(found.sequences())
         for one in counters:
             self._applier(one.table_id).apply(int(Op.SEQUENCE), one.table_id, 0, [one.old, one.new])
@@ -122,68 +133,62 @@ class NetApply:
         seen = gone + stayed + passed + came - (2 * stayed if movers else 0)
         return Applied(seen, done_gone.total(), done_stayed.total(), done_came.total())
 
-    def _phase(
-        self, rows: Iterable[NetRow], change: Callable[[NetRow, Unique], list[Any] | None], what: str
-    ) -> tuple[int, Counter[int]]:
+    def _phase(self, written: _Written, op: int) -> tuple[int, Counter[int]]:
         """Rows seen, and rows written of each table."""
-        all_waiting = {table_id: _Waiting(self._applier(table_id), [], []) for table_id in self._unique}
         done: Counter[int] = Counter()
-        seen = 0
-        for row in rows:
-            seen += 1
-            table_id = row[0]
-            made = change(row, self._unique[table_id])
-            if made is None:
-                continue
-            waiting = all_waiting[table_id]
-            waiting.rows.append(row)
-            waiting.changes.extend(made)
-            if len(waiting.rows) >= CHUNK_CHANGES:
-                done[table_id] += self._apply(waiting)
-                self._told(what, seen, self._written + done.total())
-        for table_id, waiting in all_waiting.items():
-            if waiting.rows:
-                done[table_id] += self._apply(waiting)
+        seen = told = 0
+        for table_id, rows, count in written:
+            seen += rows
+            if count:
+                done[table_id] += count
+            if seen - told >= CHUNK_CHANGES:
+                told = seen
+                self._told(_PHASES[op], seen, self._written + done.total())
         self._written += done.total()
-        hit(f"replay.{what}")
-        self._told(what, seen, self._written)
+        hit(f"replay.{_PHASES[op]}")
+        self._told(_PHASES[op], seen, self._written)
         return seen, done
 
-    def _apply(self, waiting: _Waiting) -> int:
-        """How many there were."""
-        changes, count = waiting.changes, len(waiting.rows)
-        try:
-            if changes[0] == _INSERT:  # and so all of them: a phase has changes of one kind
-                waiting.applier.apply_columns(changes[::4], changes[1::4], changes[2::4], changes[3::4])
-            else:
-                waiting.applier.apply_all(changes)
-        except ConflictError as error:
-            raise self._named(error, waiting.rows) from error
-        changes.clear()
-        waiting.rows.clear()
+    def _in_runs(self, found: NetSource, parts: Part, op: int) -> _Written:
+        for columns in found.columns(parts):
+            table_id = columns.table_id
+            length = self._known_table(table_id).image_length
+            if not {*map(len, columns.befores), *map(len, columns.afters)} <= {length}:
+                raise JournalDamagedError("an image does not fit the table's definition")
+            count = 0
+            for argument, values in bulk.runs(op, columns, self._unique[table_id], verify=self._verify):
+                self._applier(table_id).apply_run(op, table_id, argument, values)
+                count += len(values)
+            yield table_id, columns.rows, count
+
+    def _row_by_row(self, found: NetSource, parts: Part, op: int) -> _Written:
+        for row in found.rows(parts):
+            made = net.change_of(op, row, self._unique[row.table_id], verify=self._verify)
+            if made is not None:
+                try:
+                    self._applier(row.table_id).apply_all(made)
+                except ConflictError as error:
+                    error.facts["seqno"] = row.seqno
+                    raise
+            yield row.table_id, 1, int(made is not None)
+
+    def _pass(self, found: NetSource) -> int:
+        """How many rows came and went; they are not here, either."""
+        if not self._verify:
+            return sum(columns.rows for columns in found.columns(Part.PASSED))
+        count = 0
+        for row in found.rows(Part.PASSED):
+            count += 1
+            if row.passed is not None:
+                self._check_absent(row, tuple(row.passed))
         return count
 
-    def _pass(self, row: NetRow) -> None:
-        """A row that came and went is not here, either."""
-        if row.passed is None or not self._verify:
-            return
+    def _check_absent(self, row: NetRow, key: tuple[object, ...]) -> None:
         try:
-            self._applier(row.table_id).check_absent(row.table_id, tuple(row.passed))
+            self._applier(row.table_id).check_absent(row.table_id, key)
         except ConflictError as error:
             error.facts["seqno"] = row.seqno
             raise
-
-    def _named(self, error: ConflictError, rows: list[NetRow]) -> ConflictError:
-        """The conflict under the number of the transaction that first touched its row."""
-        conflict: Any = error.conflict
-        if conflict is not None:
-            for row in rows:
-                image = row.after if row.before is None else row.before
-                key = self._known_table(row.table_id).key
-                if image is not None and tuple(image[at] for at in key) == tuple(conflict.key):
-                    error.facts["seqno"] = row.seqno
-                    break
-        return error
 
     def _applier(self, table_id: int) -> RowApplier:
         return self._session.rows[self._known_table(table_id).region]

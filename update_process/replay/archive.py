@@ -5,19 +5,24 @@ manifest into place; what has no manifest is not part of the archive, and is wri
 
 Guarantees: running it again does nothing but what is not finished; ranges follow one another without a hole; an archive
 of another network, of another instance's journal, or of another course of this one is refused, and so is a manifest
-that does not fit its neighbours. One run at a time (where the archive is a directory).
+that does not fit its neighbours. One run at a time where the archive is a directory of this machine. Elsewhere nobody
+can keep a second one out: what either writes stays whole, readers take each transaction once, and the run that finds
+the other one ends by BusyError; what a killed run leaves there without a manifest is in folders of its own, and stays.
 Refuses to know: consumers and pruning; what reads the archive.
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import (
+    BusyError,
     DamagedError,
     DivergedError,
     GapError,
@@ -29,10 +34,19 @@ from replicate.failpoint import hit
 from replicate.journal.chain import Chain
 from replicate.journal.scan import scan
 from replicate.journal.segment import SegmentFile
-from update_process.replay.archive_files import open_files, pack_file, unpack_file
+from update_process.replay.archive_files import local_path, open_files, pack_file, unpack_file
 from update_process.replay.blocks import COLUMNS
-from update_process.replay.manifest import Range, SegmentCopy, read_ranges, write_range
-from update_process.replay.source import NAME
+from update_process.replay.manifest import (
+    FORMAT_APART,
+    Range,
+    SegmentCopy,
+    range_name,
+    read_ranges,
+    require_alone,
+    write_range,
+)
+from update_process.replay.parquet_files import forget, seen
+from update_process.replay.source import FILES, NAME
 from update_process.replay.spark_errors import spark_work
 
 RANGE_SEGMENTS: Final = 16
@@ -70,7 +84,7 @@ def _silent(_step: Step) -> None:
 def rows(spark: Any, uri: str, what: str, ranges: list[Range]) -> Any:
     """A DataFrame of `changes` or `transactions` of some ranges of the archive at `uri`."""
     schema = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS[what])
-    return spark.read.schema(schema).parquet(*(f"{uri}/{what}/{one.name}" for one in ranges))
+    return spark.read.schema(schema).parquet(*(f"{uri}/{what}/{one.place}" for one in ranges))
 
 
 def _chains_behind(segment: SegmentFile) -> dict[int, tuple[int, int]]:
@@ -186,39 +200,79 @@ class Archive:
             )
 
     def _write(self, chain: Chain, network: str, instance: str, bounds: list[tuple[int, int]]) -> Range:
+        name = range_name(bounds[0][0], bounds[-1][1])
+        place = name if self._files.keeps_out else f"{name}-{uuid.uuid4().hex[:16]}"
+        try:
+            made = self._made(chain, network, instance, bounds, place)
+        except BaseException:
+            self._withdraw(place)
+            raise
+        hit("archive.before_manifest")
+        try:
+            write_range(self._files, made)
+        except BusyError:  # only then it is nobody's: after any other failure the manifest may be there
+            self._withdraw(place)
+            raise
+        hit("archive.manifest")
+        if not self._files.keeps_out:
+            require_alone(self._files, made)
+        return made
+
+    def _withdraw(self, place: str) -> None:
+        """Remove what has no manifest, where no run after us would write it over."""
+        if not self._files.keeps_out:
+            for what in (*COLUMNS, "segments"):
+                self._files.remove(f"{what}/{place}")
+
+    def _made(self, chain: Chain, network: str, instance: str, bounds: list[tuple[int, int]], name: str) -> Range:
+        """Write all of a range but its manifest, into folders called `name`."""
         first, last = bounds[0][0], bounds[-1][1]
-        name = f"{first:020d}-{last:020d}"
         counts: dict[str, int] = {}
         digests: dict[str, str] = {}
-        for what in COLUMNS:
-            with spark_work(f"{first} to {last} can not be archived", f"{chain.directory}; {self.uri}"):
-                counts[what], digests[what] = self._rows_of(what, chain, first, last)
-            hit("archive.rows")
+        with spark_work(f"{first} to {last} can not be archived", f"{chain.directory}; {self.uri}"):
+            here = local_path(self.uri)
+            if here is not None:
+                counts = self._files_of(here, name, chain, first, last)
+            for what in COLUMNS:
+                if here is None:
+                    counts[what] = self._rows_of(what, name, chain, first, last)
+                digests[what] = self._read_back(what, name, counts[what])
+                hit("archive.rows")
         wanted = last - first + 1
         if counts["transactions"] != wanted:
             raise GapError(f"{counts['transactions']} transactions were archived of {wanted}", where=self.uri)
         last_csn = self._parquet("transactions", name).agg({"csn": "max"}).first()[0]
         made = Range(network, instance, first, last, wanted, counts["changes"], last_csn, digests, ())
+        if name != made.name:
+            made = replace(made, folder=name, format=FORMAT_APART)
         copies = tuple(self._copy(chain, made, *pair) for pair in bounds)
         files = {what: self._files.names(f"{what}/{name}", ".parquet") for what in COLUMNS}
-        made = Range(network, instance, first, last, wanted, counts["changes"], last_csn, digests, copies, files)
-        hit("archive.before_manifest")
-        write_range(self._files, made)
-        hit("archive.manifest")
-        return made
+        return replace(made, segments=copies, files=files)
 
-    def _rows_of(self, what: str, chain: Chain, first: int, last: int) -> tuple[int, str]:
-        """Write one kind of rows of a range, and read it back: how many they are, and their digest."""
-        name = f"{first:020d}-{last:020d}"
-        found = (
-            self._spark.read.format(NAME)
-            .option("path", chain.directory)
-            .option("rows", what)
-            .option("first", first)
-            .option("last", last)
-            .load()
-        )
-        wanted = write_counted(found, f"{self.uri}/{what}/{name}")
+    def _files_of(self, here: Path, name: str, chain: Chain, first: int, last: int) -> dict[str, int]:
+        """Have the files of a range written where its rows are decoded: how many they are, of each kind."""
+        for what in COLUMNS:  # what a run that was killed has left
+            shutil.rmtree(here / what / name, ignore_errors=True)
+        found = self._journal(FILES, chain, first, last).option("into", str(here)).option("name", name)
+        counts = dict.fromkeys(COLUMNS, 0)
+        for row in found.load().collect():
+            seen(here / row.what / name, row.file)
+            counts[row.what] += row.rows
+        for what in COLUMNS:  # of tasks that were done twice
+            forget(here / what / name)
+        return counts
+
+    def _rows_of(self, what: str, name: str, chain: Chain, first: int, last: int) -> int:
+        """Have one kind of rows of a range written by Java, which knows more file systems: how many they are."""
+        found = self._journal(what, chain, first, last).load()
+        return write_counted(found, f"{self.uri}/{what}/{name}")
+
+    def _journal(self, rows: str, chain: Chain, first: int, last: int) -> Any:
+        found = self._spark.read.format(NAME).option("path", chain.directory).option("rows", rows)
+        return found.option("first", first).option("last", last)
+
+    def _read_back(self, what: str, name: str, wanted: int) -> str:
+        """The digest of what was written, if it is as many rows."""
         self._files.sync(f"{what}/{name}")
         count, digest = self._digest(what, name)
         if count != wanted:
@@ -227,7 +281,7 @@ class Archive:
                 where=f"{self.uri}/{what}/{name}",
                 do="Name an archive that this machine and all executors see under the same URI",
             )
-        return count, digest
+        return digest
 
     def _copy(self, chain: Chain, made: Range, first: int, last: int) -> SegmentCopy:
         """Copy a segment into the archive, and read it back."""
@@ -268,11 +322,11 @@ class Archive:
             for what, wanted in one.digests.items():
                 one.check_files(self._files, what)
                 with spark_work(f"the {what} of {one.first_seqno}–{one.last_seqno} can not be read", self.uri):
-                    digest = self._digest(what, one.name)
+                    digest = self._digest(what, one.place)
                 if digest != (one.count(what), wanted):
                     raise DamagedError(
                         f"the {what} of {one.first_seqno}–{one.last_seqno} are not what was archived",
-                        where=f"{self.uri}/{what}/{one.name}",
+                        where=f"{self.uri}/{what}/{one.place}",
                         do="Restore the archive, or archive anew elsewhere",
                     )
             for copy in one.segments:

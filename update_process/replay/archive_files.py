@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -34,6 +35,8 @@ class ArchiveFiles(Protocol):
     """The files below one URI, named by their path below it."""
 
     uri: str
+    keeps_out: bool
+    """Whether `locked` keeps others out; else two may write there at once."""
 
     def locked(self) -> AbstractContextManager[None]:
         """Only one at a time writes there, where that can be known: in a directory of this machine. BusyError;
@@ -48,6 +51,12 @@ class ArchiveFiles(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Make or replace a small file. JournalIOError, DiskFullError."""
 
+    def write_new(self, name: str, data: bytes) -> bool:
+        """Make a small file; False when there is one of that name, which stays. JournalIOError, DiskFullError."""
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder and all in it, as far as that can be done."""
+
     def store(self, source: Path, name: str) -> None:
         """Copy a file of this machine there. JournalIOError, DiskFullError."""
 
@@ -59,7 +68,10 @@ class ArchiveFiles(Protocol):
 
 
 def archive_uri(text: str) -> str:
-    """A path as a URI of this machine; what has a scheme as it is, without a slash at its end."""
+    """A path as a URI of this machine; what has a scheme as it is, without a slash at its end. UsageError for nothing:
+    it would be wherever one happens to be."""
+    if not text.strip():
+        raise UsageError("an empty name is no journal and no archive", do="Name a directory or URI")
     if "://" not in text and not text.startswith("file:"):
         return Path(text).absolute().as_uri()
     return text.rstrip("/")
@@ -88,6 +100,8 @@ def open_files(uri: str, spark: Callable[[], Any] | None = None) -> ArchiveFiles
 class LocalFiles:
     """A directory of this machine."""
 
+    keeps_out = True
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.uri = path.as_uri()
@@ -96,6 +110,8 @@ class LocalFiles:
     def locked(self) -> Iterator[None]:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise UsageError("this is a file; an archive is a directory", where=str(self.path), do="Name one") from None
         except OSError as error:
             raise io_error(error, "the archive can not be made", str(self.path)) from error
         lock = FileLock(self.path / ".lock")
@@ -127,6 +143,15 @@ class LocalFiles:
 
     def write(self, name: str, data: bytes) -> None:
         self._make(name, lambda aside: aside.write_bytes(data))
+
+    def write_new(self, name: str, data: bytes) -> bool:
+        if (self.path / name).exists():  # who writes here holds the lock
+            return False
+        self.write(name, data)
+        return True
+
+    def remove(self, folder: str) -> None:
+        shutil.rmtree(self.path / folder, ignore_errors=True)
 
     def store(self, source: Path, name: str) -> None:
         self._make(name, lambda aside: shutil.copyfile(source, aside))
@@ -187,7 +212,10 @@ def _gone(where: str) -> NotFoundError:
 
 
 class HadoopFiles:
-    """Any file system that Spark's Hadoop knows. What is durable there is that file system's own promise."""
+    """Any file system that Spark's Hadoop knows. What is durable there is that file system's own promise. So is which
+    of two files of one name stays that are made at the same moment: HDFS keeps the first, object stores may not."""
+
+    keeps_out = False
 
     def __init__(self, spark: Any, uri: str) -> None:
         """UsageError when Spark does not know such a URI."""
@@ -235,6 +263,29 @@ class HadoopFiles:
             self._rename(aside, path)
         except Exception as error:
             raise self._failed("the archive can not be written", name, error) from error
+
+    def write_new(self, name: str, data: bytes) -> bool:
+        folder, _, last = f"{self.uri}/{name}".rpartition("/")
+        aside, path = self._path(f"{folder}/.{last}.{uuid.uuid4().hex}.part"), self._path(f"{folder}/{last}")
+        try:
+            stream = self._files.create(aside, False)
+            try:
+                stream.write(bytearray(data))
+            finally:
+                stream.close()
+            # Renamed onto nothing, never over another one, so that readers always see one of them.
+            if not self._files.exists(path) and self._files.rename(aside, path):
+                return True
+            self._files.delete(aside, False)
+            if self._files.exists(path):
+                return False
+        except Exception as error:
+            raise self._failed("the archive can not be written", name, error) from error
+        raise JournalIOError("a file of the archive can not be renamed into place", where=str(path))
+
+    def remove(self, folder: str) -> None:
+        with suppress(Exception):  # whatever Java throws: it only takes room
+            self._files.delete(self._path(f"{self.uri}/{folder}"), True)
 
     def store(self, source: Path, name: str) -> None:
         aside, path = self._aside(name)

@@ -12,7 +12,7 @@ Refuses to know: chain hashes (a replay verifies them), Spark, and what a row me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final, NamedTuple
@@ -20,13 +20,15 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from replicate.errors import FormatUnknownError, GapError, JournalDamagedError
+from replicate.journal.catalogue import with_frame
 from replicate.journal.chain import Chain
-from replicate.journal.reader import large_transaction
+from replicate.journal.reader import LargeTransaction, large_transaction
 from replicate.journal.record import (
     DEFINE_MARK,
     FIXED_ELEMENTS,
     FRAME_PREFIX_BYTES,
     UNPACK_ERRORS,
+    Buffer,
     check_frame,
     decode_batch,
     measure,
@@ -40,7 +42,10 @@ from replicate.transaction import Catalogue, History, Kind, Op, TableDefinition,
 
 BLOCK_BYTES: Final = 8 * MIB
 BATCH_ROWS: Final = 16 * 1024
-_STEP_BYTES: Final = 4 * MIB
+BATCH_BYTES: Final = 64 * MIB
+"""Of frames; their rows are three times as long at most: no column of a batch comes near Arrow's 2 GiB, unless one
+value does."""
+STEP_BYTES: Final = 4 * MIB
 _pack = msgpack.Packer(use_bin_type=True).pack
 _UPDATE: Final = int(Op.UPDATE)
 
@@ -136,7 +141,7 @@ def _of_segment(chain: Chain, first: int, bound: int, block_bytes: int) -> Itera
         while seqno <= bound:
             start, block_first, known = offset, seqno, _known(catalogue)
             while seqno <= bound and offset - start < block_bytes:
-                data = segment.read_some(_STEP_BYTES, offset)
+                data = segment.read_some(STEP_BYTES, offset)
                 found = measure(data, next_seqno=seqno, last_seqno=bound, verify=False)
                 if not found.frames:
                     raise GapError(f"transaction {seqno} is not in the journal", where=segment.path, expected=seqno)
@@ -148,13 +153,17 @@ def _of_segment(chain: Chain, first: int, bound: int, block_bytes: int) -> Itera
 
 
 def _behind(catalogue: Catalogue, data: bytes) -> Catalogue:
-    from replicate.journal.catalogue import with_frame
-
     for offset, head in walk(data):
         end = offset + head.frame_bytes
-        if head.kind == Kind.HISTORY or data.find(DEFINE_MARK, offset, end) >= 0:
+        if head.kind == Kind.HISTORY or (data.find(DEFINE_MARK, offset, end) >= 0 and _defines(data[offset:end])):
             catalogue = with_frame(catalogue, data[offset:end])
     return catalogue
+
+
+def _defines(frame: bytes) -> bool:
+    """Whether a frame with the mark really defines a table: a value of 4 and a large number look the same, and come in
+    many frames. What `with_frame` does with one costs twenty times as much."""
+    return int(Op.DEFINE) in decode_batch(frame, tuples=True)[2][FIXED_ELEMENTS::4]
 
 
 def _known(catalogue: Catalogue) -> bytes:
@@ -199,124 +208,165 @@ class _Mask(NamedTuple):
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A large transaction: the elements of the frame that commits it, and its change stream."""
+
+    body: Sequence[Any]
+    found: LargeTransaction
+
+    def slices(self) -> Iterator[memoryview]:
+        """Its change stream in slices, each verified."""
+        for part in self.found.parts():
+            yield read_part(part)[2]
+
+
+Flat = tuple[Sequence[Any], Sequence[Any], int, int, int]
+"""A body, flat changes, where they begin in them, how many bytes they were, and the place of the first, if it is the
+body's first here. The same body again: more of a large transaction."""
+
+
 class BlockReader:
     """Turns one block into rows; what it knows of tables and origins grows with what it reads."""
 
     def __init__(self, block: Block) -> None:
-        self._block = block
+        self.block = block
         catalogue = Catalogue.unpack(msgpack.unpackb(block.known, max_array_len=2**20))
-        self._tables: dict[int, TableDefinition] = dict(catalogue.definitions)
-        self._origins = {one.origin.key: (one.instance.hex(), one.incarnation) for one in catalogue.histories}
+        self.tables: dict[int, TableDefinition] = dict(catalogue.definitions)
+        self.origins = {one.origin.key: (one.instance.hex(), one.incarnation) for one in catalogue.histories}
         self._masks: dict[Any, _Mask] = {}
 
     # Reading: FrameDamaged, GapError, JournalDamagedError, FormatUnknownError, named by file.
 
-    def transactions(self, first: int, last: int) -> Iterator[tuple[Any, ...]]:
-        """The rows of `transactions` from number `first` to `last`."""
-        if self._block.large:
-            yield self._large_transaction()
-            return
-        for length, body in self._frames():
+    def transactions_of(self, data: bytes, first: int, last: int) -> Iterator[tuple[Any, ...]]:
+        """The rows of `transactions` from number `first` to `last` of one of `steps`."""
+        for length, body in self._bodies(data):
             if first <= body[1] <= last:
                 count = (len(body) - FIXED_ELEMENTS) // 4 if body[0] == Kind.TRANSACTION else 0
                 yield self._transaction_row(body, count, length)
 
     def changes(self, first: int, last: int) -> Iterator[ChangeRows]:
         """The rows of `changes` from number `first` to `last`, some BATCH_ROWS at a time."""
+        if self.block.large:
+            large = self.large()
+            return self._rows(self._large_changes(large.body, large.slices(), 0), first, last)
+        return self._rows(self._small_changes(self._frames()), first, last)
+
+    def changes_of(self, data: bytes, first: int, last: int) -> Iterator[ChangeRows]:
+        """The same of one of `steps`."""
+        return self._rows(self._small_changes(self._bodies(data)), first, last)
+
+    def rest_of(self, large: Large, slices: Iterable[Buffer], place: int) -> Iterator[ChangeRows]:
+        """The same of the end of a large transaction: from a slice that begins with its change number `place`."""
+        return self._rows(self._large_changes(large.body, slices, place), 0, large.body[1])
+
+    def _rows(self, found: Iterator[Flat], first: int, last: int) -> Iterator[ChangeRows]:
         rows = ChangeRows()
         current: Sequence[Any] = ()
-        place = 0
-        for body, flat, start in self._large_changes() if self._block.large else self._small_changes():
+        place = taken_bytes = 0
+        for body, flat, start, length, behind in found:
             if not first <= body[1] <= last:
                 self._define(flat, start)
                 continue
             if body is not current or not rows.keys:
-                place, current = place if body is current else 0, body
+                place, current = place if body is current else behind, body
                 self._begin(rows, body)
             before = len(rows.keys)
+            taken_bytes += length
             try:
                 self._take(rows, flat, start)
             except (TypeError, IndexError, KeyError, ValueError) as error:
                 raise JournalDamagedError(
-                    f"a change of transaction {body[1]} makes no sense: {error!r}", where=self._block.path
+                    f"a change of transaction {body[1]} makes no sense: {error!r}", where=self.block.path
                 ) from error
             count = len(rows.keys) - before
             rows.places.extend(range(place, place + count))
             rows.transaction_at.extend(repeat(len(rows.transactions) - 1, count))
             place += count
-            if len(rows.keys) >= BATCH_ROWS:
+            if len(rows.keys) >= BATCH_ROWS or taken_bytes >= BATCH_BYTES:
                 yield rows
                 rows = ChangeRows()
+                taken_bytes = 0
         if rows.keys:
             yield rows
 
-    def _frames(self) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Length and body of every frame."""
-        block = self._block
+    def steps(self) -> Iterator[bytes]:
+        """The frames of a block that is not large, verified, some STEP_BYTES at a time."""
+        block = self.block
         with open_segment(block.path) as segment:
             offset, seqno = block.offset, block.first_seqno
             while offset < block.end:
-                data = read_exactly(segment.fd, min(_STEP_BYTES, block.end - offset), offset, block.path)
+                data = read_exactly(segment.fd, min(STEP_BYTES, block.end - offset), offset, block.path)
                 try:
                     found = measure(data, next_seqno=seqno)
                 except JournalDamagedError as error:
                     raise type(error)(error.what, where=f"{block.path}, offset {offset}") from error
-                flat = decode_batch(data[: found.end], tuples=True)
-                for length, body in zip(flat[0::3], flat[2::3], strict=True):
-                    if body[0] == Kind.HISTORY:
-                        self._learn(body)
-                    yield length + FRAME_PREFIX_BYTES, body
+                yield data[: found.end]
                 offset += found.end
                 seqno = found.last_seqno + 1
 
+    def _frames(self) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Length and body of every frame."""
+        for data in self.steps():
+            yield from self._bodies(data)
+
+    def _bodies(self, data: bytes) -> Iterator[tuple[int, Sequence[Any]]]:
+        flat = decode_batch(data, tuples=True)
+        for length, body in zip(flat[0::3], flat[2::3], strict=True):
+            if body[0] == Kind.HISTORY:
+                self._learn(body)
+            yield length + FRAME_PREFIX_BYTES, body
+
     def _learn(self, body: Sequence[Any]) -> None:
         history = History.unpack(body[FIXED_ELEMENTS:], body[1])
-        self._origins[history.origin.key] = (history.instance.hex(), history.incarnation)
+        self.origins[history.origin.key] = (history.instance.hex(), history.incarnation)
 
     def _transaction_row(self, body: Sequence[Any], changes: int, length: int) -> tuple[Any, ...]:
         kind, seqno, _, chain, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
-        instance, incarnation = self._origins.get(origin, (None, None))
+        instance, incarnation = self.origins.get(origin, (None, None))
         return (
             seqno, Kind(kind).name.lower(), instance, incarnation, origin, origin_seqno, csn, csn >> CSN_COUNTER_BITS,
             chain.to_bytes(8, "big"), changes, length,
         )  # fmt: skip
 
-    # Changes: a body, flat changes, and where they begin in them. The same body again: more of a large transaction.
-
-    def _small_changes(self) -> Iterator[tuple[Sequence[Any], Sequence[Any], int]]:
-        for _, body in self._frames():
+    def _small_changes(self, frames: Iterator[tuple[int, Sequence[Any]]]) -> Iterator[Flat]:
+        for length, body in frames:
             if body[0] == Kind.TRANSACTION:
-                yield body, body, FIXED_ELEMENTS
+                yield body, body, FIXED_ELEMENTS, length, 0
 
-    def _large_changes(self) -> Iterator[tuple[Sequence[Any], Sequence[Any], int]]:
-        with open_segment(self._block.path) as segment:
-            large = large_transaction(segment)
-        check_frame(large.commit_frame)
-        body = decode_batch(large.commit_frame)[2]
+    def _large_changes(self, body: Sequence[Any], slices: Iterable[Buffer], place: int) -> Iterator[Flat]:
         stream = unpacker(tuples=True)
         waiting: list[Any] = []
-        for part in large.parts():
+        waiting_bytes = 0
+        for part in slices:
             try:
-                stream.feed(read_part(part)[2])
+                stream.feed(part)
                 waiting.extend(stream)
             except UNPACK_ERRORS as error:
-                raise JournalDamagedError(f"a part does not decode: {error}", where=self._block.path) from error
-            whole = len(waiting) & ~3
-            yield body, waiting[:whole], 0
-            del waiting[:whole]
+                raise JournalDamagedError(f"a part does not decode: {error}", where=self.block.path) from error
+            waiting_bytes += len(part)
+            if whole := len(waiting) & ~3:
+                yield body, waiting[:whole], 0, waiting_bytes, place
+                del waiting[:whole]
+                waiting_bytes = 0
         if waiting:
-            raise JournalDamagedError("a large transaction ends inside a change", where=self._block.path)
+            raise JournalDamagedError("a large transaction ends inside a change", where=self.block.path)
 
-    def _large_transaction(self) -> tuple[Any, ...]:
-        with open_segment(self._block.path) as segment:
-            large = large_transaction(segment)
-        body = decode_batch(large.commit_frame)[2]
-        count = sum(len(rows.keys) for rows in self.changes(body[1], body[1]))
-        return self._transaction_row(body, count, large.payload_bytes)
+    def large(self) -> Large:
+        """The large transaction that is this block, its LARGE frame verified."""
+        with open_segment(self.block.path) as segment:
+            found = large_transaction(segment)
+        check_frame(found.commit_frame)
+        return Large(decode_batch(found.commit_frame)[2], found)
+
+    def large_transaction(self, changes: int) -> tuple[Any, ...]:
+        """The row of `transactions` of a large transaction with so many changes."""
+        large = self.large()
+        return self._transaction_row(large.body, changes, large.found.payload_bytes)
 
     def _begin(self, rows: ChangeRows, body: Sequence[Any]) -> None:
         _, seqno, _, _, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
-        instance, incarnation = self._origins.get(origin, (None, None))
+        instance, incarnation = self.origins.get(origin, (None, None))
         wall = csn >> CSN_COUNTER_BITS
         rows.transactions.append((seqno, instance, incarnation, origin, origin_seqno, csn, wall))
 
@@ -328,7 +378,7 @@ class BlockReader:
                     self._learn_table(TableDefinition.unpack(flat[at + 3]))
 
     def _learn_table(self, definition: TableDefinition) -> None:
-        self._tables[definition.table_id] = definition
+        self.tables[definition.table_id] = definition
         self._masks.clear()
 
     def _take(self, rows: ChangeRows, flat: Sequence[Any], start: int) -> None:
@@ -359,15 +409,17 @@ class BlockReader:
             self._learn_table(definition)
             rows.table_of.pop(definition.table_id, None)
         if op in (Op.SCHEMA, Op.COMMENT, Op.REGION):
+            if op != Op.COMMENT and not isinstance(argument, str):
+                raise ValueError("a region's name is no text")
             rows.tables.append((None, None if op == Op.COMMENT else argument, None, None, None))
             rows.texts[len(rows.keys)] = str(values[0])
             rows.add(len(rows.tables) - 1, op, None, None, None)
             return
-        known = self._tables.get(table_id)
+        known = self.tables.get(table_id)
         if known is None:
             raise JournalDamagedError(
                 f"transaction {rows.transactions[-1][0]} changes table id {table_id}, which was not defined before it",
-                where=self._block.path,
+                where=self.block.path,
             )
         table = rows.table_of.get(table_id)
         if table is None:
@@ -392,7 +444,7 @@ class BlockReader:
         elif op == Op.DEFINE:
             rows.add(table, op, None, None, _pack(values))
         else:
-            raise FormatUnknownError(f"a change of kind {op} is of a later release", where=self._block.path)
+            raise FormatUnknownError(f"a change of kind {op} is of a later release", where=self.block.path)
 
     def _mask(self, known: TableDefinition, argument: Any) -> _Mask:
         ordinals = changed_of(argument, known.image_length)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,8 @@ from replicate.instance.file import io_error
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
 from replicate.seed.install import seed_lock
+from replicate.status.catching_up import Took
+from replicate.status.replays import note_replay
 from update_process.replay.apply import Told
 from update_process.replay.archive_files import archive_uri
 from update_process.replay.journals import Journals, Span, journal_directory, require_here
@@ -70,11 +72,28 @@ def replay(
         )
 
 
+class OneSession:
+    """Gives one session, made when it is first asked for. `start_s`: the seconds that it took to make."""
+
+    def __init__(self, spark: SparkSessions, stack: ExitStack) -> None:
+        self._spark = spark
+        self._stack = stack
+        self._made: Any = None
+        self.start_s = 0.0
+
+    def __call__(self) -> Any:
+        if self._made is None:
+            began_s = time.monotonic()
+            self._made = self._stack.enter_context(self._spark())
+            self.start_s = time.monotonic() - began_s
+        return self._made
+
+
 @contextmanager
-def one_session(spark: SparkSessions | None) -> Iterator[Callable[[], Any] | None]:
-    """Gives one session, made when it is first asked for; None where there is to be none."""
+def one_session(spark: SparkSessions | None) -> Iterator[OneSession | None]:
+    """The session of one replay; None where there is to be none. It ends with the block."""
     with ExitStack() as stack:
-        yield None if spark is None else cache(lambda: stack.enter_context(spark()))
+        yield None if spark is None else OneSession(spark, stack)
 
 
 def require_secondary(instance: Instance) -> None:
@@ -90,7 +109,7 @@ def replay_locked(
     instance: Instance,
     names: Sequence[str | Path],
     stage: Path,
-    get: Callable[[], Any] | None,
+    get: OneSession | None,
     *,
     last_seqno: int | None,
     told: Told,
@@ -117,6 +136,9 @@ def replay_locked(
         with no_collector():
             summary = run.run(target)
         summary.sources = sources_of(plan)
+        if not dry_run and not summary.large:  # what was applied alone is not among its changes
+            took = Took(summary.changes, summary.seconds, 0.0 if get is None else round(get.start_s, 3))
+            note_replay(instance, "local" if get is None else "spark", took)
         return summary
 
 

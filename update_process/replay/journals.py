@@ -1,20 +1,21 @@
 """The journals that a replay reads: directories of a primary that lives or is gone, copies of them, and archives.
 
 Guarantees: transactions come in their order, verified, whatever holds them; nothing above the bound that was asked for
-is read; a hole between the journals is refused by both numbers. That they continue one another (also across journals)
-is proven by the chain hashes, which the caller verifies. What is planned is read from just there, frames and rows.
-Of an archive one segment at a time is unpacked, into the stage; it is removed when it has been read.
+is read. A directory may have holes: what is missing there is read from whichever of the journals holds it, and numbers
+that none of them holds are refused, all by name, before anything is read. That they continue one another (also across
+journals) is proven by the chain hashes, which the caller verifies. What is planned is read from just there, frames and
+rows. Of an archive one segment at a time is unpacked, into the stage; it is removed when it has been read.
 Refuses to know: what is done with them.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from replicate.errors import (
     GapError,
@@ -26,6 +27,7 @@ from replicate.errors import (
 from replicate.failpoint import hit
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
+from replicate.journal.parts import ChainPart, parts_of
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX
@@ -39,6 +41,9 @@ from update_process.replay.archive_files import (
     unpack_file,
 )
 from update_process.replay.manifest import FOLDER, Range, SegmentCopy, read_ranges
+
+HOLES_TOLD: Final = 8
+"""Of holes behind these an error only says how many there are."""
 
 
 def journal_directory(path: Path) -> Path:
@@ -91,9 +96,14 @@ class Span:
 
     first_seqno: int
     last_seqno: int
-    directory: Path | None = None
+    chain: Chain | None = None
     archive: ArchiveRanges | None = None
     range: Range | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of the segments."""
+        return None if self.chain is None else Path(self.chain.directory)
 
     @property
     def where(self) -> str:
@@ -118,8 +128,9 @@ class Journals:
     ) -> None:
         """Look at each. NotFoundError, UsageError, WrongNetworkError, JournalDamagedError, FormatUnknownError, and what
         reading an archive's manifests raises."""
-        self.directories: list[Path] = []
         self.archives: list[ArchiveRanges] = []
+        self.chains: list[ChainPart] = []
+        """Of each directory its unbroken parts."""
         self._stage = stage
         self._plan: list[Span] = []
         for name in names:
@@ -128,15 +139,35 @@ class Journals:
             else:
                 path = local_path(archive_uri(str(name)))
                 assert path is not None
-                self.directories.append(journal_directory(path))
-        self.chains = [Chain(directory, network=network) for directory in self.directories]
+                self.chains += parts_of(journal_directory(path), network=network)
         self._ends = [_end(chain) for chain in self.chains]
         self._archived = max((one.ranges[-1].last_seqno for one in self.archives), default=0)
 
     @property
     def where(self) -> str:
         """All of them, for an error."""
-        return ", ".join([*map(str, self.directories), *(one.uri for one in self.archives)])
+        return ", ".join(dict.fromkeys([*(chain.directory for chain in self.chains), *(a.uri for a in self.archives)]))
+
+    @property
+    def held(self) -> str:
+        """All of them, each with the numbers that it holds, for an error."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for first, last, where in self._held():
+            bounds = found.setdefault(where, [])
+            if bounds and bounds[-1][1] + 1 == first:
+                bounds[-1] = bounds[-1][0], last
+            else:
+                bounds.append((first, last))
+        return ", ".join(f"{where} ({_numbers(bounds)})" for where, bounds in found.items())
+
+    def _held(self) -> Iterator[tuple[int, int, str]]:
+        """What each part and range holds, first and last, and where that is."""
+        for chain, (_, whole) in zip(self.chains, self._ends, strict=True):
+            if (first := chain.oldest_seqno()) <= whole:
+                yield first, whole, chain.directory
+        for archive in self.archives:
+            for one in archive.ranges:
+                yield one.first_seqno, one.last_seqno, archive.uri
 
     @property
     def last_seqno(self) -> int:
@@ -226,13 +257,13 @@ class Journals:
                 chain, bound = held
                 if archived_first:
                     ahead = [one.first_seqno for archive in self.archives for one in archive.ranges]
-                span = Span(first_seqno, bound, Path(chain.directory))
+                span = Span(first_seqno, bound, chain)
             elif archived is not None:
                 if not archived_first:
                     ahead = [chain.oldest_seqno() for chain in self.chains]
                 span = Span(first_seqno, min(archived[1].last_seqno, last_seqno), None, *archived)
             else:
-                self._missing(first_seqno)
+                self._missing(first_seqno, last_seqno)
             nearest = min((first - 1 for first in ahead if first > first_seqno), default=span.last_seqno)
             yield replace(span, last_seqno=min(span.last_seqno, nearest))
             first_seqno = min(span.last_seqno, nearest) + 1
@@ -241,8 +272,8 @@ class Journals:
         """The chains that hold a span, one after another, each while it is asked for, and how much of it to read."""
         first, last = span.first_seqno, span.last_seqno
         if span.archive is None or span.range is None:
-            assert span.directory is not None
-            yield self.chains[self.directories.index(span.directory)], first, last
+            assert span.chain is not None
+            yield span.chain, first, last
             return
         for copy in span.range.segments:
             if copy.last_seqno >= first and copy.first_seqno <= last:
@@ -253,7 +284,8 @@ class Journals:
     def _opened(self, archive: ArchiveRanges, one: Range, copy: SegmentCopy) -> Iterator[Chain]:
         """A chain that holds an archived segment: a directory's, where the very same file is, else it is unpacked."""
         for chain in self.chains:
-            if same_file(Path(chain.path_of(copy.first_seqno)), copy.bytes, copy.sha256):
+            is_there = copy.first_seqno in chain.first_seqnos()
+            if is_there and same_file(Path(chain.path_of(copy.first_seqno)), copy.bytes, copy.sha256):
                 yield chain
                 return
         directory = self._unpack(archive, one, copy)
@@ -289,15 +321,44 @@ class Journals:
             raise
         return directory
 
-    def _missing(self, seqno: int) -> NoReturn:
+    def _missing(self, seqno: int, last_seqno: int) -> NoReturn:
+        """Refuse `seqno`, which none of them holds, and what else is missing up to `last_seqno`."""
         if seqno < self.oldest_seqno():
             raise JournalMissingError(
                 f"transaction {seqno} is needed first, the oldest in these journals is {self.oldest_seqno()}",
-                where=self.where,
+                where=self.held,
                 do="Name older segments or an archive with a further --journal, or seed this secondary anew",
                 seqno=seqno,
             )
-        raise GapError(f"transaction {seqno} is in none of these journals", where=self.where, expected=seqno)
+        missing = holes(((first, last) for first, last, _ in self._held()), seqno, last_seqno)
+        is_one = missing == [(seqno, seqno)]
+        raise GapError(
+            f"transaction{'' if is_one else 's'} {_numbers(missing)} {'is' if is_one else 'are'} in none of these "
+            "journals",
+            where=self.held,
+            do="Name other segments, or an archive, with a further --journal; or seed this secondary anew",
+            expected=seqno,
+        )
+
+
+def holes(held: Iterable[tuple[int, int]], first_seqno: int, last_seqno: int) -> list[tuple[int, int]]:
+    """What of a range of numbers is in none of the ranges `held`."""
+    found: list[tuple[int, int]] = []
+    wanted = first_seqno
+    for first, last in sorted(held):
+        if first > last_seqno:
+            break
+        if first > wanted:
+            found.append((wanted, first - 1))
+        wanted = max(wanted, last + 1)
+    if wanted <= last_seqno:
+        found.append((wanted, last_seqno))
+    return found
+
+
+def _numbers(bounds: Sequence[tuple[int, int]]) -> str:
+    told = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in bounds[:HOLES_TOLD])
+    return told + (f" and {len(bounds) - HOLES_TOLD} more ranges" if len(bounds) > HOLES_TOLD else "")
 
 
 def _archive(files: ArchiveFiles, network: bytes) -> ArchiveRanges:
@@ -311,9 +372,11 @@ def _archive(files: ArchiveFiles, network: bytes) -> ArchiveRanges:
     return ArchiveRanges(files, ranges)
 
 
-def _end(chain: Chain) -> tuple[int, int]:
+def _end(chain: ChainPart) -> tuple[int, int]:
     """The last durable seqno as far as is known, and the last whole one."""
     _, scan = chain.scan_last()
+    if not chain.is_newest:  # a segment was written behind it, so it had been synced
+        return scan.last_seqno, scan.last_seqno
     try:
         with closing(DurableSidecar(Path(chain.directory) / SIDECAR_NAME)) as sidecar:
             durable = sidecar.read()

@@ -9,32 +9,41 @@ touches one is a delete and an insert). So unique values may have been swapped, 
 are applied with triggers and foreign keys off. A history that contradicts itself is refused by name. Values keep their
 storage class: 1 and 1.0 are different values, though the same key.
 Refuses to know: schema changes (they are barriers: a run never holds one), databases, where changes come from.
+
+Changes are folded a window at a time, by columns, table after table (fold.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import lru_cache
-from operator import ne
+from itertools import chain, compress, repeat
+from operator import eq, is_, ne, not_
 from typing import Any, Final, NamedTuple
 
 from replicate.errors import ConflictError, FormatUnknownError, JournalDamagedError
 from replicate.journal.record import FIXED_ELEMENTS
-from replicate.transaction import Kind, Op, TableDefinition, changed_of, mask_of
+from replicate.transaction import Kind, Op, TableDefinition, mask_of
+from update_process.batch import Window
+from update_process.plain import Changes
+from update_process.replay.fold import GONE, Events, Table, Way, images, moved, senseless, way_of
 
 Image = Sequence[Any]
 Unique = frozenset[int] | None
 """Ordinals of the columns in unique indexes; None: any column may count."""
+
+COLUMNS_ROWS: Final = 4096
+"""Rows of one NetColumns at most."""
 
 _INSERT: Final = int(Op.INSERT)
 _UPDATE: Final = int(Op.UPDATE)
 _DELETE: Final = int(Op.DELETE)
 _SEQUENCE: Final = int(Op.SEQUENCE)
 _COMMENT: Final = int(Op.COMMENT)
+_ROW_OPS: Final = frozenset((_INSERT, _UPDATE, _DELETE))
 _TRANSACTION: Final = int(Kind.TRANSACTION)
 
 
@@ -64,8 +73,15 @@ class NetRow(NamedTuple):
     passed: Image | None = None
 
 
-_row: Final[Any] = tuple.__new__
-"""A NetRow in a third of the time of its own way."""
+class NetColumns(NamedTuple):
+    """Net rows of one table and one part, by columns: as many images before and after as rows, or none where the part
+    has none."""
+
+    table_id: int
+    part: Part
+    rows: int
+    befores: Sequence[Image]
+    afters: Sequence[Image]
 
 
 class NetSequence(NamedTuple):
@@ -74,17 +90,6 @@ class NetSequence(NamedTuple):
     table_id: int
     old: int | None
     new: int | None
-
-
-class _Mask(NamedTuple):
-    """What an UPDATE of a table sets. `moves`: the key is among it. `key`: the ordinal of a one-column key that stays,
-    else -1. `length`: of the table's images."""
-
-    ordinals: tuple[int, ...]
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a mask
-    moves: bool
-    key: int
-    length: int
 
 
 @dataclass(slots=True)
@@ -96,13 +101,16 @@ class NetChange:
     """Changes of rows that were folded."""
     key_count: int = 0
     """Rows that were touched."""
-    _tables: dict[int, dict[Any, list[Any]]] = field(default_factory=dict)
-    _keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    _lengths: dict[int, int] = field(default_factory=dict)
+    _tables: dict[int, Table] = field(default_factory=dict)
     _sequences: dict[int, list[Any]] = field(default_factory=dict)
-    _masks: dict[Any, _Mask] = field(default_factory=dict)
-    _sorted: set[int] = field(default_factory=set)
-    """Tables whose rows stand in order; nothing is folded once there is one."""
+    _ways: dict[tuple[Any, Any, Any], Way] = field(default_factory=dict)
+
+    def take(self, window: Window, start: int, stop: int) -> None:
+        """Take frames `start` to `stop` (exclusive) of a verified window. Raises as `fold`."""
+        if window.plain is None:
+            self.fold(window.bodies[start:stop])
+        else:
+            self.fold_changes(window.plain.changes(start, stop), window.plain.seqnos(start, stop))
 
     def fold(self, bodies: Iterable[Sequence[Any]]) -> None:
         """Take decoded frames (kind, seqno, …, then flat changes) in their order. NULL records hold nothing.
@@ -110,76 +118,52 @@ class NetChange:
         Raises ConflictError for a change that does not follow from the changes before it, JournalDamagedError for
         images that do not fit their definition, what `definition_of` raises; the object is of no use then.
         """
-        seqno = 0
-        try:
-            for body in bodies:
-                seqno = body[1]
-                if body[0] == _TRANSACTION:
-                    self.fold_changes(body, seqno, FIXED_ELEMENTS)
-        except (TypeError, IndexError) as error:
-            raise JournalDamagedError(
-                f"a change of transaction {seqno} makes no sense: {error}", seqno=seqno
-            ) from error
+        taken = [body for body in bodies if body[0] == _TRANSACTION]
+        seqnos, lengths = [body[1] for body in taken], [len(body) - FIXED_ELEMENTS for body in taken]
+        for seqno, length in zip(seqnos, lengths, strict=True):
+            if length % 4:
+                raise JournalDamagedError("a change stream ends inside a change", seqno=seqno)
+        flat = list(chain.from_iterable([body[FIXED_ELEMENTS:] for body in taken]))
+        counts = [length // 4 for length in lengths]
+        each = list(chain.from_iterable(map(repeat, seqnos, counts)))
+        self.fold_changes(Changes(flat[0::4], flat[1::4], flat[2::4], flat[3::4]), each)
 
-    def fold_changes(self, flat: Sequence[Any], seqno: int, start: int = 0) -> None:
-        """Take flat changes (op, id, argument, values, …) of transaction `seqno`. Raises as `fold`."""
-        if (len(flat) - start) % 4:
-            raise JournalDamagedError("a change stream ends inside a change", seqno=seqno)
-        masks, tables = self._masks, self._tables
-        for at in range(start, len(flat), 4):
-            op, table_id, argument, values = flat[at : at + 4]
-            if op == _UPDATE:
-                # The most frequent case, unrolled: the row is known, its key stays. Calls would cost half of the time.
-                mask = masks.get((table_id, argument))
-                if mask is not None and mask.key >= 0:
-                    before = values[mask.count :]
-                    if len(before) == mask.length:
-                        row = tables[table_id].get(before[mask.key])
-                        if row is not None and row[1] == before:
-                            for place, ordinal in enumerate(mask.ordinals):
-                                before[ordinal] = values[place]
-                            row[1] = before
-                            self.change_count += 1
-                            continue
-                self._update(table_id, argument, values, seqno)
-            elif op == _INSERT:
-                self._check(table_id, values, seqno)
-                self._add(table_id, values, seqno)
-            elif op == _DELETE:
-                self._check(table_id, values, seqno)
-                self._remove(table_id, values, seqno)
-            elif op == _SEQUENCE:
-                self._sequence(table_id, values, seqno)
-            elif op != _COMMENT:
-                raise FormatUnknownError(f"a change of kind {op} can not stand within a run", seqno=seqno)
+    def fold_changes(self, changes: Changes, seqnos: Sequence[int]) -> None:
+        """Take changes by columns, `seqnos` the number of each one's transaction. Raises as `fold`; where changes of
+        several tables do not fit, it names one of them."""
+        try:
+            self._fold(changes, seqnos)
+        except TypeError as error:
+            raise senseless(changes, seqnos, error) from error
 
     def table_ids(self) -> Iterable[int]:
         """Every table of which rows were touched."""
         return self._tables.keys()
 
     def rows(self, parts: Part = EVERY_PART) -> Iterator[NetRow]:
-        """Rows that were touched, table after table, by their keys where keys have an order: where neighbours lie in
-        the database, too, so that each of its pages is come to once. Rows without effect too."""
-        gone, stayed, came, passed = (part in parts for part in Part)  # asked once: an enum answers slowly
-        for table_id in self._tables:
-            single = len(self._keys[table_id]) == 1
-            for key, (before, after, seqno) in self._in_order(table_id).items():
-                if before is None:
-                    if after is not None:
-                        if came:
-                            yield _row(NetRow, (table_id, None, after, seqno, None))
-                    elif passed:
-                        yield _row(NetRow, (table_id, None, None, seqno, (key,) if single else key))
-                elif stayed if after is not None else gone:
-                    yield _row(NetRow, (table_id, before, after, seqno, None))
+        """Rows that were touched, table after table, by their keys where keys have an order. Rows without effect too.
+        Nothing may be folded any more."""
+        for table_id, table in self._tables.items():
+            single = len(table.definition.key) == 1
+            keys = table.settle()
+            for key, before, after, seqno in zip(keys, table.befores, table.afters, table.seqnos, strict=True):
+                if _part_of(before, after) in parts:
+                    is_nowhere = before is GONE and after is GONE
+                    yield NetRow(
+                        table_id,
+                        None if before is GONE else list(before),
+                        None if after is GONE else list(after),
+                        seqno,
+                        ((key,) if single else key) if is_nowhere else None,
+                    )
 
-    def _in_order(self, table_id: int) -> dict[Any, list[Any]]:
-        rows = self._tables[table_id]
-        if table_id not in self._sorted:
-            self._sorted.add(table_id)
-            with suppress(TypeError):  # keys of several storage classes
-                rows = self._tables[table_id] = {key: rows[key] for key in sorted(rows)}
-        return rows
+    def columns(self, parts: Part = EVERY_PART) -> Iterator[NetColumns]:
+        """The same rows in the same order by columns, those of some COLUMNS_ROWS rows together. Images are tuples."""
+        for table_id, table in self._tables.items():
+            for start in range(0, len(table.settle()), COLUMNS_ROWS):
+                befores = table.befores[start : start + COLUMNS_ROWS]
+                afters = table.afters[start : start + COLUMNS_ROWS]
+                yield from _by_parts(table_id, befores, afters, parts)
 
     def sequences(self) -> Iterator[NetSequence]:
         """Every counter that moved."""
@@ -188,78 +172,84 @@ class NetChange:
 
     # Folding.
 
-    def _check(self, table_id: int, image: Any, seqno: int) -> None:
-        length = self._lengths.get(table_id)
-        if length is None:
-            definition = self.definition_of(table_id)
-            self._keys[table_id] = definition.key
-            self._tables[table_id] = {}
-            length = self._lengths[table_id] = definition.image_length
-        if len(image) != length or not isinstance(image, list):
-            raise JournalDamagedError("an image does not fit the table's definition", seqno=seqno)
-
-    def _key(self, table_id: int, image: Image) -> Any:
-        ordinals = self._keys[table_id]
-        return image[ordinals[0]] if len(ordinals) == 1 else tuple([image[ordinal] for ordinal in ordinals])
-
-    def _update(self, table_id: int, argument: Any, values: Any, seqno: int) -> None:
-        known = self._masks.get((table_id, argument))
-        if known is None:
-            known = self._mask(table_id, argument)
-        ordinals, moves = known.ordinals, known.moves
-        before = values[len(ordinals) :]
-        self._check(table_id, before, seqno)
-        after = before.copy()
-        for place, ordinal in enumerate(ordinals):
-            after[ordinal] = values[place]
-        key = self._key(table_id, before)
-        if moves and self._key(table_id, after) != key:
-            self._remove(table_id, before, seqno)
-            self._add(table_id, after, seqno)
-            self.change_count -= 1
+    def _fold(self, changes: Changes, seqnos: Sequence[int]) -> None:
+        count = len(changes.ops)
+        if not count:
             return
-        rows = self._tables[table_id]
-        row = rows.get(key)
-        if row is None:
-            rows[key] = [before, after, seqno]
-            self.key_count += 1
-        elif row[1] != before:
-            raise self._contradiction(table_id, key, seqno)
-        else:
-            row[1] = after
-        self.change_count += 1
+        ops, table_ids, arguments, _ = changes
+        op, table_id, argument = ops[0], table_ids[0], arguments[0]
+        if op in _ROW_OPS and ops.count(op) == table_ids.count(table_id) == arguments.count(argument) == count:
+            self._take_alike(op, argument, table_id, changes.values, seqnos)
+            return
+        kinds = set(zip(ops, table_ids, arguments, strict=True))
+        if not {op for op, _, _ in kinds} <= _ROW_OPS:
+            changes, seqnos = self._without_others(changes, seqnos)
+        places: dict[Any, list[int]] = {}
+        for place, table_id in enumerate(changes.table_ids):
+            places.setdefault(table_id, []).append(place)
+        for table_id, chosen in places.items():
+            if len(places) == 1:
+                self._take_mixed(table_id, changes, seqnos)
+            else:
+                of_table = Changes(*(list(map(column.__getitem__, chosen)) for column in changes))
+                self._take_mixed(table_id, of_table, list(map(seqnos.__getitem__, chosen)))
 
-    def _mask(self, table_id: int, argument: Any) -> _Mask:
-        definition = self.definition_of(table_id)
-        ordinals = changed_of(argument, definition.image_length)
-        moves = not set(ordinals).isdisjoint(definition.key)
-        key = definition.key[0] if len(definition.key) == 1 and not moves else -1
-        known = self._masks[table_id, argument] = _Mask(ordinals, len(ordinals), moves, key, definition.image_length)
-        return known
+    def _without_others(self, changes: Changes, seqnos: Sequence[int]) -> tuple[Changes, Sequence[int]]:
+        """The changes of rows; what else there is has been taken."""
+        of_rows = list(map(_ROW_OPS.__contains__, changes.ops))
+        for place in compress(range(len(of_rows)), map(not_, of_rows)):
+            op = changes.ops[place]
+            if op == _SEQUENCE:
+                self._sequence(changes.table_ids[place], changes.values[place], seqnos[place])
+            elif op != _COMMENT:
+                raise FormatUnknownError(f"a change of kind {op} can not stand within a run", seqno=seqnos[place])
+        return Changes(*(list(compress(column, of_rows)) for column in changes)), list(compress(seqnos, of_rows))
 
-    def _add(self, table_id: int, image: Image, seqno: int) -> None:
-        rows, key = self._tables[table_id], self._key(table_id, image)
-        row = rows.get(key)
-        if row is None:
-            rows[key] = [None, image, seqno]
-            self.key_count += 1
-        elif row[1] is not None:
-            raise self._contradiction(table_id, key, seqno)
-        else:
-            row[1] = image
-        self.change_count += 1
+    def _take_alike(self, op: int, argument: Any, table_id: Any, values: Sequence[Any], seqnos: Sequence[int]) -> None:
+        """Changes of one kind."""
+        way = self._way(op, table_id, argument)
+        values = images(values, [way.width] * len(values), seqnos)
+        keys = list(map(way.key, values))
+        befores = [GONE] * len(values) if op == _INSERT else list(map(way.before, values))
+        afters = [GONE] * len(values) if op == _DELETE else list(map(way.after, values))
+        keys_after = keys if way.key_after is None else list(map(way.key_after, values))
+        self._take(table_id, Events(keys, befores, afters, seqnos), keys_after)
 
-    def _remove(self, table_id: int, image: Image, seqno: int) -> None:
-        rows, key = self._tables[table_id], self._key(table_id, image)
-        row = rows.get(key)
-        if row is None:
-            rows[key] = [image, None, seqno]
-            self.key_count += 1
-        elif row[1] is None or row[1] != image:
-            raise self._contradiction(table_id, key, seqno)
-        else:
-            row[1] = None
-        self.change_count += 1
+    def _take_mixed(self, table_id: Any, changes: Changes, seqnos: Sequence[int]) -> None:
+        """Changes of several kinds, all of one table."""
+        kinds = list(zip(changes.ops, changes.arguments, strict=True))
+        known = {(op, argument): self._way(op, table_id, argument) for op, argument in dict.fromkeys(kinds)}
+        if len(known) == 1:
+            self._take_alike(*kinds[0], table_id, changes.values, seqnos)
+            return
+        ways = list(map(known.__getitem__, kinds))
+        values = images(changes.values, [way.width for way in ways], seqnos)
+        both = list(zip(ways, values, strict=True))
+        keys = keys_after = [way.key(image) for way, image in both]
+        befores, afters = [way.before(image) for way, image in both], [way.after(image) for way, image in both]
+        if any(way.key_after for way in known.values()):
+            keys_after = [(way.key_after or way.key)(image) for way, image in both]
+        self._take(table_id, Events(keys, befores, afters, seqnos), keys_after)
+
+    def _take(self, table_id: Any, events: Events, keys_after: list[Any]) -> None:
+        table = self._tables[table_id]
+        self.change_count += len(events.keys)
+        if keys_after is not events.keys and keys_after != events.keys:
+            events = moved(events, keys_after)
+        known = len(table.last)
+        place = table.take(events)
+        self.key_count += len(table.last) - known
+        if place is not None:
+            raise self._contradiction(table_id, events.keys[place], events.seqnos[place])
+
+    def _way(self, op: Any, table_id: Any, argument: Any) -> Way:
+        way = self._ways.get((op, table_id, argument))
+        if way is not None:
+            return way
+        table = self._tables.get(table_id) or Table(self.definition_of(table_id))
+        way = self._ways[op, table_id, argument] = way_of(op, argument, table.definition)
+        self._tables[table_id] = table
+        return way
 
     def _sequence(self, table_id: int, values: Any, seqno: int) -> None:
         if not isinstance(values, list | tuple) or len(values) != 2:
@@ -284,6 +274,45 @@ class NetChange:
         )
 
 
+def _part_of(before: Any, after: Any) -> Part:
+    if before is GONE:
+        return Part.PASSED if after is GONE else Part.CAME
+    return Part.GONE if after is GONE else Part.STAYED
+
+
+def _by_parts(table_id: int, befores: list[Any], afters: list[Any], parts: Part) -> Iterator[NetColumns]:
+    """Rows of one table, those of each part together."""
+    absent = list(map(is_, befores, repeat(GONE)))
+    left = list(map(is_, afters, repeat(GONE)))
+    if True not in absent and True not in left:
+        if Part.STAYED in parts:
+            yield NetColumns(table_id, Part.STAYED, len(befores), befores, afters)
+        return
+    kinds = list(zip(absent, left, strict=True))
+    for part, kind in _PARTS.items():
+        if part not in parts:
+            continue
+        chosen = list(map(eq, kinds, repeat(kind)))
+        rows = chosen.count(True)
+        if rows:
+            yield NetColumns(
+                table_id,
+                part,
+                rows,
+                () if kind[0] else list(compress(befores, chosen)),
+                () if kind[1] else list(compress(afters, chosen)),
+            )
+
+
+_PARTS: Final = {
+    Part.GONE: (False, True),
+    Part.STAYED: (False, False),
+    Part.CAME: (True, False),
+    Part.PASSED: (True, True),
+}
+"""Of each part: whether there is no row before, and none after."""
+
+
 def same_value(one: Any, other: Any) -> bool:
     """Whether two database values are the same, storage class and sign of zero included."""
     if one is other:
@@ -301,7 +330,9 @@ def changed_ordinals(before: Image, after: Image) -> tuple[int, ...]:
 def _difference(before: Image, after: Image) -> tuple[tuple[int, ...], Any]:
     """Where two images of a row differ, and their mask."""
     # 0.0 equals -0.0, and 1 equals 1.0: only where a float is near, equal values may be different ones.
-    if float in set(map(type, (*before, *after))) or len(before) != len(after):
+    if len(before) != len(after):
+        raise JournalDamagedError("two images of a row are not of one length")
+    if float in set(map(type, (*before, *after))):
         pairs = zip(before, after, strict=True)
         return _marked(tuple([not same_value(old, new) for old, new in pairs]))
     return _marked(tuple(map(ne, before, after)))
@@ -311,6 +342,13 @@ def _difference(before: Image, after: Image) -> tuple[tuple[int, ...], Any]:
 def _marked(differs: tuple[bool, ...]) -> tuple[tuple[int, ...], Any]:
     changed = tuple([at for at, is_other in enumerate(differs) if is_other])
     return changed, mask_of(changed, len(differs))
+
+
+def change_of(op: int, row: NetRow, unique: Unique, *, verify: bool = False) -> list[Any] | None:
+    """The change that a row's net change makes in the phase of deletes, updates or inserts."""
+    if op == _UPDATE:
+        return as_update(row, unique, verify=verify)
+    return as_delete(row, unique) if op == _DELETE else as_insert(row, unique)
 
 
 def as_delete(row: NetRow, unique: Unique) -> list[Any] | None:

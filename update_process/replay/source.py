@@ -6,7 +6,8 @@
 Options: `path` (a directory of segments; needed), `rows` (`changes`, the default, or `transactions`), `first` and
 `last` (numbers; what is read lies between them), `columns` (names with commas between; less is made and carried then,
 since Spark does not say which ones it wants), `block_bytes`. Conditions on `seqno` are pushed down:
-blocks outside of them are not read (`spark.sql.python.filterPushdown.enabled`).
+blocks outside of them are not read (`spark.sql.python.filterPushdown.enabled`). For an archive there is a third value
+of `rows`: `files` has each block's rows written into the directory `into`, and gives the files' names.
 
 Guarantees: rows come as Arrow batches; a hole or a damaged byte fails the query by name.
 Refuses to know: sessions, archives, replays.
@@ -15,9 +16,10 @@ Refuses to know: sessions, archives, replays.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice, repeat
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,36 +36,16 @@ from pyspark.sql.datasource import (
 )
 
 from replicate.errors import UsageError
-from replicate.journal.chain import Chain
-from replicate.transaction import Op
-from update_process.replay.blocks import (
-    BATCH_ROWS,
-    BLOCK_BYTES,
-    CHANGE_COLUMNS,
-    COLUMNS,
-    TRANSACTION_COLUMNS,
-    Block,
-    BlockReader,
-    ChangeRows,
-    plan_blocks,
-)
+from replicate.journal.parts import ChainPart, part_with
+from update_process.replay.arrow_rows import batches_of, change_batches, transaction_batches
+from update_process.replay.blocks import BLOCK_BYTES, COLUMNS, Block, BlockReader, plan_blocks
+from update_process.replay.parquet_files import write_hidden
 
 NAME: Final = "replicate-journal"
-_ARROW: Final = {
-    "bigint": pa.int64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
+FILES: Final = "files"
+"""The value of `rows` with which an archive is written: into the directory `into`, below names that `name` ends."""
+FILE_COLUMNS: Final = (("what", "string"), ("file", "string"), ("rows", "bigint"))
 _LAST: Final = 2**62
-_OF_TRANSACTION: Final = tuple(
-    one for one in CHANGE_COLUMNS[: CHANGE_COLUMNS.index(("wall", "timestamp")) + 1] if one[0] != "place"
-)
-_OF_TABLE: Final = CHANGE_COLUMNS[
-    CHANGE_COLUMNS.index(("partition", "bigint")) : CHANGE_COLUMNS.index(("op", "string"))
-]
-_OPS: Final = pa.array([{int(op): op.name.lower() for op in Op}.get(number) for number in range(max(Op) + 1)])
-"""By number."""
 
 
 @dataclass
@@ -87,6 +69,8 @@ class JournalReader(DataSourceReader):
         self.last = int(options.get("last", _LAST))
         self.columns = _columns(options)
         self.block_bytes = int(options.get("block_bytes", BLOCK_BYTES))
+        self.into = Path(options.get("into", ""))
+        self.name = options.get("name", "")
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the range; every filter is still Spark's to apply, since a block is read whole."""
@@ -105,57 +89,50 @@ class JournalReader(DataSourceReader):
 
     def partitions(self) -> list[BlockPartition]:
         """The blocks; what lies above the last whole transaction is not there yet."""
-        chain = Chain(self.path)
+        chain = part_with(self.path, self.first)  # a hole in front of it, or behind what is wanted, is no matter
         first = max(self.first, chain.oldest_seqno() if self.first == 1 else 1)
         last = self.last
-        if last >= chain.last_segment().first_seqno:
+        is_newest = not isinstance(chain, ChainPart) or chain.is_newest
+        if is_newest and last >= chain.last_segment().first_seqno:
             last = min(last, chain.scan_last()[1].last_seqno)
         return [BlockPartition(block) for block in plan_blocks(chain, first, last, self.block_bytes)]
 
     def read(self, partition: BlockPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one block within the range."""
-        gc.disable()  # the process serves our tasks only, and millions of rows are no cycles: a fifth of the time
-        reader = BlockReader(partition.block)
-        if self.rows == "changes":
-            for rows in reader.changes(self.first, self.last):
-                yield arrow_changes(rows, self.columns)
-            return
-        found = reader.transactions(self.first, self.last)
-        while batch := list(islice(found, BATCH_ROWS)):
-            yield _table(TRANSACTION_COLUMNS, batch).select(self.columns)
+        batches = change_batches if self.rows == "changes" else transaction_batches
+        with _no_collector():
+            if self.rows == FILES:
+                yield self._written(partition.block)
+            else:
+                yield from batches(BlockReader(partition.block), self.first, self.last, self.columns)
+
+    def _written(self, block: Block) -> pa.RecordBatch:
+        """Write the block's rows, of each kind into a file of its own; what they are."""
+        made = []
+        for what in COLUMNS:
+            found = batches_of(BlockReader(block), what, self.first, self.last)
+            folder = self.into / what / self.name
+            made.append((what, *write_hidden(folder, what, block.first_seqno, found)))
+        names = [name for name, _ in FILE_COLUMNS]
+        return pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*made, strict=True)], names=names)
 
 
-def arrow_changes(rows: ChangeRows, columns: Sequence[str]) -> pa.RecordBatch:
-    """Those columns of some rows. What rows share is made once, and copied in C."""
-    transactions = _table(_OF_TRANSACTION, rows.transactions)
-    tables = _table(_OF_TABLE, rows.tables)
-    transaction_at, table_at = pa.array(rows.transaction_at, pa.int32()), pa.array(rows.table_at, pa.int32())
-    made: list[Any] = []
-    for name in columns:
-        if name in transactions.schema.names:
-            made.append(transactions.column(name).take(transaction_at))
-        elif name in tables.schema.names:
-            made.append(tables.column(name).take(table_at))
-        elif name == "op":
-            made.append(_OPS.take(pa.array(rows.ops, pa.int32())))
-        elif name == "text":
-            texts = [rows.texts.get(at) for at in range(len(rows.keys))] if rows.texts else None
-            made.append(pa.nulls(len(rows.keys), pa.string()) if texts is None else pa.array(texts, pa.string()))
-        else:
-            values = {"place": rows.places, "key": rows.keys, "before": rows.befores, "after": rows.afters}[name]
-            made.append(pa.array(values, type=_ARROW[dict(CHANGE_COLUMNS)[name]]))
-    return pa.RecordBatch.from_arrays(made, names=list(columns))
-
-
-def _table(columns: Sequence[tuple[str, str]], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    values = zip(*rows, strict=True) if rows else repeat((), len(columns))
-    arrays = [pa.array(one, type=_ARROW[kind]) for one, (_, kind) in zip(values, columns, strict=False)]
-    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Rows by the million are no cycles: a fifth of the time. Others may work in this process afterwards."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _columns(options: dict[str, str]) -> list[str]:
     """The columns that are wanted, in the order of the table. UsageError."""
-    names = [name for name, _ in COLUMNS[options.get("rows", "changes")]]
+    rows = options.get("rows", "changes")
+    names = [name for name, _ in (FILE_COLUMNS if rows == FILES else COLUMNS[rows])]
     asked = options.get("columns")
     if asked is None:
         return names
@@ -175,6 +152,8 @@ class JournalDataSource(DataSource):
     def schema(self) -> str:
         """By the option `rows`. UsageError."""
         rows = self.options.get("rows", "changes")
+        if rows == FILES:
+            return ", ".join(f"`{name}` {kind}" for name, kind in FILE_COLUMNS)
         if rows not in COLUMNS or not self.options.get("path"):
             raise UsageError(
                 f"{NAME} needs the option path, and rows is {' or '.join(COLUMNS)}", do="Give these options"

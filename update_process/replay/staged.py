@@ -20,10 +20,12 @@ import pyarrow.parquet as pq
 
 from replicate.errors import DamagedError
 from replicate.journal.record import UNPACK_ERRORS, unpacker
-from update_process.replay.net import NetRow, Part
+from update_process.replay.net import NetColumns, NetRow, Part
 
 BATCH_ROWS: Final = 16 * 1024
 COLUMNS: Final = ("table_id", "key", "before", "after", "seqno")
+_HAVING: Final = {"before": Part.GONE | Part.STAYED, "after": Part.CAME | Part.STAYED}
+"""The parts of which an image is there."""
 _AGAIN: Final = "Run the same command again: nothing of it was applied"
 
 
@@ -43,6 +45,23 @@ def staged_rows(folder: Path, parts: Part) -> Iterator[NetRow]:
             yield from _rows_of(path, rows, part)
 
 
+def staged_columns(folder: Path, parts: Part) -> Iterator[NetColumns]:
+    """The same rows by columns: of each batch those of one table and part together. Images are tuples. DamagedError."""
+    for path, batch in _batches(folder, COLUMNS):
+        rows = batch.filter(pc.greater(pc.binary_length(batch.column("key")), 0))
+        table_ids = pc.unique(rows.column("table_id")).to_pylist()
+        for table_id in table_ids:
+            of_table = rows if len(table_ids) == 1 else rows.filter(pc.equal(rows.column("table_id"), table_id))
+            for part in parts:
+                found = _part_of(of_table, part)
+                if found.num_rows:
+                    befores, afters = (
+                        _unpacked(path, found.column(name), tuples=True) if part in having else ()
+                        for name, having in _HAVING.items()
+                    )
+                    yield NetColumns(table_id, part, found.num_rows, befores, afters)
+
+
 def staged_counters(folder: Path) -> list[tuple[int, bytes, bytes]]:
     """Of every counter: its table, and its packed value before and after."""
     found: list[tuple[int, bytes, bytes]] = []
@@ -60,34 +79,38 @@ def _batches(folder: Path, columns: tuple[str, ...]) -> Iterator[tuple[Path, pa.
                 yield path, batch
 
 
-def _rows_of(path: Path, batch: pa.RecordBatch, part: Part) -> Iterator[NetRow]:
-    has_before, has_after = part in Part.GONE | Part.STAYED, part in Part.CAME | Part.STAYED
-    before, after = batch.column("before"), batch.column("after")
-    wanted = pc.and_(
-        pc.is_valid(before) if has_before else pc.is_null(before),
-        pc.is_valid(after) if has_after else pc.is_null(after),
+def _part_of(batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
+    """Its rows of one part."""
+    before, after = (
+        (pc.is_valid if part in having else pc.is_null)(batch.column(name)) for name, having in _HAVING.items()
     )
-    batch = batch.filter(wanted)
+    return batch.filter(pc.and_(before, after))
+
+
+def _rows_of(path: Path, batch: pa.RecordBatch, part: Part) -> Iterator[NetRow]:
+    has_before, has_after = (part in having for having in _HAVING.values())
+    batch = _part_of(batch, part)
     if not batch.num_rows:
         return
+    before, after = batch.column("before"), batch.column("after")
     nothing = repeat(None)
     table_ids, seqnos = batch.column("table_id").to_pylist(), batch.column("seqno").to_pylist()
-    befores = _unpacked(path, batch.column("before")) if has_before else nothing
-    afters = _unpacked(path, batch.column("after")) if has_after else nothing
+    befores = _unpacked(path, before) if has_before else nothing
+    afters = _unpacked(path, after) if has_after else nothing
     passed = nothing if has_before or has_after else _unpacked(path, batch.column("key"))
     yield from map(NetRow, table_ids, befores, afters, seqnos, passed)
 
 
-def _unpacked(path: Path, column: Any) -> list[list[Any]]:
-    """What each value of a column without nulls holds: they lie one behind the other."""
-    data = b"".join(column.to_pylist())
-    stream = unpacker(max(len(data), 1))
+def _unpacked(path: Path, column: Any, *, tuples: bool = False) -> list[Any]:
+    """What each value of a column without nulls holds, a list each, or a tuple: they lie one behind the other."""
+    data, kind = b"".join(column.to_pylist()), tuple if tuples else list
+    stream = unpacker(max(len(data), 1), tuples=tuples)
     try:
         stream.feed(data)
         found = list(stream)
         whole = stream.tell() == len(data)
     except UNPACK_ERRORS as error:
         raise DamagedError(f"a staged image does not unpack: {error}", where=str(path), do=_AGAIN) from error
-    if not whole or len(found) != len(column) or set(map(type, found)) != {list}:
+    if not whole or len(found) != len(column) or set(map(type, found)) != {kind}:
         raise DamagedError(f"{len(column)} staged images are {len(found)} other values", where=str(path), do=_AGAIN)
     return found

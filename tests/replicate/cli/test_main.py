@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
         (DiskFullError("no space", where="x", do="Make room"), 74, "DISK_FULL: no space [x]. Make room\n"),
         (PermissionError(13, "Permission denied", "f"), 77, "IO: Permission denied [f]\n"),
         (OSError(5, "Input/output error"), 74, "IO: Input/output error\n"),
+        (BrokenPipeError(32, "Broken pipe"), 74, "IO: Broken pipe\n"),  # of a socket: nobody reads our output away
         (KeyboardInterrupt(), 130, "INTERRUPTED: stopped by the keyboard\n"),
         (click.Abort(), 130, "INTERRUPTED: stopped by the keyboard\n"),
         (ModuleNotFoundError("x", name="msgpack._cmsgpack"), 69, "PREREQUISITE_MISSING: the Python package msgpack"),
@@ -109,6 +111,20 @@ def test_usage(tmp_path: Path) -> None:
     assert "REPLICATE_INSTANCE" in nobody.stderr
     missing = command("-i", "nope", "instance", "show", home=tmp_path)
     assert (missing.returncode, missing.stderr.count("\n")) == (69, 1)
+
+
+@pytest.mark.parametrize("word", root.OTHER_WORDS)
+def test_a_word_of_other_products_gets_the_name_that_it_has_here(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert word not in root.root.commands
+    assert main.run([word]) == 2
+    here = root.OTHER_WORDS[word]
+    assert capsys.readouterr().err == f"USAGE: No such command {word!r}: {here} [replicate]. Try 'replicate --help'\n"
+    headings = [line.lstrip("# ") for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("#")]
+    named = re.findall(r"replicate ([a-z]+) ?([a-z]*)", here)
+    assert named or any(f"`{heading}`" in here for heading in headings)
+    for noun, verb in named:  # and all that is named is there
+        found = root.root.commands[noun]
+        assert not isinstance(found, click.Group) or verb in found.commands
 
 
 def test_c_locale_and_no_terminal(tmp_path: Path) -> None:
@@ -190,3 +206,24 @@ def test_importing_the_package_is_cheap() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, env={**os.environ}
     )
     assert done.stdout.strip() == "True []"
+
+
+def test_the_module_for_sqlalchemy_needs_no_import_of_its_own() -> None:
+    """README names `replicate.dbapi` behind a bare `import replicate`."""
+    code = "import replicate; print(replicate.dbapi.connect.__module__, replicate.dbapi.apilevel)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("replicate.dbapi 2.0\n", "")
+
+
+def test_every_verb_that_a_text_names_is_there() -> None:
+    """What errors, findings and help tell an operator to type: each verb of a noun exists under this name."""
+    nouns = {name: noun.commands for name, noun in root.root.commands.items() if isinstance(noun, click.Group)}
+    pattern = re.compile(rf"replicate(?: -i [^ ]+)? ({'|'.join(nouns)}) ([a-z][a-z-]*)")
+    named = [
+        (path.name, *found)
+        for package in main.OURS
+        for path in (ROOT / package).rglob("*.py")
+        for found in pattern.findall(path.read_text())
+    ]
+    assert len(named) > 50
+    assert [one for one in named if one[2] not in nouns[one[1]]] == []

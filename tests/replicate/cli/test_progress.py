@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 
 import pytest
 
@@ -60,3 +62,21 @@ def test_nothing_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixtu
     with archiving() as told_archive:
         told_archive(Step(1, 1, 1, 1, 1))
     assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_that_goes_away_ends_the_line_and_not_the_work() -> None:
+    reader, terminal = pty.openpty()
+    clock = Clock()
+    with os.fdopen(terminal, "w") as stream:
+        line = Line(stream, clock)
+        tell_replay(line, Progress("reading", 1, 10, 7))
+        os.close(reader)
+        for done in (2, 3):
+            clock.now_s += 1
+            tell_replay(line, Progress("reading", done, 10, 7))
+        line.close()
+        assert line._is_gone
+        line._stream = io.StringIO()  # what Python keeps of the line can never be written
+        with pytest.raises(OSError, match="Input/output error"):
+            stream.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -134,6 +134,16 @@ def test_a_daemon_that_vanishes_or_does_not_serve(files: DaemonFiles) -> None:
     assert files.probe() is None
 
 
+def test_a_disk_too_full_for_any_word_is_named(files: DaemonFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was called a bug of ours, and a log named that was empty."""
+    with pytest.raises(control.DaemonFailedError, match=r"INTERNAL: .* exit code 74"):
+        start(files, "no-room")
+    monkeypatch.setattr(control, "ROOM_BYTES", 2**62)  # as if the disk had less left
+    with pytest.raises(control.DaemonFailedError, match=r"^DISK_FULL: .*Free space on its file system$") as caught:
+        start(files, "no-room")
+    assert caught.value.own_exit_code == 74
+
+
 def test_a_killed_daemon_reads_as_dead_and_can_be_started_again(files: DaemonFiles) -> None:
     os.kill(start(files).pid, signal.SIGKILL)
     wait_until(lambda: files.probe() is None)

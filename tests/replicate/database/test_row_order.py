@@ -28,6 +28,7 @@ SCRIPT = """
 """
 TABLES = ("item", "hidden", "named", "partly", "counted", "keyed", "other")
 INSERT, UPDATE, DELETE, COMMENT = int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.COMMENT)
+SEQUENCE = int(Op.SEQUENCE)
 
 Change = tuple[int, Any, Any, Any]
 
@@ -40,6 +41,7 @@ class Model:
         self._dice = random.Random(seed)
         self.rows: dict[str, dict[Any, list[Any]]] = {table: {} for table in TABLES}
         self.changes: list[Change] = []
+        self._counter: int | None = None
 
     def draw(self, count: int, tables: tuple[str, ...] = TABLES, keys: int = 30) -> None:
         """Add `count` changes of rows."""
@@ -72,6 +74,9 @@ class Model:
         if before is None:
             self.changes.append((INSERT, definition.table_id, 0, row))
             rows[key] = row
+            if table == "counted" and key > (self._counter or 0):
+                self.changes.append((SEQUENCE, definition.table_id, 0, [self._counter, key]))
+                self._counter = key
         elif self._dice.random() < 0.2:
             self.changes.append((DELETE, definition.table_id, 0, before))
             del rows[key]
@@ -191,6 +196,36 @@ def test_a_table_whose_changes_must_often_stay_is_left_as_it_is() -> None:
     assert pieces(runs) == changes
 
 
+def test_the_steps_of_a_counter_are_one_step_and_the_last() -> None:
+    changes = []
+    for number in range(1, 100):
+        changes += [(INSERT, 1, 0, (100 - number, "x")), (SEQUENCE, 1, 0, (number - 1 or None, number))]
+        changes += [(INSERT, 2, 0, (number, "y")), (SEQUENCE, 2, 0, [number, number + 1])]
+    runs = list(arranged(*columns(changes), rowid_place))
+    assert [(run.ops[0], len(run.ops), run.is_uniform) for run in runs] == [
+        (INSERT, 99, True), (INSERT, 99, True), (SEQUENCE, 2, False),
+    ]  # fmt: skip
+    assert list(zip(*runs[-1][:4], strict=True)) == [(SEQUENCE, 1, 0, [None, 99]), (SEQUENCE, 2, 0, [1, 100])]
+    assert changes[1][3] == (None, 1)  # what was given is as it was
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        (SEQUENCE, 1, 0, (3, 4)),
+        (SEQUENCE, 1, 0, (2.0, 4)),
+        (SEQUENCE, 1, 0, (2,)),
+        (SEQUENCE, 1, 1, (2, 3)),
+        (SEQUENCE, 1, 0, None),
+        (COMMENT, 1, 0, ["x"]),
+        (INSERT, 1, 0, (9, "behind the last step")),
+    ],
+)
+def test_steps_of_a_counter_that_do_not_follow_each_other_stay(odd: Change) -> None:
+    changes = [(INSERT, 1, 0, (7, "x")), (SEQUENCE, 1, 0, (1, 2)), odd]
+    assert pieces(list(arranged(*columns(changes), rowid_place))) == changes
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -293,7 +328,7 @@ def test_what_may_be_moved_of_which_table(tmp_path: Path) -> None:
         "hidden": [0, 0, None, 1, 2, 1],
         "named": [None, None, None, None, None, 1],
         "partly": [None] * 6,
-        "counted": [None, 0, None, 1, 2, 1],
+        "counted": [0, 0, None, 1, 2, 1],
         "keyed": [None] * 6,
         "other": [None, None, None, None, None, 1],
     }

@@ -7,13 +7,12 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from replicate import failpoint, locks
+from replicate import locks
 from replicate.door.durability import Durability
 from replicate.door.interval_sync import IntervalSync
 from replicate.errors import JournalIOError, OutcomeUnknownError, TryAgainError
@@ -24,15 +23,7 @@ from replicate.pool.wake_word import WakeWord
 from tests.harness.instances import Writer, check, door_of, insert, lose_pool, make_primary, session_of
 from tests.harness.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
-    yield
-    failpoint.disarm()
-
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 FUTEX = str(wake_word._CALL_NUMBERS[platform.machine()])
 ROUNDS = 25

@@ -63,9 +63,11 @@ def test_what_can_not_be_opened(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         Instance.open(tmp_path / "nothing")
     (tmp_path / "file").touch()
-    with pytest.raises(NotFoundError):
-        Instance.open(tmp_path / "file")
+    with pytest.raises(NotFoundError, match=r"replicate\.connect\(INSTANCE, REGION\)"):
+        Instance.open(tmp_path / "file")  # what people who know sqlite3 try first: the database's path
     instance = Instance.create(tmp_path / "alpha", role="primary")
+    with pytest.raises(AlreadyExistsError, match="instance remove"):
+        Instance.create(tmp_path / "alpha", role="primary")
     instance.path.chmod(0o777)
     with pytest.raises(PermissionRefusedError):
         Instance.open(instance.path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicate.metrics.statistics import Lag, Statistics
+from replicate.metrics.statistics import BusyRate, Lag, Statistics, was_there_ns
 
 
 def test_one_event_per_period() -> None:
@@ -67,7 +68,6 @@ def test_lag_is_the_age_of_the_oldest_that_is_not_applied() -> None:
     assert lag.seconds(450, 3_610_000_000_000) == 3605.0
     assert lag.seconds(1000, 3_610_000_000_000) == 0.0
     lag.observed(1001, 20_000_000_000)
-    assert lag.seconds(1000, 19_000_000_000) == 0.0  # a clock that was set back
     assert lag.seconds(1000, 21_500_000_000) == 1.5
 
 
@@ -94,9 +94,113 @@ def test_lag_knows_of_batches_between_two_samples() -> None:
     assert lag.seconds(899, 3_000_000_000) == 1.0
 
 
+SECOND_NS = 1_000_000_000
+HOUR_NS = 3600 * SECOND_NS
+
+
+class Site:
+    """A source's look at its journal, as the Source Server makes it, under a wall clock that can be set."""
+
+    def __init__(self) -> None:
+        self.lag = Lag()
+        self.now_ns, self.wall_ns = 5 * SECOND_NS, 1_700_000_000 * SECOND_NS
+        self.committed: dict[int, int] = {}
+
+    def commit(self, seqno: int) -> None:
+        self.committed[seqno] = self.wall_ns
+
+    def look(self) -> None:
+        newest = max(self.committed)
+        self.sent(newest)
+        self.lag.looked(newest, self.now_ns)
+
+    def sent(self, seqno: int) -> None:
+        """A batch that begins with it goes out: its own time counts."""
+        self.lag.observed(seqno, was_there_ns(self.committed[seqno], self.wall_ns, self.now_ns))
+
+    def wait(self, seconds: float, *, clock_is_set_by_h: int = 0) -> None:
+        self.now_ns += int(seconds * SECOND_NS)
+        self.wall_ns += int(seconds * SECOND_NS) + clock_is_set_by_h * HOUR_NS
+
+    def told(self, applied: int) -> float:
+        return self.lag.seconds(applied, self.now_ns)
+
+
+@pytest.mark.parametrize("hours", [-2, 24])
+def test_a_wall_clock_that_is_set_moves_no_lag(hours: int) -> None:
+    site = Site()
+    site.commit(1)
+    site.look()
+    site.wait(10)
+    site.commit(2)
+    site.look()
+    site.wait(1, clock_is_set_by_h=hours)
+    assert site.told(0) == 11.0
+    assert site.told(1) == 1.0
+    site.commit(3)
+    site.look()
+    site.wait(4, clock_is_set_by_h=-hours)
+    assert (site.told(1), site.told(2), site.told(3)) == (5.0, 4.0, 0.0)
+
+
+def test_lag_goes_on_when_the_clock_is_a_day_ahead_of_itself() -> None:
+    """It was set ahead and back: commits of between have times that are to come."""
+    site = Site()
+    site.wait(0, clock_is_set_by_h=24)
+    site.commit(1)
+    site.wait(0, clock_is_set_by_h=-24)
+    site.sent(1)
+    site.look()
+    assert site.told(0) == 0.001
+    site.wait(3)
+    site.commit(2)
+    site.look()
+    site.wait(3)
+    assert (site.told(0), site.told(1), site.told(2)) == (6.0, 3.0, 0.0)
+
+
+def test_what_was_not_there_at_the_last_look_is_no_older_whatever_the_clock_says() -> None:
+    site = Site()
+    site.commit(1)
+    site.look()
+    site.wait(100)
+    site.look()
+    site.wait(1)
+    site.commit(2)
+    site.wait(2, clock_is_set_by_h=24)
+    site.sent(2)
+    assert site.told(1) == 3.0
+
+
 def test_lag_keeps_few_samples_and_stays_near_the_truth() -> None:
     lag = Lag()
     for number in range(1, 20_000):
         lag.observed(number, number * 1_000_000_000)
     assert len(lag._samples) <= Lag.SAMPLES_MAX
     assert lag.seconds(0, 20_000 * 1_000_000_000) == 19_999.0
+
+
+def test_a_rate_is_of_time_without_a_pause() -> None:
+    """An idle night, a burst in it, and what a barrier let pass are none."""
+    rate = BusyRate()
+    now_s = 0.0
+    for _ in range(3600):
+        now_s += 10.0
+        rate.worked(now_s, 5, has_more=False)
+        assert rate.per_s is None
+    rate.worked(now_s + 1.0, 70_000, has_more=True)  # who knows since when it was there
+    rate.worked(now_s + 10.9, 9_900, has_more=True)
+    assert rate.per_s is None
+    rate.worked(now_s + 11.0, 100, has_more=True)
+    assert rate.per_s == 1000.0
+    rate.worked(now_s + 20.0, 90, has_more=True)
+    assert rate.per_s == 1000.0
+    rate.worked(now_s + 31.0, 110, has_more=True)
+    assert rate.per_s == 10.0
+    rate.worked(now_s + 31.1, 4, has_more=False)  # a barrier
+    assert rate.per_s is None
+    rate.worked(now_s + 500.0, 1, has_more=True)
+    rate.worked(now_s + 509.9, 1, has_more=True)
+    assert rate.per_s is None
+    rate.worked(now_s + 510.0, 3, has_more=True)
+    assert rate.per_s == 0.4

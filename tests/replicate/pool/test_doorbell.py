@@ -90,6 +90,28 @@ def test_a_sleeping_thread_is_woken(pool: JournalPool, bell: Doorbell, bells: Do
     assert woken == [True]
 
 
+def test_a_ring_before_its_time_is_told_and_shortens_the_wait(
+    pool: JournalPool, bell: Doorbell, bells: Doorbells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorbell, "CAP_S", 60.0)
+    rung: list[float] = []
+    woken: list[bool] = []
+
+    def on_ring() -> float:
+        rung.append(0.01)
+        return rung[-1]
+
+    thread = threading.Thread(target=lambda: woken.append(bell.wait_sync(lambda: False, 60.0, on_ring)))
+    thread.start()
+    wait_until(pool.sleeping)
+    assert bells.ring(pool) == 1
+    thread.join(30.0)
+    assert (woken, rung) == ([False], [0.01])
+    assert pool.sleeping() == 0
+    assert bell.wait_sync(lambda: True, 60.0, on_ring)
+    assert rung == [0.01]
+
+
 @pytest.mark.trio
 async def test_the_call_follows_the_ring_in_the_thread_that_slept(
     pool: JournalPool, bell: Doorbell, bells: Doorbells

@@ -33,10 +33,8 @@ BEHIND = 10
 
 
 @pytest.fixture
-def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: Path) -> Instance:
     """With a region "two" that has one row, and a peer that keeps the journal from being pruned."""
-    (tmp_path / "shm").mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     monkeypatch.setattr(recovery, "NOTE_BEHIND", BEHIND)
     monkeypatch.setattr(pruning, "NOTE_BEHIND", BEHIND)
     made = make_primary(tmp_path / "alpha", regions=("main", "two"), segment_bytes=1 << 20, durability="off")

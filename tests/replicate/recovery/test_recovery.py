@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
 from replicate.door.opening import open_door
 from replicate.errors import (
     ConfigurationError,
@@ -25,6 +23,7 @@ from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import FILE_NAME, Instance
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import decode, walk
+from replicate.journal.segment import Directory
 from replicate.pool import control as word
 from replicate.transaction import History, Kind
 from tests.harness.instances import (
@@ -32,6 +31,7 @@ from tests.harness.instances import (
     check,
     door_of,
     insert,
+    insert_rows,
     lose_pool,
     make_primary,
     newest_segment,
@@ -43,23 +43,7 @@ from tests.harness.instances import (
 )
 from tests.harness.journals import flip
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    directory = tmp_path / "shm"
-    directory.mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
-    yield
-    failpoint.disarm()
-
-
-def write(instance: Instance, first: int, count: int, region: str = "main") -> tuple[int, int]:
-    """Commit `count` rows; where the journal ended before and after."""
-    with session_of(instance, region) as session:
-        before = int(session.door.words[word.END_OFFSET])
-        for row_id in range(first, first + count):
-            insert(session, row_id)
-        return before, int(session.door.words[word.END_OFFSET])
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 def unsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: object) -> Instance:
@@ -72,9 +56,9 @@ def test_fault_33_a_region_behind_the_journal_is_rolled_forward(
 ) -> None:
     instance = unsynced(tmp_path, monkeypatch)
     path = instance.region("main").path
-    write(instance, 1, 5)
+    insert_rows(instance, 1, 5)
     save_region(path, tmp_path / "aside")
-    write(instance, 100, 700)  # more than the ring holds
+    insert_rows(instance, 100, 700)  # more than the ring holds
     restore_region(path, tmp_path / "aside")
     lose_pool(instance)
     assert len(check(instance).rows["main"]) == 705
@@ -86,11 +70,11 @@ def test_fault_33_a_journal_behind_the_region_is_completed_from_its_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     instance = unsynced(tmp_path, monkeypatch)
-    write(instance, 1, 5)
-    end, _ = write(instance, 100, count)
+    insert_rows(instance, 1, 5)
+    end, _ = insert_rows(instance, 100, count)
     power_loss(instance, end)
     assert len(check(instance).rows["main"]) == 5 + count
-    write(instance, 1000, 3)
+    insert_rows(instance, 1000, 3)
     lose_pool(instance)
     assert len(check(instance).rows["main"]) == 8 + count
 
@@ -98,10 +82,10 @@ def test_fault_33_a_journal_behind_the_region_is_completed_from_its_ring(
 def test_fault_33_both_lose_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = unsynced(tmp_path, monkeypatch)
     path = instance.region("main").path
-    write(instance, 1, 5)
-    end, _ = write(instance, 100, 10)
+    insert_rows(instance, 1, 5)
+    end, _ = insert_rows(instance, 100, 10)
     save_region(path, tmp_path / "aside")
-    write(instance, 200, 10)
+    insert_rows(instance, 200, 10)
     restore_region(path, tmp_path / "aside")
     power_loss(instance, end)
     assert len(check(instance).rows["main"]) == 15  # what neither had durably is lost, as the policy allows
@@ -112,8 +96,8 @@ def test_fault_38_a_torn_frame_that_the_region_has_is_completed_from_its_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
 ) -> None:
     instance = unsynced(tmp_path, monkeypatch)
-    write(instance, 1, 5)
-    end, after = write(instance, 100, 20)
+    insert_rows(instance, 1, 5)
+    end, after = insert_rows(instance, 100, 20)
     power_loss(instance, (end if cut > 0 else after) + cut)
     assert len(check(instance).rows["main"]) == 25
     assert Instance.open(instance.path).content.incarnation == 1
@@ -123,8 +107,8 @@ def test_fault_33_a_page_in_the_middle_of_what_was_not_synced_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = unsynced(tmp_path, monkeypatch)
-    write(instance, 1, 5)
-    end, _ = write(instance, 100, 200)
+    insert_rows(instance, 1, 5)
+    end, _ = insert_rows(instance, 100, 200)
     page = -(-(end + 1) // 4096) * 4096
     with open(newest_segment(instance), "r+b") as file:
         file.seek(page)
@@ -140,9 +124,9 @@ def test_fault_33_a_missing_page_that_no_ring_completes_ends_the_journal_after_a
     """What was not synced may be missing in the middle, before what is there; without a power loss that is damage."""
     instance = unsynced(tmp_path, monkeypatch)
     path = instance.region("main").path
-    write(instance, 1, 5)
+    insert_rows(instance, 1, 5)
     save_region(path, tmp_path / "aside")
-    end, _ = write(instance, 100, 200)
+    end, _ = insert_rows(instance, 100, 200)
     restore_region(path, tmp_path / "aside")
     page = -(-(end + 1) // 4096) * 4096
     with open(newest_segment(instance), "r+b") as file:
@@ -170,12 +154,12 @@ def test_fault_38_a_torn_tail_is_cut_and_begins_a_new_incarnation(
     instance = unsynced(tmp_path, monkeypatch)
     path = instance.region("main").path
     old = instance.content.origin
-    write(instance, 1, 5)
+    insert_rows(instance, 1, 5)
     save_region(path, tmp_path / "aside")
-    end, after = write(instance, 100, 1)
+    end, after = insert_rows(instance, 100, 1)
     restore_region(path, tmp_path / "aside")
     power_loss(instance, (end if cut > 0 else after) + cut)
-    write(instance, 200, 2)
+    insert_rows(instance, 200, 2)
     found = check(instance)
     assert found.rows["main"].keys() == {1, 2, 3, 4, 5, 200, 201}
     assert Instance.open(instance.path).content.incarnation == 2
@@ -196,9 +180,9 @@ def test_fault_38_a_torn_tail_is_cut_and_begins_a_new_incarnation(
 def test_fault_35_killed_in_recovery_of_a_torn_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     instance = unsynced(tmp_path, monkeypatch)
     path = instance.region("main").path
-    write(instance, 1, 5)
+    insert_rows(instance, 1, 5)
     save_region(path, tmp_path / "aside")
-    end, _ = write(instance, 100, 1)
+    end, _ = insert_rows(instance, 100, 1)
     restore_region(path, tmp_path / "aside")
     power_loss(instance, end + 60)
     with Writer(instance, f"{step}:1:kill") as dying:
@@ -211,14 +195,14 @@ def test_fault_35_killed_in_recovery_of_a_torn_tail(tmp_path: Path, monkeypatch:
 def two_regions_with_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
     """Numbers …, then one of region two, which is lost, between those of main, which stay."""
     instance = unsynced(tmp_path, monkeypatch, regions=("main", "two"))
-    write(instance, 1, 3)
-    end, _ = write(instance, 10, 1, "two")
+    insert_rows(instance, 1, 3)
+    end, _ = insert_rows(instance, 10, 1, "two")
     save_region(instance.region("two").path, tmp_path / "aside")
-    _, hole = write(instance, 100, 2)
-    write(instance, 20, 1, "two")
-    write(instance, 200, 3)
-    write(instance, 30, 1, "two")
-    write(instance, 300, 1)
+    _, hole = insert_rows(instance, 100, 2)
+    insert_rows(instance, 20, 1, "two")
+    insert_rows(instance, 200, 3)
+    insert_rows(instance, 30, 1, "two")
+    insert_rows(instance, 300, 1)
     restore_region(instance.region("two").path, tmp_path / "aside")
     power_loss(instance, hole)
     assert end < hole
@@ -246,7 +230,7 @@ def test_faults_33_35_what_lies_behind_a_hole_is_rolled_back_and_kept_once(
     seqnos = [decode(data[offset : offset + head.frame_bytes]).seqno for offset, head in walk(data)]
     assert len(seqnos) == 4
     assert seqnos == sorted(set(seqnos))
-    write(instance, 400, 3)
+    insert_rows(instance, 400, 3)
     lose_pool(instance)
     check(instance)
 
@@ -255,10 +239,10 @@ def test_fault_44_an_old_journal_does_not_make_us_roll_back_what_the_ring_can_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = unsynced(tmp_path, monkeypatch, regions=("main", "two"))
-    write(instance, 1, 3)
+    insert_rows(instance, 1, 3)
     lose_pool(instance)
     shutil.copytree(instance.journal_directory, tmp_path / "old")
-    write(instance, 1000, 700)
+    insert_rows(instance, 1000, 700)
     for path in (tmp_path / "old").iterdir():
         shutil.copy(path, instance.journal_directory / path.name)
     lose_pool(instance)
@@ -270,7 +254,7 @@ def test_fault_44_an_old_journal_does_not_make_us_roll_back_what_the_ring_can_no
 @pytest.mark.parametrize("row", [2, 5])
 def test_fault_39_a_flipped_bit_in_a_durable_record_is_named_and_nothing_changes(tmp_path: Path, row: int) -> None:
     instance = make_primary(tmp_path / "alpha")
-    ends = [write(instance, number, 1) for number in range(1, 6)]
+    ends = [insert_rows(instance, number, 1) for number in range(1, 6)]
     lose_pool(instance)
     flip(newest_segment(instance), ends[row - 1][0] + 70)
     before = newest_segment(instance).read_bytes()
@@ -283,9 +267,9 @@ def test_fault_39_a_flipped_bit_in_a_durable_record_is_named_and_nothing_changes
 def test_fault_42_a_consumer_that_acknowledged_is_a_witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = unsynced(tmp_path, monkeypatch)
     path = instance.region("main").path
-    write(instance, 1, 1)
+    insert_rows(instance, 1, 1)
     save_region(path, tmp_path / "aside")
-    end, _ = write(instance, 2, 1)
+    end, _ = insert_rows(instance, 2, 1)
     restore_region(path, tmp_path / "aside")
     instance.register_peer("beta", "127.0.0.1", 7430)
     write_consumer(instance.consumers_directory, Consumer("beta", 4))
@@ -313,7 +297,7 @@ def test_a_region_without_a_record_in_its_ring_is_a_witness(tmp_path: Path, monk
 
 def test_fault_44_a_copied_instance_begins_a_new_incarnation(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
-    write(instance, 1, 3)
+    insert_rows(instance, 1, 3)
     assert os.system(f"cp -a {instance.path} {tmp_path}/copy") == 0
     shutil.rmtree(instance.path)
     copy = Instance.open(tmp_path / "copy")
@@ -321,7 +305,7 @@ def test_fault_44_a_copied_instance_begins_a_new_incarnation(tmp_path: Path) -> 
         pass
     assert copy.content.incarnation == 2
     assert not copy.was_copied
-    write(copy, 10, 1)
+    insert_rows(copy, 10, 1)
     check(copy)
 
 
@@ -346,10 +330,10 @@ def test_fault_44_an_old_instance_file_is_refused(tmp_path: Path) -> None:
     old = (instance.path / FILE_NAME).read_bytes()
     instance.raise_incarnation()
     lose_pool(instance)
-    write(instance, 1, 40)
+    insert_rows(instance, 1, 40)
     with door_of(instance) as door, door.locked():
         door.words[word.SEGMENT_SEALED] = 1
-    write(instance, 100, 1)
+    insert_rows(instance, 100, 1)
     (instance.path / FILE_NAME).write_bytes(old)
     lose_pool(instance)
     with pytest.raises(DamagedError, match="old copy"), door_of(Instance.open(instance.path)):
@@ -358,7 +342,7 @@ def test_fault_44_an_old_instance_file_is_refused(tmp_path: Path) -> None:
 
 def test_fault_41_segments_that_are_gone(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
-    write(instance, 1, 3)
+    insert_rows(instance, 1, 3)
     lose_pool(instance)
     newest_segment(instance).unlink()
     with pytest.raises(JournalMissingError), door_of(instance):
@@ -408,7 +392,7 @@ def test_faults_26_27_a_failed_fsync_is_fatal_for_every_process_until_recovery(t
 
 def test_a_sync_that_fails_in_recovery_changes_nothing(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
-    write(instance, 1, 3)
+    insert_rows(instance, 1, 3)
     lose_pool(instance)
     with pytest.MonkeyPatch.context() as patch:
         fail_sync(patch)
@@ -423,11 +407,11 @@ def test_a_failing_directory_sync_at_a_switch_is_fatal(tmp_path: Path, monkeypat
         insert(session, 1)
         session.door.words[word.SEGMENT_SEALED] = 1
 
-        def refuse(path: str) -> None:
+        def refuse(directory: Directory) -> None:
             raise JournalIOError("fsync of a directory failed")
 
         with monkeypatch.context() as patch:
-            patch.setattr("replicate.journal.segment.sync_directory", refuse)
+            patch.setattr(Directory, "sync", refuse)
             with pytest.raises(JournalIOError):
                 insert(session, 2)
         assert session.door.words[word.FATAL]
@@ -451,7 +435,7 @@ def test_the_csn_rises_although_the_clock_goes_back(tmp_path: Path, monkeypatch:
 
 def test_two_processes_recover_at_once(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
-    write(instance, 1, 3)
+    insert_rows(instance, 1, 3)
     lose_pool(instance)
     with Writer(instance) as one, Writer(instance) as two:
         one.send("insert", "main", 10)

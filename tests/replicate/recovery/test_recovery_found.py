@@ -9,54 +9,39 @@ from pathlib import Path
 
 import pytest
 
-from replicate.compare.compare import compare
 from replicate.door.opening import open_door
 from replicate.errors import JournalIOError
-from replicate.instance.instance import Instance
 from replicate.journal import durable, segment
 from replicate.limits import RING_SLOTS
 from replicate.pool import control as word
 from tests.harness.instances import (
     check,
     door_of,
-    insert,
+    insert_rows,
     lose_pool,
     make_primary,
     newest_segment,
     power_loss,
     restore_region,
     save_region,
-    session_of,
 )
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair, assert_equal
 
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shm").mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-
-
-def write(instance: Instance, first: int, count: int, region: str = "main") -> int:
-    """Commit `count` rows; where the journal ends then."""
-    with session_of(instance, region) as session:
-        for row_id in range(first, first + count):
-            insert(session, row_id)
-        return int(session.door.words[word.END_OFFSET])
+pytestmark = pytest.mark.usefixtures("shared_memory")
 
 
 def test_what_is_taken_back_takes_no_older_number_of_the_region_with_it(tmp_path: Path) -> None:
     """It stood in the ring where the region's last commit before it had stood: that one was done once more, and met
     its own rows."""
     instance = make_primary(tmp_path / "alpha", durability="off", regions=("main", "two"))
-    write(instance, 1, 2, "two")
+    insert_rows(instance, 1, 2, "two")
     with door_of(instance) as door:
         stays = int(door.words[word.LAST_SEQNO])
         door.sync_to_end()
-    hole = write(instance, 100, 200)
+    _, hole = insert_rows(instance, 100, 200)
     save_region(instance.region("main").path, tmp_path / "aside")
-    write(instance, 1000, RING_SLOTS - 201)
-    write(instance, 3, 1, "two")
+    insert_rows(instance, 1000, RING_SLOTS - 201)
+    insert_rows(instance, 3, 1, "two")
     with door_of(instance) as door:
         assert door.words[word.LAST_SEQNO] == stays + RING_SLOTS
     restore_region(instance.region("main").path, tmp_path / "aside")
@@ -72,7 +57,7 @@ def test_what_is_taken_back_takes_no_older_number_of_the_region_with_it(tmp_path
 def test_a_write_that_fails_in_recovery_takes_nothing_back(tmp_path: Path, number: int) -> None:
     """What is written once more was durable before: a write that failed erased it."""
     instance = make_primary(tmp_path / "alpha")
-    write(instance, 1, 3)
+    insert_rows(instance, 1, 3)
     lose_pool(instance)
     path = newest_segment(instance)
     before = path.read_bytes()
@@ -117,10 +102,7 @@ def test_a_secondary_is_not_told_by_its_primarys_marks_what_its_own_disk_should_
         connection.execute("INSERT INTO account VALUES (1000, 'y', 0, NULL)")
         connection.commit()
     connection.close()
-    with pair.receive_pool() as pool:
-        pair.deliver(pool)
-        with pair.applier(pool) as applier:
-            work_all(applier)
+    pair.catch_up()
     lose_pool(secondary)
     # The power is lost before the sync: the region has nothing of it, the journal all but one page, no mark of ours.
     journal = newest_segment(secondary)
@@ -133,9 +115,6 @@ def test_a_secondary_is_not_told_by_its_primarys_marks_what_its_own_disk_should_
     shutil.copytree(saved / "journal", secondary.journal_directory)
     newest_segment(secondary).write_bytes(data)
     monkeypatch.setattr(durable, "_BOOT", durable._BOOT + 1)
-    with pair.receive_pool() as pool:
-        pair.deliver(pool)
-        with pair.applier(pool) as applier:
-            work_all(applier)
-    assert compare(pair.primary, secondary, timeout_s=5).equal
+    pair.catch_up()
+    assert_equal(pair)
     assert pair.last_seqno(secondary) == pair.last_seqno()

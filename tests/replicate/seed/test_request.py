@@ -16,6 +16,8 @@ import pytest
 import trio
 
 from replicate import failpoint
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.admin.removal import remove_instance
 from replicate.compare.compare import digest
 from replicate.door.opening import SEEDING_MARKER, is_seeded, make_chain
@@ -209,6 +211,39 @@ async def test_a_command_that_gives_up_lets_the_stream_go_on(pair: Pair) -> None
         last = pair.last_seqno()
         await wait_until_async(lambda: both.receiver.facts["last_received_seqno"] == last, what="the stream went on")
         assert both.receiver.log.events("connection closed")[-1]["text"] == "the seed command has ended"
+    assert_equal(pair)
+
+
+def begin_journal_anew(pair: Pair) -> None:
+    """What an operator does whose primary's journal is damaged: a new instance of the same database."""
+    network = pair.primary.content.network
+    release_region(pair.primary, "main", timeout_s=5, force=True)
+    remove_instance(pair.primary)
+    pair.primary = Instance.create(pair.directory / "east", role="primary", name="east", network=network)
+    add_region(pair.primary, pair.directory / "app.db")
+
+
+@pytest.mark.trio
+async def test_what_was_received_of_a_gone_history_goes_with_a_seed_of_smaller_numbers(pair: Pair) -> None:
+    """It seemed to go on from the seed: the new source refused it, so did the Update Process, and so it stayed."""
+    async with servers() as made:
+        receiver = await made.receiver(pair.secondary)
+
+        async def received(seqno: int) -> None:
+            await wait_until_async(lambda: receiver.facts["last_received_seqno"] == seqno, what=f"{seqno} is the last")
+
+        for number in range(3):  # the last time, what was received begins at the very number behind the seed
+            point(pair.primary, "west", receiver)
+            source = made.source(pair.primary)
+            seeded = await Site(pair, made, receiver, source).seed(restart=number > 0)
+            await received(seeded.seqno)
+            await wait_until_async(lambda: receiver.facts["lag_s"] == 0.0, what="nothing is behind")
+            assert receiver.facts["last_applied_seqno"] == seeded.seqno
+            write(pair, 3, first=5000 + 10 * number)
+            await received(seeded.seqno + 3)
+            await source.stop()
+            if number < 2:
+                begin_journal_anew(pair)
     assert_equal(pair)
 
 

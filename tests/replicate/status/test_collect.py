@@ -141,7 +141,7 @@ def test_findings_name_the_command_and_errors_come_first() -> None:
         assert part in text
     stopped = replace(RECEIVING, receiver=replace(STOPPED, name="receiver"), update=replace(dead, name="update"))
     text = "\n".join(f"{f.text} → {f.do}" for f in findings("secondary", JOURNAL, (), (), stopped))
-    for part in ("receiver does not run", "receiver start", "update dead", "update start", "seed --from"):
+    for part in ("receiver does not run", "receiver start", "update dead", "update start", "replicate seed"):
         assert part in text
     waiting = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, is_connected=False))
     assert [f.severity for f in waiting] == ["warning"]
@@ -290,6 +290,24 @@ def test_measured_lag_counts_when_the_newest_commit_is_young(instance: Instance,
         os.close(fd)
     assert status.peers[0].lag_s == 3600.0
     assert "receive pool is full" in status.bottleneck
+
+
+@pytest.mark.parametrize(("measured", "told"), [(2.5, 2.5), (0.0, 0.001)])
+def test_a_running_daemons_measure_counts_when_the_wall_clock_is_set(
+    instance: Instance, words: memoryview, measured: float, told: float
+) -> None:
+    """A day ahead: the newest commit looks a day old. (0.0: what is behind now came after it looked.)"""
+    words[word.LAST_SEQNO] = 8
+    words[word.LAST_COMMIT_WALL_NS] = time.time_ns() - 86_400 * 1_000_000_000
+    instance.register_peer("west", "127.0.0.1", 7555)
+    fd = says(instance, "source-west", {"state": "sending", "last_applied_seqno": 7, "lag_s": measured})
+    try:
+        assert collect(instance).peers[0].lag_s == told
+    finally:
+        os.close(fd)
+    lag_s = collect(instance).peers[0].lag_s
+    assert lag_s is not None
+    assert lag_s > 86_000  # it has died, and nobody else knows better
 
 
 def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

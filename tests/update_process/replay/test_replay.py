@@ -32,32 +32,11 @@ from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch, walk
 from replicate.vector import Position
 from tests.harness.instances import ROOT, lose_pool
-from tests.harness.pair import Pair, work_all
-from tests.harness.replaying import SCHEMA, assert_equal, replayed, run
+from tests.harness.pair import Pair
+from tests.harness.replaying import MIXED, SCHEMA, assert_equal, replayed, run
 from update_process.replay.command import apply_session, replay
 from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
-
-
-def apply_live(pair: Pair) -> None:
-    with pair.receive_pool() as pool:
-        pair.deliver(pool)
-        with pair.applier(pool) as applier:
-            work_all(applier)
-
-
-MIXED = (
-    "UPDATE account SET balance = balance + 1",
-    "INSERT INTO account VALUES (4, 'four', 4, 'new'); DELETE FROM account WHERE id = 3",
-    "INSERT INTO entry VALUES ('a', 1.5, x'00'); INSERT INTO entry VALUES ('a', 1.5, x'00')",
-    "DELETE FROM entry WHERE rowid = 1",
-    "INSERT INTO counted (v) VALUES (1); INSERT INTO counted (v) VALUES (2)",
-    "DELETE FROM counted WHERE v = 2",
-    "INSERT INTO pair VALUES ('x', 1, 1); INSERT INTO pair VALUES ('x', 2.5, NULL)",
-    "UPDATE pair SET a = 'y' WHERE b = 1; UPDATE account SET id = 40 WHERE id = 4",
-    "INSERT INTO account VALUES (50, 'passing', 0, NULL)",
-    "DELETE FROM account WHERE id = 50",
-)
 
 
 def test_a_backlog_is_collapsed_and_applied_in_one_piece(pair: Pair) -> None:
@@ -72,7 +51,7 @@ def test_live_replication_goes_on_and_a_third_site_could_be_fed(pair: Pair) -> N
     run(pair, *MIXED)
     replayed(pair)
     run(pair, "INSERT INTO account VALUES (60, 'after', 0, NULL)", "UPDATE account SET note = 'later'")
-    apply_live(pair)
+    pair.catch_up()
     assert_equal(pair)
     run(pair, "DELETE FROM account WHERE id = 60")
     replayed(pair)
@@ -304,7 +283,7 @@ def test_a_target_that_moved_on_is_refused(pair: Pair) -> None:
     run(pair, *MIXED)
     with apply_session(pair.secondary) as session:
         aside = begin_aside(session.door)
-        apply_live(pair)
+        pair.catch_up()
         journals = Journals([pair.primary.path], pair.primary.content.network)
         (batch,) = journals.read(aside.first_seqno, journals.last_seqno)
         assert isinstance(batch, FrameBatch)

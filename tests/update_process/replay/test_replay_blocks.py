@@ -8,6 +8,8 @@ import msgpack
 import pytest
 
 from replicate.errors import FormatUnknownError, JournalDamagedError
+from replicate.journal import catalogue
+from replicate.journal.record import DEFINE_MARK, pack_elements, pack_frame
 from replicate.transaction import Catalogue, Column, Kind, Op, TableDefinition
 from replicate.vector import SynchronizationVector
 from update_process.replay import blocks
@@ -90,6 +92,28 @@ def test_only_the_range_is_given_and_definitions_before_it_are_known(monkeypatch
         body(3, int(Op.INSERT), WIDER.table_id, 0, (2, 2, 3, 4)),
     )
     assert [row[:5] for row in read(monkeypatch, *bodies, first=2, last=2)] == [(2, 0, "t", 2, "INSERT")]
+
+
+def test_a_mark_of_a_definition_by_accident_is_not_decoded_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 and a number of five bytes look like the beginning of one, and stand in many frames."""
+    payloads = [
+        (int(Op.INSERT), T.table_id, 0, (1, 4, 70_000)),
+        (int(Op.DEFINE), WIDER.table_id, 2, WIDER.pack(), int(Op.INSERT), WIDER.table_id, 0, (1, 2, 4, 70_000)),
+        (int(Op.DELETE), WIDER.table_id, 0, (1, 2, 4, 70_000)),
+    ]
+    packed = [pack_elements(*payload) for payload in payloads]
+    frames = [pack_frame(Kind.TRANSACTION, at, 0, 0, 7, at, 0, *one)[0] for at, one in enumerate(packed, 1)]
+    assert all(DEFINE_MARK in frame for frame in frames)
+    decoded: list[bytes] = []
+
+    def with_frame(known: Catalogue, frame: bytes) -> Catalogue:
+        decoded.append(frame)
+        return catalogue.with_frame(known, frame)
+
+    monkeypatch.setattr(blocks, "with_frame", with_frame)
+    found = blocks._behind(Catalogue({T.table_id: T}), b"".join(frames))
+    assert list(found.definitions) == [T.table_id, WIDER.table_id]
+    assert decoded == frames[1:2]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from replicate import failpoint
-from replicate.errors import GapError
+from replicate.errors import GapError, JournalMissingError
 from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch
 from tests.harness.pair import Pair
-from tests.harness.replaying import archive_segments, run
+from tests.harness.replaying import archive_segments, assert_equal, run
 from update_process.replay.command import replay, sources_of
-from update_process.replay.journals import Journals
+from update_process.replay.journals import Journals, holes
 from update_process.replay.run import Source
 
 
@@ -24,6 +24,7 @@ class Scene:
 
     def __init__(self, pair: Pair, directory: Path) -> None:
         self.pair = pair
+        self.directory = directory
         run(pair, *(f"UPDATE account SET balance = {number}" for number in range(20)))
         connection = pair.connect()
         connection.executemany("INSERT INTO entry VALUES (?, 1.0, ?)", [(str(n), b"x" * 1000) for n in range(1500)])
@@ -59,6 +60,13 @@ class Scene:
             found.extend(numbers)
         failpoint.disarm()
         return found
+
+    def without(self, *places: int) -> list[tuple[int, int]]:
+        """Take segments out of the copy; which numbers they held."""
+        firsts = [*Chain(self.journal).first_seqnos(), self.last_seqno + 1]
+        for place in places:
+            Path(Chain(self.journal).path_of(firsts[place])).unlink()
+        return [(firsts[place], firsts[place + 1] - 1) for place in places]
 
     def _count(self) -> None:
         self.unpacked += 1
@@ -117,3 +125,84 @@ def test_what_is_in_none_of_them_is_refused_before_anything_is_read(scene: Scene
     with pytest.raises(GapError):
         replay(scene.pair.secondary, [scene.journal, scene.archive])
     assert scene.pair.last_seqno(scene.pair.secondary) == before
+
+
+@pytest.mark.parametrize("archived_first", [False, True])
+def test_what_a_directory_lacks_in_its_middle_is_read_from_the_archive(scene: Scene, archived_first: bool) -> None:
+    ((first, last),) = scene.without(1)
+    journals = scene.journals()
+    plan = journals.plan(1, scene.last_seqno, archived_first=archived_first)
+    if not archived_first:
+        uri, path = scene.archive.as_uri(), str(scene.journal)
+        assert sources_of(plan) == (
+            Source(1, first - 1, path),
+            Source(first, last, uri),
+            Source(last + 1, scene.last_seqno, path),
+        )
+    assert scene.read(journals, 1, scene.last_seqno) == list(range(1, scene.last_seqno + 1))
+    assert scene.unpacked == 1
+    assert replay(scene.pair.secondary, [scene.journal, scene.archive]).seqno == scene.last_seqno
+    assert_equal(scene.pair)
+
+
+def test_the_archive_is_read_over_a_directory_that_lacks_some_of_it(pair: Pair, tmp_path: Path) -> None:
+    """The very same file is as good as the archive's copy, on either side of the hole."""
+    for number in range(3):
+        run(pair, f"UPDATE account SET balance = {number}")
+        with pair.connect() as connection:
+            connection.executemany("INSERT INTO entry VALUES (?, 1.0, ?)", [(str(n), b"x" * 1000) for n in range(1500)])
+        connection.close()
+    last = run(pair, "UPDATE account SET balance = 77")
+    archive = archive_segments(pair.primary, tmp_path / "archive")
+    copy = tmp_path / "copy"
+    shutil.copytree(pair.primary.journal_directory, copy)
+    firsts = Chain(copy).first_seqnos()
+    for place in (1, 3):
+        Path(Chain(copy).path_of(firsts[place])).unlink()
+    (tmp_path / "stage").mkdir()
+    journals = Journals([copy, archive], pair.primary.content.network, stage=tmp_path / "stage")
+    journals.plan(1, last, archived_first=True)
+    found: list[int] = []
+    for one in journals.read(1, last):
+        found.extend(range(one.first_seqno, one.last_seqno + 1) if isinstance(one, FrameBatch) else [one.seqno])
+    assert found == list(range(1, last + 1))
+
+
+def test_two_directories_that_lack_different_segments_make_a_whole(scene: Scene) -> None:
+    other = scene.directory / "other"
+    shutil.copytree(scene.journal, other)
+    ((first, last),) = scene.without(1)
+    for path in (min(other.glob("*.journal")), max(other.glob("*.journal"))):
+        path.unlink()
+    assert replay(scene.pair.secondary, [scene.journal, other]).seqno == scene.last_seqno
+    assert_equal(scene.pair)
+    network = scene.pair.primary.content.network
+    plan = Journals([other, scene.journal], network).plan(1, scene.last_seqno, archived_first=False)
+    assert [(one.first_seqno, one.last_seqno) for one in sources_of(plan)] == [
+        (1, first - 1),
+        (first, last),
+        (last + 1, scene.last_seqno),
+    ]
+
+
+def test_all_that_is_missing_is_named_and_where_it_was_looked_for(scene: Scene) -> None:
+    ((first, last),) = scene.without(1)
+    before = scene.pair.last_seqno(scene.pair.secondary)
+    with pytest.raises(GapError) as caught:
+        replay(scene.pair.secondary, [scene.journal])
+    told = f"transaction{'' if first == last else 's'} {first if first == last else f'{first} to {last}'} "
+    assert told in str(caught.value)
+    assert caught.value.where == f"{scene.journal} (1 to {first - 1}, {last + 1} to {scene.last_seqno})"
+    assert caught.value.facts["expected"] == first
+    scene.without(0)
+    with pytest.raises(JournalMissingError, match=f"transaction {before + 1} is needed first"):
+        replay(scene.pair.secondary, [scene.journal])
+    assert scene.pair.last_seqno(scene.pair.secondary) == before
+
+
+def test_holes() -> None:
+    assert holes([(1, 4), (3, 9)], 2, 9) == []
+    assert holes([(20, 30), (5, 9), (12, 12)], 1, 25) == [(1, 4), (10, 11), (13, 19)]
+    assert holes([(5, 9)], 6, 12) == [(10, 12)]
+    assert holes([], 3, 3) == [(3, 3)]
+    assert holes([(5, 9)], 1, 3) == [(1, 3)]

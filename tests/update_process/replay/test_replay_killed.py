@@ -9,9 +9,7 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +21,11 @@ from replicate.errors import AlreadyExistsError, DiskFullError, OutcomeUnknownEr
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.verify import verify_journal
 from replicate.limits import KIB, MIB
-from replicate.pool import control as word
 from replicate.seed.make import make_seed
-from replicate.snapshot import door_of
 from tests.harness.backlog import Backlog
 from tests.harness.differential import read, same
-from tests.harness.instances import ROOT, lose_pool
-from tests.harness.replaying import archive_segments
+from tests.harness.instances import ROOT, last_seqno, lose_pool
+from tests.harness.machine_tools import small_disk
 from update_process.replay.command import apply_session, replay
 from update_process.replay.rebuild import rebuild
 
@@ -43,29 +39,6 @@ REPLAY = (
 REBUILD = ("seed.journal_begun", "rebuild.installed", "replay.committed", "rebuild.replayed")
 ELSEWHERE = ("archive.", "replay.staged")
 """Of the archive, and of Spark: tests/spark/test_archive_steps.py."""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Backlog:
-    with pytest.MonkeyPatch.context() as patch:
-        directory = tmp_path_factory.mktemp("killed")
-        patch.setenv("REPLICATE_SHM_DIR", str(directory / "shm"))
-        backlog = Backlog.create(directory)
-        archive_segments(backlog.pair.primary, directory / "archive")
-        backlog.write_tail()
-    return backlog
-
-
-@pytest.fixture
-def backlog(made: Backlog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backlog]:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(made.pair.directory / "shm"))
-    yield made
-    failpoint.disarm()
-
-
-def last_seqno(instance: Instance) -> int:
-    with door_of(instance) as door:
-        return int(door.words[word.LAST_SEQNO])
 
 
 def killed(point: str, number: int, work: Callable[[], object]) -> bool:
@@ -166,17 +139,6 @@ def test_a_rebuild_goes_on_from_its_own_base_copy_only(backlog: Backlog, tmp_pat
     assert last_seqno(secondary) == backlog.base_seqno + 200
     assert half().seqno == backlog.base_seqno + 200
     assert rebuild(secondary, tmp_path / "other.seed", [backlog.pair.primary.path], restart=True).seqno == other.seqno
-
-
-@contextmanager
-def small_disk(path: Path, size: str) -> Iterator[None]:
-    path.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", path], check=False).returncode:
-        pytest.skip("can not mount a small tmpfs")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", path], check=True)
 
 
 def fill(path: Path, left_bytes: int) -> Path:

@@ -28,7 +28,7 @@ from replicate.errors import ConflictError
 from replicate.instance.instance import Instance
 from replicate.seed.direct import seed
 from tests.harness.differential import read, same
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair
 from tests.harness.sql_calls import Calls
 from tests.harness.sql_programs import Program, Step, schema
 from update_process.replay.command import apply_session, replay
@@ -73,14 +73,6 @@ def three(*scripts: str) -> Iterator[tuple[Pair, Instance]]:
             os.environ.pop("REPLICATE_SHM_DIR", None)
         else:
             os.environ["REPLICATE_SHM_DIR"] = before
-
-
-def apply_live(pair: Pair) -> None:
-    with pair.receive_pool() as pool, pair.applier(pool) as applier:
-        while pair.deliver(pool) < pair.last_seqno():
-            work_all(applier)
-        work_all(applier)
-        assert applier.applied_seqno == pair.last_seqno()
 
 
 @dataclass(frozen=True)
@@ -146,7 +138,7 @@ def test_random_histories_replayed_are_equal(shard: int) -> None:
         with three(*history.scripts) as (pair, north):
             perform(pair, history)
             replay_twice(north, Journals([pair.primary.path], pair.primary.content.network), history)
-            apply_live(pair)
+            pair.catch_up()
             for region in pair.primary.regions:
                 primary = read(region.path)
                 same(primary, read(pair.secondary.region(region.name).path), "primary", "west")
@@ -214,7 +206,7 @@ def test_the_same_histories_are_refused(shard: int) -> None:
                 connection.execute(change(dice))
                 connection.commit()
             replay(north, [pair.primary.path], last_seqno=pair.last_seqno())
-            apply_live(pair)
+            pair.catch_up()
             harm = change(dice)
             for path in (pair.secondary.region("main").path, north.region("main").path):
                 foreign = apsw.Connection(str(path))
@@ -226,7 +218,7 @@ def test_the_same_histories_are_refused(shard: int) -> None:
                 connection.commit()
             connection.close()
             stood, last = pair.last_seqno(north), pair.last_seqno()
-            one_by_one = refused(lambda: apply_live(pair))
+            one_by_one = refused(pair.catch_up)
             count += one_by_one
             assert refused(lambda: replay(north, [pair.primary.path], last_seqno=last, verify=True)) == one_by_one  # noqa: B023
             if one_by_one:

@@ -8,7 +8,7 @@ import pytest
 from replicate.errors import AlreadyRunningError, BusyError, ConflictError
 from replicate.seed.direct import seed
 from tests.harness.pair import Pair
-from tests.harness.replaying import assert_equal, replayed, run
+from tests.harness.replaying import MIXED, assert_equal, replayed, run
 from update_process.replay.apply import CHUNK_CHANGES, Progress
 
 
@@ -18,20 +18,6 @@ def foreign(pair: Pair, statement: str) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     connection.execute(statement)
     connection.close()
-
-
-MIXED = (
-    "UPDATE account SET balance = balance + 1",
-    "INSERT INTO account VALUES (4, 'four', 4, 'new'); DELETE FROM account WHERE id = 3",
-    "INSERT INTO entry VALUES ('a', 1.5, x'00'); INSERT INTO entry VALUES ('a', 1.5, x'00')",
-    "DELETE FROM entry WHERE rowid = 1",
-    "INSERT INTO counted (v) VALUES (1); INSERT INTO counted (v) VALUES (2)",
-    "DELETE FROM counted WHERE v = 2",
-    "INSERT INTO pair VALUES ('x', 1, 1); INSERT INTO pair VALUES ('x', 2.5, NULL)",
-    "UPDATE pair SET a = 'y' WHERE b = 1; UPDATE account SET id = 40 WHERE id = 4",
-    "INSERT INTO account VALUES (50, 'passing', 0, NULL)",
-    "DELETE FROM account WHERE id = 50",
-)
 
 
 def test_many_rows_are_inserted_in_runs_and_a_conflict_among_them_is_named(pair: Pair) -> None:

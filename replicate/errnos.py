@@ -1,0 +1,67 @@
+"""What the errno of a failed system call says, and of whom: this process, a full disk, or the disk.
+
+    call                                        EMFILE ENFILE   ENOMEM      ENOSPC EDQUOT EFBIG   any other
+    open, of whatever                           process         process     full                  disk
+    write of a frame, taken back (zeros)        -               process     full                  disk
+    write of a frame that was not taken back    -               disk        disk                  disk
+    write of zeros ahead, or of a new segment   -               process     full                  disk
+    rename into the chain                       -               disk        full                  disk
+    any fsync                                   disk            disk        disk (of a new        disk
+                                                                            segment: full)
+
+process: this call failed alone (ExhaustedError). Nothing has changed, so the transaction fails by name, nobody else
+hears of it, and the same may be tried again. full: the same, until there is space (DiskFullError). disk: what stands
+there is not known, and asking again does not tell (after a failed fsync every retry "succeeds" and the data are gone):
+the first one is fatal to every writer of the journal (FATAL in the control words) until recovery has run.
+So that a lack of descriptors is only ever met while nothing has changed, whatever must be synced behind a rename (the
+directory) is opened before it.
+
+Guarantees: one table for journal, locks and instance files. Refuses to know: which call it was; the caller says by what
+it asks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from replicate.errors import DiskFullError, ExhaustedError
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""No space, quota or size limit: what an operator mends by making room."""
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+EXHAUSTED: Final = NO_DESCRIPTORS | {errno.ENOMEM}
+"""What a process, or the machine, has no more of; nothing is wrong with any disk."""
+SPARED: Final = FULL | EXHAUSTED
+"""What is no verdict on the journal, where nothing has changed."""
+SPARED_ERRORS: Final = (DiskFullError, ExhaustedError)
+"""The same as errors: nothing has changed."""
+
+_DO: Final = {
+    errno.EMFILE: "Close files or connections of this process, or raise its limit (ulimit -n); then try again",
+    errno.ENFILE: "Raise the machine's limit (sysctl fs.file-max), or end processes; then try again",
+    errno.ENOMEM: "Free memory; then try again",
+}
+
+
+def exhausted(error: OSError, what: str, where: str) -> ExhaustedError:
+    """The named error of an `error` whose errno is in EXHAUSTED."""
+    number = error.errno or errno.ENOMEM
+    return ExhaustedError(f"{what}: {os.strerror(number)}", where=where, do=_DO[number], errno=number)
+
+
+def lacking_descriptors(wanted: int = 4) -> OSError | None:
+    """Why this process can not open `wanted` files more; None when it can. For who was refused by a library that does
+    not tell why: SQLite wants three at most."""
+    made: list[int] = []
+    try:
+        while len(made) < wanted:
+            made.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            return error
+    finally:
+        for one in made:
+            os.close(one)
+    return None

@@ -1,0 +1,159 @@
+"""Ctrl-C, or no memory left, at every line that a transaction passes: what state is the connection in then?
+
+An interrupt arises at the end of a call, and here, by a trace function, in front of every line of ours but a bare
+`try:`, where none can. Whatever line it is: the connection holds no lock but in an open transaction, `last_seqno` tells
+whether the transaction is committed, the connection goes on, and in the end journal and region agree, so that nothing
+is lost and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import replicate
+from replicate.pool import control as word
+from tests.harness.instances import check, make_primary
+
+pytestmark = pytest.mark.usefixtures("shared_memory")
+
+OURS = str(Path(replicate.__file__).parent)
+
+
+class Interrupt:
+    """Raises `kind` in front of the `number`-th line of ours that is passed in a call. `at`: that line, once it has."""
+
+    def __init__(self, number: int, kind: type[BaseException]) -> None:
+        self.left, self.kind, self.at = number, kind, ""
+
+    def during(self, call: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
+
+    def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(OURS) else None
+
+    def _line(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() != "try:":
+            self.left -= 1
+            if not self.left:
+                sys.settrace(None)
+                self.at = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+                raise self.kind
+        return self._line
+
+
+def insert(connection: replicate.Connection, row: int) -> None:
+    connection.execute("INSERT INTO t VALUES (?, 'x')", (row,))
+
+
+def prepare_switch(connection: replicate.Connection, row: int) -> None:
+    insert(connection, row)
+    words(connection)[word.SEGMENT_SEALED] = 1
+
+
+def words(connection: Any) -> Any:
+    return connection._opened.session.door.words
+
+
+def in_region(connection: Any, row: int) -> bool:
+    return bool(connection._apsw.execute("SELECT 1 FROM t WHERE id = ?", (row,)).get)
+
+
+def nothing(_connection: replicate.Connection, _row: int) -> None:
+    pass
+
+
+CASES: dict[str, tuple[Callable[..., None], Callable[..., None], int, type[BaseException]]] = {
+    "commit": (insert, lambda connection, _row: connection.commit(), 1, KeyboardInterrupt),
+    "commit without memory": (insert, lambda connection, _row: connection.commit(), 3, MemoryError),
+    "commit at a segment switch": (prepare_switch, lambda connection, _row: connection.commit(), 83, KeyboardInterrupt),
+    "rollback": (insert, lambda connection, _row: connection.rollback(), 1, KeyboardInterrupt),
+    "first statement": (nothing, insert, 1, KeyboardInterrupt),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupt_at_any_line(tmp_path: Path, case: str) -> None:
+    prepare, interrupted, step, kind = CASES[case]
+    instance = make_primary(tmp_path / "p")
+    wanted: set[int] = set()
+    rows = iter(range(10**6))
+    with closing(replicate.connect(instance.path)) as connection:
+        insert(connection, row := next(rows))
+        connection.commit()
+        wanted.add(row)
+        for number in _numbers(step):
+            interrupt, row = Interrupt(number, kind), next(rows)
+            prepare(connection, row)
+            before = connection.last_seqno
+            try:
+                interrupt.during(lambda row=row: interrupted(connection, row))  # type: ignore[misc]
+            except kind:
+                pass
+            judge(connection, row, before, interrupt.at)
+            if connection.in_transaction and number % 2 and case.startswith("commit"):
+                connection.commit()  # again
+            connection.rollback()
+            if in_region(connection, row):
+                wanted.add(row)
+            insert(connection, row := next(rows))
+            connection.commit()
+            wanted.add(row)
+            if not interrupt.at:
+                break  # it has passed fewer lines
+    assert check(instance).rows["main"].keys() == wanted
+
+
+def _numbers(step: int) -> Iterator[int]:
+    yield from range(1, 10_000, step)
+
+
+def judge(connection: Any, row: int, before: int, at: str) -> None:
+    session = connection._opened.session
+    door = session.door
+    assert not door._lock._file.held, f"the commit lock is held: {at}"
+    assert not door._lock._thread._is_owned(), f"the commit lock's thread lock is held: {at}"
+    assert not door.durability._lock.held, f"the sync lock is held: {at}"
+    assert not door.durability._thread_lock._is_owned(), f"the sync lock's thread lock is held: {at}"
+    assert not door.words[word.FATAL], at
+    assert connection.in_transaction == connection._apsw.in_transaction, at
+    assert connection.in_transaction or not session.holds_region, f"the region is held: {at}"
+    if not connection.in_transaction:
+        assert in_region(connection, row) == (connection.last_seqno > before), f"last_seqno does not tell: {at}"
+
+
+class Interrupted(bytearray):
+    """Captured bytes; an interrupt arises when they are to be thrown away."""
+
+    def clear(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_rollback_that_was_interrupted_leaves_nothing_to_the_next_transaction(tmp_path: Path) -> None:
+    """What was left in the capture's buffer became a frame that nobody could decode."""
+    instance = make_primary(tmp_path / "p")
+    with closing(replicate.connect(instance.path)) as connection:
+        transactions: Any = connection._transactions
+        capture = transactions.capture
+        insert(connection, 1)
+        capture._buffer = Interrupted(capture._buffer)
+        with pytest.raises(KeyboardInterrupt):
+            connection.rollback()
+        assert capture._buffer
+        capture._buffer = bytearray(capture._buffer)
+        insert(connection, 2)
+        connection.commit()
+    assert check(instance).rows["main"].keys() == {2}
