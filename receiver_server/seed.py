@@ -69,7 +69,7 @@ def read_request(line: bytes) -> str | None:
         if number != COMMAND_FORMAT:
             raise FormatUnknownError(
                 f"the seed command speaks format {str(number)[:20]}, this Receiver Server {COMMAND_FORMAT}",
-                do="It is of another release: replicate receiver stop, replicate receiver start",
+                do="Of another release: replicate -i INSTANCE receiver stop, replicate -i INSTANCE receiver start",
             )
         if source_name is None or (isinstance(source_name, str) and re.match(NAME_PATTERN, source_name)):
             return source_name
@@ -227,13 +227,13 @@ class Seeds:
         if wish.source_name is not None and wish.source_name != name:
             wish.error = WrongInstanceError(
                 f"the source that is connected is {name}, not {wish.source_name}",
-                do=f"Run replicate seed --from {name}, or connect the other one",
+                do=f"Run replicate -i INSTANCE seed --from {name}, or connect the other one",
             )
             return
         if not link.can_request_seed:
             wish.error = PeerRefusedError(
                 f"{name} (release {peer.release}) can not send a seed over the connection",
-                do=f"Make a file there: replicate seed --to-file FILE --for {self.receiver.instance.name}",
+                do=f"Make a file there: replicate -i {name} seed --to-file FILE --for {self.receiver.instance.name}",
             )
             return
         try:

@@ -409,7 +409,7 @@ class Receiver:
                 f"the Update Process is {state.text}",
                 receiver_backlog=max(0, self.pool.last_received_seqno - self.applied_seqno),
                 silent_s=None if silent_s is None else round(silent_s, 1),
-                do="replicate update status; replicate update start",
+                do="replicate -i INSTANCE update status; replicate -i INSTANCE update start",
             )
 
     async def _report(self) -> None:

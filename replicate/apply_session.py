@@ -85,7 +85,11 @@ class ApplySession:
                 where=str(instance.path),
             )
         if not instance.regions:
-            raise NotFoundError("this secondary has no region yet", where=str(instance.path), do="Run: replicate seed")
+            raise NotFoundError(
+                "this secondary has no region yet",
+                where=str(instance.path),
+                do=f"Run: replicate -i {instance.named} seed",
+            )
         self.door = door
         self._open: list[_Open] = []
         self._is_begun_early = False

@@ -67,7 +67,7 @@ def archived_seqno(instance: Instance) -> int | None:
         raise DamagedError(
             "how far the archive reaches is not readable",
             where=str(path),
-            do="Remove the file and run: replicate archive",
+            do="Remove the file and run: replicate -i INSTANCE archive",
         ) from error
 
 

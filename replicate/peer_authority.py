@@ -54,7 +54,7 @@ def refused(reason: Reason, what: str, *, where: str = "", do: str = "") -> NotA
 
 _VERIFY: Final = {
     9: (Reason.CERTIFICATE_NOT_YET_VALID, "Compare the clocks of both hosts"),
-    10: (Reason.CERTIFICATE_EXPIRED, "Issue a new one there: replicate certificate issue NAME --replace"),
+    10: (Reason.CERTIFICATE_EXPIRED, "Issue a new one there: replicate -i NAME certificate issue NAME --replace"),
     2: (Reason.CERTIFICATE_UNTRUSTED, ""),
     18: (Reason.CERTIFICATE_UNTRUSTED, ""),
     19: (Reason.CERTIFICATE_UNTRUSTED, ""),
@@ -62,7 +62,9 @@ _VERIFY: Final = {
     21: (Reason.CERTIFICATE_UNTRUSTED, ""),
     7: (Reason.CERTIFICATE_UNTRUSTED, ""),
 }
-_UNTRUSTED_DO: Final = "Both sides need certificates of one CA, and its ca.pem (`replicate certificate show`)"
+_UNTRUSTED_DO: Final = (
+    "Both sides need certificates of one CA, and its ca.pem (`replicate -i INSTANCE certificate show`)"
+)
 _SAID: Final = {
     "UNSUPPORTED_PROTOCOL": Reason.TLS_VERSION,
     "TLSV1_ALERT_PROTOCOL_VERSION": Reason.TLS_VERSION,
@@ -92,7 +94,7 @@ def tls_refusal(said: str | None, verify_code: int | None, text: str) -> NotAuth
             reason,
             f"the peer does not speak TLS: it is set to plain TCP, or is no Dualsite Replicate, such as a web server "
             f"({text})",
-            do="Look at the address and port of the peer (replicate peer list), and at tls.loopback on both sides",
+            do="Look at its address and port (replicate -i PRIMARY peer list), and at tls.loopback on both sides",
         )
     return refused(reason, f"no TLS 1.3 with the peer: {text}", do="Look at the settings of both sides, and the log")
 
@@ -160,5 +162,5 @@ def judge_receiver(names: frozenset[str], expected: str, *, me: str, others: Ite
     raise refused(
         Reason.CERTIFICATE_WRONG_ROLE if known else Reason.CERTIFICATE_UNKNOWN,
         f"the certificate of {expected} was expected there, it names {shown}",
-        do="Correct the peer's address, or its certificate's name (`replicate peer add --certificate --replace`)",
+        do="Correct its address, or its certificate's name: replicate -i INSTANCE peer add --certificate --replace",
     )

@@ -48,7 +48,7 @@ def wait_for_seqno(instance: Instance, seqno: int, *, timeout_s: float) -> int:
             raise TryAgainError(
                 f"transaction {seqno} was not applied within {timeout_s:g} s; the last one is {words[word.LAST_SEQNO]}",
                 where=str(instance.path),
-                do="replicate status names the bottleneck",
+                do="replicate -i INSTANCE status names the bottleneck",
                 wanted=seqno,
                 last=words[word.LAST_SEQNO],
             )

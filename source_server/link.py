@@ -167,7 +167,7 @@ class SourceLink(Link):
                 f"transactions {first} to {last} ({batch.count} of them) were to be sent; next should be "
                 f"{self.next_send_seqno}, part {self.next_send_part}",
                 where=self._peer_name(),
-                do="The connection starts again; if it repeats, run `replicate journal verify`",
+                do="The connection starts again; if it repeats, run `replicate -i INSTANCE journal verify`",
             )
         is_compressed, data = self._packed(batch.data)
         self._bulk.append(self._say(Data(first, last, batch.count, len(batch.data), is_compressed, data)))

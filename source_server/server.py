@@ -179,7 +179,7 @@ class Source:
             except (OSError, trio.TooSlowError) as error:
                 text = str(error) or f"not within {self.settings.connect_timeout_s:g} s"
                 return PeerUnreachableError(
-                    f"nobody answers: {text}", where=where, do="There: replicate receiver start"
+                    f"nobody answers: {text}", where=where, do=f"There: replicate -i {self.peer_name} receiver start"
                 )
             try:
                 peer = await self.authenticator.receiver(stream, entry, deadline=hello_by)
@@ -337,7 +337,7 @@ class Source:
             raise WrongInstanceError(
                 f"the instance that answers is named {self.peer_name}, but is another one than before",
                 where=self.peer_name,
-                do="If the secondary was made anew: replicate peer remove, peer add, then seed it",
+                do="If the secondary was made anew: replicate -i INSTANCE peer remove, peer add, then seed it",
                 reason=str(RefuseCode.WRONG_INSTANCE),
             )
         if not known:
@@ -435,7 +435,7 @@ class Source:
                     "consumer dropped at the journal's cap",
                     consumer=consumer.name,
                     acknowledged_seqno=consumer.acknowledged_seqno,
-                    do="Seed it anew, there: replicate seed",
+                    do=f"Seed it anew, there: replicate -i {consumer.name} seed --restart",
                 )
             if removed:
                 self.log.info("journal pruned", segments=len(removed), last_removed_segment=removed[-1])

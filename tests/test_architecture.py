@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.limits", "P"),
     ("replicate.settings", "P"),
     ("replicate.findings", "P"),
+    ("replicate.pasteable", "P"),
     ("replicate.peer_authority", "P"),
     ("replicate.security.tls", "N"),
     ("replicate.security.authenticate", "N"),

@@ -135,7 +135,7 @@ class Routes:
         return HardResyncNeededError(
             f"region {region} was added anew on the primary; its rows from before that did not pass here",
             where=str(self._session.door.instance.path),
-            do="Seed this secondary anew: replicate seed --restart",
+            do="Seed this secondary anew: replicate -i INSTANCE seed --restart",
         )
 
     def _known(self, region: object) -> str:
@@ -144,7 +144,7 @@ class Routes:
         raise NotFoundError(
             f"the primary replicates region {region!r}, which this secondary does not have",
             where=str(self._session.door.instance.path),
-            do="Seed this secondary anew: replicate seed --restart",
+            do="Seed this secondary anew: replicate -i INSTANCE seed --restart",
         )
 
     def _check_history(self, history: History) -> None:
@@ -155,6 +155,7 @@ class Routes:
             raise RollbackNeededError(
                 f"incarnation {history.incarnation} of {history.name} began at {theirs} of the origin before it, "
                 f"but {ours} of that one are applied here",
-                do="Look at what it has more (replicate journal show), then seed it anew: replicate seed --restart",
+                do="Look at what it has more (replicate -i INSTANCE journal show), then seed it anew: replicate -i "
+                "INSTANCE seed --restart",
                 seqno=history.seqno,
             )

@@ -43,7 +43,7 @@ def add_region(instance: Instance, path: str | os.PathLike[str], *, name: str = 
         raise PermissionRefusedError(
             f"instance {instance.name} is secondary: it gets its regions from the primary",
             where=str(instance.path),
-            do="Add it on the primary, then run here: replicate seed",
+            do="Add it on the primary, then run here: replicate -i INSTANCE seed",
         )
     file = Path(os.path.abspath(path))
     set_init(file, instance.config.region.init, name)

@@ -9,6 +9,7 @@ Refuses to know: what other regions the instance has, and what the secondaries m
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def _refuse_the_region_itself(instance: bytes, file: Path) -> None:
             raise AlreadyExistsError(
                 f"this is the region {entry.name} itself, no copy of it",
                 where=str(file),
-                do=f"To give it back: replicate region release {entry.name} -i {home}",
+                do=f"To give it back: replicate -i {shlex.quote(str(home))} region release {entry.name}",
             )
 
 
@@ -113,8 +114,10 @@ def check_nothing_runs(instance: Instance) -> None:
         if running is not None and running.instead:
             raise files.running_error(running)
         if running is not None:
+            name, _, peer = daemon.partition("-")
+            verb = f"{name} stop" + (f" --peer {peer}" if peer else "")
             raise AlreadyRunningError(
                 f"{daemon} runs (process {running.pid})",
                 where=str(instance.path),
-                do=f"Stop it first: replicate {daemon.partition('-')[0]} stop",
+                do=f"Stop it first: replicate -i {instance.named} {verb}",
             )

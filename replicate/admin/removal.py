@@ -37,7 +37,7 @@ def remove_instance(instance: Instance) -> Path:
     check_nothing_runs(instance)
     if instance.regions:
         names = ", ".join(entry.name for entry in instance.regions)
-        do = f"Release it first: replicate region release {instance.regions[0].name} -i {where}"
+        do = f"Release it first: replicate -i {instance.named} region release {instance.regions[0].name}"
         raise AlreadyExistsError(f"the instance still has regions: {names}", where=where, do=do)
     if is_used(instance.content.uuid):
         do = f"End the applications that have it open; fuser -v {instance.locks_directory}/* names them"

@@ -33,7 +33,9 @@ def archive(uri: str | None, journal: Path | None, master: str | None, verify: b
         if journal is None:
             done = archive_instance(open_instance(), uri, spark=spark, verify=verify, told=told)
         elif uri is None:
-            raise UsageError("--journal needs the archive's URI, too", do="replicate archive --journal PATH TO_URI")
+            raise UsageError(
+                "--journal needs the archive's URI, too", do="replicate -i INSTANCE archive --journal PATH TO_URI"
+            )
         else:
             done = archive_journal(journal.absolute(), uri, spark=spark, verify=verify, told=told)
     ranges = f"{done.ranges} range{'s' * (done.ranges != 1)}"

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,10 +93,15 @@ def instance_path() -> Path:
     """The directory of the instance named with -i or in the environment. Raises UsageError if neither names one."""
     from replicate.instance.instance import resolve_instance
 
+    return resolve_instance(instance_name())
+
+
+def instance_name() -> str:
+    """The instance as -i or the environment names it. Raises UsageError if neither does."""
     named = _globals().instance or os.environ.get(INSTANCE_VARIABLE)
     if not named:
-        raise UsageError("no instance is named", do=f"Use -i INSTANCE, or set {INSTANCE_VARIABLE}")
-    return resolve_instance(named)
+        raise UsageError("no instance is named", do=f"Use -i NAME, or set {INSTANCE_VARIABLE}")
+    return named
 
 
 def has_instance() -> bool:
@@ -108,7 +113,20 @@ def open_instance() -> Instance:
     """The instance named, opened. Raises what Instance.open raises."""
     from replicate.instance.instance import Instance
 
-    return Instance.open(instance_path())
+    return Instance.open(instance_name())
+
+
+def named_in(arguments: Sequence[str]) -> str | None:
+    """How a command line, or else the environment, names the instance; also where the line makes no sense otherwise."""
+    named = os.environ.get(INSTANCE_VARIABLE)
+    for index, argument in enumerate(arguments):
+        if argument in ("-i", "--instance") and index + 1 < len(arguments):
+            named = arguments[index + 1]
+        elif argument.startswith("--instance="):
+            named = argument.partition("=")[2]
+        elif argument.startswith("-i") and not argument.startswith("--"):
+            named = argument[2:]
+    return named or None
 
 
 def wants_json() -> bool:
@@ -172,10 +190,7 @@ def columns(rows: Iterable[Iterable[object]]) -> list[str]:
 
 def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
     """Append the traceback to INSTANCE/log/command.log; None if there is no instance to put it in."""
-    named = os.environ.get(INSTANCE_VARIABLE)
-    for index, argument in enumerate(arguments):
-        if argument in ("-i", "--instance") and index + 1 < len(arguments):
-            named = arguments[index + 1]
+    named = named_in(arguments)
     if not named:
         return None
     from replicate.instance.instance import resolve_instance

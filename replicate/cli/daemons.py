@@ -6,15 +6,17 @@ Refuses to know: which daemon it is; source.py, receiver.py and update.py say th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import columns, emit, instance_path
+from replicate.cli.common import columns, emit, instance_name, instance_path
 from replicate.daemon.files import DaemonFiles, DaemonStatus
 from replicate.errors import NotFoundError, ReplicateError, UsageError
+from replicate.pasteable import pasteable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,9 +119,14 @@ def reopen_log(names: Sequence[str]) -> int:
 def status(names: Sequence[str]) -> int:
     """Show what the daemons say of themselves; 1 if one does not run."""
     path = _directory()
-    found = {name: DaemonFiles(path, name).read_status() for name in names}
+    found = {name: _read(DaemonFiles(path, name)) for name in names}
     emit(found, [line for name, said in found.items() for line in _lines(name, said)])
     return 0 if all(said is not None and said.is_running for said in found.values()) else 1
+
+
+def _read(files: DaemonFiles) -> DaemonStatus | None:
+    said = files.read_status()
+    return said and replace(said, error=pasteable(said.error, shlex.quote(instance_name())))
 
 
 def _lines(name: str, said: DaemonStatus | None) -> list[str]:

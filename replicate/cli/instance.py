@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from replicate.cli.common import Noun, columns, emit, instance_path, open_instance
+from replicate.cli.common import Noun, columns, emit, instance_name, open_instance
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ def instance() -> None:
 def create(directory: str | None, role: str, name: str | None, network: str | None) -> None:
     """Make a new instance in DIRECTORY (or the one named with -i)."""
     from replicate.admin.stale_pools import remove_stale_pools
-    from replicate.instance.instance import Instance, resolve_instance
+    from replicate.instance.instance import Instance
 
-    path = resolve_instance(directory) if directory else instance_path()
+    path = directory or instance_name()
     remove_stale_pools()
     made = Instance.create(
         path, role=cast(Literal["primary", "secondary"], role), name=name, network=_uuid(network) if network else None
     )
-    next_step = "replicate region add PATH" if role == "primary" else "replicate receiver start"
+    next_step = "region add PATH" if role == "primary" else "receiver start"
     lines = [
         f"{made.role} {made.name} made in {made.path}",
         f"network {uuid.UUID(bytes=made.content.network)}",
-        f"next: {next_step} -i {made.path}",
+        f"next: replicate -i {made.named} {next_step}",
     ]
     emit(_facts(made), lines)
 
@@ -61,9 +61,9 @@ def remove(directory: str | None) -> None:
     """Remove the instance in DIRECTORY (or the one named with -i), when its regions have been released."""
     from replicate.admin.removal import remove_instance
     from replicate.admin.stale_pools import remove_stale_pools
-    from replicate.instance.instance import Instance, resolve_instance
+    from replicate.instance.instance import Instance
 
-    removed = remove_instance(Instance.open(resolve_instance(directory) if directory else instance_path()))
+    removed = remove_instance(Instance.open(directory or instance_name()))
     remove_stale_pools()
     emit({"removed": removed}, [f"instance removed: {removed}"])
 
@@ -87,5 +87,5 @@ def _uuid(text: str) -> bytes:
         return uuid.UUID(text).bytes
     except ValueError:
         raise UsageError(
-            f"{text!r} is not a UUID", do="Copy it from 'replicate instance show' on the primary"
+            f"{text!r} is not a UUID", do="Copy it from 'replicate -i PRIMARY instance show' on the primary"
         ) from None

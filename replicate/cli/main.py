@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -81,14 +82,15 @@ def _run(arguments: list[str]) -> int:
             print(error.format_message(), file=sys.stderr)
             return 2
         except click.ClickException as error:
-            return _say(f"USAGE: {error.format_message().rstrip('.')} [{_path(error)}]. Try '{_path(error)} --help'", 2)
+            text = f"USAGE: {error.format_message().rstrip('.')} [{_path(error)}]. Try '{_path(error)} --help'"
+            return _say(_pasteable(text, arguments), 2)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         raise
     except ReplicateError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        return _say(str(error), getattr(error, "own_exit_code", error.exit_code))
+        return _say(_pasteable(str(error), arguments), getattr(error, "own_exit_code", error.exit_code))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OURS:
             return _unexpected(error, arguments)
@@ -109,6 +111,15 @@ def _path(error: object) -> str:
     """The verb that a usage error is about, as it was typed."""
     context = getattr(error, "ctx", None)
     return context.command_path if context is not None else "replicate"
+
+
+def _pasteable(text: str, arguments: list[str]) -> str:
+    """An error whose commands name the instance as this command line has."""
+    from replicate.cli.common import named_in
+    from replicate.pasteable import pasteable
+
+    named = named_in(arguments)
+    return pasteable(text, shlex.quote(named)) if named else text
 
 
 def _say(line: str, code: int) -> int:

@@ -46,7 +46,7 @@ def add(name: str, address: str, certificate: str, replace: bool) -> None:
 
 def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[str]:
     """What was done, and the next step."""
-    start = f"replicate source start --peer {entry.name} -i {opened.path}"
+    start = f"replicate -i {opened.named} source start --peer {entry.name}"
     at = f"peer {entry.name} at {entry.host}:{entry.port}"
     is_running = DaemonFiles(opened.path, f"source-{entry.name}").probe() is not None
     if known == entry:
@@ -55,7 +55,7 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
         return [f"{at} registered" + (f", before at {known.host}:{known.port}" if known else ""), f"next: {start}"]
     return [
         f"{at} registered; its Source Server stays connected to {known.host}:{known.port} as long as that answers",
-        f"next, to have it go there now: replicate source stop --peer {entry.name} -i {opened.path}, then {start}",
+        f"next, to have it go there now: replicate -i {opened.named} source stop --peer {entry.name}, then {start}",
     ]
 
 
@@ -100,7 +100,7 @@ def remove(name: str) -> None:
         raise AlreadyRunningError(
             f"the Source Server of peer {name} runs",
             where=str(opened.path),
-            do=f"Stop it first: replicate source stop --peer {name}",
+            do=f"Stop it first: replicate -i INSTANCE source stop --peer {name}",
         )
     opened.unregister_peer(name)
     remove_consumer(opened.consumers_directory, name)

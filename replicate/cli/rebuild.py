@@ -65,9 +65,10 @@ def rebuild(
     if last_seqno and until_s is not None:
         raise UsageError("--to and --at together make no sense", do="Give one of them")
     spark = sessions_for(engine, master)
+    opened = open_instance()
     with replaying() as told, bar() as copied:
         done = make(
-            open_instance(),
+            opened,
             Path(base).absolute(),
             journals,
             last_seqno=last_seqno or None,
@@ -80,4 +81,4 @@ def rebuild(
     lines = ["the base copy was in its place already: going on"]
     if done.base is not None:
         lines = [f"base copy at seqno {done.base.seqno}: {', '.join(done.base.regions)} ({done.base.pages} pages)"]
-    emit(done, [*lines, *summary_lines(done.replay)])
+    emit(done, [*lines, *summary_lines(done.replay, opened.named)])

@@ -76,9 +76,10 @@ def replay(
     from update_process.replay.command import replay as replay_into
 
     spark = sessions_for(engine, master)
+    opened = open_instance()
     with replaying() as told:
         done = replay_into(
-            open_instance(),
+            opened,
             journals,
             last_seqno=last_seqno or None,
             spark=spark,
@@ -86,7 +87,7 @@ def replay(
             dry_run=dry_run,
             told=told,
         )
-    emit(done, summary_lines(done))
+    emit(done, summary_lines(done, opened.named))
 
 
 def sessions_for(engine: str, master: str | None) -> SparkSessions | None:
@@ -100,7 +101,7 @@ def sessions_for(engine: str, master: str | None) -> SparkSessions | None:
     return spark_sessions(master)
 
 
-def summary_lines(done: Summary) -> list[str]:
+def summary_lines(done: Summary, named: str) -> list[str]:
     """What a replay has done, for people."""
     if not done.transactions:
         return [f"nothing to replay: transaction {done.seqno} is applied already"]
@@ -115,5 +116,5 @@ def summary_lines(done: Summary) -> list[str]:
         lines += [f"  {one.first_seqno} to {one.last_seqno} from {one.where}" for one in done.sources]
     else:
         lines.append(f"rows: {done.deleted} removed, {done.updated} changed, {done.inserted} inserted")
-        lines.append("next: replicate receiver start; replicate update start")
+        lines.append(f"next: replicate -i {named} receiver start; replicate -i {named} update start")
     return lines

@@ -29,18 +29,19 @@ from replicate.cli.source import source
 from replicate.cli.status import status, wait
 from replicate.cli.update import update
 
-_EACH: Final = "each daemon has its own: replicate source {0}, replicate receiver {0}, replicate update {0}"
+_I: Final = "replicate -i INSTANCE"
+_EACH: Final = f"each daemon has its own: {_I} source {{0}}, {_I} receiver {{0}}, {_I} update {{0}}"
 _NO_SWITCH: Final = "nothing switches by itself: README, `When the primary is lost`, has the commands"
 OTHER_WORDS: Final = {
     **{word: _EACH.format(word) for word in ("start", "stop", "run")},
     **dict.fromkeys(("activate", "deactivate", "failover", "promote", "switchover", "takeover"), _NO_SWITCH),
-    **dict.fromkeys(("backlog", "checkhealth", "health", "lag", "showbacklog"), "replicate status shows it"),
-    "rollback": "replicate journal show tells what a side has more; replicate seed --restart brings a secondary back",
-    "add": "replicate region add PATH makes a database a region; replicate peer add NAME HOST:PORT adds a secondary",
+    **dict.fromkeys(("backlog", "checkhealth", "health", "lag", "showbacklog"), f"{_I} status shows it"),
+    "rollback": f"{_I} journal show tells what a side has more; {_I} seed --restart brings a secondary back",
+    "add": f"{_I} region add PATH makes a database a region; {_I} peer add NAME HOST:PORT adds a secondary",
     "create": "replicate instance create makes an instance",
-    "init": "replicate instance create makes an instance; replicate region add PATH makes a database a region of it",
+    "init": f"replicate instance create makes an instance; {_I} region add PATH makes a database a region of it",
     "backup": "VACUUM INTO through replicate.connect copies a region; README, `A backup of a region`, says more",
-    "restore": "replicate rebuild makes a secondary from a base copy and an archive; replicate seed fills one",
+    "restore": f"{_I} rebuild makes a secondary from a base copy and an archive; {_I} seed fills one",
 }
 """What people from elsewhere type first, and what does it here."""
 

@@ -51,7 +51,9 @@ def seed(
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} together make no sense", do="Give one of them")
     if bool(to_file) != bool(consumer):
-        raise UsageError("--to-file and --for belong together", do="replicate seed --to-file FILE --for SECONDARY")
+        raise UsageError(
+            "--to-file and --for belong together", do="replicate -i INSTANCE seed --to-file FILE --for SECONDARY"
+        )
     opened = open_instance()
     if forget:
         _forget(opened, forget)
@@ -116,14 +118,14 @@ def _to_file(opened: Instance, path: Path, consumer: str, restart: bool) -> None
         [
             f"seed of {', '.join(made.regions)} at seqno {made.seqno} ({made.pages} pages, {made.bytes} bytes): {path}",
             f"the journal behind it is kept until {consumer} has begun there",
-            f"next, on {consumer}: replicate seed --from-file FILE",
+            f"next, on {consumer}: replicate -i {consumer} seed --from-file FILE",
         ],
     )
 
 
 def _say(opened: Instance, seeded: Seeded) -> None:
     what = f"seeded at seqno {seeded.seqno}: {', '.join(seeded.regions)} ({seeded.pages} pages)"
-    emit(seeded, [what, f"next: replicate update start -i {opened.path}"])
+    emit(seeded, [what, f"next: replicate -i {opened.named} update start"])
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def _verbs(peer: str | None) -> tuple[str, daemons.Verbs]:
         if len(opened.peers) != 1:
             known = ", ".join(entry.name for entry in opened.peers)
             text = f"there are several peers: {known}" if known else "no peer is registered"
-            do = "Name one with --peer" if known else "Add it: replicate peer add NAME HOST:PORT"
+            do = "Name one with --peer" if known else "Add it: replicate -i INSTANCE peer add NAME HOST:PORT"
             raise UsageError(text, where=str(opened.path), do=do)
         peer = opened.peers[0].name
     name = opened.peer(peer).name

@@ -360,5 +360,5 @@ def schema_changed(entry: RegionEntry, found: int, expected: int) -> ReplicateEr
     return SchemaChangedError(
         f"another client changed the schema of region {entry.name} (schema version {found}, ours {expected})",
         where=str(entry.path),
-        do="Run: replicate region release; then add the database again and seed the secondaries",
+        do="Run: replicate -i INSTANCE region release NAME; then add the database again and seed the secondaries",
     )

@@ -364,7 +364,7 @@ class RegionSession(AttachedRegions):
             raise NotFoundError(
                 f"region {self.entry.name} was not added completely",
                 where=self.where,
-                do="Run the same 'replicate region add' again",
+                do="Run the same 'replicate -i INSTANCE region add' again",
             )
 
     def _check_pool(self) -> None:

@@ -142,7 +142,7 @@ def _taken_at(door: Door, barrier: Barrier, at: int, timeout_s: float) -> Iterat
             raise TryAgainError(
                 f"transaction {at} was not there within {timeout_s:g} s; the last one is {words[word.LAST_SEQNO]}",
                 where=str(door.instance.path),
-                do="Give more --timeout; replicate status names the bottleneck",
+                do="Give more --timeout; replicate -i INSTANCE status names the bottleneck",
             )
         left_s = max(0.1, deadline - time.monotonic())
         snapshot = stack.enter_context(take_snapshot(door, timeout_s=left_s, only_at=at))
@@ -204,7 +204,7 @@ def _both(stack: ExitStack, leader: Door, follower: Door, timeout_s: float) -> l
                     f"{follower.instance.name} did not come to transaction {wanted} within {timeout_s:g} s; "
                     f"its last one is {words[word.LAST_SEQNO]}",
                     where=str(follower.instance.path),
-                    do="replicate status names the bottleneck",
+                    do="replicate -i INSTANCE status names the bottleneck",
                 )
             behind = attempt.enter_context(take_snapshot(follower, timeout_s=left_s, only_at=wanted))
             if behind is not None:

@@ -15,7 +15,7 @@ from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest
 from replicate.database.digest import RegionDigest, TableDigest
 from replicate.errors import FormatUnknownError, UsageError, WrongNetworkError
 
-HOW = "Make it on the other host with: replicate -i INSTANCE --json digest >FILE"
+HOW = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
 
 
 @dataclass(frozen=True, slots=True)

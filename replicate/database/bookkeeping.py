@@ -47,8 +47,8 @@ OWN_STATEMENT: Final = apsw.SQLITE_PREPARE_PERSISTENT
 """Keeps a statement of ours apart in the statement cache from an application's of the same text, for which SQLite must
 ask the authorizer (guards.refuse_own)."""
 PUT_BACK: Final = (
-    "Put the right file, with its -wal, back; or begin anew: on a secondary replicate seed --restart; on a primary "
-    "replicate region release --force, then add this database and seed the secondaries"
+    "Put the right file, with its -wal, back; or begin anew: on a secondary replicate -i INSTANCE seed --restart; on a "
+    "primary replicate -i INSTANCE region release --force, then add this database and seed the secondaries"
 )
 HELD_BELOW: Final = "held_below"
 """Key in _replicate_state: a primary's region lacks nothing of the journal below this number, though its own last one
@@ -375,7 +375,7 @@ def check_schema_version(
     connection: apsw.Connection,
     *,
     expected: int | None = None,
-    do: str = "Run: replicate region release; then add the database again and seed the secondaries",
+    do: str = "Run: replicate -i INSTANCE region release NAME; then add the database again and seed the secondaries",
 ) -> int:
     """The schema version, if it is still ours (`expected` where the caller keeps it, else the stored one). `do`: what
     mends it if it is not.

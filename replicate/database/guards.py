@@ -84,7 +84,7 @@ def refuse_own(
     by = f" (trigger {trigger} would change it)" if trigger else ""
     raise NotSupportedError(
         f"{name} belongs to replication's bookkeeping, or bears a name that is kept for it{by}",
-        do="Use another name; to take the bookkeeping out run: replicate region release",
+        do="Use another name; to take the bookkeeping out run: replicate -i INSTANCE region release NAME",
         table=name,
     )
 
@@ -155,7 +155,7 @@ def check_guards(connection: apsw.Connection, tables: list[str], *, where: str) 
                 raise SchemaChangedError(
                     f"the guard trigger {name} of table {table} is {how}",
                     where=where,
-                    do="Run: replicate region release; then add the database again and seed the secondaries",
+                    do="Run: replicate -i INSTANCE region release NAME; then add it again and seed the secondaries",
                     table=table,
                     trigger=name,
                 )

@@ -373,7 +373,8 @@ def install(
         raise AlreadyExistsError(
             f"the database is a region already: {identity.name} of instance {identity.instance.hex()}",
             where=where,
-            do="Release it there: replicate region release; or, if that instance is gone: replicate region plain PATH",
+            do="Release it there: replicate -i THAT_ONE region release NAME; or, if that instance is gone: "
+            "replicate region plain PATH",
         )
     check_encoding(connection, where=where)
     schema.check_supported(connection, where=where)

@@ -120,7 +120,7 @@ class Attaching(SchemaChanges):
                 f"{database} is no region, and attached for reading only: what is written there could not be one "
                 "transaction with the region",
                 where=self.region,
-                do="Write to it through a connection of its own, or make it a region: replicate region add",
+                do="Write to it through a connection of its own, or make it a region: replicate -i INSTANCE region add",
                 table=name,
             )
 

@@ -120,7 +120,7 @@ class SchemaChanges:
             raise NotSupportedError(
                 f"{ours} belongs to replication's bookkeeping, or bears a name that is kept for it",
                 where=self.region,
-                do="Use another name; to take the bookkeeping out run: replicate region release",
+                do="Use another name; to take the bookkeeping out run: replicate -i INSTANCE region release NAME",
             )
         mine = sorted(words & self.functions) if kind in ("TABLE", "INDEX", "UNIQUE") else []
         if mine and statement.keyword in ("CREATE", "ALTER"):

@@ -334,8 +334,8 @@ class Transactions(Attaching, Pending):
                 "VACUUM renumbers rows of tables without an INTEGER PRIMARY KEY, and runs outside of every "
                 "transaction: killed on its way, it would leave a schema version that nobody knows",
                 where=self.region,
-                do="For a compact copy: VACUUM INTO 'copy.db'. For a compact region: replicate region release "
-                f"{self.region}, VACUUM with any SQLite client, replicate region add, replicate seed --restart there",
+                do="A compact copy: VACUUM INTO 'copy.db'. A compact region: replicate -i INSTANCE region release "
+                f"{self.region}, VACUUM with any SQLite client, replicate -i INSTANCE region add; seed --restart there",
             )
         if statement.verb is Verb.VACUUM:
             self._natively(cursor, statement, bindings)

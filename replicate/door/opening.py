@@ -183,7 +183,9 @@ def require_seeded(instance: Instance) -> None:
     _refuse_half_seeded(instance)
     if not is_seeded(instance):
         raise NotFoundError(
-            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed"
+            "this secondary has not been seeded yet",
+            where=str(instance.path),
+            do=f"Run: replicate -i {instance.named} seed",
         )
 
 
@@ -192,7 +194,7 @@ def _refuse_half_seeded(instance: Instance) -> None:
         raise NotFoundError(
             "this secondary has been seeded only in part",
             where=str(instance.path),
-            do="Run replicate seed again",
+            do=f"Run replicate -i {instance.named} seed again",
         )
 
 

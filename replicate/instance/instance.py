@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import stat
 import time
 import uuid
@@ -41,6 +42,7 @@ from replicate.instance.file import (
 )
 from replicate.instance.private_files import DIRECTORY_MODES, check_directories
 from replicate.limits import REGIONS_MAX
+from replicate.pasteable import pasteable
 from replicate.region_functions import set_init
 
 FILE_NAME = "instance.json"
@@ -127,8 +129,10 @@ def _make_directory(directory: Path) -> None:
 class Instance:
     """One instance directory, opened. Immutable facts are read once; `reload` reads them anew."""
 
-    def __init__(self, path: Path, content: InstanceFile, config: Config) -> None:
+    def __init__(self, path: Path, content: InstanceFile, config: Config, named: str | None = None) -> None:
         self.path = path
+        self.named = shlex.quote(str(path) if named is None else named)
+        """How a command line names it after -i: as whoever opened it has."""
         self.config = config
         self._take(content)
 
@@ -146,12 +150,12 @@ class Instance:
 
         A new network is founded unless `network` (16 bytes) names the one to join; a secondary always joins one.
         """
-        directory = resolve_instance(path)
+        directory, named = resolve_instance(path), shlex.quote(os.fspath(path))
         name = check_name(name if name is not None else directory.name, "instance")
         if role == "secondary" and network is None:
             raise ConfigurationError(
                 "a secondary joins the network of its primary",
-                do="Give --network UUID, as 'replicate instance show' prints it on the primary",
+                do="Give --network UUID, as 'replicate -i PRIMARY instance show' prints it on the primary",
             )
         try:
             _make_directory(directory)
@@ -159,8 +163,8 @@ class Instance:
                 raise AlreadyExistsError(
                     "an instance is here already",
                     where=str(directory),
-                    do="Use it (replicate instance show), name another directory, or remove it: replicate instance "
-                    "remove",
+                    do=f"Use it (replicate -i {named} instance show), name another directory, or remove it: replicate "
+                    f"instance remove {named}",
                 )
             if any(directory.iterdir()):
                 raise AlreadyExistsError(
@@ -183,7 +187,7 @@ class Instance:
             replace_file(directory / FILE_NAME, encode(content))
         except OSError as error:
             raise io_error(error, "could not make the instance", str(directory)) from error
-        return cls.open(directory)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Instance:
@@ -205,7 +209,7 @@ class Instance:
                 "this is a file, and not the directory of an instance",
                 where=str(directory),
                 do="Name the instance; a region of it is named beside it: replicate.connect(INSTANCE, REGION). What "
-                "is no region yet becomes one by: replicate region add PATH",
+                "is no region yet becomes one by: replicate -i INSTANCE region add PATH",
             )
         content = _read(directory)
         for sub in DIRECTORIES:
@@ -214,7 +218,7 @@ class Instance:
                     f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
                 )
         check_directories(directory)
-        return cls(directory, content, load_config(directory / "replicate.toml"))
+        return cls(directory, content, load_config(directory / "replicate.toml"), os.fspath(path))
 
     # Facts.
 
@@ -277,7 +281,7 @@ class Instance:
         raise NotFoundError(
             f"no region {name!r}; there are: {known}",
             where=str(self.path),
-            do="Name one of them, or add it: replicate region add PATH --name",
+            do=f"Name one of them, or add it: replicate -i {self.named} region add PATH --name",
         )
 
     def peer(self, name: str) -> PeerEntry:
@@ -289,18 +293,22 @@ class Instance:
         raise NotFoundError(
             f"no peer {name!r}; there are: {known}",
             where=str(self.path),
-            do="Name one of them, or add it: replicate peer add NAME HOST:PORT",
+            do=f"Name one of them, or add it: replicate -i {self.named} peer add NAME HOST:PORT",
         )
+
+    def pasteable(self, text: str) -> str:
+        """A text whose commands name this instance (pasteable.py)."""
+        return pasteable(text, self.named)
 
     @property
     def way_out(self) -> str:
         """What to do when what was lost or damaged can not be restored, as the end of a sentence."""
         if self.role == "secondary":
-            return "replicate update stop, then replicate seed --restart"
+            return f"replicate -i {self.named} update stop, then replicate -i {self.named} seed --restart"
         return (
-            "replicate region release NAME --force for each region (the databases stay as they are), replicate "
-            f"instance remove, a new instance of them with --network {uuid.UUID(bytes=self.content.network)}, and "
-            "update stop and seed --restart on its secondaries"
+            f"replicate -i {self.named} region release NAME --force for each region (the databases stay as they are), "
+            f"replicate instance remove {self.named}, a new instance of them with --network "
+            f"{uuid.UUID(bytes=self.content.network)}, and update stop and seed --restart on its secondaries"
         )
 
     @property

@@ -132,7 +132,7 @@ class DurableSidecar:
             raise JournalDamagedError(
                 "neither half of the durable mark verifies",
                 where=self.path,
-                do="Run `replicate journal verify`; without the mark a torn tail can not be told from damage",
+                do="Run `replicate -i INSTANCE journal verify`; without it a torn tail can not be told from damage",
             )
         return max(slots)
 

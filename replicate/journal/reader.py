@@ -326,7 +326,7 @@ class ChainReader:
         return GapError(
             f"seqno {self._next_seqno} should be in the journal and is not",
             where=f"{segment.path}, offset {self._offset}",
-            do="Run `replicate journal verify`",
+            do="Run `replicate -i INSTANCE journal verify`",
             expected=self._next_seqno,
             offset=self._offset,
         )

@@ -210,8 +210,8 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         raise JournalDamagedError(
             f"transaction {verdict.seqno} can not be read: {verdict.reason}",
             where=f"{last.path}, offset {verdict.offset}",
-            do="Nothing was changed. Run: replicate journal verify; then restore the file, or begin anew: "
-            + instance.way_out,
+            do=f"Nothing was changed. Run: replicate -i {instance.named} journal verify; then restore the file, or "
+            f"begin anew: {instance.way_out}",
             seqno=verdict.seqno,
         )
     segment = chain.open(last.first_seqno, writable=not last.header.adopted)
@@ -264,7 +264,9 @@ def _begin_new(instance: Instance, chain: Chain, regions: list[Region]) -> None:
             )
     if instance.role != "primary":
         raise NotFoundError(
-            "this secondary has not been seeded yet", where=str(instance.path), do="Run: replicate seed"
+            "this secondary has not been seeded yet",
+            where=str(instance.path),
+            do=f"Run: replicate -i {instance.named} seed",
         )
     content = instance.content
     header = SegmentHeader(content.network, content.uuid, content.incarnation, 1, time.time_ns())

@@ -294,7 +294,7 @@ def _require_loopback(stream: trio.SocketStream, peer: PeerEntry) -> None:
         raise ConfigurationError(
             f"{peer.host} leads to {host}, which is not a loopback address, and plain TCP does not leave the machine",
             where=peer.name,
-            do="Register the peer under its address: replicate peer add --replace",
+            do="Register the peer under its address: replicate -i INSTANCE peer add --replace",
         )
 
 

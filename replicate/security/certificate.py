@@ -63,7 +63,9 @@ def describe(pem: bytes, *, where: str) -> Described:
         is_ca = _is_ca(certificate)
     except (ValueError, x509.DuplicateExtension) as error:
         raise ConfigurationError(
-            "this is no certificate in PEM form", where=where, do="Put one of `replicate certificate issue` there"
+            "this is no certificate in PEM form",
+            where=where,
+            do="Put one of `replicate -i INSTANCE certificate issue` there",
         ) from error
     return Described(
         subject=certificate.subject.rfc4514_string(),

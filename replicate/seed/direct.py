@@ -67,13 +67,15 @@ def _check(primary: Instance, secondary: Instance) -> None:
     check_secondary(secondary, restart=True)
     if not primary.regions:
         raise NotFoundError(
-            f"instance {primary.name} has no region yet", where=str(primary.path), do="Run there: replicate region add"
+            f"instance {primary.name} has no region yet",
+            where=str(primary.path),
+            do=f"Run: replicate -i {primary.named} region add PATH",
         )
     if all(peer.name != secondary.name for peer in primary.peers):
         raise NotFoundError(
             f"{secondary.name} is no peer of {primary.name}",
             where=str(primary.path),
-            do=f"Run there: replicate peer add {secondary.name} HOST:PORT",
+            do=f"Run: replicate -i {primary.named} peer add {secondary.name} HOST:PORT",
         )
 
 

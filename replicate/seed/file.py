@@ -183,7 +183,9 @@ class SeedReader:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             raise NotFoundError(
-                "there is no such file", where=str(path), do="Make it on the primary: replicate seed --to-file"
+                "there is no such file",
+                where=str(path),
+                do="Make it on the primary: replicate -i PRIMARY seed --to-file FILE --for NAME",
             ) from None
         except OSError as error:
             raise io_error(error, "the seed file can not be opened", str(path)) from error

@@ -46,7 +46,9 @@ HEAD_BYTES: Final = _HEAD.size
 _CHECK_BYTES: Final = 4
 _NAME: Final = re.compile(NAME_PATTERN)
 _PAGE_SIZES: Final = frozenset(2**n for n in range(9, 17))
-_DO: Final = "Copy the file again; if it is damaged where it was made, make it anew: replicate seed --to-file"
+_DO: Final = (
+    "Copy the file again; if it is damaged where it was made, make it anew: replicate -i PRIMARY seed --to-file"
+)
 
 
 class RecordType(IntEnum):
@@ -240,7 +242,9 @@ class RecordHead:
 def check_prefix(data: bytes, where: str) -> None:
     """FormatUnknownError for a later format, DamagedError for what is no seed file."""
     if len(data) != PREFIX_BYTES or data[: len(MAGIC)] != MAGIC:
-        raise DamagedError("this is no seed file", where=where, do="Make one: replicate seed --to-file")
+        raise DamagedError(
+            "this is no seed file", where=where, do="Make one: replicate -i PRIMARY seed --to-file FILE --for NAME"
+        )
     _, version, check = _PREFIX.unpack(data)
     well = crc32c(data[:-_CHECK_BYTES]) == check
     if version > SEED_FORMAT_VERSION:

@@ -92,13 +92,13 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
         raise AlreadyRunningError(
             f"the Update Process of {secondary.name} runs (process {running.pid})",
             where=where,
-            do="Stop it first: replicate update stop",
+            do="Stop it first: replicate -i INSTANCE update stop",
         )
     if secondary.regions and not restart and not (secondary.path / SEEDING_MARKER).exists():
         raise AlreadyExistsError(
             f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
             where=where,
-            do=f"To replace all of them: replicate {command} --restart",
+            do=f"To replace all of them: replicate -i INSTANCE {command} --restart",
         )
 
 
@@ -237,7 +237,7 @@ def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
         raise WrongInstanceError(
             f"the seed was made for {whom}; {header.primary_name} keeps no journal for this {secondary.name} behind it",
             where=where,
-            do=f"Make one on {header.primary_name}: replicate seed --to-file FILE --for {secondary.name}",
+            do=f"Make one there: replicate -i {header.primary_name} seed --to-file FILE --for {secondary.name}",
         )
 
 

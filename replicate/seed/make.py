@@ -73,7 +73,7 @@ def forget_seed(primary: Instance, consumer: str) -> int | None:
         raise AlreadyRunningError(
             f"the Source Server of peer {consumer} runs",
             where=str(primary.path),
-            do=f"Stop it first: replicate source stop --peer {consumer}",
+            do=f"Stop it first: replicate -i INSTANCE source stop --peer {consumer}",
         )
     try:
         held = read_hold(primary.consumers_directory, consumer)
@@ -110,7 +110,9 @@ def make_seed(
     primary.peer(consumer)
     if not primary.regions:
         raise NotFoundError(
-            f"instance {primary.name} has no region yet", where=str(primary.path), do="Run there: replicate region add"
+            f"instance {primary.name} has no region yet",
+            where=str(primary.path),
+            do=f"Run there: replicate -i {primary.named} region add PATH",
         )
     require_absent(path, replace=replace)
     if any(path.parent.resolve() == entry.path.parent.resolve() and path.name == entry.path.name

@@ -88,7 +88,7 @@ def _install(secondary: Instance, incoming: Incoming, restart: bool, told: Told)
         )
     except (DamagedError, WrongInstanceError) as error:
         incoming.discard()
-        do = "It was removed; run replicate seed again, and it comes anew"
+        do = "It was removed; run replicate -i INSTANCE seed again, and it comes anew"
         raise type(error)(error.what, where=error.where, do=do) from error
     incoming.discard()
     return seeded
@@ -107,7 +107,8 @@ def _receiver(secondary: Instance) -> Iterator[Callable[[str | None], Iterator[d
             raise PeerUnreachableError(
                 f"the Receiver Server of {secondary.name} does not run; a seed comes through it",
                 where=where,
-                do="replicate receiver start; or, from an instance on this host: replicate seed --from INSTANCE",
+                do="replicate -i INSTANCE receiver start; or, from an instance on this host: replicate -i "
+                "INSTANCE seed --from PRIMARY",
             ) from None
         except OSError as error:
             raise TryAgainError(f"the Receiver Server does not answer: {error}", where=where) from error
@@ -126,14 +127,16 @@ def _answers(connection: socket.socket, source_name: str | None, where: str) -> 
             yield from map(read_answer, lines)
     except TimeoutError:
         raise TryAgainError(
-            f"the Receiver Server has said nothing for {SILENT_S:g} s", where=where, do="replicate receiver status"
+            f"the Receiver Server has said nothing for {SILENT_S:g} s",
+            where=where,
+            do="replicate -i INSTANCE receiver status",
         ) from None
     except ConnectionError:
         pass
     raise PeerUnreachableError(
         "the Receiver Server ended while the seed was arriving",
         where=where,
-        do="replicate receiver start, then run replicate seed again: it goes on where it was",
+        do="replicate -i INSTANCE receiver start, then run replicate -i INSTANCE seed again: it goes on where it was",
     )
 
 
@@ -148,7 +151,7 @@ def read_answer(line: bytes) -> dict[str, Any]:
         pass
     raise ProtocolViolationError(
         f"the Receiver Server answered with something that makes no sense: {line[:80]!r}",
-        do="Restart it with this release: replicate receiver stop, replicate receiver start",
+        do="Restart it with this release: replicate -i INSTANCE receiver stop, replicate -i INSTANCE receiver start",
     )
 
 
@@ -166,6 +169,6 @@ def _wait(answers: Iterator[dict[str, Any]], told: Told, source_wait_s: float) -
         elif time.monotonic() - waiting_since > source_wait_s:
             raise PeerUnreachableError(
                 f"no source has connected for {source_wait_s:g} s",
-                do="On the primary: replicate source start, replicate source status; what has arrived is kept",
+                do="There: replicate -i PRIMARY source start; replicate -i PRIMARY source status. What came is kept",
             )
         told(state, int(answer.get("done", 0)), int(answer.get("total", 0)))

@@ -89,7 +89,7 @@ def collect(instance: Instance) -> Status:
     closed = ClosedJournal()
     if is_being_seeded(instance):
         text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
-        problems.append(Finding("SEED_INCOMPLETE", text, "replicate seed"))
+        problems.append(Finding("SEED_INCOMPLETE", text, "replicate -i INSTANCE seed"))
     elif words is None:
         closed = look_at_closed_journal(instance, _last_in(regions))
         if closed.problem and _read_words(instance, problems) is None:  # else somebody was just opening it
@@ -120,8 +120,12 @@ def collect(instance: Instance) -> Status:
         peers=peers,
         receiving=receiving,
         bottleneck=bottleneck(journal, peers, receiving),
-        findings=tuple(sorted((*problems, *found), key=worst_first)),
+        findings=tuple(sorted((_named(instance, finding) for finding in (*problems, *found)), key=worst_first)),
     )
+
+
+def _named(instance: Instance, finding: Finding) -> Finding:
+    return replace(finding, text=instance.pasteable(finding.text), do=instance.pasteable(finding.do))
 
 
 def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
@@ -165,7 +169,9 @@ def _journal(
     try:
         archive = look_at_archive(instance)
     except ReplicateError as error:
-        problems.append(Finding("ARCHIVE_UNREADABLE", str(error), error.do or "mend that; then replicate status"))
+        problems.append(
+            Finding("ARCHIVE_UNREADABLE", str(error), error.do or "mend that; then replicate -i INSTANCE status")
+        )
     return JournalReport(
         is_open=words is not None,
         # Without the control words: after a power loss regions may be ahead of the journal; recovery completes it.
@@ -193,7 +199,7 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
     try:
         disk_percent = _disk_percent(instance, entry)
         check = partial(refuse_stale, instance, entry)
-        again = f"replicate region release {name}; then add the database again, and seed the secondaries"
+        again = f"replicate -i INSTANCE region release {name}; then add the database again, and seed the secondaries"
         do = again if instance.role == "primary" else f"seed it anew: {instance.way_out}"
         found = look_at(path, region=entry.uuid, network=instance.content.network, check=check, changed_do=do)
     except BusyError:  # somebody restarts the WAL, or recovers it: a moment
@@ -253,7 +259,7 @@ def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, A
     said: DaemonStatus | None = DaemonFiles(instance.path, name).read_status()
     if said is None:
         return DaemonReport(name, "never started", 0, ""), {}
-    report = DaemonReport(name, said.state, said.pid, said.text, said.error, instead=said.instead)
+    report = DaemonReport(name, said.state, said.pid, said.text, instance.pasteable(said.error), instead=said.instead)
     if report.is_running and _is_frozen(said.pid):
         report = replace(report, is_frozen=True)
     facts = dict(said.facts)
@@ -282,7 +288,7 @@ def _peer(
         if consumer is not None:
             durable, needs_seed = consumer.acknowledged_seqno, consumer.needs_seed
     except ReplicateError as error:
-        do = error.do or "mend that; then replicate status"
+        do = error.do or "mend that; then replicate -i INSTANCE status"
         problems.append(Finding("CONSUMER_UNREADABLE", str(error), do, entry.name))
     state = str(facts.get("state", ""))
     sent, received, applied = (_seqno(facts, f"last_{what}_seqno") for what in ("sent", "received", "applied"))

@@ -16,7 +16,7 @@ from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.scan import scan
 from replicate.journal.tail import Damaged, classify_tail
 
-VERIFY = "replicate journal verify; then restore the file, or begin anew: "
+VERIFY = "replicate -i INSTANCE journal verify; then restore the file, or begin anew: "
 
 
 @dataclass(frozen=True, slots=True)

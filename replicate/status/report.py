@@ -247,7 +247,7 @@ def findings(
         *(_quicker(journal, receiving, cores, took) if receiving is not None else ()),
     ]
     if role == "primary" and not peers:
-        found.append(Finding("NO_PEER", "no peer is registered", "replicate peer add NAME HOST:PORT"))
+        found.append(Finding("NO_PEER", "no peer is registered", "replicate -i INSTANCE peer add NAME HOST:PORT"))
     return tuple(sorted(found, key=worst_first))
 
 
@@ -283,7 +283,7 @@ def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
         yield Finding(
             f"JOURNAL_{level}",
             f"the journal is at {journal.cap_percent:.0f} % of its cap (above {_mark(journal.cap_percent)})",
-            "let the slowest peer catch up, remove one that is gone (replicate peer remove), or raise "
+            "let the slowest peer catch up, remove one that is gone (replicate -i INSTANCE peer remove), or raise "
             "journal.cap_bytes",
         )
     level = fill_level(journal.disk_percent)
@@ -301,7 +301,7 @@ def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
             f"{journal.unarchived_bytes / 2**20:.0f} MiB of finished journal behind transaction "
             f"{journal.archived_seqno or 0} are not in the archive {journal.archive}, and are kept for it"
         )
-        yield Finding("ARCHIVE_LAGS", text, "replicate archive (best from a timer)")
+        yield Finding("ARCHIVE_LAGS", text, "replicate -i INSTANCE archive (best from a timer)")
 
 
 def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]:
@@ -309,7 +309,9 @@ def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]
     needed = peer.last_durable_seqno + 1
     if journal.archive and not peer.needs_seed and needed < (journal.first_kept_seqno or 0):
         text = f"peer {peer.name} needs transaction {needed}; the journal begins with {journal.first_kept_seqno}"
-        yield Finding("PEER_NEEDS_ARCHIVE", text, f"there: replicate replay --journal {journal.archive}", peer.name)
+        yield Finding(
+            "PEER_NEEDS_ARCHIVE", text, f"there: replicate -i {peer.name} replay --journal {journal.archive}", peer.name
+        )
 
 
 def _quicker(
@@ -331,8 +333,8 @@ def _quicker(
             + ("(as the last one here has taken)" if way in found.measured else "(estimated from another machine)")
         )
         journals = "--journal ARCHIVE --journal PRIMARY" if way == "spark" else "--journal PRIMARY"
-        stop = "replicate receiver stop; replicate update stop"
-        yield Finding("REPLAY_IS_QUICKER", text, f"{stop}; replicate replay {journals} --engine {way}")
+        stop = "replicate -i INSTANCE receiver stop; replicate -i INSTANCE update stop"
+        yield Finding("REPLAY_IS_QUICKER", text, f"{stop}; replicate -i INSTANCE replay {journals} --engine {way}")
 
 
 def _about(duration_s: float) -> str:
@@ -350,11 +352,11 @@ def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[F
         name = region.name
         if region.problem:
             code = _REGION_CODES.get(region.problem.partition(":")[0], "REGION_UNREADABLE")
-            do = region.problem_do or "mend that; then replicate status"
+            do = region.problem_do or "mend that; then replicate -i INSTANCE status"
             yield Finding(code, f"region {name}: {region.problem}", do, name)
         elif region.is_busy:
             text = f"region {name} is locked by somebody at this moment; its position was not read"
-            yield Finding("REGION_BUSY", text, "replicate status, once more", name)
+            yield Finding("REGION_BUSY", text, "replicate -i INSTANCE status, once more", name)
         level = fill_level(region.disk_percent)
         if level is not None:
             percent = f"{region.disk_percent:.0f} % full (above {_mark(region.disk_percent)})"
@@ -364,7 +366,7 @@ def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[F
             text = f"region {name}: {size} of its WAL can not be checkpointed, because {region.pinned_by}"
             yield Finding("WAL_PINNED", text, region.pinned_do, name)
     if not regions:
-        do = "replicate region add PATH" if role == "primary" else "replicate seed"
+        do = "replicate -i INSTANCE region add PATH" if role == "primary" else "replicate -i INSTANCE seed"
         yield Finding("NO_REGION", "there is no region yet", do)
 
 
@@ -389,33 +391,33 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
     name = peer.name
     if peer.needs_seed:
         text = f"peer {name} was dropped at the journal's cap"
-        yield Finding("PEER_DROPPED", text, "seed it anew, there: replicate seed", name)
+        yield Finding("PEER_DROPPED", text, f"seed it anew, there: replicate -i {name} seed --restart", name)
     if peer.seed_seqno is not None:
         text = f"the journal behind transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
-        do = f"load it there: replicate seed; or give it up here: replicate seed --forget {name}"
+        do = f"load it there: replicate -i {name} seed; or give it up here: replicate -i INSTANCE seed --forget {name}"
         yield Finding("SEED_WAITING", text, do, name)
-    yield from _daemon_finding(peer.source, f"replicate source start --peer {name}")
+    yield from _daemon_finding(peer.source, f"replicate -i INSTANCE source start --peer {name}")
     if peer.source.is_running and not peer.is_connected:
         error = f": {peer.last_error}" if peer.last_error else f" ({peer.source.text})"
-        do = f"there: replicate receiver status; address {peer.address}"
+        do = f"there: replicate -i {name} receiver status; address {peer.address}"
         yield Finding("PEER_NOT_CONNECTED", f"no connection to {name}{error}", do, name)
     if peer.is_paused:
         text = f"{name} has asked for a pause (XOFF): its receive pool is full"
-        yield Finding("PEER_PAUSED", text, "there: replicate status", name)
+        yield Finding("PEER_PAUSED", text, f"there: replicate -i {name} status", name)
     if peer.update_state and peer.backlog != 0:  # where nothing waits for it, it hurts nobody: it is just started anew
         text = f"{name} applies nothing since {peer.not_applying_since}: its Update Process is {peer.update_state}"
-        yield Finding("PEER_NOT_APPLYING", text, "there: replicate status names the reason", name)
+        yield Finding("PEER_NOT_APPLYING", text, f"there: replicate -i {name} status names the reason", name)
 
 
 def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
     if receiving.instead is not None:
         what, pid = receiving.instead.instead, receiving.instead.pid
         text = f"a {what} of this instance is under way{f' (process {pid})' if pid else ''}"
-        do = "wait for its end; then replicate receiver start; replicate update start"
+        do = "wait for its end; then replicate -i INSTANCE receiver start; replicate -i INSTANCE update start"
         yield Finding("REPLAY_RUNS", f"{text}, and its daemons can not run meanwhile", do)
         return
-    yield from _daemon_finding(receiving.receiver, "replicate receiver start")
-    yield from _daemon_finding(receiving.update, "replicate update start")
+    yield from _daemon_finding(receiving.receiver, "replicate -i INSTANCE receiver start")
+    yield from _daemon_finding(receiving.update, "replicate -i INSTANCE update start")
     if receiving.receiver.is_running and not receiving.is_connected:
         text = f"no source is connected ({receiving.receiver.text})"
-        yield Finding("NO_SOURCE", text, "on the primary: replicate source status")
+        yield Finding("NO_SOURCE", text, f"on the primary: replicate -i {receiving.source or 'PRIMARY'} source status")

@@ -125,7 +125,7 @@ class FrameReader:
             if self._buffer.startswith(begin):
                 self._fail(
                     f"this is not Dualsite Replicate, but {who}",
-                    do="Look at what has connected, or at the address and port of the peer (replicate peer list)",
+                    do="Look at what has connected, or at the peer's address and port (replicate -i PRIMARY peer list)",
                 )
 
     def _fail(self, what: str, do: str = "The connection is closed; look for damage on the way, or versions") -> None:

@@ -36,8 +36,10 @@ class KnownInstance:
     instance: bytes | None = None
 
 
-_ANEW: Final = "there, `replicate update stop` and `replicate seed --restart`"
-_MORE: Final = f"Look at what the secondary has more (`replicate journal show --from N`), then seed it anew: {_ANEW}"
+_ANEW: Final = "there, `replicate -i SECONDARY update stop` and `replicate -i SECONDARY seed --restart`"
+_MORE: Final = (
+    f"Look at what the secondary has more (`replicate -i SECONDARY journal show --from N`), then seed it anew: {_ANEW}"
+)
 
 _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.PROTOCOL: (ProtocolViolationError, "Compare the releases of both sides; look for damage on the way"),
@@ -54,8 +56,14 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         WrongInstanceError,
         "Names are unique in a network: create one of the two under another name",
     ),
-    RefuseCode.WRONG_INSTANCE: (WrongInstanceError, "Correct the peer's address or name (`replicate peer list`)"),
-    RefuseCode.WRONG_ROLE: (PeerRefusedError, "Only a secondary takes a stream; see `replicate status` on both sides"),
+    RefuseCode.WRONG_INSTANCE: (
+        WrongInstanceError,
+        "Correct the peer's address or name (`replicate -i PRIMARY peer list`)",
+    ),
+    RefuseCode.WRONG_ROLE: (
+        PeerRefusedError,
+        "Only a secondary takes a stream; see `replicate -i NAME status` on both sides",
+    ),
     RefuseCode.NOT_AUTHORISED: (PeerRefusedError, "Register this instance as a peer on the other side"),
     RefuseCode.NAME_NOT_PROVEN: (
         PeerRefusedError,
@@ -70,7 +78,7 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         GapError,
         "The stream starts again from the last good position; if it repeats, verify the journal",
     ),
-    RefuseCode.DAMAGED: (DamagedError, "Run `replicate journal verify` on the side that reports it"),
+    RefuseCode.DAMAGED: (DamagedError, "Run `replicate -i NAME journal verify` on the side that reports it"),
 }
 
 

@@ -65,7 +65,7 @@ def test_a_backup_is_read_and_made_plain(instance: Instance, tmp_path: Path, how
 
 
 def test_the_region_itself_is_refused(instance: Instance, tmp_path: Path) -> None:
-    with pytest.raises(AlreadyExistsError, match="replicate region release main"):
+    with pytest.raises(AlreadyExistsError, match=r"replicate -i \S+ region release main"):
         release_copy(tmp_path / "shop.db")
     with pytest.raises(NotFoundError):
         release_copy(tmp_path / "nowhere.db")

@@ -145,7 +145,7 @@ def test_a_damaged_journal(quiet: Street, damage: Callable[[Path], object], code
         assert status.returncode == 1
         assert "the journal can not be opened" in status.stdout
         assert "level" not in status.stdout or "error:" in status.stdout
-        assert "replicate region release NAME --force" in status.stdout
+        assert "region release NAME --force" in status.stdout
         assert "seed from" not in status.stdout
         failed, text = attempt(quiet)
         assert failed

@@ -48,7 +48,7 @@ def issue(street: Street, instance: Path, *more: str) -> str:
 def test_a_street_over_tls_from_nothing_to_equal_databases(street: Street) -> None:
     refused = street.on(street.secondary, "receiver", "start", "--listen", "127.0.0.1:0", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (78, 1)
-    assert "replicate certificate issue secondary" in refused.stderr
+    assert f"replicate -i {street.secondary} certificate issue secondary" in refused.stderr
     certify(street)
     street.start()
     writer = street.writer(1, 100)

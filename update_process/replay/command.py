@@ -214,7 +214,7 @@ def stopped_daemons(instance: Instance, what: str) -> Iterator[None]:
                 raise AlreadyRunningError(
                     f"the {title} of {instance.name} runs" + (f" (process {running.pid})" if running else ""),
                     where=str(instance.path),
-                    do=f"Stop it first: replicate {name} stop",
+                    do=f"Stop it first: replicate -i {instance.named} {name} stop",
                 ) from error
             stack.callback(os.close, fd)
         yield

@@ -364,7 +364,7 @@ def _numbers(bounds: Sequence[tuple[int, int]]) -> str:
 def _archive(files: ArchiveFiles, network: bytes) -> ArchiveRanges:
     ranges = read_ranges(files)
     if not ranges:
-        raise NotFoundError("this archive holds nothing yet", where=files.uri, do="Run: replicate archive")
+        raise NotFoundError("this archive holds nothing yet", where=files.uri, do="Run: replicate -i INSTANCE archive")
     if ranges[0].network != network.hex():
         raise WrongNetworkError(
             f"the archive is of network {ranges[0].network}, this instance of {network.hex()}", where=files.uri

@@ -267,7 +267,7 @@ class NetChange:
         table = self.definition_of(table_id).table
         return ConflictError(
             f"transaction {seqno} does not fit what the transactions before it left in table {table}",
-            do="The journal contradicts itself: run `replicate journal verify` where it was written, then seed anew",
+            do="The journal contradicts itself: replicate -i NAME journal verify where it was written, then seed anew",
             table=table,
             seqno=seqno,
             key=repr(key)[:200],

@@ -100,7 +100,7 @@ def rebuild(
                 raise AlreadyExistsError(
                     f"{instance.name} stands at transaction {done.seqno} already, beyond {target}",
                     where=str(instance.path),
-                    do="To replace what it holds: replicate rebuild --restart",
+                    do="To replace what it holds: replicate -i INSTANCE rebuild --restart",
                 )
             hit("rebuild.replayed")
             _marker(instance).unlink(missing_ok=True)

@@ -55,7 +55,9 @@ def translated(error: BaseException, what: str, where: str) -> ReplicateError:
         )
     if _DAMAGED.search(text):
         return DamagedError(
-            f"{what}: {short}", where=where, do="Run `replicate archive --verify`; restore the files, or use segments"
+            f"{what}: {short}",
+            where=where,
+            do="Run `replicate -i INSTANCE archive --verify`; restore the files, or use segments",
         )
     if "FileNotFound" in text or "PATH_NOT_FOUND" in text:
         return JournalIOError(f"{what}: {short}", where=where, do="Restore the file, or archive anew elsewhere")

@@ -116,7 +116,7 @@ class SparkEngine:
                 f"the archive's changes of {new[0].first_seqno}–{new[-1].last_seqno} are {found} rows, its manifests "
                 f"say {sum(one.changes for one in new)}",
                 where=uri,
-                do="Run `replicate archive --verify`; or replay from segments",
+                do="Run `replicate -i INSTANCE archive --verify`; or replay from segments",
             )
         self._counted.update((uri, one.name) for one in new)
 

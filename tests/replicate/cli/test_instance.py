@@ -35,7 +35,7 @@ def test_create_and_show(tmp_path: Path) -> None:
     assert Instance.open("east").path == tmp_path / "east"
     assert facts["network"] in invoke("-i", "east", "instance", "show").stdout
     joined = invoke("-i", "west", "instance", "create", "--role", "secondary", "--network", facts["network"])
-    assert "next: replicate receiver start" in joined.stdout
+    assert "next: replicate -i west receiver start" in joined.stdout
     assert Instance.open("west").content.network == Instance.open("east").content.network
     with pytest.raises(AlreadyExistsError):
         invoke("instance", "create", "east")

@@ -120,7 +120,7 @@ def test_a_word_of_other_products_gets_the_name_that_it_has_here(word: str, caps
     here = root.OTHER_WORDS[word]
     assert capsys.readouterr().err == f"USAGE: No such command {word!r}: {here} [replicate]. Try 'replicate --help'\n"
     headings = [line.lstrip("# ") for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("#")]
-    named = re.findall(r"replicate ([a-z]+) ?([a-z]*)", here)
+    named = re.findall(r"replicate (?:-i INSTANCE )?([a-z]+) ?([a-z]*)", here)
     assert named or any(f"`{heading}`" in here for heading in headings)
     for noun, verb in named:  # and all that is named is there
         found = root.root.commands[noun]

@@ -275,7 +275,7 @@ def test_releasing_leaves_plain_sqlite(pair: Pair) -> None:
 def test_no_release_while_a_daemon_runs_or_somebody_writes(pair: Pair) -> None:
     lock = DaemonFiles(pair.primary.path, "source-west").acquire()
     try:
-        with pytest.raises(AlreadyRunningError, match="replicate source stop"):
+        with pytest.raises(AlreadyRunningError, match=r"replicate -i \S+ source stop --peer west"):
             release_region(pair.primary, "main", timeout_s=1)
     finally:
         os.close(lock)

@@ -320,7 +320,7 @@ def test_a_schema_change_by_another_client_is_noticed(region: apsw.Connection, p
     stranger = apsw.Connection(str(path))
     stranger.execute(statement)
     stranger.close()
-    with pytest.raises(SchemaChangedError, match="replicate region release"):
+    with pytest.raises(SchemaChangedError, match="replicate -i INSTANCE region release"):
         sqlite.check_schema_version(region)
 
 

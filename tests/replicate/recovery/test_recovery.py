@@ -275,7 +275,7 @@ def test_fault_42_a_consumer_that_acknowledged_is_a_witness(tmp_path: Path, monk
     write_consumer(instance.consumers_directory, Consumer("beta", 4))
     power_loss(instance, end)
     with (
-        pytest.raises(JournalDamagedError, match=r"acknowledged.*replicate region release NAME --force"),
+        pytest.raises(JournalDamagedError, match=r"acknowledged.*replicate -i \S+ region release NAME --force"),
         door_of(Instance.open(instance.path)),
     ):
         pass

@@ -168,14 +168,14 @@ def test_a_half_done_seed_is_not_started(pair: Pair, monkeypatch: pytest.MonkeyP
     assert pair.secondary.regions
     assert not is_seeded(pair.secondary)
     for opens in (open_door, require_seeded):
-        with pytest.raises(NotFoundError, match="Run replicate seed again") as caught:
+        with pytest.raises(NotFoundError, match=r"Run replicate -i \S+ seed again") as caught:
             opens(pair.secondary)
         assert caught.value.exit_code == 69
     found = [finding for finding in collect(pair.secondary).findings if finding.severity == "error"]
     assert [(finding.text, finding.do) for finding in found] == [
         (
             "this secondary has been seeded only in part (a seed runs, or was interrupted)",
-            "replicate seed",
+            f"replicate -i {pair.secondary.path} seed",
         )
     ]
     pair.seed()

@@ -126,7 +126,7 @@ def test_a_seed_that_nobody_fetches_is_said_and_can_be_given_up(pair: Pair) -> N
     made = make_seed(pair.primary, "west", pair.directory / "f")
     (found,) = [finding for finding in collect(pair.primary).findings if finding.code == "SEED_WAITING"]
     assert f"behind transaction {made.seqno} is kept" in found.text
-    assert "replicate seed --forget west" in found.do
+    assert f"replicate -i {pair.primary.path} seed --forget west" in found.do
     kept = kept_seed(pair.primary, "west")
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(b"sent over the connection")

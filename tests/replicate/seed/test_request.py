@@ -268,7 +268,7 @@ async def test_nobody_is_connected_or_somebody_else_is(pair: Pair) -> None:
         with pytest.raises(PeerUnreachableError, match="no source has connected"):
             await both.seed(wait_s=0.5)
         await both.receiver.stop()
-        await both.fails(PeerUnreachableError, "replicate receiver start")
+        await both.fails(PeerUnreachableError, "replicate -i INSTANCE receiver start")
 
 
 @pytest.mark.trio
@@ -291,7 +291,7 @@ async def test_a_seed_that_does_not_verify_is_removed_and_comes_anew(pair: Pair)
 
     failpoint.watch("seed.received", 1, damage)
     async with site(pair) as both:
-        error = await both.fails(ReplicateError, "run replicate seed again, and it comes anew")
+        error = await both.fails(ReplicateError, "run replicate -i INSTANCE seed again, and it comes anew")
         assert error.exit_code == 65
         assert not is_seeded(pair.secondary)
         await both.seed()

@@ -86,7 +86,8 @@ def test_status_names_the_command_and_from_where_it_knows() -> None:
         "last one here has taken)"
     )
     assert found.do == (
-        "replicate receiver stop; replicate update stop; replicate replay --journal PRIMARY --engine local"
+        "replicate -i INSTANCE receiver stop; replicate -i INSTANCE update stop; "
+        "replicate -i INSTANCE replay --journal PRIMARY --engine local"
     )
     (estimated,) = findings("secondary", JOURNAL, (REGION,), (), behind)
     assert estimated.text.endswith(" s (estimated from another machine)")
@@ -104,4 +105,4 @@ def test_the_average_length_here_tells_of_more_changes() -> None:
     assert findings("secondary", fewer, (REGION,), (), behind, took=took)
     took["spark"] = Took(MILLION, 2.0, 10.0)
     (found,) = findings("secondary", wide, (REGION,), (), behind, took=took)
-    assert found.do.endswith("replicate replay --journal ARCHIVE --journal PRIMARY --engine spark")
+    assert found.do.endswith("replicate -i INSTANCE replay --journal ARCHIVE --journal PRIMARY --engine spark")

@@ -141,7 +141,7 @@ def test_findings_name_the_command_and_errors_come_first() -> None:
         assert part in text
     stopped = replace(RECEIVING, receiver=replace(STOPPED, name="receiver"), update=replace(dead, name="update"))
     text = "\n".join(f"{f.text} → {f.do}" for f in findings("secondary", JOURNAL, (), (), stopped))
-    for part in ("receiver does not run", "receiver start", "update dead", "update start", "replicate seed"):
+    for part in ("receiver does not run", "receiver start", "update dead", "update start", "INSTANCE seed"):
         assert part in text
     waiting = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, is_connected=False))
     assert [f.severity for f in waiting] == ["warning"]

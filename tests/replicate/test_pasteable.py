@@ -1,0 +1,103 @@
+"""Every command that an error or a finding prints can be pasted: it names an instance, the right one."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from replicate.cli.main import run
+from replicate.errors import NotFoundError
+from replicate.instance.instance import Instance
+from replicate.pasteable import pasteable
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VERBS = (
+    "archive|certificate|compare|config|digest|instance|journal|peer|rebuild|receiver|region|replay|seed|source|status|"
+    "update|wait"
+)
+WITHOUT = re.compile(
+    rf"\breplicate (?!(?:instance (?:create|remove)|certificate init|certificate issue NAME --ca|region plain"
+    rf"|status --explain|config check; a)\b)(?:(?:{VERBS})\b|…)"
+)
+"""A command without an instance, but for those that need none."""
+NO_COMMANDS = (r"another `replicate archive`", r"^replicate …: ……$")
+
+
+def strings(path: Path) -> list[tuple[int, str]]:
+    """All texts of a source file but its docstrings, with what stands for an inserted value."""
+    tree = ast.parse(path.read_text())
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            found.append((node.lineno, "".join(str(getattr(part, "value", "…")) for part in node.values)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            found.append((node.lineno, node.value))
+    return found
+
+
+def test_commands_in_texts_name_an_instance() -> None:
+    seen, bad = 0, []
+    for package in ("replicate", "source_server", "receiver_server", "update_process"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for line, text in strings(path):
+                for other in NO_COMMANDS:
+                    text = re.sub(other, "", text)
+                seen += len(re.findall(r"\breplicate -i ", text))
+                bad += [f"{path.relative_to(ROOT)}:{line}: {text}"] if WITHOUT.search(text) else []
+    assert not bad, "\n".join(bad)
+    assert seen > 80
+
+
+def test_the_name_stands_where_the_instance_is_meant_and_nowhere_else() -> None:
+    text = "replicate -i INSTANCE update stop; there: replicate -i PRIMARY source status"
+    assert pasteable(text, "east") == "replicate -i east update stop; there: replicate -i PRIMARY source status"
+
+
+def test_an_instance_is_named_as_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    assert Instance.create("east", role="primary").named == "east"
+    with pytest.raises(NotFoundError, match=r"replicate -i east region add PATH"):
+        Instance.open("east").region("main")
+    spaced = tmp_path / "of two words"
+    Instance.create(spaced, role="primary", name="west")
+    assert shlex.split(Instance.open(spaced).named) == [str(spaced)]
+
+
+def command(*arguments: str) -> tuple[int, str, str]:
+    out, said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+        code = run(list(arguments))
+    return code, out.getvalue(), said.getvalue()
+
+
+@pytest.mark.parametrize("where", ["before", "behind", "environment"])
+def test_the_command_line_prints_commands_with_its_instance(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    network = json.loads(command("instance", "create", "east", "--json")[1])["network"]
+    made = command("instance", "create", "west", "--role", "secondary", "--network", network)[1]
+    assert "next: replicate -i west receiver start" in made
+    if where == "environment":
+        monkeypatch.setenv("REPLICATE_INSTANCE", "west")
+    before = ("-i", "west") if where == "before" else ()
+    behind = ("-iwest",) if where == "behind" else ()
+    code, out, _ = command(*before, "status", *behind)
+    assert code == 1
+    assert "Next: replicate -i west receiver start" in out
+    assert "-i INSTANCE" not in out
+    found = json.loads(command(*before, "status", "--json", *behind)[1])["findings"]
+    assert {finding["do"] for finding in found if finding["code"] == "NO_REGION"} == {"replicate -i west seed"}
+    code, _, said = command(*before, "seed", *behind)
+    assert (code, "replicate -i west receiver start; or" in said) == (69, True), said
+    code, _, said = command(*before, "add", *behind)
+    assert (code, "replicate -i west region add PATH" in said) == (2, True), said
