@@ -23,6 +23,7 @@ import pytest
 
 from replicate.errors import EXIT_CODES
 from tests.deploy.conftest import CHECKOUT, Staged
+from tests.harness.ports import free_port
 from tests.harness.waiting import wait_until
 
 UNITS = CHECKOUT / "deploy" / "systemd"
@@ -117,8 +118,7 @@ class Site:
     def __init__(self, home: Path) -> None:
         self.home = home
         (home / "shm").mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.port = int(server.getsockname()[1])
+        self.port = free_port()
         self.environment = {
             **os.environ,
             "REPLICATE_HOME": str(home),
@@ -151,7 +151,7 @@ class Service:
         address = site.home / f"notify-{name}"
         address.unlink(missing_ok=True)
         self.told.bind(str(address))
-        self.told.settimeout(20)
+        self.told.settimeout(60)
         self.heard: list[str] = []
         self.process = subprocess.Popen(
             exec_start(name, instance),
@@ -167,7 +167,7 @@ class Service:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.hear("STOPPING=1")
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=60)
         assert (self.process.returncode, errors) == (0, "")
 
     def __enter__(self) -> Service:
@@ -224,7 +224,7 @@ def test_an_instance_with_one_peer_needs_no_name_of_it(site: Site) -> None:
 )
 def test_what_can_not_work_ends_with_a_code_that_is_not_tried_again(name: str, instance: str, site: Site) -> None:
     with Service(site, name, instance) as service:
-        _, errors = service.process.communicate(timeout=20)
+        _, errors = service.process.communicate(timeout=60)
         assert str(service.process.returncode) in setting(COMMON, "RestartPreventExitStatus").split()
         assert len(errors.splitlines()) == 1
 

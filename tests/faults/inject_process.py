@@ -84,12 +84,12 @@ def a_writer_that_is_stopped_in_its_commit(place: Place) -> None:
 
     # Open before: who connects while the lock is held waits for the door's own time instead of the connection's.
     prober = town.run("prober", alarmed)
-    wait_until(ready.exists, timeout_s=30, what="it is connected")
+    wait_until(ready.exists, timeout_s=60, what="it is connected")
     child = town.client(arm="append.after_write:3:stop", pause_s=0.0)
-    wait_until(lambda: _state(child.pid) == "T", timeout_s=30, what="it has stopped itself")
+    wait_until(lambda: _state(child.pid) == "T", timeout_s=60, what="it has stopped itself")
     before = town.told_ok()
     go.touch()
-    assert prober.wait(20), "it waits for ever"
+    assert prober.wait(60), "it waits for ever"
     assert prober.status == 0, town.errors.read_text()[-2000:]
     assert town.told_ok() <= before + 1, "somebody committed past the lock"
     assert _state(child.pid) == "T", "it went on by itself"
@@ -107,7 +107,7 @@ def ended_in_a_drain(place: Place) -> None:
     for role in ("update", "source", "receiver"):
         place.freeze("update")
         backlog = town.client("filler", pause_s=0.0)
-        wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=30, what="XOFF")
+        wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=60, what="XOFF")
         town.kill(backlog.role)
         before = place.held()
         assert town.last_told_seqno() > before, "there is no backlog"
@@ -117,7 +117,7 @@ def ended_in_a_drain(place: Place) -> None:
         os.kill(child.pid, signal.SIGTERM)
         wait_until(
             lambda role=role, asked=asked: len(place.lines(role, "stop requested")) > asked,  # type: ignore[misc]
-            timeout_s=20,
+            timeout_s=60,
             what=f"{role} is asked to stop",
         )
         way = place.dice.choice(["drained", "a second signal", "killed"])
@@ -128,7 +128,7 @@ def ended_in_a_drain(place: Place) -> None:
             child.kill()
         else:
             place.thaw("update")
-        assert child.wait(20), f"{role} does not end"
+        assert child.wait(60), f"{role} does not end"
         assert child.status == 0 or way == "killed", f"{role}, {way}: exit code {child.status}"
         place.figures[f"ended in a drain: {role}, {way}"] += 1
         place.thaw("update")
@@ -174,7 +174,7 @@ def the_kernel_takes_a_daemon_for_its_memory(place: Place) -> None:
         (group / "memory.limit_in_bytes").write_text(str(used + SPARE_BYTES))
         town.client("spooler", pause_s=0.0)
         town.client("filler", pause_s=0.0)
-        assert child.wait(20), "the kernel has not killed it"
+        assert child.wait(60), "the kernel has not killed it"
         assert child.status == -signal.SIGKILL
         town.reap()
         assert sorted(Path(os.environ["REPLICATE_SHM_DIR"]).iterdir()) == pools
@@ -213,10 +213,10 @@ def no_descriptors_left_in_a_writer(place: Place) -> None:
     child = town.client("filler", pause_s=0.0)
     told = town.told / f"{child.role}.jsonl"
     wait_until(
-        lambda: told.exists() and told.read_bytes().count(b'"result": "ok"') >= 2, timeout_s=30, what="it has committed"
+        lambda: told.exists() and told.read_bytes().count(b'"result": "ok"') >= 2, timeout_s=60, what="it has committed"
     )
     resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{child.pid}/fd")) - 1, 1024))
-    wait_until(lambda: _refusal(told), timeout_s=30, what="it has no descriptor left")
+    wait_until(lambda: _refusal(told), timeout_s=60, what="it has no descriptor left")
     assert "EXHAUSTED" in _refusal(told)
     with place.recovered("no descriptors in a writer"):
         pass  # the other clients, who are connected since long before
@@ -236,7 +236,7 @@ def a_journal_pool_that_is_removed_under_everybody(place: Place) -> None:
     out = town.told / "uuid"
     town.do("uuid", lambda: out.write_text(Instance.open(town.primary).content.uuid.hex()))
     town.reboot(out.read_text())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not place.lines("source", "journal pool replaced"):
         town.client(count=5)
         time.sleep(0.2)
@@ -255,10 +255,10 @@ def an_update_process_that_is_dead(place: Place) -> None:
     town = place.town
     town.kill("update")
     town.client("filler", pause_s=0.0)
-    wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=30, what="XOFF")
+    wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=60, what="XOFF")
     wait_until(
         lambda: any(line["level"] == "error" and "Update Process" in line["event"] for line in town.log("receiver")),
-        timeout_s=30,
+        timeout_s=60,
         what="the receiver says so",
     )
     town.stop_clients()

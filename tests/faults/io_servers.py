@@ -50,7 +50,7 @@ ROLES: Final[dict[str, tuple[str, ...]]] = {
 """Who meets the error, and in which calls."""
 ALL_ERRORS: Final = (*ERRORS, "EROFS")
 SETTLED_EVERY: Final = 20
-WITHIN_S: Final = 30.0
+WITHIN_S: Final = 60.0
 SOURCE_WAIT_S: Final = 5.0
 """How long a seed waits for a source that has ended."""
 LAST_EVENTS: Final = 6

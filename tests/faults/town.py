@@ -35,6 +35,7 @@ from replicate.seed.request import seed_over_connection
 from source_server.server import serve as serve_source
 from tests.faults.client import SCHEMA, SIDE_SCHEMA, Record, run
 from tests.harness import forking
+from tests.harness.ports import free_port
 from tests.harness.regions import make_database
 from tests.harness.waiting import wait_until
 from update_process.process import serve as serve_update
@@ -84,7 +85,7 @@ class Child:
         """SIGKILL, and wait until it is gone."""
         if not self.poll():
             os.kill(self.pid, signal.SIGKILL)
-            self.wait(10)
+            self.wait(60)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended within that time."""
@@ -173,9 +174,7 @@ class Town:
         self.strange: list[str] = []
         self.clients = 0
         self._forked = 0
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.seed = seed
         self._settings = SETTINGS.format(durability=durability, port=self.port, heartbeat_s=heartbeat_s, dead_s=dead_s)
         self._peer_port = through(self.port, self.errors) if through is not None else self.port
@@ -197,7 +196,7 @@ class Town:
 
     # Processes.
 
-    def do(self, what: str, call: Callable[[], Any], timeout_s: float = 120) -> None:
+    def do(self, what: str, call: Callable[[], Any], timeout_s: float = 180) -> None:
         """Run `call` in a process of its own; AssertionError with what it raised."""
         child = fork(what, call, self.errors)
         assert child.wait(timeout_s), f"{what} does not end"
@@ -308,7 +307,7 @@ class Town:
             if not child.poll():
                 os.kill(child.pid, signal.SIGKILL)
         for child in self.children.values():
-            child.wait(10)
+            child.wait(60)
         self.reap()
 
     def interrupt(self, number: int, *roles: str) -> None:
@@ -356,7 +355,7 @@ class Town:
         text = b"".join(path.read_bytes() for path in self.told.glob("client-*.jsonl"))
         return max(map(int, re.findall(rb'"seqno": (\d+)', text)), default=0)
 
-    def wait_acknowledged(self, more: int, timeout_s: float = 30.0) -> None:
+    def wait_acknowledged(self, more: int, timeout_s: float = 60.0) -> None:
         """Until clients were told of that many further commits."""
         before = self.told_ok()
         wait_until(lambda: self.told_ok() >= before + more, timeout_s=timeout_s, what=f"{more} further commits")
@@ -368,7 +367,7 @@ class Town:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-        wait_until(listens, timeout_s=20, what="the receiver listens")
+        wait_until(listens, timeout_s=60, what="the receiver listens")
 
     def wait_ready(self, role: str, *, or_ended: bool = False) -> None:
         """Until the daemon that runs now says that it serves, or (`or_ended`) has ended."""
@@ -379,7 +378,7 @@ class Town:
             told = DaemonFiles(*self.side(role)).read_status()
             return told is not None and told.pid == self.children[role].pid and told.state == SERVING
 
-        wait_until(serves, timeout_s=20, what=f"{role} serves")
+        wait_until(serves, timeout_s=60, what=f"{role} serves")
 
     def close(self) -> None:
         """Kill everything, and take the shared memory away."""

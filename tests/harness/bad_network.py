@@ -22,6 +22,7 @@ from typing import Final
 from replicate.wire.frame import FRAME_HEAD_BYTES
 
 PIECE_BYTES: Final = 64 * 1024
+CUT_OFF_BYTES: Final = 100
 _RESET: Final = struct.pack("ii", 1, 0)
 
 Mangle = Callable[[bytes], Iterable[bytes]]
@@ -105,7 +106,8 @@ class BadNetwork:
             line.is_dead = True
 
     def cut_next(self, *, reset: bool) -> threading.Event:
-        """Carry half of the next frame-sized piece to the receiver, then end the connection; set when that is done."""
+        """Carry the next frame-sized piece to the receiver but for its end, then end the connection; set when that is
+        done. (Half of it would be whole frames where a piece has two of a length.)"""
         done = threading.Event()
 
         def cut(line: Line) -> None:
@@ -126,7 +128,7 @@ class BadNetwork:
             line.close(reset=True)
         self.heal()
         for thread in self._threads:
-            thread.join(5.0)
+            thread.join(60.0)
 
     # Carrying.
 
@@ -145,7 +147,7 @@ class BadNetwork:
             try:
                 if self.is_refusing:
                     raise ConnectionRefusedError
-                receiver = socket.create_connection(("127.0.0.1", self.target_port), timeout=5.0)
+                receiver = socket.create_connection(("127.0.0.1", self.target_port), timeout=60.0)
             except OSError:
                 source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 source.close()
@@ -175,8 +177,8 @@ class BadNetwork:
                 if mangle is not None:
                     frames += piece
                     piece = b"".join(out for one in whole(frames) for out in mangle(one))
-                if is_there and self._cut is not None and len(piece) >= 200:
-                    target.sendall(piece[: len(piece) // 2])
+                if is_there and self._cut is not None and len(piece) >= 2 * CUT_OFF_BYTES:
+                    target.sendall(piece[:-CUT_OFF_BYTES])
                     self._cut(line)
                     return
                 self._put(piece, target)

@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.harness.bad_network import PIECE_BYTES, BadNetwork
 from tests.harness.street import Street
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_S, wait_until
 
 HEARTBEAT_S: Final = 0.5
 DEAD_AFTER_S: Final = 2.0
-NOTICED_WITHIN_S: Final = DEAD_AFTER_S + 2 * HEARTBEAT_S + 3.0
+NOTICED_WITHIN_S: Final = DEAD_AFTER_S + 2 * HEARTBEAT_S + 20.0
 """A silent peer, or one that does not hear us, is noticed within `dead_after_s` and two periods; the rest is a busy
 machine's."""
 SETTINGS: Final = f"""
@@ -61,10 +61,10 @@ class BadStreet(Street):
         if running:
             self.start_source()
             self.start_update()
-            self.wait_for_stream(30.0)
+            self.wait_for_stream()
         return self
 
-    def wait_for_stream(self, timeout_s: float = 15.0) -> None:
+    def wait_for_stream(self, timeout_s: float = PATIENCE_S) -> None:
         wait_until(lambda: self.source().get("state") == "sending", timeout_s=timeout_s, what="the source streams")
 
     def close(self) -> None:
@@ -83,8 +83,8 @@ class BadStreet(Street):
         network.bytes_per_s, network.piece_bytes = 0.0, PIECE_BYTES
         network.is_refusing, network.target_port = False, self.port()
         network.heal()
-        self.applied(self.insert(), 60.0)
-        self.wait_for_stream(30.0)
+        self.applied(self.insert())
+        self.wait_for_stream()
         self.lines_before = len(network.lines) - 1
         self.ends_before = {}
         self.ends_before = {side.name: len(self.ends(side)) for side in (self.primary, self.secondary)}
@@ -111,7 +111,7 @@ class BadStreet(Street):
         """The sum of a metric of a side's server (or `daemon`) over the labels given; 0.0 when there is none."""
         daemon = daemon or self.server(instance)
         address = self.daemon(instance, daemon)["facts"]["metrics_listen"]
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
         return sum(
             sample.value
@@ -132,11 +132,11 @@ for number in range(int(sys.argv[2])):
 print(connection.last_seqno)
 """
         process = self.python(program, str(self.primary), str(count), str(size))
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         return int(output)
 
-    def applied(self, seqno: int, timeout_s: float = 15.0) -> None:
+    def applied(self, seqno: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the secondary has it."""
         self.on(self.secondary, "wait", "--seqno", str(seqno), "--timeout", str(timeout_s))
 

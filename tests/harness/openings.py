@@ -1,6 +1,6 @@
 """Openings of connections by hand: what a peer, good or bad, says before its hello, and what it hears.
 
-Guarantees: nothing waits longer than ten seconds. Refuses to know: what a receiver should make of it.
+Guarantees: nothing waits for ever. Refuses to know: what a receiver should make of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replicate.wire.codec import encode
 from replicate.wire.message import PROTOCOL, Hello
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point
-from tests.harness.waiting import wait_until_async
+from tests.harness.waiting import PATIENCE_S, wait_until_async
 
 TLS: dict[str, object] = {"tls__loopback": True, "receiver__allow": "east"}
 """Settings of both daemons, for TLS on loopback."""
@@ -33,7 +33,7 @@ def port_of(receiver: Daemon) -> int:
 async def heard(stream: trio.abc.ReceiveStream) -> bytes:
     """All that the other side says before it ends."""
     data = b""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         try:
             while piece := await stream.receive_some(4096):
                 data += piece
@@ -56,7 +56,7 @@ async def over_tls(port: int, context: ssl.SSLContext, first: bytes = b"") -> by
     async with connected(port) as stream:
         tls = trio.SSLStream(stream, context)
         try:
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 await tls.do_handshake()
                 await tls.send_all(first)
         except trio.BrokenResourceError:

@@ -28,7 +28,7 @@ from replicate.transaction import Op
 from replicate.wire.proof import Proof
 from replicate.wire.state import Role
 from source_server.server import serve as serve_source
-from tests.harness.waiting import wait_until_async
+from tests.harness.waiting import PATIENCE_S, wait_until_async
 
 QUICK: dict[str, object] = {
     "source.heartbeat_period_s": 0.2,
@@ -79,12 +79,12 @@ class Daemon:
     async def stop(self) -> None:
         """Ask it to stop, and wait until it has."""
         self.context.stop_requested.set()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await self.ended.wait()
 
     async def failed(self) -> ReplicateError:
         """Wait until it has failed; the one error."""
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await self.ended.wait()
         error = self.failure
         while isinstance(error, BaseExceptionGroup):

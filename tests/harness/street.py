@@ -97,7 +97,7 @@ class Street:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             check=False,
         )
         if check and done.returncode:
@@ -224,11 +224,11 @@ connection.commit()
 print(connection.last_seqno)
 """
         process = self.python(program, str(self.primary), *statements)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         return int(output)
 
-    def prove_equal(self, timeout_s: float = 60) -> int:
+    def prove_equal(self, timeout_s: float = 120) -> int:
         """Wait until the secondary has all that the primary has, and compare row by row, twice and differently."""
         last_seqno = self.write("UPDATE setting SET value = value WHERE 0", "INSERT INTO audit VALUES ('proof', 1)")
         self.on(self.secondary, "wait", "--seqno", str(last_seqno), "--timeout", str(timeout_s))

@@ -263,7 +263,7 @@ async def test_the_log_warns_before_a_certificate_ends(pair: Pair, authority: Au
 
 async def test_who_does_not_hold_the_key_is_refused(pair: Pair, links: list[str]) -> None:
     async with servers() as running:
-        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=0.5)
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=60.0)
         key = read_key(default_path(pair.primary.content.network))
         network = pair.primary.content.network
 
@@ -277,15 +277,23 @@ async def test_who_does_not_hold_the_key_is_refused(pair: Pair, links: list[str]
 
         await with_key(b"x" * 32)
         await with_key(key[::-1])
-        for first in (hello_of(pair.primary), b"GET / HTTP/1.1\r\n\r\n" * 100, b""):
+        for first in (hello_of(pair.primary), b"GET / HTTP/1.1\r\n\r\n" * 100):
             async with connected(port_of(receiver)) as stream:
                 await stream.send_all(first)
                 assert len(await heard(stream)) < 4096
+        assert set(await refused(receiver, 3)) == {"KEY_WRONG", "VERSION", "PROTOCOL"}
+        assert links == []
+        source = await still_serves(running, receiver, pair)
+        await source.stop()
+        await receiver.stop()
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=0.5)
+        async with connected(port_of(receiver)) as stream:
+            assert len(await heard(stream)) < 4096
         async with connected(port_of(receiver)) as stream:  # the first half of a challenge, and no more
             await stream.send_all(b"".join(pack_wire_frame(CHALLENGE_TYPE, b"\x01" + network + bytes(40)))[:30])
             await heard(stream)
-        assert set(await refused(receiver, 4)) == {"KEY_WRONG", "VERSION", "PROTOCOL", "HELLO_TIMEOUT"}
-        assert links == []
+        assert set(await refused(receiver)) == {"HELLO_TIMEOUT"}
+        assert len(links) == 1
         await still_serves(running, receiver, pair)
 
 
@@ -354,7 +362,7 @@ async def test_one_address_can_not_take_all_connections(pair: Pair) -> None:
         await wait_until_async(lambda: receiver.log.events("closed unheard"))
         (event,) = receiver.log.events("closed unheard")
         assert (event["reason"], event["connections"]) == ("CONNECTIONS_PER_ADDRESS_MAX", 3)
-        with trio.fail_after(2):
+        with trio.fail_after(60):
             assert await streams[3].receive_some(10) == b""
         for stream in streams:
             await trio.aclose_forcefully(stream)
@@ -363,11 +371,11 @@ async def test_one_address_can_not_take_all_connections(pair: Pair) -> None:
 
 async def test_a_stop_does_not_wait_for_those_who_are_silent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     async with servers() as running:
-        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=60.0)
+        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=600.0)
         listens = count_calls(monkeypatch, Authenticator, "source").since_now(1)
         async with connected(port_of(receiver)) as stream:
             await wait_until_async(listens, what="the receiver listens to us")
-            with trio.fail_after(20):  # within 60 s it would by itself
+            with trio.fail_after(60):  # within 600 s it would by itself
                 await receiver.stop()
             assert await heard(stream) == b"", "we were cut, and told nothing"
 
@@ -375,15 +383,17 @@ async def test_a_stop_does_not_wait_for_those_who_are_silent(pair: Pair, monkeyp
 async def test_one_deadline_covers_tls_and_hello(pair: Pair, authority: Authority) -> None:
     """A handshake that takes its time leaves less for the hello."""
     async with servers() as running:
-        receiver = await running.receiver(pair.secondary, receiver__hello_timeout_s=1.5, **TLS)
+        receiver = await running.receiver(
+            pair.secondary, receiver__hello_timeout_s=4.0, receiver__dead_after_s=60.0, **TLS
+        )
         async with connected(port_of(receiver)) as stream:
             began = trio.current_time()
-            await trio.sleep(1.2)  # the handshake takes its time
+            await trio.sleep(2.0)  # the handshake takes its time
             tls = trio.SSLStream(stream, client_context(authority.files("east")))
             await tls.do_handshake()
             await wait_until_async(lambda: receiver.log.events("connection made"))
             await heard(tls)
-            assert 1.4 < trio.current_time() - began < 2.7  # each with a deadline of its own
+            assert 3.9 < trio.current_time() - began < 5.9  # each with a deadline of its own: 6
         await wait_until_async(lambda: receiver.log.events("connection closed"))
         assert "has not said who it is" in receiver.log.events("connection closed")[0]["error"]
 
@@ -400,13 +410,13 @@ async def test_a_source_that_dribbles_a_frame_is_cut(pair: Pair) -> None:
             heartbeat = b"".join(encode(Heartbeat(1, 0, 0, 0, 0, 0)))
             began = trio.current_time()
             try:
-                with trio.fail_after(10):
+                with trio.fail_after(60):
                     for byte in heartbeat * 20:
                         await stream.send_all(bytes((byte,)))
                         await trio.sleep(0.2)
             except trio.BrokenResourceError:
                 pass
-            assert trio.current_time() - began < 5
+            assert trio.current_time() - began < 30  # all of it takes two minutes
         await wait_until_async(lambda: receiver.log.events("connection closed"))
         assert "does not come to the end of a message" in receiver.log.events("connection closed")[0]["error"]
         await still_serves(running, receiver, pair)

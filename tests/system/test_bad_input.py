@@ -98,7 +98,7 @@ def last_error(street: Street, code: str) -> str:
         found[:] = [str(street.daemon(street.primary, "source-secondary")["facts"].get("last_error") or "")]
         return code in found[0]
 
-    wait_until(says, timeout_s=20, what=f"the source says {code}")
+    wait_until(says, what=f"the source says {code}")
     return found[0]
 
 
@@ -271,7 +271,7 @@ def test_a_read_only_region(tmp_path: Path, what: str) -> None:
         changed = street.database if what == "file" else inside
         changed.chmod(0o400 if what == "file" else 0o500)
         process = street.python(UNPRIVILEGED, "-c", TRY, str(street.primary), "1")
-        _, text = process.communicate(timeout=30)
+        _, text = process.communicate(timeout=60)
         assert process.returncode == 1, text
         assert str(changed) in text
         assert "Traceback" not in text
@@ -328,7 +328,7 @@ def test_peers_that_are_not_the_secondary(running: Street) -> None:
         if code == "WRONG_NETWORK":
             assert refused(running, instance, "seed", "--from", running.primary)[0] == 76
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(20)
+        server.settimeout(60)
         running.on(running.primary, "peer", "add", "--replace", "secondary", f"127.0.0.1:{server.getsockname()[1]}")
         running.start_source()
         accepted, _ = server.accept()
@@ -345,7 +345,7 @@ def test_peers_that_are_not_the_secondary(running: Street) -> None:
 def test_garbage_sent_to_the_receiver(running: Street) -> None:
     for garbage in (b"GET / HTTP/1.0\r\n\r\n", bytes(4096), b"\xff" * 5000):
         with socket.create_connection(("127.0.0.1", running.port())) as connection:
-            connection.settimeout(20)
+            connection.settimeout(60)
             connection.sendall(garbage)
             answer = b""
             while piece := connection.recv(4096):

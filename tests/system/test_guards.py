@@ -67,7 +67,7 @@ pytestmark = pytest.mark.slow
 
 def stranger(street: Street, region: Path, *statements: str) -> list[str]:
     """What another client is told, statement by statement."""
-    output, errors = street.python(STRANGER, str(region), *statements).communicate(timeout=30)
+    output, errors = street.python(STRANGER, str(region), *statements).communicate(timeout=60)
     assert not errors
     return output.splitlines()
 
@@ -83,11 +83,11 @@ def test_rows_of_other_clients_are_refused_on_both_sides(street: Street) -> None
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply(street: Street, change: str) -> None:
     seqno = street.write("INSERT INTO loose VALUES (1, 2)")
-    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "30")
+    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "60")
     assert stranger(street, street.secondary / "regions" / "main.db", change) == ["done"]
     # Nothing that the change touches: it is found all the same.
     street.write("INSERT INTO setting VALUES ('behind', 1)")
-    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"], timeout_s=30, what="it stops")
+    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"], what="it stops")
     failed = street.daemon(street.secondary, "update")
     assert failed["exit_code"] == 65
     for said in (
@@ -103,7 +103,7 @@ def test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply(street:
     assert "--restart" in status.stdout
     # Starting it again skips nothing; the command that it names mends it.
     street.on(street.secondary, "update", "start", check=False)
-    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"] == 65, timeout_s=30, what="it stops anew")
+    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"] == 65, what="it stops anew")
     assert street.last_seqno(street.secondary) == seqno
     street.on(street.secondary, "seed", "--from", street.primary, "--restart")
     street.start_update()
@@ -115,7 +115,7 @@ def test_a_schema_change_on_the_primary_is_found_before_the_next_commit(street: 
     seqno = street.write("INSERT INTO loose VALUES (1, 2)")
     assert stranger(street, street.database, change) == ["done"]
     writer = street.python(MIGRATOR, str(street.primary), "INSERT INTO setting VALUES ('refused', 1)")
-    said = writer.communicate(timeout=30)[1]
+    said = writer.communicate(timeout=60)[1]
     for words in ("SCHEMA_CHANGED", "another client changed the schema of region main", "region release NAME"):
         assert words in said
     assert street.last_seqno(street.primary) == seqno

@@ -233,7 +233,7 @@ def test_fault_66_a_storm_of_connections_takes_no_descriptors_and_does_not_reach
     writer = street.writer(1, 30)
     try:
         for _ in range(400):
-            open_now.append(socket.create_connection(("127.0.0.1", street.port()), timeout=10))
+            open_now.append(socket.create_connection(("127.0.0.1", street.port()), timeout=60))
             most = max(most, len(list(descriptors.iterdir())))
     finally:
         for one in open_now:

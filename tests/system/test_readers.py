@@ -164,11 +164,11 @@ def test_every_snapshot_is_a_whole_transaction_prefix(street: Street) -> None:
         writer.kill()
         wait_until(lambda writer=writer: writer.poll() is not None, what="the writer is gone")
     street.prove_equal()
-    counted = street.python(COUNTED, str(street.database)).communicate(timeout=20)[0]
+    counted = street.python(COUNTED, str(street.database)).communicate(timeout=60)[0]
     (street.directory / "ended.part").write_text(counted)
     (street.directory / "ended.part").rename(ended)
     for reader in readers:
-        output, errors = reader.communicate(timeout=30)
+        output, errors = reader.communicate(timeout=120)
         assert reader.returncode == 0, errors
         said = json.loads(output)
         assert said["looks"] > 20

@@ -68,7 +68,7 @@ def test_no_row_and_no_key_is_seen_from_outside_even_after_a_conflict(street: St
     street.finish([foreign])
     street.start_update()
     street.write(f"UPDATE setting SET value = '{MARK}-2' WHERE name = 'card'")
-    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"] == 65, timeout_s=30)
+    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"] == 65)
     assert "CONFLICT" in street.daemon(street.secondary, "update")["error"]
     after = seen_from_outside(street)
     for found in (before, after):

@@ -32,7 +32,7 @@ SETTINGS = """
     dead_after_s = 2.0
 """
 
-NOTICED_WITHIN_S = 6.0
+NOTICED_WITHIN_S = 25.0
 """A frozen peer: `dead_after_s`, a heartbeat before that, and some time on a busy machine."""
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 def test_two_writers_and_every_daemon_killed_under_load(street: Street) -> None:
     writers = [street.writer(number, seed=number) for number in (1, 2)]
-    wait_until(lambda: street.last_seqno(street.secondary) > 50, timeout_s=30, what="the stream runs")
+    wait_until(lambda: street.last_seqno(street.secondary) > 50, what="the stream runs")
     street.kill(street.secondary, "update")
     street.start_update()
     street.kill(street.primary, "source-secondary")
@@ -80,7 +80,6 @@ def test_a_dead_update_process_is_said_and_not_restarted(street: Street) -> None
             line.get("level") == "error" and "Update Process" in line["event"]
             for line in street.log(street.secondary, "receiver")
         ),
-        timeout_s=30,
         what="the receiver says that the Update Process is dead",
     )
     assert not street.daemon(street.secondary, "update")["exit_code"]
@@ -114,9 +113,7 @@ def test_a_conflict_stops_the_update_process_with_everything_an_operator_needs(s
     ])  # fmt: skip
     street.start_update()
     seqno = street.write("UPDATE account SET balance = 3 WHERE id = 77")
-    wait_until(
-        lambda: street.daemon(street.secondary, "update")["exit_code"] == 65, timeout_s=30, what="the update stops"
-    )
+    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"] == 65, what="the update stops")
     error = street.daemon(street.secondary, "update")["error"]
     assert "account" in error
     assert str(seqno) in error
@@ -195,7 +192,7 @@ def test_the_source_reads_the_pool_in_steady_state(street: Street) -> None:
 def test_a_reboot_of_both_hosts_loses_nothing(street: Street) -> None:
     """Pools gone, daemons gone, in the middle of the load: everything is there after a start in any order."""
     writer = street.writer(1)
-    wait_until(lambda: street.last_seqno(street.secondary) > 30, timeout_s=30, what="the stream runs")
+    wait_until(lambda: street.last_seqno(street.secondary) > 30, what="the stream runs")
     writer.kill()
     for instance, name in (
         (street.secondary, "update"),

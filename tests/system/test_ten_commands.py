@@ -86,7 +86,7 @@ class Cable:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert done.returncode == code, f"{host}: {command}\n{done.stdout}{done.stderr}"
@@ -162,7 +162,7 @@ def test_from_nothing_to_two_hosts(cable: Cable) -> None:
     last = cable.on("primary", f"{sys.executable} insert.py 50").split()[-1]
     cable.on("secondary", f"replicate -i secondary wait --seqno {last} --timeout 0.5", code=75)
     cable.pull(out=False)
-    cable.on("secondary", f"replicate -i secondary wait --seqno {last} --timeout 20")
+    cable.on("secondary", f"replicate -i secondary wait --seqno {last} --timeout 90")
     assert f"at seqno {last}: equal" in compared(cable)
     for host, noun in (("primary", "source"), ("secondary", "receiver"), ("secondary", "update")):
         cable.on(host, f"replicate -i {host} {noun} stop")

@@ -54,7 +54,7 @@ def test_a_street_over_tls_from_nothing_to_equal_databases(street: Street) -> No
     writer = street.writer(1, 100)
     assert writer.wait(timeout=60) == 0
     last = street.last_seqno(street.primary)
-    street.on(street.secondary, "wait", "--seqno", str(last), "--timeout", "30")
+    street.on(street.secondary, "wait", "--seqno", str(last), "--timeout", "60")
     street.on(street.primary, "compare", "--with", street.secondary)
     assert not {item["code"] for item in street.status(street.secondary)["findings"]} - {"DISK_FILLING"}  # of the host
     # A renewal: the stream that runs goes on, the next connection shows the new one.

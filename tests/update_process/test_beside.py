@@ -20,10 +20,10 @@ def test_both_run_at_once_and_both_have_ended() -> None:
     def call() -> None:
         threads.append(get_ident())
         there.set()
-        assert here.wait(10)
+        assert here.wait(60)
 
     def meanwhile() -> bool:
-        assert there.wait(10)
+        assert there.wait(60)
         here.set()
         return False
 
@@ -45,7 +45,7 @@ def test_an_error_meanwhile_is_raised_when_the_call_has_ended() -> None:
     failed, ended = Event(), Event()
 
     def call() -> None:
-        assert failed.wait(10)
+        assert failed.wait(60)
         ended.set()
 
     def meanwhile() -> bool:
@@ -97,6 +97,6 @@ def test_a_call_that_was_not_begun_when_the_caller_left_is_never_made(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         run_beside(lambda: calls.append(1), lambda: True, name="commit")
     real(started[0])  # the kernel runs it now
-    started[0].join(10)
+    started[0].join(60)
     assert not started[0].is_alive()
     assert calls == []

@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Iterator[DaemonFiles]:
         os.kill(running.pid, signal.SIGKILL)
 
 
-def start(files: DaemonFiles, mode: str = "serve", timeout_s: float = 20.0) -> control.Started:
+def start(files: DaemonFiles, mode: str = "serve", timeout_s: float = 60.0) -> control.Started:
     return control.start(files, [str(files.instance_path), mode], timeout_s=timeout_s, program=PROGRAM)
 
 
@@ -229,7 +229,7 @@ def test_a_lock_that_can_not_be_written_is_named_and_not_held(
 def test_systemd_is_told(files: DaemonFiles, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(tmp_path / "notify"))
-        server.settimeout(20)
+        server.settimeout(60)
         heard: list[str] = []
 
         def listen() -> None:
@@ -245,8 +245,8 @@ def test_systemd_is_told(files: DaemonFiles, tmp_path: Path) -> None:
             wait_until(lambda: any(m.startswith("READY=1") for m in heard))
             wait_until(lambda: heard.count("WATCHDOG=1") > 2)
             process.terminate()
-            assert process.wait(20) == 0
-        listener.join(20)
+            assert process.wait(60) == 0
+        listener.join(60)
     assert "READY=1\nSTATUS=listening on nothing" in heard
     assert heard[-1] == "STOPPING=1\nSTATUS=stopped; drained"
 

@@ -58,7 +58,10 @@ def test_nobody_sleeps_nobody_is_rung(pool: JournalPool, bell: Doorbell, bells: 
 
 
 @pytest.mark.trio
-async def test_a_sleeper_is_woken(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+async def test_a_sleeper_is_woken(
+    pool: JournalPool, bell: Doorbell, bells: Doorbells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorbell, "CAP_S", 3600.0)
     words = pool.words
     woken: list[bool] = []
 
@@ -69,24 +72,25 @@ async def test_a_sleeper_is_woken(pool: JournalPool, bell: Doorbell, bells: Door
         nursery.start_soon(sleep)
         await wait_until_async(pool.sleeping)
         words[LAST_SEQNO] = 1
-        start = time.monotonic()
         assert bells.ring(pool) == 1
         assert bells.ring(pool) == 0  # once is enough
-        await wait_until_async(lambda: woken, timeout_s=CAP_S)
+        await wait_until_async(lambda: woken, what="it is woken")
     assert woken == [True]
-    assert time.monotonic() - start < CAP_S
     assert pool.sleeping() == 0
 
 
-def test_a_sleeping_thread_is_woken(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+def test_a_sleeping_thread_is_woken(
+    pool: JournalPool, bell: Doorbell, bells: Doorbells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorbell, "CAP_S", 3600.0)
     words = pool.words
     woken: list[bool] = []
-    thread = threading.Thread(target=lambda: woken.append(bell.wait_sync(lambda: words[LAST_SEQNO] == 1, 20.0)))
+    thread = threading.Thread(target=lambda: woken.append(bell.wait_sync(lambda: words[LAST_SEQNO] == 1, 3600.0)))
     thread.start()
     wait_until(pool.sleeping)
     words[LAST_SEQNO] = 1
     assert bells.ring(pool) == 1
-    thread.join(CAP_S)
+    thread.join(60.0)
     assert woken == [True]
 
 
@@ -180,8 +184,11 @@ async def test_cancelled(bell: Doorbell, pool: JournalPool) -> None:
     assert scope.cancelled_caught
 
 
-def test_what_comes_between_the_last_look_and_the_sleep(pool: JournalPool, bell: Doorbell, bells: Doorbells) -> None:
+def test_what_comes_between_the_last_look_and_the_sleep(
+    pool: JournalPool, bell: Doorbell, bells: Doorbells, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The writer that publishes right after the reader's look sees the byte: it was set before the look."""
+    monkeypatch.setattr(doorbell, "CAP_S", 3600.0)
     looks = []
 
     def ready() -> bool:
@@ -193,7 +200,7 @@ def test_what_comes_between_the_last_look_and_the_sleep(pool: JournalPool, bell:
 
     start = time.monotonic()
     assert bell.wait_sync(ready)
-    assert time.monotonic() - start < CAP_S
+    assert time.monotonic() - start < 60.0
 
 
 def test_no_reader_has_ever_been_there(pool: JournalPool, bells: Doorbells) -> None:
@@ -350,5 +357,5 @@ def test_no_wake_up_is_lost_for_longer_than_the_cap(pool: JournalPool, bell: Doo
         wait_until(lambda number=number: words[LAST_SEQNO + 1] >= number)  # type: ignore[misc]
         slowest = max(slowest, time.monotonic() - start)
     thread.join()
-    assert slowest < CAP_S + 1.0
+    assert slowest < CAP_S + 30.0
     assert time.monotonic() - begin < rounds * CAP_S / 4
