@@ -1,4 +1,4 @@
-"""`replicate region add|list|release|plain`."""
+"""`replicate region add|list|move|release|plain`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ def list_() -> None:
     """List the regions."""
     opened = open_instance()
     emit(opened.regions, columns((r.name, r.path) for r in opened.regions))
+
+
+@region.command()
+@click.argument("name")
+@click.argument("path", metavar="NEW_PATH", type=click.Path(path_type=Path))
+def move(name: str, path: Path) -> None:
+    """Tell the instance where the file of region NAME is now. Move it, with its -wal, before that."""
+    from replicate.admin.moving import move_region
+
+    moved = move_region(open_instance(), name, path.absolute())
+    emit(moved, [f"region {moved.name}: {moved.path}"])
 
 
 @region.command()

@@ -50,6 +50,7 @@ PUT_BACK: Final = (
     "Put the right file, with its -wal, back; or begin anew: on a secondary replicate -i INSTANCE seed --restart; on a "
     "primary replicate -i INSTANCE region release --force, then add this database and seed the secondaries"
 )
+FIND_IT: Final = f"If it was moved: replicate -i INSTANCE region move NAME NEW_PATH. {PUT_BACK}. None is created here"
 HELD_BELOW: Final = "held_below"
 """Key in _replicate_state: a primary's region lacks nothing of the journal below this number, though its own last one
 may be much lower, because nothing was written in it (pruning.py)."""

@@ -22,6 +22,7 @@ import apsw
 
 from replicate.database import schema
 from replicate.database.bookkeeping import (
+    FIND_IT,
     PUT_BACK,
     RegionIdentity,
     RingSlot,
@@ -153,9 +154,8 @@ def file_facts(
 
 
 def region_facts(path: str | os.PathLike[str]) -> FileFacts:
-    """`file_facts` of a registered region's file. Taken before it is opened, they are never those of one that came
-    later."""
-    return file_facts(path, do=PUT_BACK + ". None is created here")
+    """`file_facts` of a region's file. Taken before it is opened, they are never those of one that came later."""
+    return file_facts(path, do=FIND_IT)
 
 
 def check_same_file(path: str, opened: FileFacts, *, region: str, way_out: str) -> None:

@@ -363,6 +363,17 @@ class Instance:
             self._store(replace(content, regions=regions, next_region_id=region_id + 1))
         return entry
 
+    def move_region(self, name: str, path: Path) -> None:
+        """Enter another path for a region. NotFoundError when it is not there, AlreadyExistsError when the path is
+        another region's."""
+        self.region(name)
+        with self._changing() as content:
+            for entry in content.regions:
+                if entry.path == path and entry.name != name:
+                    raise AlreadyExistsError(f"region {entry.name!r} is registered already", where=str(path))
+            regions = tuple(replace(r, path=path) if r.name == name else r for r in content.regions)
+            self._store(replace(content, regions=regions))
+
     def unregister_region(self, name: str) -> None:
         """Take a region out; nothing happens when it is not there."""
         with self._changing() as content:
