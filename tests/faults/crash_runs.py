@@ -1,4 +1,4 @@
-"""More short runs, of whose legal disk states a sample is recovered from: a first instance, apply, redo, regions
+"""More short runs, of whose legal disk states crash_states.py recovers from: a first instance, apply, redo, regions
 attached, a hole, seeds.
 
     python -m tests.faults.crash_runs NAME ROOT OUTSIDE         does such a run; crash_states.py records and judges it
@@ -43,6 +43,8 @@ ROWS: Final = {
 }  # fmt: skip
 REDONE: Final = {1, 2, 3, 10, 11, 12, *range(100, 140)}
 """What the journal of `redo` holds for region two; main has the large one (from 100 on) in another size."""
+LARGE: Final = (100, 24)
+"""First row, and how many: of the large transaction that is applied."""
 NEW: Final = "new/alpha"
 """Where `create` makes an instance: below a directory that is made, too."""
 APPLIED: Final = ("apply", "redo apply")
@@ -72,6 +74,10 @@ def prepare(name: str, root: Path, outside: Path) -> None:
         _fall_behind(primary, lambda: _more(primary), outside)
     elif name in APPLIED:
         secondary = instances.make_secondary(root / "beta", primary, durability=policy, segment_bytes=1 << 20)
+        with instances.session_of(primary) as session:  # so that its segment is nearly full when the run begins
+            for row_id in range(40, 43):
+                instances.insert(session, row_id, "f" * 330_000)
+        _apply_all(secondary, primary)
         if name == "redo apply":
             _insert(primary, range(4, 6))
             _fall_behind(secondary, lambda: _apply_all(secondary, primary), outside)
@@ -143,9 +149,9 @@ def _fill(primary: Instance) -> None:
     """A backlog: small ones of either region, a large one, and enough for a switch of segments."""
     _insert(primary, range(10, 10 + ROWS["apply"]))
     with instances.session_of(primary) as main:
-        main.commit(instances.begin_large(main, 100, 250))
+        main.commit(instances.begin_large(main, LARGE[0], LARGE[1]))
         for row_id in range(20, 25):
-            instances.insert(main, row_id, "w" * 230_000)
+            instances.insert(main, row_id, "w" * 12_000)
     _insert(primary, range(30, 33))
 
 
@@ -249,7 +255,7 @@ def _judge_apply(root: Path, outside: Path, told: Told) -> None:
     known = json.loads((outside / "known.json").read_text())
     gone = {(region, row_id) for seqno, rows in known["small"] if seqno > last for region, row_id in rows}
     if last < _seqno_of_large(known):
-        gone |= {("main", row_id) for row_id in range(100, 350)}
+        gone |= {("main", row_id) for row_id in range(LARGE[0], sum(LARGE))}
     for name in REGIONS:
         assert there[name] == {row_id: value for row_id, value in whole[name].items() if (name, row_id) not in gone}, (
             f"region {name} is not what the primary was at {last}: {sorted(there[name].keys() ^ whole[name].keys())}"

@@ -1,11 +1,14 @@
-"""A sample of the legal disk states of short recorded runs, each recovered from and judged: I1 to I4 and I6.
+"""The legal disk states of short recorded runs, each recovered from and judged: I1 to I4 and I6.
 
     python -m tests.faults.crash_states [--samples N] [--stride N | --seconds S] [--seed N] [--runs durable,off,…]
 
 Runs: commits under `durable` and `off`, segment switches, the recovery of a torn tail, changes of the instance file,
-and those of crash_runs.py. Behind an operation some states are looked at, of many; behind how many of the operations,
-the table says. With `--seconds` the small runs come first and get more of the time, so that theirs are all of them.
-strace writes the system calls of a real process down, SQLite's among them; disk.py makes states of them.
+and those of crash_runs.py. Behind each operation the extreme states are looked at (all, nothing, names or data alone)
+and some by dice; of the small runs (SMALL) then every state within the bound that every_state.py names. Of states that
+no reader can tell apart one is judged: the table has those enumerated (one that is legal behind two operations counts
+behind each) and those judged, and behind how many of the operations it looked. With `--seconds` some operations are
+left out where the time is short. strace writes the system calls of a real process down, SQLite's among them; disk.py
+makes states of them.
 Guarantees: an acknowledgement counts from the moment when the process told it on its pipe; the states behind the last
 one are always looked at. The states behind an operation depend on the seed, the run and the operation's number alone,
 however many others are looked at.
@@ -15,6 +18,9 @@ Refuses to know: what a disk may do (disk.py).
 from __future__ import annotations
 
 import argparse
+import copy
+import dataclasses
+import gc
 import json
 import math
 import os
@@ -34,15 +40,23 @@ from replicate.errors import DamagedError
 from replicate.instance.instance import Instance
 from replicate.journal import durable
 from tests.faults import crash_runs
-from tests.faults.disk import CALLS, Disk, Op, read_trace
+from tests.faults.beside import run_beside
+from tests.faults.disk import CALLS, Disk, Op, State, read_trace
+from tests.faults.every_state import Every, Key, key_of
 from tests.faults.part import parser, run_part
-from tests.faults.town import fork
+from tests.faults.town import SHM, fork
 from tests.harness import instances
 
 SMALL: Final = ("instance", "torn", "durable", "off")
-"""At most some 170 operations each."""
-SMALL_WEIGHT: Final = 4
-"""How many times as much time as another run they get, at most: what they do not need is the others'."""
+"""At most some 110 operations each: every state of theirs is looked at."""
+STATES: Final = {
+    "instance": 22, "torn": 280, "durable": 1100, "off": 700, "create": 550, "apply": 700, "redo": 480,
+    "redo apply": 780, "several": 310, "several off": 320, "hole": 230, "seed": 500, "seed anew": 480, "switch": 170,
+    "lying syncs": 130, "cut not synced": 80,
+}  # fmt: skip
+"""About so many are judged of each run: its share of the time."""
+JUDGES: Final = 2
+"""Runs that are looked at beside one another."""
 RUNS: Final = (*SMALL, *crash_runs.ROWS, "switch")
 Command = Sequence[object]
 LEAST: Final = ("crash states", "operations looked behind")
@@ -65,14 +79,13 @@ def prepare(name: str, root: Path, outside: Path) -> Run:
     policy = "off" if name in ("off", "torn") else "durable"
     instance = instances.make_primary(root / "alpha", durability=policy, segment_bytes=1 << 20)
     with instances.session_of(instance) as session:
-        for row_id in range(1, 4):
-            instances.insert(session, row_id)
-    insert = [["insert", "main", row_id] for row_id in range(10, 16)]
+        for row_id in range(1, 4):  # those of a switch: so that its segment is nearly full when the run begins
+            instances.insert(session, row_id, "f" * (330_000 if name == "switch" else 1))
     if name in ("durable", "off"):
-        large = [["many", "main", 100, 3, 9000]]  # several pages, so that one may be missing before another
-        return Run(instance.path, [*insert, *large, *insert_more(20, 4)], name == "durable")
+        large = [["many", "main", 100, 2, 9000]]  # several pages, so that one may be missing before another
+        return Run(instance.path, [*insert_more(10, 3), *large, *insert_more(20, 2)], name == "durable")
     if name == "switch":
-        return Run(instance.path, [["many", "main", 100 + n, 1, 190_000] for n in range(7)])
+        return Run(instance.path, [["many", "main", 100 + n, 1, 20_000] for n in range(5)])
     if name == "torn":
         return Run(tear(instance), [["recover"], *insert_more(10, 2)], False)
     return Run(instance.path, [["recover"]])
@@ -139,11 +152,11 @@ def ids_of(command: Command) -> range:
     return range(0)
 
 
-def judge(path: Path, must: set[int], may: set[int], may_refuse: bool = False) -> None:
-    """Recover, and look; AssertionError or the product's error for a violation. In a process of its own.
+def judge(path: Path, must: set[int], may: set[int], may_refuse: bool = False) -> set[int] | None:
+    """Recover, and look; AssertionError or the product's error for a violation. In a process of its own. The rows that
+    are there; None: recovery has named damage, and `may_refuse` calls that well, too.
 
-    `may_refuse`: that recovery names damage is well, too; if it does not, all is there that the mark beside the journal
-    calls durable."""
+    If it does not, all is there that the mark beside the journal calls durable."""
     durable._BOOT = 4711  # type: ignore[misc]  # the machine was started again
     mark = durable.DurableSidecar(path / "journal" / "durable")
     known = mark.read()
@@ -152,7 +165,7 @@ def judge(path: Path, must: set[int], may: set[int], may_refuse: bool = False) -
         found = instances.check(Instance.open(path))
     except DamagedError:
         if may_refuse:
-            return
+            return None
         raise
     assert max(found.transactions) >= known, (max(found.transactions), known)
     there = set(found.rows["main"])
@@ -161,6 +174,7 @@ def judge(path: Path, must: set[int], may: set[int], may_refuse: bool = False) -
         instances.insert(session, 999_999)
     again = instances.check(Instance.open(path))
     assert set(again.rows["main"]) == there | {999_999}
+    return there
 
 
 def judge_instance(path: Path, told: bytes) -> None:
@@ -223,13 +237,15 @@ def explore(
     seed: int,
     figures: Counter[str],
     deadline_s: float = math.inf,
+    every: bool = False,
 ) -> list[str]:
     """The states of one run, behind every `stride`-th operation or, with a deadline, as many as fit; what was violated.
-    `name`: of RUNS, or of FAULTY, whose operations are changed behind the recording."""
+    `name`: of RUNS, or of FAULTY, whose operations are changed behind the recording. `every`: then, in the
+    time that is left, behind each all states of every_state.py."""
     spoilt = FAULTY.get(name, Faulty(name, lambda ops: ops))
-    violations: list[str] = []
     before = os.environ.get("REPLICATE_SHM_DIR")
-    with tempfile.TemporaryDirectory(prefix="replicate-states-") as place:
+    memory = os.environ.get(SHM, "/dev/shm")  # a sync there costs nothing, and what it is worth disk.py knows
+    with tempfile.TemporaryDirectory(prefix="replicate-test-states-", dir=memory) as place:
         root, outside = Path(place) / "disk", Path(place) / "outside"
         for path in (root, outside, outside / "shm"):
             path.mkdir()
@@ -249,31 +265,38 @@ def explore(
             record(spoilt.run, run, outside, {**os.environ, "PYTHONPATH": str(instances.ROOT)})
             with open(outside / "trace", encoding="ascii", errors="replace") as trace:
                 ops = spoilt.edit(list(read_trace(trace, str(disk.root))))
-            pace = Pace(len(ops), stride, deadline_s, random.Random(f"{seed} {name}"))
-            choice = Choice(seed, samples, spoilt.may_refuse)
-            violations = _walk(name, run, disk, ops, outside, choice, pace, figures)
+            gc.collect()
+            gc.freeze()  # a judge is forked from here, and would look through all of it
+            walk = Walk(name, run, disk, ops, outside, spoilt.may_refuse)
+            looks = Looks(seed, samples, stride, deadline_s)
+            walk.look(looks, figures)
+            if every:
+                walk.look(dataclasses.replace(looks, every=True), figures)
         finally:
+            gc.unfreeze()
             if before is None:
                 os.environ.pop("REPLICATE_SHM_DIR", None)
             else:
                 os.environ["REPLICATE_SHM_DIR"] = before
-    return violations
+    return walk.violations
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which states are looked at, and how they are judged."""
+class Looks:
+    """Which states are looked at."""
 
     seed: int
     samples: int
-    may_refuse: bool
+    stride: int
+    deadline_s: float
+    every: bool = False
 
 
 class Pace:
     """Which operations are looked behind: about every `stride`-th, or as many as fit the time."""
 
-    def __init__(self, count: int, stride: int, deadline_s: float, dice: random.Random) -> None:
-        self._count, self._stride, self._deadline_s, self._dice = count, stride, deadline_s, dice
+    def __init__(self, count: int, looks: Looks, dice: random.Random) -> None:
+        self._count, self._stride, self._deadline_s, self._dice = count, looks.stride, looks.deadline_s, dice
         self._looked, self._spent_s = 0, 0.0
         self._began_s: float | None = None
 
@@ -295,59 +318,95 @@ class Pace:
         return takes
 
 
-def _walk(
-    name: str,
-    run: Run,
-    disk: Disk,
-    ops: list[Op],
-    outside: Path,
-    choice: Choice,
-    pace: Pace,
-    figures: Counter[str],
-) -> list[str]:
-    violations = []
-    recorded = FAULTY[name].run if name in FAULTY else name
-    told = b""
-    base = {1, 2, 3}
-    may = base | {row_id for command in run.commands for row_id in ids_of(command)} | {900}
-    tried: set[int] = set()
-    last_told = max((number for number, op in enumerate(ops) if op.kind == "told"), default=-1)
-    for number, op in enumerate(ops):
-        if op.kind == "told":
-            told += op.data
-            if number != last_told:
-                continue
-            figures["operations"] += 1
-        else:
-            disk.take(op)
-            figures["operations"] += 1
-            if not pace.takes(number):
-                continue
-        figures["operations looked behind"] += 1
-        dice = random.Random(f"{choice.seed} {name} {number}")
-        must = set(base)
-        if run.acknowledged and not choice.may_refuse:
-            must |= {row_id for command in run.commands[: told.count(b"\n")] for row_id in ids_of(command)}
-        for label, state in disk.states(dice, choice.samples):
-            key = hash((told, frozenset(state.items())))
-            if key in tried:
-                continue
-            tried.add(key)
-            disk.put(state)
-            _clear(outside / "shm")
-            figures["crash states"] += 1
-            figures[f"crash states: {name}"] += 1
-            if recorded == "instance":
-                call = lambda told=told: judge_instance(run.instance, told)  # noqa: E731
-            elif recorded in crash_runs.ROWS:
-                call = lambda told=told: judge_run(recorded, run.instance, outside, told)  # noqa: E731
+class Walk:
+    """The states behind the operations of one run; each that no reader can tell from another is judged once."""
+
+    def __init__(self, name: str, run: Run, disk: Disk, ops: list[Op], outside: Path, may_refuse: bool) -> None:
+        self.violations: list[str] = []
+        self._name, self._run, self._start, self._ops = name, run, disk, ops
+        self._outside, self._may_refuse = outside, may_refuse
+        self._recorded = FAULTY[name].run if name in FAULTY else name
+        self._judged: dict[object, list[int] | None] = {}
+        """By what counts of a state: the rows that were there, where that is all that is asked (`_is_by_rows`)."""
+        self._is_by_rows = self._recorded != "instance" and self._recorded not in crash_runs.ROWS
+        self._enumerated: dict[int, int] = {}
+        """Behind which operation how many."""
+
+    def look(self, looks: Looks, figures: Counter[str]) -> None:
+        """Once from the first operation to the last."""
+        disk = copy.deepcopy(self._start)
+        whole = Every(disk)
+        pace = Pace(len(self._ops), looks, random.Random(f"{looks.seed} {self._name} {looks.every}"))
+        told = b""
+        last_told = max((number for number, op in enumerate(self._ops) if op.kind == "told"), default=-1)
+        for number, op in enumerate(self._ops):
+            if op.kind == "told":
+                told += op.data
             else:
-                call = lambda must=must: judge(run.instance, must, may, choice.may_refuse)  # noqa: E731
-            error = _in_child("judge", call, outside, check=False)
-            if error:
-                figures["violations"] += 1
-                violations.append(f"{name}: after operation {number} ({op.kind} {op.path}), {label}: {error}")
-    return violations
+                disk.take(op)
+            if looks.every:
+                figures["operations of the small runs"] += op.kind != "told"
+            else:
+                figures["operations"] += op.kind != "told"
+            if op.kind == "told" and number != last_told:
+                continue
+            if op.kind != "told" and not pace.takes(number):
+                continue
+            if looks.every:
+                figures["operations with every state"] += op.kind != "told"
+            else:
+                figures["operations looked behind"] += op.kind != "told"
+            figures["crash states enumerated"] -= self._enumerated.get(number, 0)
+            where = f"after operation {number} ({op.kind} {op.path})"
+            if looks.every:
+                self._enumerated[number] = 0
+                for count, states in whole.at():
+                    self._enumerated[number] += count
+                    for key, make in states:
+                        self._try(key, make, told, f"{where}, one of every state", figures)
+            else:
+                found = set()
+                for label, state in disk.states(random.Random(f"{looks.seed} {self._name} {number}"), looks.samples):
+                    found.add(hash(frozenset(state.items())))
+                    self._try(key_of(disk, state), lambda state=state: state, told, f"{where}, {label}", figures)  # type: ignore[misc]
+                self._enumerated[number] = len(found)
+            figures["crash states enumerated"] += self._enumerated[number]
+
+    def _try(self, key: Key, make: Callable[[], State], told: bytes, where: str, figures: Counter[str]) -> None:
+        """Judge a state; one that was, only by what has been told since."""
+        by = key if self._is_by_rows else (len(told), key)
+        error = ""
+        if by not in self._judged:
+            self._start.put(make())
+            _clear(self._outside / "shm")
+            figures["crash states"] += 1
+            figures[f"crash states: {self._name}"] += 1
+            answer = self._outside / "there.json"
+            answer.write_text("null")
+            error = _in_child("judge", lambda: self._judge(told, answer), self._outside, check=False)
+            self._judged[by] = json.loads(answer.read_text())
+        elif (there := self._judged[by]) is not None and not self._must(told) <= {*there}:
+            error = f"acknowledged and missing: {sorted(self._must(told) - {*there})}"
+        if error:
+            figures["violations"] += 1
+            self.violations.append(f"{self._name}: {where}: {error}")
+
+    def _must(self, told: bytes) -> set[int]:
+        """The rows that must be there."""
+        binds = self._run.acknowledged and not self._may_refuse
+        commands = self._run.commands[: told.count(b"\n")] if binds else []
+        return {1, 2, 3, *(row_id for command in commands for row_id in ids_of(command))}
+
+    def _judge(self, told: bytes, answer: Path) -> None:
+        run = self._run
+        if self._recorded == "instance":
+            judge_instance(run.instance, told)
+        elif not self._is_by_rows:
+            judge_run(self._recorded, run.instance, self._outside, told)
+        else:
+            may = {1, 2, 3, 900} | {row_id for command in run.commands for row_id in ids_of(command)}
+            there = judge(run.instance, self._must(told), may, self._may_refuse)
+            answer.write_text(json.dumps(None if there is None else sorted(there)))
 
 
 def _in_child(what: str, call: Callable[[], Any], outside: Path, *, check: bool = True) -> str:
@@ -366,20 +425,21 @@ def _clear(directory: Path) -> None:
 
 
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:
-    names = options.runs.split(",")
-    for number, name in enumerate(names):
-        weights = [SMALL_WEIGHT if one in SMALL else 1 for one in names[number:]]
-        left_s = (options.deadline_s - time.monotonic()) * weights[0] / sum(weights)
+    def job(name: str, deadline_s: float, found: Counter[str]) -> None:
         for violation in explore(
-            name, samples=options.samples, stride=options.stride, seed=options.seed, figures=figures,
-            deadline_s=time.monotonic() + left_s,
+            name, samples=options.samples, stride=options.stride, seed=options.seed, figures=found,
+            deadline_s=deadline_s, every=name in SMALL and options.stride == 1,
         ):  # fmt: skip
             print(violation, flush=True)
+
+    runs = sorted(options.runs.split(","), key=lambda name: name in SMALL)  # they take what is left
+    jobs = {name: STATES[name] for name in runs}
+    run_beside(jobs, job, figures, deadline_s=options.deadline_s, at_once=JUDGES)
 
 
 def main() -> int:
     made = parser("tests.faults.crash_states")
-    made.add_argument("--samples", type=int, default=3)
+    made.add_argument("--samples", type=int, default=1)
     made.add_argument("--stride", type=int, default=1)
     made.add_argument("--runs", default=",".join((*RUNS, *FAULTY)))
     return run_part(made.parse_args(), work, ("violations", "parts that failed"), least=LEAST)

@@ -103,6 +103,8 @@ class File:
 
     def content(self, chosen: Callable[[int, Op], bytes | None]) -> bytes:
         """With the pending operations that `chosen` keeps (its answer: a mask over the sectors, None: all)."""
+        if not self.pending:
+            return self.synced
         data = bytearray(self.synced)
         for place, op in enumerate(self.pending):
             mask = chosen(place, op)
@@ -243,7 +245,8 @@ class Disk:
                 kept.append(one)
         return kept
 
-    def _state(self, kept: list[Change], chosen: Callable[[int, int, Op], bytes | None]) -> State:
+    def names_with(self, kept: list[Change]) -> dict[str, File | Directory]:
+        """What has a name when of the changes only these are there, a directory before what is in it."""
         found = dict(self.names)
         stays: set[str] = set()
         for one in kept:
@@ -251,13 +254,18 @@ class Disk:
                 stays.add(one.name)  # the file would be nowhere
             if one.name not in stays:
                 _enter(found, one)
-        state: State = {}
-        for name, what in sorted(found.items()):  # a directory before what is in it
+        names: dict[str, File | Directory] = {}
+        for name, what in sorted(found.items()):
             above = name.rpartition("/")[0]
-            if above != str(self.root) and above not in state:
-                continue
-            state[name] = what.content(partial(chosen, id(what))) if isinstance(what, File) else None
-        return state
+            if above == str(self.root) or above in names:
+                names[name] = what
+        return names
+
+    def _state(self, kept: list[Change], chosen: Callable[[int, int, Op], bytes | None]) -> State:
+        return {
+            name: what.content(partial(chosen, id(what))) if isinstance(what, File) else None
+            for name, what in self.names_with(kept).items()
+        }
 
     def put(self, state: State) -> None:
         """Have the directories below the root hold exactly this."""

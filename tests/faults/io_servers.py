@@ -1,11 +1,14 @@
-"""The n-th write, sync or rename of a server, of the Update Process, of a seed or below a writer's SQLite fails: for
-every n of a short run.
+"""A write, sync or rename of a server, of the Update Process, of a seed or below a writer's SQLite fails: at each place
+in the code, with each error, and then for every n of a short run.
 
     python -m tests.faults.io_servers [--roles source,…] [--calls fdatasync,…] [--errors EIO,…] [--seconds S]
 
 Each failing process is one of a real town: it starts, works through a few transactions (one of them large, with a
 segment of its own), and is ended by SIGTERM, and its n-th call fails somewhere on the way; `region …` are the calls of
-SQLite below it (region_disk.py). Guarantees: such a process goes on, or ends by an error that has a name; behind it the
+SQLite below it (region_disk.py). A place is one way through the code to a call: the first call from each fails with
+each of the errors, EIO first. The table has those that were met beside those that there are. Then every other n comes,
+with each error, by dice and as far as the time goes: hundreds of them are pages that SQLite writes one after the other.
+Guarantees: such a process goes on, or ends by an error that has a name; behind it the
 operator's way (start again what was stopped) leads on without a hand; nothing is missing, twice or torn at the end.
 Refuses to know: which call is which.
 """
@@ -28,12 +31,13 @@ from typing import Final
 
 from replicate.instance.instance import Instance
 from replicate.wait import wait_for_seqno
+from tests.faults.beside import run_beside
 from tests.faults.io_errors import ERRORS, Plant
 from tests.faults.oracle import ZERO, read_told
 from tests.faults.part import parser, run_part
 from tests.faults.region_disk import CALLS as REGION_CALLS
 from tests.faults.region_disk import Counted, RegionDisk
-from tests.faults.report import merge
+from tests.faults.report import PLACES, PLACES_MET, merge
 from tests.faults.settling import count_told, settle
 from tests.faults.town import DAEMONS, Child, Town
 
@@ -50,6 +54,8 @@ ROLES: Final[dict[str, tuple[str, ...]]] = {
 """Who meets the error, and in which calls."""
 ALL_ERRORS: Final = (*ERRORS, "EROFS")
 SETTLED_EVERY: Final = 20
+TOWNS: Final = 3
+"""At once: each of them mostly waits."""
 WITHIN_S: Final = 60.0
 SOURCE_WAIT_S: Final = 5.0
 """How long a seed waits for a source that has ended."""
@@ -85,13 +91,16 @@ class Sweep:
         rest = sorted(set(every) - set(first))
         self.figures["I/O errors planned"] += len(every) * len(errors)
         for error in errors:
-            self.figures[f"places of I/O errors: {error}"] += len(first)
+            self.figures[PLACES] += len(first)
+            self.figures[f"{PLACES}: {error}"] += len(first)
         todo = [*_mixed(first, errors, dice), *_mixed(rest, errors, dice)]
         for place, (call, number, error) in enumerate(todo):
             if time.monotonic() > deadline_s:
                 break
             met = self.fail(call, number, error)
-            self.figures[f"places of I/O errors met: {error}"] += met and place < len(first) * len(errors)
+            if place < len(first) * len(errors):
+                self.figures[PLACES_MET] += met
+                self.figures[f"{PLACES_MET}: {error}"] += met
             if place % SETTLED_EVERY == SETTLED_EVERY - 1:
                 settle(self.town, self.figures)
         settle(self.town, self.figures)
@@ -247,13 +256,15 @@ def sweep(
 
 
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:
-    roles = options.roles.split(",")
-    for place, role in enumerate(roles):
-        left_s = (options.deadline_s - time.monotonic()) / (len(roles) - place)
-        calls, errors = tuple(options.calls.split(",")), tuple(options.errors.split(","))
-        sweep(role, calls, errors, options.seed, figures, time.monotonic() + left_s)
-        made = sum(count for name, count in figures.items() if name.startswith(f"I/O errors: {role},"))
+    calls, errors = tuple(options.calls.split(",")), tuple(options.errors.split(","))
+
+    def job(role: str, deadline_s: float, found: Counter[str]) -> None:
+        sweep(role, calls, errors, options.seed, found, deadline_s)
+        made = sum(count for name, count in found.items() if name.startswith(f"I/O errors: {role},"))
         print(f"{role:<20} {made} made", flush=True)
+
+    jobs = dict.fromkeys(options.roles.split(","), 1)
+    run_beside(jobs, job, figures, deadline_s=options.deadline_s, at_once=TOWNS)
 
 
 def main() -> int:

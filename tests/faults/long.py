@@ -56,14 +56,14 @@ class Part:
 
 def parts(hours: float) -> tuple[list[Part], list[str]]:
     """What this machine can run, and what is left out and why."""
-    found = [Part(("tests.faults.campaign", "--rounds", str(int(ROUNDS_AN_HOUR * hours))), 0.27)]
+    found = [Part(("tests.faults.campaign", "--rounds", str(int(ROUNDS_AN_HOUR * hours))), 0.24)]
     found += [Part(("tests.faults.soak",), 0.06), Part(("tests.faults.injections",), 0.17)]
     found += [Part(("tests.faults.damage",), 0.06), Part(("tests.faults.io_errors",), 0.03)]
-    found += [Part(("tests.faults.io_servers",), 0.13), Part(("tests.faults.simulated",), 0.03)]
+    found += [Part(("tests.faults.io_servers",), 0.12), Part(("tests.faults.simulated",), 0.03)]
     found += [Part(("tests.faults.torn_words",), 0.01), Part(("tests.faults.pool_storm",), 0.02)]
     left_out = []
     if can_trace():
-        found.append(Part(("tests.faults.crash_states",), 0.10))
+        found.append(Part(("tests.faults.crash_states",), 0.14))
     else:
         left_out.append("crash states (no strace)")
     kinds = [kind for kind in ("ext4", "xfs") if can_make(kind)]

@@ -92,7 +92,7 @@ PLANTS: Final[dict[str, Plant]] = {
     "no directory fsync": Plant(
         "replicate/journal/segment.py",
         (("            os.fsync(self._fd)\n", "            pass\n"),),
-        ("tests.faults.crash_states", "--runs", "switch", "--stride", "60", "--samples", "1"),
+        ("tests.faults.crash_states", "--runs", "switch", "--stride", "10", "--samples", "1"),
     ),
     "acknowledge before fsync": Plant(
         "replicate/door/durability.py",

@@ -25,6 +25,9 @@ BY_PART: Final = "violations: "
 """Before the name of the part that counted them; `violations` are those of all parts."""
 POWER_ON: Final = "recoveries from a power loss: "
 """Before the file system that lost it."""
+PLACES: Final = "places of I/O errors"
+PLACES_MET: Final = "places of I/O errors met"
+"""A place is one way through the code to a call, with one error."""
 EMPTY: Final = "parts that looked at nothing"
 NOT_MEASURED: Final = "not measured in this run"
 
@@ -146,13 +149,21 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ),
     ("digests compared / unequal", _sum("digests compared", "digests unequal")),
     ("rolled back / in lost files", _sum("rolled back", "in lost files")),
-    ("crash states enumerated / violations", _sum("crash states", f"{BY_PART}crash_states")),
+    (
+        "crash states enumerated / told apart and judged / violations",
+        _sum("crash states enumerated", "crash states", f"{BY_PART}crash_states"),
+    ),
     ("crash states: operations looked behind / operations", _sum("operations looked behind", "operations")),
+    (
+        "crash states: operations with every state within the bound / of the small runs",
+        _sum("operations with every state", "operations of the small runs"),
+    ),
     ("planted, must make no difference: cut without fsync, crash states", _sum("crash states: cut not synced")),
     ("crash states by run", _below("crash states: ")),
     ("I/O errors made / planned (each n, each error)", _sum("I/O errors made", "I/O errors planned")),
-    ("I/O errors of servers: places in the code, each error", _below("places of I/O errors: ")),
-    ("I/O errors of servers: places met, each error", _below("places of I/O errors met: ")),
+    ("I/O errors of servers: places in the code met / there are", _sum(PLACES_MET, PLACES)),
+    ("I/O errors of servers: places in the code, each error", _below(f"{PLACES}: ")),
+    ("I/O errors of servers: places met, each error", _below(f"{PLACES_MET}: ")),
     ("violations by part", _below(BY_PART)),
     ("I/O errors by call", _below("I/O errors: ")),
     ("mutations tried / detected / mended / planned", _sum("mutations", "detected", "mended", "mutations planned")),

@@ -19,15 +19,15 @@ from tests.faults.disk import Disk, Op, read_trace
 from tests.harness.machine_tools import can_trace
 
 STRIDE = {
-    "durable": 14,
-    "off": 14,
-    "switch": 340,
+    "durable": 9,
+    "off": 9,
+    "switch": 50,
     "torn": 16,
     "instance": 1,
     "create": 90,
-    "apply": 700,
+    "apply": 180,
     "redo": 110,
-    "redo apply": 700,
+    "redo apply": 140,
     "several": 70,
     "several off": 50,
     "hole": 60,

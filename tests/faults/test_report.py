@@ -13,8 +13,9 @@ NAMED = (
     "seed", "length", "commit", "machine", "left out", "rounds by class", "failpoints hit", "submitted / acknowledged",
     "unknown", "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors",
     "digests compared / unequal", "rolled back / in lost files", "rolled back and in no lost file",
-    "in a lost file and not rolled back", "crash states enumerated / violations",
-    "operations looked behind / operations", "mutations tried / detected",
+    "in a lost file and not rolled back", "crash states enumerated / told apart and judged / violations",
+    "operations looked behind / operations", "operations with every state", "places in the code met / there are",
+    "mutations tried / detected",
     "accepted wrongly", "silently shortened", "recovery ms", "time to notice ms", "by kind of death", "time to recover",
     "peak memory", "peak descriptors", "peak disk", "did not converge", "planted bugs found",
 )  # fmt: skip
@@ -87,7 +88,7 @@ def test_failpoints_that_the_campaign_leaves_to_others_are_counted() -> None:
 def test_violations_are_shown_with_the_part_that_counted_them() -> None:
     figures: Counter[str] = Counter()
     for name, told in (
-        ("crash_states", {"crash states": 7, "violations": 1}),
+        ("crash_states", {"crash states enumerated": 9, "crash states": 7, "violations": 1}),
         ("io_errors", {"violations": 2}),
         ("io_servers", {"violations": 4}),
     ):
@@ -95,7 +96,7 @@ def test_violations_are_shown_with_the_part_that_counted_them() -> None:
     ext4 = long.Part(("tests.faults.power", "--filesystem", "ext4"), 0.1)
     report.merge(figures, long.of_part(ext4, {"recoveries": 3}))
     lines = {" ".join(line.split()) for line in closing(figures).splitlines()}
-    assert "crash states enumerated / violations 7 / 1" in lines
+    assert "crash states enumerated / told apart and judged / violations 9 / 7 / 1" in lines
     assert "violations by part crash_states 1, io_errors 2, io_servers 4" in lines
     assert "recoveries from a power loss, by file system ext4 3" in lines
     assert "must be 0: violations 7" in lines
