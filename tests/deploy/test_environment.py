@@ -81,7 +81,7 @@ class Machine:
 
     def run(self, extra: str = "run", environment: Path | None = None, *, python: str | None = "") -> tuple[int, str]:
         process = self.start(extra, environment, python=python)
-        printed, errors = process.communicate(timeout=30)
+        printed, errors = process.communicate(timeout=120)
         return process.returncode, printed + errors
 
     def called(self) -> list[str]:
@@ -180,7 +180,7 @@ def test_a_changed_project_file_is_installed_anew_into_the_same_environment(mach
 
 def test_two_at_once_install_once(machine: Machine) -> None:
     both = [machine.start(), machine.start()]
-    said = ["".join(process.communicate(timeout=30)) for process in both]
+    said = ["".join(process.communicate(timeout=120)) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert machine.called() == ["venv", "install"]
 
@@ -192,7 +192,7 @@ def test_an_interrupted_installation_ends_at_once_and_is_repaired(machine: Machi
     note = machine.calls.with_name("calls.pid")
     wait_until(lambda: note.exists() and note.read_text().strip() != "")
     process.send_signal(number)
-    said = "".join(process.communicate(timeout=10))
+    said = "".join(process.communicate(timeout=60))
     assert process.returncode == 128 + number, said
     assert not Path("/proc", note.read_text().strip()).exists()
     assert not (machine.environment / ".dualsite-stamp").exists()

@@ -79,7 +79,7 @@ def captured(payload: bytes, count: int, *, spool: Spool | None = None, schema: 
 
 
 def begin_insert(
-    session: RegionSession, row_id: int, value: object = "x", *, timeout_s: float = 5.0
+    session: RegionSession, row_id: int, value: object = "x", *, timeout_s: float = 60.0
 ) -> CapturedChanges:
     """Begin, insert one row; what to commit."""
     session.begin(timeout_s=timeout_s)
@@ -87,7 +87,7 @@ def begin_insert(
     return captured(*insert_change(session, row_id, value))
 
 
-def insert(session: RegionSession, row_id: int, value: object = "x", *, timeout_s: float = 5.0) -> int:
+def insert(session: RegionSession, row_id: int, value: object = "x", *, timeout_s: float = 60.0) -> int:
     """One transaction with one row; its seqno."""
     return session.commit(begin_insert(session, row_id, value, timeout_s=timeout_s))
 
@@ -95,7 +95,7 @@ def insert(session: RegionSession, row_id: int, value: object = "x", *, timeout_
 def begin_large(session: RegionSession, row_id: int, rows: int) -> CapturedChanges:
     """Begin, insert `rows` rows of 1 KiB through a spool; what to commit."""
     door = session.door
-    session.begin(timeout_s=5.0)
+    session.begin(timeout_s=60.0)
     spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
     for number in range(row_id, row_id + rows):
         value = "y" * 1024
@@ -109,7 +109,7 @@ def change_schema(session: RegionSession, sql: str, table: str) -> int:
     from replicate.database.guards import install_guards
     from replicate.database.schema import guarded_tables, record_definitions
 
-    session.begin(timeout_s=5.0)
+    session.begin(timeout_s=60.0)
     session.connection.execute(sql)
     install_guards(session.connection, guarded_tables(session.connection))
     record_definitions(session.connection, region=session.entry.name)
@@ -357,7 +357,7 @@ class Writer:
 
     def died(self) -> bool:
         """Wait for its end; True if it was killed."""
-        return self.process.wait(timeout=30) == -signal.SIGKILL
+        return self.process.wait(timeout=120) == -signal.SIGKILL
 
     def close(self) -> None:
         """Let it end by itself."""
@@ -365,7 +365,7 @@ class Writer:
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
         self.process.stdout.close()
 
     def __enter__(self) -> Writer:

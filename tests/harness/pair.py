@@ -164,7 +164,7 @@ class Pair:
 
 def assert_equal(pair: Pair) -> None:
     """Both sites have the same rows and schema, and stand where the primary's journal ends."""
-    found = compare(pair.primary, pair.secondary, timeout_s=5)
+    found = compare(pair.primary, pair.secondary, timeout_s=60)
     assert found.equal, found
     assert found.seqno == pair.last_seqno()
 

@@ -73,4 +73,4 @@ def test_stop_and_continue() -> None:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         process.send_signal(signal.SIGCONT)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

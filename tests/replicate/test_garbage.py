@@ -32,7 +32,7 @@ def test_garbage_found_while_a_door_is_being_opened(tmp_path: Path, lock: thread
         done.set()
 
     threading.Thread(target=collect, daemon=True).start()
-    assert done.wait(10)
+    assert done.wait(60)
     with connect(pair.primary.path) as other:  # neither the region nor the door is held
         other.execute("INSERT INTO account (owner) VALUES ('committed')")
     other.close()

@@ -189,6 +189,6 @@ def test_the_commit_lock_of_another_thread_is_busy_and_stays_its_own(tmp_path: P
     lock.give_up()
     thread = threading.Thread(target=lambda: (lock.enter(1), lock.leave()))
     thread.start()
-    thread.join(5)
+    thread.join(60)
     wait_until(lambda: not thread.is_alive())
     lock.close()

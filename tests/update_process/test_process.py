@@ -24,6 +24,7 @@ from replicate.pool.receive_pool import LAST_RECEIVED_SEQNO, UPDATE_PID, UPDATE_
 from replicate.snapshot import door_of
 from tests.harness.pair import Pair
 from tests.harness.waiting import wait_until, wait_until_async
+from update_process import process
 from update_process.applier import Applier, Done, Waiting
 from update_process.process import finish_received, serve
 
@@ -68,17 +69,17 @@ async def test_it_waits_for_the_pool_applies_and_drains(pair: Pair) -> None:
             await wait_until_async(lambda: pool.words[UPDATE_PID] == 0)
             assert pool.applied_seqno == pair.last_seqno()
     assert context.facts["last_applied_seqno"] == pair.last_seqno()
-    assert compare(pair.primary, pair.secondary, timeout_s=5).equal
+    assert compare(pair.primary, pair.secondary, timeout_s=60).equal
 
 
 @pytest.mark.trio
 async def test_what_arrives_is_applied_without_a_turn_of_the_loop_and_a_stop_wakes_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("update_process.process.NAP_S", 60.0)
-    monkeypatch.setattr("replicate.pool.doorbell.CAP_S", 60.0)
+    monkeypatch.setattr("update_process.process.NAP_S", 3600.0)
+    monkeypatch.setattr("replicate.pool.doorbell.CAP_S", 3600.0)
     context = context_of(pair)
-    with pair.receive_pool() as pool, trio.fail_after(30):
+    with pair.receive_pool() as pool, trio.fail_after(200):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve, context)
             asleep = SLEEPERS_OFFSET + UPDATE_SLOT
@@ -91,7 +92,9 @@ async def test_what_arrives_is_applied_without_a_turn_of_the_loop_and_a_stop_wak
 
 
 @pytest.mark.trio
-async def test_a_foreign_lock_is_logged_once_in_ten_seconds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_foreign_lock_is_logged_once_a_period(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert process.REPORT_PERIOD_S[Waiting.LOCK] == 10.0
+    monkeypatch.setitem(process.REPORT_PERIOD_S, Waiting.LOCK, 3600.0)
     waits = 0
     real = Applier.work
 
@@ -225,11 +228,11 @@ async def test_a_secondary_that_was_not_seeded(tmp_path: Path, monkeypatch: pyte
 
 
 def test_finishing_what_was_received_without_a_daemon(pair: Pair) -> None:
-    assert finish_received(pair.secondary, timeout_s=5) == pair.last_seqno()
+    assert finish_received(pair.secondary, timeout_s=60) == pair.last_seqno()
     write(pair, 3)
     with pair.receive_pool() as pool:
         pair.deliver(pool)
-        assert finish_received(pair.secondary, timeout_s=5) == pair.last_seqno()
+        assert finish_received(pair.secondary, timeout_s=60) == pair.last_seqno()
 
 
 def test_finishing_leaves_nothing_whole_behind_a_hole(pair: Pair) -> None:
@@ -239,7 +242,7 @@ def test_finishing_leaves_nothing_whole_behind_a_hole(pair: Pair) -> None:
         pool.words[LAST_RECEIVED_SEQNO] += 1  # the first one is not here
         received = pair.deliver(pool)
         with pytest.raises(TryAgainError, match="--force") as caught:
-            finish_received(pair.secondary, timeout_s=5)
+            finish_received(pair.secondary, timeout_s=60)
         assert caught.value.facts == {"applied": applied, "received": received}
         assert str(applied) in str(caught.value)
         assert str(received) in str(caught.value)
@@ -254,5 +257,5 @@ def test_finishing_leaves_parts_of_what_is_not_whole(pair: Pair) -> None:
     with pair.receive_pool() as pool:
         pair.deliver(pool)
         assert pool.received_parts, "it should not fit"
-        assert finish_received(pair.secondary, timeout_s=5) == pool.last_received_seqno == pair.last_seqno() - 1
+        assert finish_received(pair.secondary, timeout_s=60) == pool.last_received_seqno == pair.last_seqno() - 1
         assert pair.rows("entry") == []

@@ -92,7 +92,7 @@ def test_a_daemon_without_an_output_serves_and_ends(tmp_path: Path, way: str) ->
         ours = [os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)]
         assert not [name for name in ours if str(tmp_path) in name], ours
         daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(30) == 0
+        assert daemon.wait(60) == 0
     finally:
         daemon.kill()
         daemon.wait()

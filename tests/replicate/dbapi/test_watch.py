@@ -56,13 +56,13 @@ def test_also_in_another_thread(path: str) -> None:
         other = sqlite3.connect(path)
         other.execute("SELECT * FROM t")
         opened.set()
-        finish.wait(10)
+        finish.wait(60)
         other.close()
 
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        assert opened.wait(10)
+        assert opened.wait(60)
         with pytest.raises(NotSupportedError):
             dbapi_watch.enter(path)
     finally:

