@@ -1,7 +1,8 @@
-"""A port for a daemon whose address must be known before it listens.
+"""A port for a daemon whose address must be known before it listens, or stays the same when it is started again.
 
 Guarantees: nobody listens there now, and no outgoing connection is given it by the kernel meanwhile: it lies below the
-ports that the kernel chooses from. Where a test can let the kernel choose (port 0), it should.
+ports that the kernel chooses from. Where a test can let the kernel choose (port 0), and
+nobody listens there twice, it should: what the kernel chose it may give to another as soon as it is free.
 Refuses to know: who will listen.
 """
 

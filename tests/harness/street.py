@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness.ports import free_port
 from tests.harness.waiting import wait_until
 
 SCHEMA = """
@@ -137,8 +138,9 @@ class Street:
         self.start_update()
         return self
 
-    def start_receiver(self, listen: str = "127.0.0.1:0") -> None:
-        self.on(self.secondary, "receiver", "start", "--listen", listen)
+    def start_receiver(self, listen: str = "") -> None:
+        """Where it may listen again after a stop: nobody is given that port meanwhile."""
+        self.on(self.secondary, "receiver", "start", "--listen", listen or f"127.0.0.1:{free_port()}")
 
     def start_source(self) -> None:
         self.on(self.primary, "source", "start", "--peer", "secondary")

@@ -26,6 +26,7 @@ from replicate.wire.event import Closed, CloseReason, Event
 from source_server.link import SourceLink
 from tests.harness.counting import count_calls
 from tests.harness.pair import Pair
+from tests.harness.ports import free_port
 from tests.harness.servers import Daemon, Relay, point, prove_to, servers
 from tests.harness.waiting import wait_until_async
 from update_process.process import serve as serve_update
@@ -323,14 +324,14 @@ async def test_statistics_tell_what_each_side_still_has(pair: Pair) -> None:
 async def test_what_has_arrived_outlives_the_receiver(pair: Pair) -> None:
     pair.seed()
     async with servers() as running:
-        receiver = await running.receiver(pair.secondary)
+        address = f"127.0.0.1:{free_port()}"
+        receiver = await running.receiver(pair.secondary, receiver__listen=address)
         point(pair.primary, "west", receiver)
         running.source(pair.primary)
         last = await trio.to_thread.run_sync(lambda: pair.write(50))
         await received(receiver, last)
         await receiver.stop()
-        port = receiver.facts["listen"]
-        again = await running.receiver(pair.secondary, receiver__listen=port)
+        again = await running.receiver(pair.secondary, receiver__listen=address)
         await wait_until_async(lambda: again.log.events("restart sent"))
         assert again.log.events("restart sent")[0]["next_seqno"] == last + 1
         assert again.log.events("receive pool found")

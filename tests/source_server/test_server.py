@@ -22,6 +22,7 @@ from replicate.pool.shared_memory import PoolKind, retire
 from source_server import server as module
 from tests.harness.counting import count_calls
 from tests.harness.pair import Pair
+from tests.harness.ports import free_port
 from tests.harness.servers import Daemon, point, servers
 from tests.harness.waiting import wait_until_async
 from update_process.process import serve as serve_update
@@ -222,8 +223,8 @@ async def test_a_journal_pool_made_anew_is_attached_again(pair: Pair, tmp_path: 
 async def test_a_small_pool_is_left_and_returned_to_and_counts_are_kept(pair: Pair) -> None:
     first = consumer_of(pair).acknowledged_seqno + 1
     async with servers() as running:
-        receiver = await running.receiver(pair.secondary, receiver__pool_bytes=16 << 20)
-        listen = receiver.facts["listen"]
+        listen = f"127.0.0.1:{free_port()}"
+        receiver = await running.receiver(pair.secondary, receiver__listen=listen, receiver__pool_bytes=16 << 20)
         running.start("update", pair.secondary, serve_update)
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
