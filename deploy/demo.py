@@ -168,13 +168,13 @@ class Story:
         assert self.secondary is not None
         self._note("\n3. The network fails: the connection is cut in the middle of the stream.")
         before = self.secondary.look()
-        if not self.relay.cut(timeout_s=10.0):
-            raise DemoFailedError("the connection could not be cut: nothing was sent through it for 10 s")
+        if not self.relay.cut(timeout_s=60.0):
+            raise DemoFailedError("the connection could not be cut: nothing was sent through it for 60 s")
         self._watch(time.monotonic() - self._began + OUTAGE_S)
         self._note(f"  The network is back; the secondary had {before} transactions before the cut.")
         self.relay.mend()
-        if not self.relay.carries_again(timeout_s=30.0):
-            raise DemoFailedError("the Source Server did not connect again within 30 s")
+        if not self.relay.carries_again(timeout_s=120.0):
+            raise DemoFailedError("the Source Server did not connect again within 120 s")
         connections = len(self.relay.carried.per_connection)
         say(f"  The Source Server has connected again, by itself (connection {connections}), and goes on where it was.")
 
@@ -207,7 +207,7 @@ class Story:
 
     def _finish_writers(self) -> list[dict[str, Any]]:
         assert self.secondary is not None
-        reports = [writer.finish(30.0) for writer in self.shop.writers]
+        reports = [writer.finish(120.0) for writer in self.shop.writers]
         self._show(time.monotonic() - self._began, self.secondary.look(), always=True)
         committed, rolled_back, refused = (
             sum(int(report[name]) for report in reports) for name in ("number", "rolled_back", "refused")

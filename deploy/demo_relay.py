@@ -10,6 +10,7 @@ Refuses to know: what the bytes mean.
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
 import threading
@@ -20,6 +21,10 @@ from typing import Final
 PIECE_BYTES: Final = 64 * 1024
 WORTH_CUTTING_BYTES: Final = 200
 """A piece at least this large is part of the stream of transactions, not a heartbeat."""
+
+PORTS: Final = (10_240, 32_000)
+"""Below those that the kernel gives to whoever asks for any: where the demonstration is kept, the Receiver Server is
+to take the relay's place later."""
 
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
@@ -44,7 +49,7 @@ class Relay:
         self._refusing = False
         self._cut_done = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = _listen()
         self.port: int = self._listener.getsockname()[1]
         self._spawn(self._accept)
 
@@ -166,3 +171,10 @@ def _reset(broken: socket.socket) -> None:
     with contextlib.suppress(OSError):
         broken.shutdown(socket.SHUT_RD)
     broken.close()
+
+
+def _listen() -> socket.socket:
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            return socket.create_server(("127.0.0.1", random.randint(*PORTS)))
+    return socket.create_server(("127.0.0.1", 0))
