@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import gc
 import json
 import math
 import os
@@ -265,15 +264,12 @@ def explore(
             record(spoilt.run, run, outside, {**os.environ, "PYTHONPATH": str(instances.ROOT)})
             with open(outside / "trace", encoding="ascii", errors="replace") as trace:
                 ops = spoilt.edit(list(read_trace(trace, str(disk.root))))
-            gc.collect()
-            gc.freeze()  # a judge is forked from here, and would look through all of it
             walk = Walk(name, run, disk, ops, outside, spoilt.may_refuse)
             looks = Looks(seed, samples, stride, deadline_s)
             walk.look(looks, figures)
             if every:
                 walk.look(dataclasses.replace(looks, every=True), figures)
         finally:
-            gc.unfreeze()
             if before is None:
                 os.environ.pop("REPLICATE_SHM_DIR", None)
             else:

@@ -77,7 +77,7 @@ class Plant:
             path = os.readlink(f"/proc/self/fd/{arguments[0]}") if is_disk else ""
         if path.startswith(self._below):
             count = self.counted.next()
-            if count == self._number:
+            if self.counted.is_due(count, self._number):
                 self.failed = os.path.basename(path)
                 if self._call == "pwrite" and self._error == errno.ENOSPC and len(arguments[1]) > 1:
                     self._real(

@@ -4,12 +4,13 @@ in the code, with each error, and then for every n of a short run.
     python -m tests.faults.io_servers [--roles source,…] [--calls fdatasync,…] [--errors EIO,…] [--seconds S]
 
 Each failing process is one of a real town: it starts, works through a few transactions (one of them large, with a
-segment of its own), and is ended by SIGTERM, and its n-th call fails somewhere on the way; `region …` are the calls of
-SQLite below it (region_disk.py). A place is one way through the code to a call: the first call from each fails with
-each of the errors, EIO first. The table has those that were met beside those that there are. Then every other n comes,
-with each error, by dice and as far as the time goes: hundreds of them are pages that SQLite writes one after the other.
-Guarantees: such a process goes on, or ends by an error that has a name; behind it the
-operator's way (start again what was stopped) leads on without a hand; nothing is missing, twice or torn at the end.
+segment of its own), and is ended by SIGTERM, and one of its calls fails somewhere on the way; `region …` are the calls
+of SQLite below it (region_disk.py). A place is one way through the code to a call: the first call from each fails with
+each of the errors, EIO first (once more, if it did not come). The table has those that were met beside those that there
+are. Then every other n comes, with each error, by dice and as far as the time goes: hundreds of them are pages that
+SQLite writes one after the other.
+Guarantees: such a process goes on, or ends by an error that has a name; behind it the operator's way (start again what
+was stopped) leads on without a hand; nothing is missing, twice or torn at the end.
 Refuses to know: which call is which.
 """
 
@@ -86,30 +87,30 @@ class Sweep:
                 self._plant(call, 0, errors[0], counted[call])
 
         self.once("count", count)
-        first = [(call, number) for call in calls for number in sorted(counted[call].first_of_each_place())]
+        first = [(call, number, place) for call in calls for place, number in counted[call].places().items()]
         every = [(call, number) for call in calls for number in range(1, counted[call].count + 1)]
-        rest = sorted(set(every) - set(first))
+        rest = sorted({*every} - {(call, number) for call, number, _ in first})
         self.figures["I/O errors planned"] += len(every) * len(errors)
         for error in errors:
             self.figures[PLACES] += len(first)
             self.figures[f"{PLACES}: {error}"] += len(first)
-        todo = [*_mixed(first, errors, dice), *_mixed(rest, errors, dice)]
-        for place, (call, number, error) in enumerate(todo):
+        todo = _mixed(first, errors, dice) + _mixed([(call, number, 0) for call, number in rest], errors, dice)
+        for done, (call, number, place, error) in enumerate(todo, 1):
             if time.monotonic() > deadline_s:
                 break
-            met = self.fail(call, number, error)
-            if place < len(first) * len(errors):
-                self.figures[PLACES_MET] += met
-                self.figures[f"{PLACES_MET}: {error}"] += met
-            if place % SETTLED_EVERY == SETTLED_EVERY - 1:
+            met = self.fail(call, number, error, place) or (place and self.fail(call, number, error, place))
+            if place:
+                self.figures[PLACES_MET] += bool(met)
+                self.figures[f"{PLACES_MET}: {error}"] += bool(met)
+            if not done % SETTLED_EVERY:
                 settle(self.town, self.figures)
         settle(self.town, self.figures)
 
-    def fail(self, call: str, number: int, error: str) -> bool:
-        """Have one call fail; whether it came."""
-        counted = Counted()
+    def fail(self, call: str, number: int, error: str, place: int = 0) -> bool:
+        """Have one call fail, the first from `place` or (0) the `number`-th; whether it came."""
+        counted = Counted(place)
         self.once(f"{call} {number} {error}", partial(self._plant, call, number, error, counted))
-        met = counted.count >= number
+        met = counted.has_come(number)
         self.figures[f"I/O errors: {self.role}, {call} {error}"] += met
         self.figures["I/O errors made"] += met
         return met
@@ -231,13 +232,10 @@ class Sweep:
 
 
 def _mixed(
-    numbers: Sequence[tuple[str, int]], errors: Sequence[str], dice: random.Random
-) -> list[tuple[str, int, str]]:
+    calls: Sequence[tuple[str, int, int]], errors: Sequence[str], dice: random.Random
+) -> list[tuple[str, int, int, str]]:
     """With each error; all of the first error before those of the next."""
-    found = []
-    for error in errors:
-        found += [(call, number, error) for call, number in dice.sample(numbers, len(numbers))]
-    return found
+    return [(*one, error) for error in errors for one in dice.sample(calls, len(calls))]
 
 
 def sweep(

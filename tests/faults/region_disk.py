@@ -39,10 +39,14 @@ _installed: Final[list[apsw.VFS]] = []
 
 
 class Counted:
-    """How often a call came, and from which places in the code; also for who has forked us."""
+    """How often a call came, and from which places in the code; also for who has forked us.
 
-    def __init__(self) -> None:
-        self._words = memoryview(mmap.mmap(-1, 8 * (1 + COUNTED_MAX))).cast("Q")
+    `place`: what is to happen happens at the first call from there, whatever its number."""
+
+    def __init__(self, place: int = 0) -> None:
+        self._place = place
+        self._words = memoryview(mmap.mmap(-1, 8 * (2 + COUNTED_MAX))).cast("Q")
+        """How many calls, the place of each, and whether the wanted place has come."""
 
     def next(self, what: str = "") -> int:
         """Count one more, made by the caller's callers; its number."""
@@ -52,16 +56,30 @@ class Counted:
             self._words[number] = _place(what)
         return number
 
+    def is_due(self, number: int, wanted: int) -> bool:
+        """Whether call `number`, the newest one, is the one where something is to happen: the `wanted`-th, or the first
+        from the place."""
+        if not self._place:
+            return number == wanted
+        if self._words[-1] or number > COUNTED_MAX or self._words[number] != self._place:
+            return False
+        self._words[-1] = 1
+        return True
+
+    def has_come(self, wanted: int) -> bool:
+        """Whether it has come."""
+        return bool(self._words[-1]) if self._place else self.count >= wanted
+
     @property
     def count(self) -> int:
         return int(self._words[0])
 
-    def first_of_each_place(self) -> set[int]:
-        """The numbers that were the first from their place."""
+    def places(self) -> dict[int, int]:
+        """Every place that a call came from, and the number of the first one."""
         seen: dict[int, int] = {}
         for number in range(1, min(self.count, COUNTED_MAX) + 1):
             seen.setdefault(int(self._words[number]), number)
-        return set(seen.values())
+        return seen
 
 
 def _place(what: str) -> int:
@@ -120,7 +138,7 @@ class RegionDisk:
         """Before the real call; `half` does half of it."""
         if not self.armed or call != self.call or not path.startswith(self.below):
             return
-        if self.counted.next(path.rpartition("-")[2]) != self.number:
+        if not self.counted.is_due(self.counted.next(path.rpartition("-")[2]), self.number):
             return
         if self.action not in ("kill", "torn") and _is_closing():
             return  # SQLite passes over it and tells nobody; APSW would raise what is raised here all the same

@@ -12,6 +12,7 @@ import pytest
 from tests.faults import io_servers, soak
 from tests.faults.injections import make_place
 from tests.faults.oracle import ZERO, read_told
+from tests.faults.region_disk import Counted
 from tests.faults.settling import count_told, settle
 from tests.faults.soak import Series
 
@@ -39,6 +40,17 @@ def test_calls_of_the_update_process_fail(tmp_path: Path) -> None:
     assert zero == dict.fromkeys(zero, 0), sweep.figures
     assert sweep.figures["ended by a named error"] >= 2  # an error of the journal or region is no matter of going on
     assert sweep.figures["digests compared"]
+
+
+def test_a_call_is_chosen_by_the_place_that_it_comes_from() -> None:
+    counted = Counted()
+    for what in "abba":
+        counted.next(what)
+    assert list(counted.places().values()) == [1, 2]
+    chosen = Counted(list(counted.places())[1])
+    assert not chosen.has_come(0)
+    assert [chosen.is_due(chosen.next(what), 0) for what in "aabb"] == [False, False, True, False]
+    assert chosen.has_come(0)
 
 
 @pytest.mark.slow

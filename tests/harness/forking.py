@@ -7,6 +7,7 @@ it is the parent's alone; a child never outlives its parent. Refuses to know: wh
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -37,6 +38,7 @@ def _live(body: Callable[[], int], parent: int, mask: set[signal.Signals]) -> No
     code = 70
     try:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        gc.freeze()  # what is inherited stays: to look through it would copy most of the parent's memory
         if os.getppid() == parent:  # else it died before we asked for that
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
