@@ -147,7 +147,7 @@ async def test_whose_flush_it_is(pair: Pair, monkeypatch: pytest.MonkeyPatch, de
     if dead:
         monkeypatch.setattr(Durability, "after_commit", lambda *_: None)
     else:
-        monkeypatch.setattr("source_server.connection.FLUSHED_S", 60.0)
+        monkeypatch.setattr("source_server.connection.FLUSHED_S", 3600.0)
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)

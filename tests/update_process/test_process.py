@@ -167,7 +167,7 @@ async def test_statistics(pair: Pair) -> None:
 
         start = pool.last_received_seqno
         async with trio.open_nursery() as nursery:
-            with Barrier(door, timeout_s=60) as barrier:
+            with Barrier(door, timeout_s=600) as barrier:
                 barrier.raise_to(start + 4)
                 pair.deliver(pool)
                 nursery.start_soon(serve, context)

@@ -54,7 +54,7 @@ async def test_it_is_told_while_there_is_work_and_neither_held_nor_level(
     path = pair.secondary.path
     (path / "replicate.toml").write_text("[update]\nbatch_transactions = 5\n")  # several steps, however they arrive
     context = DaemonContext("update", path, config=load(path / "replicate.toml"))
-    with pair.receive_pool() as pool, door_of(pair.secondary) as door, Barrier(door, timeout_s=60) as barrier:
+    with pair.receive_pool() as pool, door_of(pair.secondary) as door, Barrier(door, timeout_s=600) as barrier:
         start = pool.last_received_seqno
         if held:
             barrier.raise_to(start)

@@ -88,7 +88,7 @@ def test_a_daemon_without_an_output_serves_and_ends(tmp_path: Path, way: str) ->
             told = files.read_status()
             return told is not None and told.pid == daemon.pid and told.state == SERVING
 
-        wait_until(serves, timeout_s=30, what="it serves")
+        wait_until(serves, what="it serves")
         ours = [os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)]
         assert not [name for name in ours if str(tmp_path) in name], ours
         daemon.send_signal(signal.SIGTERM)

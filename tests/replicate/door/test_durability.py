@@ -219,7 +219,7 @@ def test_the_first_failed_sync_is_the_last_one_for_every_process(
 def test_who_sleeps_until_it_is_durable_is_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Source Server does; the ring at the commit comes too early for it."""
     instance = make_primary(tmp_path / "alpha")
-    monkeypatch.setattr(doorbell, "CAP_S", 60.0)
+    monkeypatch.setattr(doorbell, "CAP_S", 3600.0)
     sync = os.fdatasync
     with session_of(instance) as session:
         pool, words = session.door.pool, session.door.words
@@ -231,7 +231,7 @@ def test_who_sleeps_until_it_is_durable_is_rung(tmp_path: Path, monkeypatch: pyt
 
         with closing(doorbell.Doorbell.claim(pool, instance.run_directory)) as bell:
             reader = threading.Thread(
-                target=bell.wait_sync, args=(lambda: words[word.LAST_DURABLE_SEQNO] >= wanted, 60.0), daemon=True
+                target=bell.wait_sync, args=(lambda: words[word.LAST_DURABLE_SEQNO] >= wanted, 3600.0), daemon=True
             )
             reader.start()
             wait_until(pool.sleeping)

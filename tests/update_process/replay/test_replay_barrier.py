@@ -45,7 +45,7 @@ class Holder:
     def told(self, progress: Progress) -> None:
         if progress.what != "held by a compare or digest":
             return
-        with take_snapshot(self.door, timeout_s=0.5) as snapshot:  # whoever holds it does so for this
+        with take_snapshot(self.door, timeout_s=10) as snapshot:  # whoever holds it does so for this
             assert snapshot is not None
             assert snapshot.seqno == self.last_seqno()
         self.stood.append(self.last_seqno())
