@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LINE_PERIOD_S = 0.5
 _CLEAR = "\r\033[K"
+_UNITS = {"reading": "transactions", "reading parts": "parts", "applying parts": "parts"}
+"""What is counted in each step of a replay, where it is not rows."""
 
 
 class Line:
@@ -41,7 +43,7 @@ class Line:
             return
         self._next_s = now_s + LINE_PERIOD_S
         parts = [f"{now_s - self._began_s:.0f} s", what]
-        if done:
+        if done or whole:
             parts.append(f"{done} of {whole} {unit}" if whole else f"{done} {unit}")
         parts += [one for one in (self._rate(now_s, done, whole, unit), more) if one]
         self._put(f"{_CLEAR}{', '.join(parts)}")
@@ -53,7 +55,7 @@ class Line:
             return ""
         rate = (done - first) / (now_s - began_s)
         left = f", about {(whole - done) / rate:.0f} s left" if whole > done else ""
-        return f"{rate:.0f} {unit} a second{left}"
+        return f"{rate:.0f} {unit} a second{left}" if rate >= 1 else f"{1 / rate:.0f} s each of the {unit}{left}"
 
     def close(self) -> None:
         """Take the line away."""
@@ -92,19 +94,28 @@ def replaying() -> Iterator[Callable[[Progress], None]]:
 
 def tell_replay(line: Line, one: Progress) -> None:
     """One step of a replay."""
-    unit = {"reading": "transactions", "applying parts": "parts"}.get(one.what, "rows")
-    more = f"at transaction {one.seqno}: {one.changes} changes, {one.keys} rows touched, {one.written} written"
-    line.show(one.what, one.done, one.whole, unit, more)
+    touched = f"{one.keys} rows touched, " if one.keys else ""  # by Spark it is not known before the end
+    more = f"at transaction {one.seqno}: {one.changes} changes, {touched}{one.written} written"
+    if one.what == "starting Spark":
+        line.show(one.what, 0, 0, "", "")
+    elif one.what == "collapsing":  # how many tasks there will be nobody knows, and so no time
+        line.show(one.what, 0, 0, "", (f"Spark: {one.done} of {one.whole} tasks, " if one.whole else "") + more)
+    else:
+        line.show(one.what, one.done, one.whole, _UNITS.get(one.what, "rows"), more)
 
 
 @contextmanager
 def archiving() -> Iterator[Callable[[Step], None]]:
     """What tells how far an archive is."""
     with _line() as line:
+        if line is not None:
+            line.show("starting Spark", 0, 0, "", "")
         yield (lambda _one: None) if line is None else (lambda one: tell_archive(line, one))
 
 
 def tell_archive(line: Line, one: Step) -> None:
     """One range that is archived."""
     more = f"up to transaction {one.last_seqno}: {one.transactions} transactions, {one.changes} changes"
+    if one.all_tasks:
+        more += f"; Spark: {one.tasks} of {one.all_tasks} tasks"
     line.show("archiving", one.segments, one.all_segments, "segments", more)

@@ -53,7 +53,7 @@ def rebuild(
     journals: tuple[str, ...],
     last_seqno: int,
     until_s: float | None,
-    engine: str,
+    engine: str | None,
     master: str | None,
     restart: bool,
 ) -> None:

@@ -37,9 +37,11 @@ class Bound(click.ParamType[int]):
 def collapsing(verb: Callable[..., None]) -> Callable[..., None]:
     """The options of all that collapses journals: where to end, and who does it."""
     for option in (
-        click.option("--master", metavar="URL", help="With --engine spark: the Spark master [local[*]]."),
+        click.option("--master", metavar="URL", help="The Spark master [local[*]]; with it Spark is the engine."),
         click.option(
-            "--engine", type=click.Choice(["local", "spark"]), default="local", help="Who finds the net change [local]."
+            "--engine",
+            type=click.Choice(["local", "spark"]),
+            help="Who finds the net change [local; spark with a --master, and where spark-submit runs this].",
         ),
         click.option("--to", "last_seqno", type=Bound(), default=0, metavar="N|latest", help=LAST),
     ):
@@ -62,7 +64,7 @@ def collapsing(verb: Callable[..., None]) -> Callable[..., None]:
 def replay(
     journals: tuple[str, ...],
     last_seqno: int,
-    engine: str,
+    engine: str | None,
     master: str | None,
     verify_before: bool,
     dry_run: bool,
@@ -90,15 +92,21 @@ def replay(
     emit(done, summary_lines(done, opened.named))
 
 
-def sessions_for(engine: str, master: str | None) -> SparkSessions | None:
-    """Spark's sessions where that was asked for. UsageError."""
-    if engine != "spark":
+def sessions_for(engine: str | None, master: str | None) -> SparkSessions | None:
+    """Spark's sessions where that was asked for: by its name, by a master, or by spark-submit. UsageError."""
+    if engine == "local" or (engine is None and not master and not _is_submitted()):
         if master:
-            raise UsageError("--master is Spark's", do="Add --engine spark")
+            raise UsageError("--master is Spark's", do="Leave it out, or say --engine spark")
         return None
     from update_process.replay.command import spark_sessions
 
     return spark_sessions(master)
+
+
+def _is_submitted() -> bool:
+    from update_process.replay.spark_session import is_submitted
+
+    return is_submitted()
 
 
 def summary_lines(done: Summary, named: str) -> list[str]:

@@ -76,9 +76,10 @@ def seed_lock(secondary: Instance) -> Iterator[None]:
         lock.close()
 
 
-def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed") -> None:
+def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed", instead: str = "") -> None:
     """May this instance be seeded now? PermissionRefusedError, AlreadyRunningError (its Update Process),
-    AlreadyExistsError (it has data, whole, and `restart` was not asked for)."""
+    AlreadyExistsError (it has data, whole, and `restart` was not asked for). `instead`: what else there is to do then.
+    """
     where = str(secondary.path)
     if secondary.role != "secondary":
         raise PermissionRefusedError(
@@ -98,7 +99,7 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
         raise AlreadyExistsError(
             f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
             where=where,
-            do=f"To replace all of them: replicate -i INSTANCE {command} --restart",
+            do=f"{instead}To replace all of them: replicate -i INSTANCE {command} --restart",
         )
 
 

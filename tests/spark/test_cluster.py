@@ -183,7 +183,7 @@ def test_spark_submit_archives_as_the_one_machine_does(cluster: Cluster, backlog
 def test_fault_86_an_executor_is_killed_and_the_driver_too(cluster: Cluster, backlog: Backlog) -> None:
     primary, secondary = backlog.pair.primary, backlog.secondary()
     replay = (*COMMAND, "-i", secondary.path, "replay", "--journal", backlog.archive, "--journal", primary.path)
-    by_spark = (*replay, "--engine", "spark", "--master", cluster.master, "--json")
+    by_spark = (*replay, "--master", cluster.master, "--json")  # a master says which engine, too
     before = set(cluster.executors())  # perhaps of an earlier application, on their way out
     driver = cluster.popen(*by_spark, REPLICATE_FAILPOINT="take.renamed:2:kill")
     found: set[int] = set()

@@ -85,6 +85,21 @@ def test_conditions_on_the_number_are_pushed_down(backlog: Backlog) -> None:
     assert {partition.block.first_seqno for partition in reader.partitions()} == {1}  # one read is the least block
 
 
+def test_spark_pushes_them_down_and_reads_no_block_in_front(backlog: Backlog, spark: Any, tmp_path: Path) -> None:
+    """A byte that is damaged there is not met, as it is without the condition."""
+    copy = tmp_path / "journal"
+    shutil.copytree(backlog.pair.primary.journal_directory, copy)
+    first = min(copy.glob("*.journal"))
+    data = bytearray(first.read_bytes())
+    data[len(bytes(data).rstrip(b"\0")) // 2] ^= 1
+    first.write_bytes(data)
+    bound = Chain(copy).first_seqnos()[1]
+    rows = spark.read.format("replicate-journal").option("path", str(copy)).option("rows", "transactions").load()
+    assert rows.where(f"seqno >= {bound}").count() == last_seqno(backlog.pair.primary) - bound + 1
+    with pytest.raises(DamagedError), spark_work("counting", str(copy)):
+        rows.where("seqno >= 1").count()
+
+
 def test_a_damaged_block_and_a_hole_fail_the_query(backlog: Backlog, spark: Any, tmp_path: Path) -> None:
     for harm in ("flip", "hole"):
         copy = tmp_path / harm

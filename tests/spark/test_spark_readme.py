@@ -41,8 +41,9 @@ def test_the_examples_run_and_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     directory = tmp_path / "archive"
     Archive(spark, directory.as_uri()).add(Chain(pair.primary.journal_directory))
 
-    (opening,) = blocks("python")
-    exec(opening.replace("file:///srv/archive", directory.as_uri()), {})
+    opening, more = blocks("python")
+    names: dict[str, Any] = {}
+    exec(opening.replace("file:///srv/archive", directory.as_uri()), names)
     by_hour, of_a_row, by_whom = (spark.sql(query).collect() for query in blocks("sql"))
 
     counts = {(row.table_name, row.op): row.changes for row in by_hour if row.op in ("insert", "update", "delete")}
@@ -57,3 +58,12 @@ def test_the_examples_run_and_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert items == [[None, "tea"], ["tea", "coffee"], ["coffee", None]]
     assert {(row.instance, row.incarnation) for row in by_whom} == {(pair.primary.content.uuid.hex(), 1)}
+
+    # What is not archived yet takes part.
+    with pair.connect() as connection:
+        connection.execute("INSERT INTO purchase VALUES (9, 'late')")
+        connection.commit()
+    connection.close()
+    exec(more.replace("primary/journal", str(pair.primary.journal_directory)), names)
+    (row,) = spark.sql(blocks("sql")[2]).where("table_name = 'purchase'").collect()
+    assert (row.changes, row.transactions) == (5, 4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgpack
@@ -83,3 +85,26 @@ def test_an_image_that_is_none_is_damage(tmp_path: Path, image: Any) -> None:
         list(staged_rows(tmp_path, Part.GONE))
     with pytest.raises(DamagedError, match="staged image"):
         list(staged_columns(tmp_path, Part.GONE))
+
+
+def test_memory_is_bounded_by_bytes_whatever_the_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows than are to be in memory: of wide ones, fewer come together. Each file has a width of its own."""
+    monkeypatch.setattr(staged, "BATCH_BYTES", 2**20)
+    dice = Random(1)
+    for name, rows, width in (("a", 160, 250_000), ("b", 40_000, 60)):
+        images = [msgpack.packb([number, dice.randbytes(width)]) for number in range(rows)]
+        write(
+            tmp_path / f"{name}.parquet",
+            *((1, msgpack.packb([number]), image, None, number) for number, image in enumerate(images)),
+        )
+        del images
+    whole_bytes = sum(path.stat().st_size for path in tmp_path.iterdir())
+    tracemalloc.start()
+    try:
+        counts = [one.rows for one in staged_columns(tmp_path, EVERY_PART)]
+        assert sum(1 for _ in staged_rows(tmp_path, EVERY_PART)) == sum(counts) == 40_160
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert counts[0] < 8 < 1000 < counts[-2] < 40_000
+    assert peak_bytes < 16 * 2**20 < 40 * 2**20 < whole_bytes

@@ -61,7 +61,7 @@ def test_what_makes_no_sense_is_refused(street: Street, tmp_path: Path) -> None:
     for arguments, code, text in (
         (("--journal", tmp_path / "nowhere"), 69, "NOT_FOUND"),
         (("--journal", street.primary, "--to", "many"), 2, "neither a sequence number"),
-        (("--journal", street.primary, "--master", "local[1]"), 2, "--engine spark"),
+        (("--journal", street.primary, "--engine", "local", "--master", "local[1]"), 2, "--engine spark"),
         ((), 2, "--journal"),
     ):
         found = street.on(street.secondary, "replay", *map(str, arguments), check=False)
@@ -86,7 +86,8 @@ def test_a_rebuilt_secondary_goes_on_live_and_feeds_a_third(tmp_path: Path, monk
         street.run("instance", "create", third, "--role", "secondary", "--name", "third", "--network", network)
         base = tmp_path / "base.seed"
         street.on(street.primary, "peer", "add", "secondary", "127.0.0.1:1")
-        street.on(street.primary, "seed", "--to-file", base, "--for", "secondary")
+        made = street.on(street.primary, "seed", "--to-file", base, "--for", "secondary", "--json")
+        start = json.loads(made.stdout)["seqno"]
         street.finish([street.writer(1, count=30)])
         many = ", ".join(f"({n}, zeroblob(4000))" for n in range(300))
         street.write(f"INSERT INTO loose VALUES {many}")  # a segment of its own: what is before it is sealed
@@ -97,20 +98,24 @@ def test_a_rebuilt_secondary_goes_on_live_and_feeds_a_third(tmp_path: Path, monk
         seqno = next(n for n in sorted(known) if n > 10 and known[n + 1] - known[n] > 3 << CSN_COUNTER_BITS)
         done = street.on(street.secondary, *rebuild, "--at", moment(known[seqno] >> CSN_COUNTER_BITS), "--json")
         assert json.loads(done.stdout)["seqno"] == seqno == street.last_seqno(street.secondary)
-        assert street.on(street.secondary, *rebuild, check=False).returncode == 73
+        refused = street.on(street.secondary, *rebuild, check=False)
+        assert (refused.returncode, " replay --journal URI" in refused.stderr) == (73, True)
+        # A third stands where the base copy stands: all that was replayed comes to it from the secondary's journal.
+        done = street.on(third, *rebuild, "--to", str(start), "--json")
+        assert json.loads(done.stdout)["seqno"] == start == street.last_seqno(third) < seqno
+        street.on(third, "receiver", "start", "--listen", "127.0.0.1:0")
+        street.on(street.secondary, "peer", "add", "third", street.daemon(third, "receiver")["facts"]["listen"])
+        street.on(street.secondary, "source", "start", "--peer", "third")
+        street.on(third, "update", "start")
+        street.on(third, "wait", "--seqno", str(seqno), "--timeout", "60")
+        assert_same_databases(street.secondary / "regions" / "main.db", third / "regions" / "main.db")
 
-        # The live stream goes on from there, to it and from it to a third.
+        # The live stream goes on from there, to it and from it to the third.
         street.start_receiver()
         street.on(street.primary, "peer", "add", "--replace", "secondary", f"127.0.0.1:{street.port()}")
         street.start_update()
         street.start_source()
         street.prove_equal()
-        street.on(third, "receiver", "start", "--listen", "127.0.0.1:0")
-        listen = street.daemon(third, "receiver")["facts"]["listen"]
-        street.on(street.secondary, "peer", "add", "third", listen)
-        street.on(street.secondary, "source", "start", "--peer", "third")
-        street.on(third, "seed")
-        street.on(third, "update", "start")
         street.finish([street.writer(3, count=10)])
         reached = street.prove_equal()
         street.on(third, "wait", "--seqno", str(reached), "--timeout", "60")

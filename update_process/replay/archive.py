@@ -7,7 +7,8 @@ Guarantees: running it again does nothing but what is not finished; ranges follo
 of another network, of another instance's journal, or of another course of this one is refused, and so is a manifest
 that does not fit its neighbours. One run at a time where the archive is a directory of this machine. Elsewhere nobody
 can keep a second one out: what either writes stays whole, readers take each transaction once, and the run that finds
-the other one ends by BusyError; what a killed run leaves there without a manifest is in folders of its own, and stays.
+the other one ends by BusyError. What a killed run leaves without a manifest is removed by the next one in a directory;
+elsewhere, in folders of its own, only where that is asked for and nothing was written to it for a day.
 Refuses to know: consumers and pruning; what reads the archive.
 """
 
@@ -15,9 +16,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +43,8 @@ from update_process.replay.manifest import (
     FORMAT_APART,
     Range,
     SegmentCopy,
+    is_place,
+    named_places,
     range_name,
     read_ranges,
     require_alone,
@@ -48,30 +53,40 @@ from update_process.replay.manifest import (
 from update_process.replay.parquet_files import forget, seen
 from update_process.replay.source import FILES, NAME
 from update_process.replay.spark_errors import spark_work
+from update_process.replay.spark_progress import tasks_told
 
 RANGE_SEGMENTS: Final = 16
 """Segments that are committed together: what is done again, at most, after a kill."""
+KINDS: Final = (*COLUMNS, "segments")
+"""What a range has folders of."""
+LEFT_AFTER_S: Final = 86_400.0
+"""Where nobody can keep a run out: a folder to which nothing was written for so long is no run's any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What one run has done. `last_seqno`: up to where the archive reaches now (0: it is empty)."""
+    """What one run has done. `last_seqno`: up to where the archive reaches now (0: it is empty). `cleaned`: folders of
+    killed runs that it has removed."""
 
     ranges: int
     transactions: int
     changes: int
     last_seqno: int
+    cleaned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress: what is archived so far, of all that this run will archive."""
+    """Progress: what is archived so far, of all that this run will archive. `tasks`: those that Spark has done for the
+    next range, of `all_tasks` that are known."""
 
     last_seqno: int
     segments: int
     all_segments: int
     transactions: int
     changes: int
+    tasks: int = 0
+    all_tasks: int = 0
 
 
 Told = Callable[[Step], None]
@@ -79,6 +94,10 @@ Told = Callable[[Step], None]
 
 def _silent(_step: Step) -> None:
     pass
+
+
+def _tell_tasks(told: Told, step: Step, done: int, whole: int) -> None:
+    told(replace(step, tasks=done, all_tasks=whole))
 
 
 def rows(spark: Any, uri: str, what: str, ranges: list[Range]) -> Any:
@@ -123,8 +142,9 @@ class Archive:
         """A DataFrame of `changes` or `transactions` of some ranges."""
         return rows(self._spark, self.uri, what, ranges)
 
-    def add(self, chain: Chain, *, told: Told = _silent) -> Archived:
-        """Archive the sealed segments of `chain` that are not yet there: all but the one that is appended to.
+    def add(self, chain: Chain, *, clean: bool = False, told: Told = _silent) -> Archived:
+        """Archive the sealed segments of `chain` that are not yet there: all but the one that is appended to. `clean`:
+        remove what killed runs have left, also where the archive is no directory of this machine.
 
         WrongNetworkError and WrongInstanceError (another journal's archive), JournalMissingError (segments between the
         archive and the journal were pruned), DivergedError (the journal does not go on where the archive ends: it was
@@ -132,9 +152,9 @@ class Archive:
         finished stays.
         """
         with self._files.locked():
-            return self._add(chain, told)
+            return self._add(chain, clean, told)
 
-    def _add(self, chain: Chain, told: Told) -> Archived:
+    def _add(self, chain: Chain, clean: bool, told: Told) -> Archived:
         known = self.ranges()
         numbers = chain.first_seqnos()
         if not numbers:
@@ -151,21 +171,42 @@ class Archive:
             )
         if known:
             self._check_link(known[-1], chain, numbers)
+        cleaned = self._clean() if clean or self._files.keeps_out else 0
         done: list[Range] = []
         places = [at for at, first in enumerate(numbers[:-1]) if first >= next_seqno]
+        step = Step(next_seqno - 1, 0, len(places), 0, 0)
         for start in range(0, len(places), self._range_segments):
             taken = places[start : start + self._range_segments]
             bounds = [(numbers[at], numbers[at + 1] - 1) for at in taken]
-            made = self._write(chain, header.network.hex(), header.instance.hex(), bounds)
+            told(step)
+            with tasks_told(self._spark, partial(_tell_tasks, told, step)):
+                made = self._write(chain, header.network.hex(), header.instance.hex(), bounds)
             done.append(made)
             counts = (sum(one.transactions for one in done), sum(one.changes for one in done))
-            told(Step(made.last_seqno, start + len(taken), len(places), *counts))
+            step = Step(made.last_seqno, start + len(taken), len(places), *counts)
+            told(step)
         return Archived(
             len(done),
             sum(one.transactions for one in done),
             sum(one.changes for one in done),
             (done or known)[-1].last_seqno if done or known else 0,
+            cleaned,
         )
+
+    def _clean(self) -> int:
+        """Remove the folders that no manifest names; how many there were. Who is locked out writes none; elsewhere one
+        that was written to of late may be a run's that is at work."""
+        bound_s = float("inf") if self._files.keeps_out else time.time() - LEFT_AFTER_S
+        written: dict[str, float] = {}
+        for what in KINDS:
+            for place, at_s in self._files.folders(what).items():
+                written[place] = max(at_s, written.get(place, 0.0))
+        named = named_places(self._files)  # read last: a run that has come to its end meanwhile is among them
+        left = [place for place, at_s in written.items() if is_place(place) and place not in named and at_s <= bound_s]
+        for place in left:
+            for what in KINDS:
+                self._files.remove(f"{what}/{place}")
+        return len(left)
 
     def _check_same(self, last: Range, network: str, instance: str) -> None:
         if last.network != network:
@@ -204,10 +245,11 @@ class Archive:
         place = name if self._files.keeps_out else f"{name}-{uuid.uuid4().hex[:16]}"
         try:
             made = self._made(chain, network, instance, bounds, place)
+            hit("archive.before_manifest")
+            self._require_there(made)
         except BaseException:
             self._withdraw(place)
             raise
-        hit("archive.before_manifest")
         try:
             write_range(self._files, made)
         except BusyError:  # only then it is nobody's: after any other failure the manifest may be there
@@ -218,10 +260,22 @@ class Archive:
             require_alone(self._files, made)
         return made
 
+    def _require_there(self, made: Range) -> None:
+        """DamagedError when what the manifest will name is not there any more: somebody has cleaned up."""
+        for what in COLUMNS:
+            made.check_files(self._files, what)
+        copies = self._files.names(f"segments/{made.place}", ".zst")
+        if copies != sorted(f"{one.name}.zst" for one in made.segments):
+            raise DamagedError(
+                "what was copied is not there any more",
+                where=f"{self.uri}/segments/{made.place}",
+                do="Let one run at a time write there; run this again",
+            )
+
     def _withdraw(self, place: str) -> None:
         """Remove what has no manifest, where no run after us would write it over."""
         if not self._files.keeps_out:
-            for what in (*COLUMNS, "segments"):
+            for what in KINDS:
                 self._files.remove(f"{what}/{place}")
 
     def _made(self, chain: Chain, network: str, instance: str, bounds: list[tuple[int, int]], name: str) -> Range:

@@ -45,6 +45,10 @@ class ArchiveFiles(Protocol):
     def names(self, folder: str, suffix: str = "") -> list[str]:
         """What is in a folder, sorted, but for hidden files; nothing when there is no such folder. JournalIOError."""
 
+    def folders(self, folder: str) -> dict[str, float]:
+        """The folders in a folder, and when something was last written there, in seconds since 1970 by the clock of
+        whoever holds the files; nothing when there is no such folder. JournalIOError."""
+
     def read(self, name: str) -> bytes:
         """A small file. NotFoundError, JournalIOError."""
 
@@ -132,6 +136,15 @@ class LocalFiles:
         except OSError as error:
             raise io_error(error, "the archive can not be read", str(self.path / folder)) from error
 
+    def folders(self, folder: str) -> dict[str, float]:
+        try:
+            with os.scandir(self.path / folder) as entries:
+                return {one.name: _written_s(one.path) for one in entries if one.is_dir(follow_symlinks=False)}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise io_error(error, "the archive can not be read", str(self.path / folder)) from error
+
     def read(self, name: str) -> bytes:
         path = self.path / name
         try:
@@ -195,6 +208,14 @@ class LocalFiles:
         sync_directory(os.fspath(self.path))
 
 
+def _written_s(directory: str) -> float:
+    """When a directory, or anything in it, was last written."""
+    found = [os.stat(directory).st_mtime]
+    for where, _, names in os.walk(directory):
+        found += [os.lstat(os.path.join(where, name)).st_mtime for name in names]
+    return max(found)
+
+
 def _visible(names: Iterable[str], suffix: str) -> list[str]:
     return sorted(name for name in names if name.endswith(suffix) and not name.startswith("."))
 
@@ -241,6 +262,24 @@ class HadoopFiles:
             return _visible((str(status.getPath().getName()) for status in self._files.listStatus(path)), suffix)
         except Exception as error:
             raise self._failed("the archive can not be read", folder, error) from error
+
+    def folders(self, folder: str) -> dict[str, float]:
+        path = self._path(f"{self.uri}/{folder}")
+        try:
+            if not self._files.exists(path):
+                return {}
+            inside = [one for one in self._files.listStatus(path) if one.isDirectory()]
+            return {str(one.getPath().getName()): self._written_s(one) for one in inside}
+        except Exception as error:
+            raise self._failed("the archive can not be read", folder, error) from error
+
+    def _written_s(self, folder: Any) -> float:
+        """The same as `_written_s` below; object stores know of no time of a folder itself."""
+        found = [folder.getModificationTime()]
+        inside = self._files.listFiles(folder.getPath(), True)
+        while inside.hasNext():
+            found.append(inside.next().getModificationTime())
+        return float(max(found)) / 1000.0
 
     def read(self, name: str) -> bytes:
         try:

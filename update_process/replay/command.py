@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,7 @@ from replicate.journal.chain import Chain
 from replicate.seed.install import seed_lock
 from replicate.status.catching_up import Took
 from replicate.status.replays import note_replay
-from update_process.replay.apply import Told
+from update_process.replay.apply import Progress, Told
 from update_process.replay.archive_files import archive_uri
 from update_process.replay.journals import Journals, Span, journal_directory, require_here
 from update_process.replay.run import Engine, Replay, Source, Summary, local_engine, silent
@@ -65,7 +66,7 @@ def replay(
         seed_lock(instance),  # first: another replay holds the daemons' locks too, and is none
         stopped_daemons(instance, "replay"),
         stage_of(instance) as stage,
-        one_session(spark) as get,
+        one_session(spark, told) as get,
     ):
         return replay_locked(
             instance, names, stage, get, last_seqno=last_seqno, verify=verify, dry_run=dry_run, told=told
@@ -75,14 +76,16 @@ def replay(
 class OneSession:
     """Gives one session, made when it is first asked for. `start_s`: the seconds that it took to make."""
 
-    def __init__(self, spark: SparkSessions, stack: ExitStack) -> None:
+    def __init__(self, spark: SparkSessions, stack: ExitStack, told: Told) -> None:
         self._spark = spark
         self._stack = stack
+        self._told = told
         self._made: Any = None
         self.start_s = 0.0
 
     def __call__(self) -> Any:
         if self._made is None:
+            self._told(Progress("starting Spark", 0))
             began_s = time.monotonic()
             self._made = self._stack.enter_context(self._spark())
             self.start_s = time.monotonic() - began_s
@@ -90,10 +93,26 @@ class OneSession:
 
 
 @contextmanager
-def one_session(spark: SparkSessions | None) -> Iterator[OneSession | None]:
+def one_session(spark: SparkSessions | None, told: Told = silent) -> Iterator[OneSession | None]:
     """The session of one replay; None where there is to be none. It ends with the block."""
     with ExitStack() as stack:
-        yield None if spark is None else OneSession(spark, stack)
+        yield None if spark is None else OneSession(spark, stack, told)
+
+
+class _Heard:
+    """Passes on what a replay tells, and between it what Spark does meanwhile."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._last = Progress("collapsing", 0)
+
+    def __call__(self, progress: Progress) -> None:
+        self._last = progress
+        self._told(progress)
+
+    def tasks(self, done: int, whole: int) -> None:
+        """Spark has done so many tasks of a net change."""
+        self._told(replace(self._last, what="collapsing", done=done, whole=whole))
 
 
 def require_secondary(instance: Instance) -> None:
@@ -124,14 +143,15 @@ def replay_locked(
         if target <= done:
             return Summary(done + 1, done, dry_run=dry_run)
         plan = journals.plan(done + 1, target, archived_first=get is not None)
+        heard = _Heard(told)
         run = Replay(
             session,
             journals,
             instance.conflict_directory,
-            engine=local_engine if get is None else _spark_engine(get(), journals, stage, verify),
+            engine=local_engine if get is None else _spark_engine(get(), journals, stage, verify, heard.tasks),
             verify=verify,
             dry_run=dry_run,
-            told=told,
+            told=heard,
         )
         with no_collector():
             summary = run.run(target)
@@ -153,10 +173,12 @@ def sources_of(plan: Iterable[Span]) -> tuple[Source, ...]:
     return tuple(made)
 
 
-def _spark_engine(spark: Any, journals: Journals, stage: Path, verify: bool) -> Engine:
+def _spark_engine(
+    spark: Any, journals: Journals, stage: Path, verify: bool, told: Callable[[int, int], None]
+) -> Engine:
     from update_process.replay.spark_net import SparkEngine
 
-    return SparkEngine(spark, journals, stage, verify=verify)
+    return SparkEngine(spark, journals, stage, verify=verify, told=told)
 
 
 def spark_sessions(master: str | None) -> SparkSessions:
@@ -254,7 +276,13 @@ def stage_of(instance: Instance) -> Iterator[Path]:
 
 
 def archive_journal(
-    path: Path, uri: str, *, spark: SparkSessions, verify: bool = False, told: Callable[[Step], None]
+    path: Path,
+    uri: str,
+    *,
+    spark: SparkSessions,
+    clean: bool = False,
+    verify: bool = False,
+    told: Callable[[Step], None],
 ) -> Archived:
     """Archive the sealed segments of the journal (or instance) at `path`. What `Archive.add` and `verify` raise."""
     chain = Chain(journal_directory(path))
@@ -262,14 +290,20 @@ def archive_journal(
         from update_process.replay.archive import Archive
 
         archive = Archive(session, archive_uri(uri))
-        done = archive.add(chain, told=told)
+        done = archive.add(chain, clean=clean, told=told)
         if verify:
             archive.verify()
         return done
 
 
 def archive_instance(
-    instance: Instance, uri: str | None, *, spark: SparkSessions, verify: bool = False, told: Callable[[Step], None]
+    instance: Instance,
+    uri: str | None,
+    *,
+    spark: SparkSessions,
+    clean: bool = False,
+    verify: bool = False,
+    told: Callable[[Step], None],
 ) -> Archived:
     """The same for an instance's own journal; `uri` None: to the archive that its configuration names. Where it is that
     one, pruning learns how far it reaches. UsageError when it names none."""
@@ -280,7 +314,7 @@ def archive_instance(
             where=str(instance.path),
             do="Name a directory or URI, or set journal.archive",
         )
-    done = archive_journal(instance.path, uri or configured, spark=spark, verify=verify, told=told)
+    done = archive_journal(instance.path, uri or configured, spark=spark, clean=clean, verify=verify, told=told)
     if configured and archive_uri(uri or configured) == archive_uri(configured):
         hit("archive.before_note")
         note_archived(instance, done.last_seqno)

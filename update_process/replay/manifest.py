@@ -32,6 +32,7 @@ FORMAT_APART: Final = 3
 """The same with `folder`, which 2 does not know."""
 FOLDER: Final = "manifests"
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.json")
+_PLACE: Final = re.compile(r"\d{20}-\d{20}(-[0-9a-zA-Z]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,11 @@ class Range:
                 where=f"{files.uri}/{folder}",
                 do="Restore the archive, archive anew elsewhere, or replay with --engine local",
             )
+
+
+def is_place(name: str) -> bool:
+    """Whether a folder can be a range's, by its name."""
+    return _PLACE.fullmatch(name) is not None
 
 
 def range_name(first_seqno: int, last_seqno: int) -> str:
@@ -169,6 +175,11 @@ def gapless(found: Sequence[Range]) -> list[Range]:
         chosen.append(ends[end])
         end = ends[end].first_seqno - 1
     return chosen[::-1]
+
+
+def named_places(files: ArchiveFiles) -> set[str]:
+    """The folders that manifests name. What `read_ranges` raises for a manifest that is none."""
+    return {one.place for one in _all(files)}
 
 
 def _all(files: ArchiveFiles) -> list[Range]:

@@ -45,6 +45,7 @@ from update_process.replay.journals import Journals, require_here
 from update_process.replay.run import Summary, silent
 
 MICROSECONDS: Final = 1_000_000
+GO_ON: Final = "To bring it further from where it stands: replicate -i INSTANCE replay --journal URI. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ def rebuild(
         header = read_header(base)
         check_base(instance, header, str(base))
         goes_on = not restart and _is_begun(instance, header)
-        check_secondary(instance, restart=restart or goes_on, command="rebuild")
-        with stopped_daemons(instance, "rebuild"), stage_of(instance) as stage, one_session(spark) as get:
+        check_secondary(instance, restart=restart or goes_on, command="rebuild", instead=GO_ON)
+        with stopped_daemons(instance, "rebuild"), stage_of(instance) as stage, one_session(spark, told) as get:
             journals = Journals(names, instance.content.network, stage=stage, spark=get)
             target = _target(header, journals, last_seqno, until_s)
             seeded = None

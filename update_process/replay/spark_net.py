@@ -34,6 +34,7 @@ from update_process.replay.manifest import Range
 from update_process.replay.net import EVERY_PART, NetColumns, NetRow, NetSequence, Part
 from update_process.replay.source import NAME
 from update_process.replay.spark_errors import spark_work
+from update_process.replay.spark_progress import TasksTold, tasks_told
 from update_process.replay.staged import staged_columns, staged_counters, staged_rows, staged_tables
 
 BROADCAST_ENDS_MAX: Final = 6_000_000
@@ -46,12 +47,20 @@ HIGH: Final = 2
 _NEEDED: Final = ("seqno", "place", "table_id", "key", "before", "after")
 
 
+def _silent(_done: int, _whole: int) -> None:
+    pass
+
+
 class SparkEngine:
     """Makes the Net of each piece of one replay. `stage`: a directory for what is staged; the caller's to remove."""
 
-    def __init__(self, spark: Any, journals: Journals, stage: Path, *, verify: bool = False) -> None:
+    def __init__(
+        self, spark: Any, journals: Journals, stage: Path, *, verify: bool = False, told: TasksTold = _silent
+    ) -> None:
+        """`told`: see `tasks_told`."""
         self.spark = spark
         self.verify = verify
+        self.told = told
         self.stage = stage
         self.where = f"{journals.where}; stage {stage}"
         self._journals = journals
@@ -149,13 +158,12 @@ def write_staged(rows: Any, folder: Path) -> int:
 class SparkNet:
     """The net change of one piece."""
 
-    key_count = 0
-    """It is not known before the end; pieces are bounded by their bytes."""
-
     def __init__(self, engine: SparkEngine, first_seqno: int) -> None:
         self._engine = engine
         self._first_seqno = self._last_seqno = first_seqno
         self._staged: Path | None = None
+        self.key_count = 0
+        """Rows with an effect; 0 until they are staged: pieces are bounded by their bytes."""
 
     def take(self, window: Window, start: int, stop: int) -> None:
         """Note how far the piece goes."""
@@ -196,7 +204,7 @@ class SparkNet:
 
     def _stage(self) -> Path:
         what = f"the net change from {self._first_seqno} to {self._last_seqno} can not be found"
-        with spark_work(what, self._engine.where):
+        with spark_work(what, self._engine.where), tasks_told(self._engine.spark, self._engine.told):
             return self._collapse()
 
     def _collapse(self) -> Path:
@@ -225,7 +233,7 @@ class SparkNet:
             folder = engine.stage / f"net-{self._first_seqno}"
             counters = f.length("key") == 0
             effect = ~f.col("before").eqNullSafe(f.col("after"))
-            write_staged(net if engine.verify else net.where(counters | effect), folder)
+            self.key_count = write_staged(net if engine.verify else net.where(counters | effect), folder)
             hit("replay.staged")
         finally:
             if is_kept:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,14 @@ DRIVER_MEMORY: Final = "2g"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has chosen master and memory itself."""
 END_PATIENCE_S: Final = 30.0
+_SETTING: Final = re.compile(r"(spark\.[^\s=:]+)\s*[\s=:]\s*(.*)")
 _TELLING: Final = re.compile(r"^(?:Exception in thread \S+ |Error: |Caused by: )(?:[\w.$]+(?:Exception|Error): )?(.+)")
 _BAD_MASTER: Final = re.compile(r"\bMaster must\b|Could not parse Master URL|master URL", re.IGNORECASE)
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit has started this process."""
+    return SUBMITTED in os.environ
 
 
 def require_java() -> None:
@@ -40,7 +46,7 @@ def require_java() -> None:
     raise PrerequisiteMissingError(
         "Spark needs Java 17 or newer, and none was found",
         where=f"JAVA_HOME={home}" if home else "PATH",
-        do="As root: apt-get install --yes openjdk-17-jre-headless; or work without Java: --engine local",
+        do="As root: apt-get install --yes openjdk-17-jre-headless; or, for a replay, without Java: --engine local",
     )
 
 
@@ -57,31 +63,15 @@ def make_session(master: str | None = None, **settings: str) -> Any:
         raise PrerequisiteMissingError(
             f"the Python package {error.name} is not installed",
             where=sys.prefix,
-            do="Run: pip install 'dualsite[spark]'; or work without Spark: --engine local",
+            do="Run: pip install 'dualsite[spark]'; or, for a replay, without Spark: --engine local",
         ) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    is_submitted = SUBMITTED in os.environ
-    chosen = {
-        "spark.app.name": "dualsite",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # Under spark-submit the driver runs already, and its memory is spark-submit's to say.
-        **({} if is_submitted else {"spark.driver.memory": DRIVER_MEMORY}),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.compression.codec": "zstd",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-        **settings,
-    }
-    if master or not is_submitted:
-        chosen["spark.master"] = master or os.environ.get("MASTER", LOCAL)
+    by_submit = is_submitted()
+    chosen = {**chosen_settings(master, {} if by_submit else own_defaults(), by_submit=by_submit), **settings}
     where = chosen.get("spark.master", "spark-submit")
-    if where.startswith("local"):  # for a cluster its own configuration knows better
-        chosen.setdefault("spark.sql.shuffle.partitions", str(SHUFFLE_PARTITIONS))
     try:
-        if SparkSession.getActiveSession() is None and not is_submitted:
+        if SparkSession.getActiveSession() is None and not by_submit:
             conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
             SparkContext(conf=conf, gateway=SparkContext._gateway or _launch(conf, where))
         builder = SparkSession.builder
@@ -95,6 +85,48 @@ def make_session(master: str | None = None, **settings: str) -> Any:
             raise
         raise _not_begun(first_line(error), where) from error
     return spark
+
+
+def own_defaults() -> dict[str, str]:
+    """What stands in the spark-defaults.conf that Spark would read: SPARK_CONF_DIR's, else SPARK_HOME's."""
+    home = os.environ.get("SPARK_HOME")
+    directory = os.environ.get("SPARK_CONF_DIR") or (home and str(Path(home) / "conf"))
+    if not directory:
+        return {}
+    try:
+        text = (Path(directory) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    lines = (line.strip() for line in text.splitlines())
+    found = (_SETTING.match(line) for line in lines if not line.startswith(("#", "!")))
+    return {one[1]: one[2].strip() for one in found if one}
+
+
+def chosen_settings(master: str | None, own: Mapping[str, str], *, by_submit: bool) -> dict[str, str]:
+    """What a session of ours is made with. `own`: what the operator's spark-defaults.conf says, which we would else
+    overrule: that goes before what we only like, and not before what we need."""
+    liked = {
+        "spark.app.name": "dualsite",
+        "spark.ui.enabled": "false",
+        "spark.sql.parquet.compression.codec": "zstd",
+        # Under spark-submit the driver runs already, and its memory is spark-submit's to say.
+        **({} if by_submit else {"spark.driver.memory": DRIVER_MEMORY}),
+    }
+    if not by_submit:
+        liked["spark.master"] = os.environ.get("MASTER", LOCAL)
+    found = {name: own.get(name, value) for name, value in liked.items()}
+    if master:
+        found["spark.master"] = master
+    if found.get("spark.master", "").startswith("local"):  # for a cluster its own configuration knows better
+        found["spark.sql.shuffle.partitions"] = own.get("spark.sql.shuffle.partitions", str(SHUFFLE_PARTITIONS))
+    return {
+        **found,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+    }
 
 
 def _launch(conf: Any, where: str) -> Any:
@@ -124,7 +156,7 @@ def _not_begun(why: str, where: str) -> ReplicateError:
     return PrerequisiteMissingError(
         f"Spark does not start: {why}",
         where=where,
-        do="It needs Java 17 or newer, and memory for it; or work without Spark: --engine local",
+        do="It needs Java 17 or newer, and memory for it; or, for a replay, without Spark: --engine local",
     )
 
 

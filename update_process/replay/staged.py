@@ -3,7 +3,8 @@
 A row without a key (of no bytes) is a table's AUTOINCREMENT counter.
 
 Guarantees: files are read in the order of their names, rows in the order they have there; of what is not asked for
-nothing is unpacked. An image that does not unpack, or is missing, is damage named by its file.
+nothing is unpacked; what is in memory at once is a batch, however many rows there are and however wide they are. An
+image that does not unpack, or is missing, is damage named by its file.
 Refuses to know: Spark, and what becomes of the rows.
 """
 
@@ -20,9 +21,13 @@ import pyarrow.parquet as pq
 
 from replicate.errors import DamagedError
 from replicate.journal.record import UNPACK_ERRORS, unpacker
+from replicate.limits import MIB
 from update_process.replay.net import NetColumns, NetRow, Part
 
 BATCH_ROWS: Final = 16 * 1024
+BATCH_BYTES: Final = 16 * MIB
+"""Of a batch of rows of their file's mean width; as Arrow's columns, bytes, values and statements it is there some five
+times."""
 COLUMNS: Final = ("table_id", "key", "before", "after", "seqno")
 _HAVING: Final = {"before": Part.GONE | Part.STAYED, "after": Part.CAME | Part.STAYED}
 """The parts of which an image is there."""
@@ -75,8 +80,18 @@ def staged_counters(folder: Path) -> list[tuple[int, bytes, bytes]]:
 def _batches(folder: Path, columns: tuple[str, ...]) -> Iterator[tuple[Path, pa.RecordBatch]]:
     for path in sorted(folder.glob("*.parquet")):
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+            for batch in file.iter_batches(_batch_rows(file.metadata, columns), columns=list(columns)):
                 yield path, batch
+
+
+def _batch_rows(file: pq.FileMetaData, columns: tuple[str, ...]) -> int:
+    """How many rows to take together."""
+    length = 0
+    for number in range(file.num_row_groups):
+        group = file.row_group(number)
+        chunks = (group.column(at) for at in range(group.num_columns))
+        length += sum(one.total_uncompressed_size for one in chunks if one.path_in_schema in columns)
+    return min(BATCH_ROWS, max(1, BATCH_BYTES * int(file.num_rows) // max(1, length)))
 
 
 def _part_of(batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:

@@ -36,12 +36,35 @@ def test_one_line_with_rate_and_time_left_at_most_twice_a_second() -> None:
     tell_replay(line, Progress("inserting", 10, 10, 307, changes=1500, keys=50, written=30))
     line.close()
     assert shown(stream) == [
-        "0 s, reading, at transaction 7: 0 changes, 0 rows touched, 0 written",
+        "0 s, reading, 0 of 1000 transactions, at transaction 7: 0 changes, 0 written",
         "1 s, reading, 300 of 1000 transactions, 500 transactions a second, about 1 s left, "
         "at transaction 307: 1500 changes, 40 rows touched, 0 written",
         "1 s, inserting, 10 of 10 rows, at transaction 307: 1500 changes, 50 rows touched, 30 written",
     ]
     assert stream.getvalue().endswith("\r\033[K")
+
+
+def test_what_spark_does() -> None:
+    """Tasks have no rate, since more of them come; rows that are staged have one, and a time that is left."""
+    stream, clock = io.StringIO(), Clock()
+    line = Line(stream, clock)
+    tell_replay(line, Progress("starting Spark", 0))
+    tell_replay(line, Progress("collapsing", 0, 0, 9, changes=70))
+    for done in (1, 3):
+        clock.now_s += 1
+        tell_replay(line, Progress("collapsing", done, 4, 9, changes=70))
+    tell_replay(line, Progress("inserting", 0, 600, 9, changes=70, keys=600))
+    clock.now_s += 1
+    tell_replay(line, Progress("inserting", 200, 600, 9, changes=70, keys=600, written=200))
+    assert shown(stream) == [
+        "0 s, starting Spark",
+        "0 s, collapsing, at transaction 9: 70 changes, 0 written",
+        "1 s, collapsing, Spark: 1 of 4 tasks, at transaction 9: 70 changes, 0 written",
+        "2 s, collapsing, Spark: 3 of 4 tasks, at transaction 9: 70 changes, 0 written",
+        "2 s, inserting, 0 of 600 rows, at transaction 9: 70 changes, 600 rows touched, 0 written",
+        "3 s, inserting, 200 of 600 rows, 200 rows a second, about 2 s left, at transaction 9: 70 changes, "
+        "600 rows touched, 200 written",
+    ]
 
 
 def test_segments_of_an_archive() -> None:
@@ -53,6 +76,12 @@ def test_segments_of_an_archive() -> None:
     assert shown(stream)[1] == (
         "8 s, archiving, 32 of 48 segments, 2 segments a second, about 8 s left, "
         "up to transaction 200: 200 transactions, 1400 changes"
+    )
+    clock.now_s += 56
+    tell_archive(line, Step(200, 32, 48, 200, 1400, 2, 7))
+    assert shown(stream)[2] == (
+        "64 s, archiving, 32 of 48 segments, 4 s each of the segments, about 64 s left, "
+        "up to transaction 200: 200 transactions, 1400 changes; Spark: 2 of 7 tasks"
     )
 
 

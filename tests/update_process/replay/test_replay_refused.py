@@ -117,7 +117,9 @@ CASES: dict[str, Case] = {
     "elsewhere": Case(lambda s: s.names.append("s3a://bucket/x"), 2, "USAGE: only Spark can read this URI [s3a://"),
     "another host": Case(lambda s: s.names.append("file://host/x"), 2, "USAGE: a file URI names no host"),
     "an empty name": Case(lambda s: s.names.append(""), 2, "USAGE: an empty name is no journal and no archive"),
-    "a master for nobody": Case(lambda s: s.more.extend(["--master", "local[1]"]), 2, "Add --engine spark"),
+    "a master for nobody": Case(
+        lambda s: s.more.extend(["--engine", "local", "--master", "local[1]"]), 2, "or say --engine spark"
+    ),
     "no such number": Case(lambda s: s.more.extend(["--to", "0"]), 2, "USAGE: Invalid value for '--to'"),
     "no Java": Case(
         lambda s: (s.more.extend(["--engine", "spark"]), s.patch.setenv("JAVA_HOME", "/nowhere")),
@@ -224,7 +226,7 @@ def test_a_rebuild_ends_where_it_was_told(backlog: Backlog, capsys: pytest.Captu
     secondary.reload()
     before = state(secondary)
     for arguments, code, text in (
-        ([], 73, " rebuild --restart"),
+        ([], 73, " replay --journal URI. To replace all of them: replicate "),
         (["--restart", "--at", "2020-01-01T00:00:00Z"], 69, "Take an older base copy"),
         (["--restart", "--at", moment((known[end] >> CSN_COUNTER_BITS) + 1)], 69, "is not known"),
         (["--restart", "--at", "2020-01-01"], 2, "append Z for UTC"),
