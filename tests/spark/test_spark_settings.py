@@ -1,4 +1,5 @@
-"""What a session is made with: the operator's own spark-defaults.conf goes before what we only like."""
+"""What a session is made with: the operator's own spark-defaults.conf goes before what we only like. And what is said
+where none begins."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from replicate.errors import PeerUnreachableError, PrerequisiteMissingError, ReplicateError, UsageError
+from update_process.replay import spark_session
 from update_process.replay.spark_session import DRIVER_MEMORY, chosen_settings, own_defaults
 
 OWN = """
@@ -68,3 +71,19 @@ def test_they_go_before_what_we_like_and_not_before_what_we_need(
     found = chosen_settings(master, {**own, "spark.sql.session.timeZone": "Europe/Vienna"}, by_submit=by_submit)
     assert tuple(map(found.get, names)) == expected
     assert found["spark.sql.session.timeZone"] == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        ("Could not parse Master URL: 'x'", UsageError),
+        ("Master must either be yarn or start with spark, k8s, or local", UsageError),
+        ("Cannot call methods on a stopped SparkContext", PeerUnreachableError),
+        ("All masters are unresponsive! Giving up.", PeerUnreachableError),
+        ("UnsupportedClassVersionError: class file version 61.0", PrerequisiteMissingError),
+    ],
+)
+def test_why_no_session_begins_is_one_error_of_ours(why: str, kind: type[ReplicateError]) -> None:
+    found = spark_session._not_begun(why, "spark://host:7077")
+    assert type(found) is kind
+    assert found.where == "spark://host:7077"
