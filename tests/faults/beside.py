@@ -19,6 +19,7 @@ from typing import Final
 
 from tests.faults.report import merge
 from tests.faults.town import Child, fork
+from tests.harness.forking import INTERRUPTS
 
 POLL_S: Final = 0.05
 INTERRUPTED_S: Final = 20.0
@@ -46,7 +47,12 @@ def run_beside(jobs: Mapping[str, int], job: Job, figures: Counter[str], *, dead
                     share = at_once * jobs[todo[0]] / sum(jobs[name] for name in [*todo, *running])
                     until_s = time.monotonic() + (deadline_s - time.monotonic()) * min(1.0, share)
                     name = todo.pop(0)
-                    running[name] = _start(name, job, until_s, _place(Path(place), name))
+                    # An interrupt that comes meanwhile waits until the job is known.
+                    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+                    try:
+                        running[name] = _start(name, job, until_s, _place(Path(place), name))
+                    finally:
+                        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 for name in [name for name, child in running.items() if child.poll()]:
                     end(name)
                 time.sleep(POLL_S)
@@ -79,6 +85,7 @@ def _start(name: str, job: Job, deadline_s: float, where: Path) -> Child:
         tempfile.tempdir = os.fspath(where)
         figures: Counter[str] = Counter()
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
             job(name, deadline_s, figures)
         except KeyboardInterrupt:
             pass

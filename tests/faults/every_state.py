@@ -149,12 +149,14 @@ class Every:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._known: dict[int, Variants] = {}
+        self._known: dict[int, tuple[File, Variants]] = {}
+        """By the file's identity; it is kept, so that no other one comes by it."""
 
     def _variants(self, name: str, file: File) -> Variants:
-        known = self._known.get(id(file))
+        _, known = self._known.get(id(file), (file, None))
         if known is None or known.synced is not file.synced or known.pending != len(file.pending):
-            known = self._known[id(file)] = variants(name, file)
+            known = variants(name, file)
+            self._known[id(file)] = file, known
         return known
 
     def at(self) -> Iterator[tuple[int, Iterator[tuple[Key, Callable[[], State]]]]]:
