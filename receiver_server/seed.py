@@ -33,8 +33,10 @@ from replicate.errors import (
     TryAgainError,
     UsageError,
     WrongInstanceError,
+    WrongNetworkError,
 )
 from replicate.limits import NAME_PATTERN
+from replicate.peer_authority import Reason
 from replicate.seed.incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.wire.event import (
     Closed,
@@ -55,6 +57,10 @@ KEEP_ALIVE_S: Final = 1.0
 ASK_S: Final = 5.0
 LINE_BYTES_MAX: Final = 4096
 WAITING: Final = "waiting for the source"
+REFUSED_S: Final = 60.0
+"""A source that was refused so long ago tries again, if it is still there."""
+_NOBODY: Final = frozenset({Reason.CUT, Reason.HELLO_TIMEOUT, Reason.PROTOCOL, Reason.PLAINTEXT})
+"""What a look at the port ends with."""
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The command has ended, however it did. Never out of a nursery: what leaves one is a group."""
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -78,6 +84,11 @@ def read_request(line: bytes) -> str | None:
     raise UsageError("this is no request for a seed", where=f"{line[:80]!r}")
 
 
+def _facts(error: ReplicateError) -> dict[str, Any]:
+    facts = {"what": error.what, "where": error.where, "do": error.do}
+    return {"code": error.code, "exit_code": error.exit_code, **facts}
+
+
 class Wish:
     """What one command wants, and what it is to be told."""
 
@@ -95,10 +106,8 @@ class Wish:
 
     def line(self) -> dict[str, Any]:
         """What the command is told now."""
-        error = self.error
-        if error is not None:
-            facts = {"what": error.what, "where": error.where, "do": error.do}
-            return {"error": {"code": error.code, "exit_code": error.exit_code, **facts}}
+        if self.error is not None:
+            return {"error": _facts(self.error)}
         return {"received": True} if self.is_received else self.state
 
     @property
@@ -115,6 +124,8 @@ class Seeds:
         self._listener: trio.SocketListener | None = None
         self._wish: Wish | None = None
         self._fetching: Connection | None = None
+        self._refused: dict[str, Any] | None = None
+        self._refused_s = 0.0
         self._give, self._take = trio.open_memory_channel[Event](0)
 
     # The command.
@@ -174,6 +185,8 @@ class Seeds:
         if wish.error is None:
             self._wish = wish
             self.receiver.log.info("a seed was asked for", source=wish.source_name)
+            if self._refused is not None and trio.current_time() - self._refused_s < REFUSED_S:
+                self._tell_refused(self._refused)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell, stream, wish)
@@ -296,10 +309,32 @@ class Seeds:
         """What the link told of the seed; memory is bounded by the link's window."""
         self._give.send_nowait(event)
 
+    def not_let_in(self, error: ReplicateError, where: str) -> None:
+        """Somebody at the address `where` wanted to be a source, and was refused. A command that waits for one hears of
+        it, and ends soon if nobody better comes: it may have been a stranger."""
+        if error.facts.get("reason") in _NOBODY:
+            return
+        self._refused, self._refused_s = {**_facts(error), "where": error.where or where}, trio.current_time()
+        self._tell_refused(self._refused)
+
+    def _tell_refused(self, refused: dict[str, Any]) -> None:
+        wish = self._wish
+        if wish is not None and not wish.is_settled and wish.state["state"] == WAITING:
+            wish.state = {**wish.state, "refused": refused}
+
     def closed(self, connection: Connection, closed: Closed) -> None:
         """A connection has ended. A source that refused us will not do better the next time."""
         wish = self._wish
-        if self._fetching is not connection or wish is None or wish.is_settled:
+        if wish is None or wish.is_settled:
+            return
+        if self._fetching is not connection:
+            error = closed.error
+            if (
+                self._fetching is None
+                and error is not None
+                and isinstance(error, (WrongNetworkError, WrongInstanceError))
+            ):
+                wish.error = error  # it is proven who it is, and it is not ours
             return
         if closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED) and closed.error is not None:
             wish.error = closed.error

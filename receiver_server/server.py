@@ -223,6 +223,7 @@ class Receiver:
                 reason = str(error.facts.get("reason", error.code))
                 self.refused[reason] += 1
                 self._last_refusal = f"; {host} was refused: {reason}"
+                self.seeds.not_let_in(error, where)
                 self.repetitions.line(
                     self.log.warning, trio.current_time(), "connection refused", host, reason, where=where,
                     reason=reason, error=str(error), code=error.code,

@@ -31,6 +31,8 @@ from replicate.seed.install import Seeded, check_secondary, install_file_locked,
 
 SOURCE_WAIT_S: Final = 60.0
 """How long a source may be away before we give up; what has arrived stays."""
+REFUSED_WAIT_S: Final = 5.0
+"""The same where one was there and not let in: another one may come beside it."""
 SILENT_S: Final = 30.0
 """A Receiver Server that has not said a word for this long does not answer."""
 WAITING: Final = "waiting for the source"
@@ -156,7 +158,8 @@ def read_answer(line: bytes) -> dict[str, Any]:
 
 
 def _wait(answers: Iterator[dict[str, Any]], told: Told, source_wait_s: float) -> None:
-    """Until the file is whole."""
+    """Until the file is whole. A source that was not let in is told of at once; if nobody else has come soon after,
+    that is why none comes."""
     waiting_since = time.monotonic()
     for answer in answers:
         if "error" in answer:
@@ -164,8 +167,13 @@ def _wait(answers: Iterator[dict[str, Any]], told: Told, source_wait_s: float) -
         if "received" in answer:
             return
         state = str(answer.get("state", ""))
+        refused = answer.get("refused")
         if state != WAITING:
             waiting_since = time.monotonic()
+        elif isinstance(refused, dict):
+            if time.monotonic() - waiting_since > min(source_wait_s, REFUSED_WAIT_S):
+                raise SeedFailedError(refused)
+            state += f"; {refused.get('where')} was not let in: {refused.get('what')}"
         elif time.monotonic() - waiting_since > source_wait_s:
             raise PeerUnreachableError(
                 f"no source has connected for {source_wait_s:g} s",

@@ -31,6 +31,7 @@ from replicate.seed.make import make_seed
 from replicate.seed.request import SeedFailedError, seed_over_connection
 from replicate.wire import message
 from replicate.wire.message import SeedStart
+from tests.harness.certificates import Authority
 from tests.harness.pair import Pair, work_all
 from tests.harness.servers import Daemon, Servers, point, servers
 from tests.harness.waiting import wait_until_async
@@ -411,3 +412,37 @@ def test_a_seed_for_another_instance_of_the_same_name_is_refused(pair: Pair) -> 
     with pytest.raises(WrongInstanceError, match="comes anew"):
         seed_over_connection(pair.secondary, None, restart=False, told=lambda *_: None)
     assert not incoming.whole.exists()
+
+
+@pytest.mark.trio
+async def test_a_source_that_is_not_let_in_is_told_of_and_soon_ends_the_command(pair: Pair) -> None:
+    """Long before the time for which a source is waited for; another one has a moment to come beside it."""
+    key = pair.primary.path / "other.key"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
+    async with site(pair, loopback__key_file="other.key") as both:
+        error = await both.fails(SeedFailedError, "NOT_AUTHENTICATED", None)
+        assert error.own_exit_code == 76  # type: ignore[attr-defined]
+        assert any("was not let in: " in label for label, _, _ in both.told), both.told
+        assert both.source.log.events("connection refused")
+
+
+@pytest.mark.trio
+async def test_a_source_of_another_network_ends_the_command_at_once(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate is good: it bears the expected name, and was made without --network."""
+    (tmp_path / "other").mkdir()
+    other = Pair.create(tmp_path / "other")
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    authority = Authority(tmp_path / "authority")
+    authority.install(pair.secondary)
+    authority.install(other.primary)
+    async with servers() as made:
+        receiver = await made.receiver(pair.secondary, tls__loopback=True, receiver__allow="east")
+        point(other.primary, "west", receiver)
+        source = made.source(other.primary, tls__loopback=True)
+        both = Site(pair, made, receiver, source)
+        error = await both.fails(SeedFailedError, "WRONG_NETWORK", None)
+        assert error.own_exit_code == 76  # type: ignore[attr-defined]
+        assert not any("not let in" in label for label, _, _ in both.told)
