@@ -32,6 +32,7 @@ from replicate.database.bookkeeping import (
 from replicate.database.rows import RowApplier
 from replicate.database.sqlite import FileFacts, check_same_file, open_region, region_facts, translate
 from replicate.door.door import Door
+from replicate.door.durability import SYNC_LOCK_TIMEOUT_S
 from replicate.door.opening import open_door
 from replicate.door.redo import redo_region
 from replicate.door.takeover import enter_taken, finish_taken
@@ -209,7 +210,8 @@ class ApplySession:
                 hit("apply.after_commit")
                 self._note_schema(defines)
                 door.finish_batch(batch, last, defines=defines)
-                door.durability.note_durable(batch.last_seqno)
+                # What is acknowledged to the primary; behind the last batch no flush may come that says it.
+                door.durability.note_durable(batch.last_seqno, SYNC_LOCK_TIMEOUT_S)
         except BaseException:
             self.rollback()
             raise

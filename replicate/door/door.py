@@ -81,14 +81,15 @@ class Door:
         self.lock_timeout_s = COMMIT_LOCK_TIMEOUT_S
         self._patience_s: float | None = None
         """How long whoever holds the commit lock now waits for the sync lock; None: as long as a flush may take."""
-        self._directory = os.fspath(instance.journal_directory)
+        self.directory = os.fspath(instance.journal_directory)
+        """Of the segments."""
         self._segment_bytes = instance.config.journal.segment_bytes
         self._grow_bytes = grow_bytes_of(self._segment_bytes)
         self._doorbells = Doorbells(instance.run_directory)
         self._newest = NewestSegment(instance, self.words, chain)
         self._lock = CommitLock(instance.locks_directory / "commit.lock")
         try:
-            self.durability = Durability(instance, self.words, self.open_segment, self._ring, pool.memory)
+            self.durability = Durability(instance, self.words, self.open_segment, self.ring, pool.memory)
         except BaseException:
             self._lock.close()
             raise
@@ -108,7 +109,8 @@ class Door:
         self._newest.close()
         self.pool.close()
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Wake whoever sleeps until there is something new in the pool."""
         self._doorbells.ring(self.pool)
 
     # The lock.
@@ -232,7 +234,7 @@ class Door:
         self.pool.publish(allotted.frame, seqno, seqno, 1)
         words[word.INTENT_SEQNO] = 0
         if words[word.SLEEPERS] or words[word.SLEEPERS + 1]:
-            self._doorbells.ring(self.pool)
+            self.ring()
 
     def finish_batch(self, batch: FrameBatch, last: Head, *, defines: bool = False) -> None:
         """Make received frames visible; `last` is the head of the batch's last frame."""
@@ -240,11 +242,11 @@ class Door:
         if defines:
             self._note_definition(words[word.INTENT_OFFSET])
         end = words[word.INTENT_OFFSET] + words[word.INTENT_BYTES]
-        self._advance(end, last, words[word.INTENT_REGIONS], done=True)
+        self.advance(end, last, words[word.INTENT_REGIONS], done=True)
         hit("finish.before_publish")
         self.pool.publish(batch.data, batch.first_seqno, batch.last_seqno, batch.count)
         words[word.INTENT_SEQNO] = 0
-        self._doorbells.ring(self.pool)
+        self.ring()
 
     def void(self, allotted: Allotted, reason: str) -> None:
         """Turn an appended frame that no region has into a NULL record, durably. OutcomeUnknownError when that
@@ -284,9 +286,9 @@ class Door:
 
     def _adopt(self, spool: Spool, seqno: int, frame: bytes, regions: int) -> None:
         words = self.words
-        catalogue = self._catalogue_at_end()
+        catalogue = self.catalogue_at_end()
         self.durability.sync_to_end(self._patience_s)
-        header = self._newest.next_header(seqno)
+        header = self.next_header(seqno)
         words[word.INTENT_KIND] = ADOPTS
         words[word.INTENT_REGIONS] = regions
         words[word.INTENT_SEQNO] = seqno
@@ -308,7 +310,7 @@ class Door:
         segment."""
         self._enter_adopted(head, self.words[word.INTENT_REGIONS], done=True)
         self.words[word.INTENT_SEQNO] = 0
-        self._doorbells.ring(self.pool)
+        self.ring()
 
     def _enter_adopted(self, head: Head, regions: int, *, done: bool) -> None:
         words = self.words
@@ -318,13 +320,15 @@ class Door:
         words[word.SEGMENT_FIRST_SEQNO] = head.seqno
         words[word.SEGMENT_GENERATION] += 1
         words[word.CATALOGUE_GENERATION] += 1
-        self._advance(0, head, regions, done=done)
+        self.advance(0, head, regions, done=done)
         self.durability.note_durable(head.seqno)
         self.pool.publish_in_files(head.seqno, head.seqno)
 
     # The words.
 
-    def _advance(self, end: int, last: Head, regions: int, *, done: bool) -> None:
+    def advance(self, end: int, last: Head, regions: int, *, done: bool) -> None:
+        """The journal ends at offset `end` of its newest segment, with the frame whose head is `last`; of `regions`,
+        `done` says whether they have committed up to there."""
         words = self.words
         words[word.END_OFFSET] = end
         if last.origin == words[word.OWN_ORIGIN]:
@@ -364,19 +368,19 @@ class Door:
         if words[word.INTENT_KIND] == SWITCHES:
             # It must be used once it is there: a smaller frame would still fit the old one, and the chain would break.
             if os.path.lexists(self.chain.path_of(first)):
-                sync_directory(self._directory)
+                sync_directory(self.directory)
                 self._newest.use(self.chain.open(first, writable=True))
             words[word.INTENT_SEQNO] = 0
             return
         if words[word.INTENT_KIND] == ADOPTS:
             # Whoever was killed may not have come to sync the directory after the rename.
-            sync_directory(self._directory)
+            sync_directory(self.directory)
             words[word.SEGMENT_GENERATION] += 1  # the name of the empty segment may be another file's now
             head = adopted_head(self.chain, first)
             if head is not None:
                 self._enter_adopted(head, regions, done=False)
             words[word.INTENT_SEQNO] = 0
-            self._doorbells.ring(self.pool)
+            self.ring()
             return
         offset, size = words[word.INTENT_OFFSET], words[word.INTENT_BYTES]
         segment = self.segment()
@@ -384,14 +388,14 @@ class Door:
         if tail.batch is not None and tail.last is not None:
             for at in tail.definitions:
                 self._note_definition(at)
-            self._advance(offset + len(tail.batch.data), tail.last, regions, done=False)
+            self.advance(offset + len(tail.batch.data), tail.last, regions, done=False)
             # Nothing happens when it was published, but for finishing a record that was left half done.
             self.pool.publish(tail.batch.data, first, tail.last.seqno, tail.batch.count)
         whole = len(tail.batch.data) if tail.batch is not None else 0
         if whole < tail.file_bytes:
             segment.append(offset + whole, bytes(tail.file_bytes - whole))
         words[word.INTENT_SEQNO] = 0
-        self._doorbells.ring(self.pool)
+        self.ring()
 
     # Segments and what is in force.
 
@@ -415,19 +419,28 @@ class Door:
             return received
         return self._newest.position()
 
-    def _catalogue_at_end(self) -> Catalogue:
+    def catalogue_at_end(self) -> Catalogue:
+        """`catalogue` as a segment that begins behind the journal's end has it in its header."""
         here = self.position()
         return self.catalogue().newest().at(here.vector, here.chains)
 
+    def next_header(self, first_seqno: int) -> SegmentHeader:
+        """That of a segment behind the journal's end."""
+        return self._newest.next_header(first_seqno)
+
+    def begin_again(self, first_seqno: int) -> None:
+        """An empty segment in the place of the newest one, which begins with that number, too."""
+        self._newest.use(self._create_segment(self.next_header(first_seqno), self.catalogue_at_end()))
+
     def _create_segment(self, header: SegmentHeader, catalogue: Catalogue) -> SegmentFile:
-        return create_segment(self._directory, header, catalogue, replace=True, grow_bytes=self._grow_bytes)
+        return create_segment(self.directory, header, catalogue, replace=True, grow_bytes=self._grow_bytes)
 
     def _switch(self, first_seqno: int) -> None:
         """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn
         tail."""
-        catalogue = self._catalogue_at_end()
+        catalogue = self.catalogue_at_end()
         self.durability.sync_to_end(self._patience_s)
-        header = self._newest.next_header(first_seqno)
+        header = self.next_header(first_seqno)
         words = self.words
         words[word.INTENT_KIND] = SWITCHES
         words[word.INTENT_REGIONS] = 0

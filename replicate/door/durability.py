@@ -43,6 +43,9 @@ from replicate.pool.wake_word import WakeWord
 SYNC_LOCK_TIMEOUT_S: Final = 300.0
 """A flush may take long on a bad disk; waiting is right, and giving up would only say "outcome unknown" earlier."""
 
+NOTE_TIMEOUT_S: Final = 1.0
+"""What need not be noted now waits no longer than most flushes take."""
+
 
 def _nothing() -> None:
     pass
@@ -142,15 +145,21 @@ class Durability:
                 self._fail(error)
             raise
 
-    def note_durable(self, seqno: int) -> None:
+    def note_durable(self, seqno: int, timeout_s: float = NOTE_TIMEOUT_S) -> None:
         """`seqno` is known to be durable by other means (an adopted segment, a sync by the holder of the commit
-        lock)."""
+        lock).
+
+        Mostly under the commit lock, behind a commit that has happened. So nobody fails by it, and nobody waits here
+        for whoever stands still with the sync lock: after `timeout_s` seconds it is left unsaid, and said with the next
+        flush, which is of all that is visible."""
         if self._words[word.LAST_DURABLE_SEQNO] >= seqno:
             return
         try:
-            self._thread_lock.acquire()
-            self._acquire()
-            self._note(seqno)
+            if not self._thread_lock.acquire(timeout=timeout_s):
+                return
+            with contextlib.suppress(BusyError):
+                self._acquire(timeout_s=timeout_s)
+                self._note(seqno)
         finally:
             self._give_up()
 

@@ -6,7 +6,7 @@ about: INTENT_OFFSET and INTENT_BYTES are the place of the range's last frame, w
 took place; then the range is *redone* like any other append (the regions are rolled forward from our journal).
 
 Guarantees: the journal holds the whole range or nothing of it, whenever the process is killed.
-Refuses to know: rows, and where the range comes from. This is the door's own other half: it uses its inner parts.
+Refuses to know: rows, and where the range comes from.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def begin_aside(door: Door) -> AsideSegment:
     DiskFullError, JournalIOError; what `Door.enter` raises.
     """
     with door.locked():
-        catalogue = door._catalogue_at_end()
+        catalogue = door.catalogue_at_end()
         door.durability.sync_to_end()
-        header = door._newest.next_header(door.words[word.LAST_SEQNO] + 1)
+        header = door.next_header(door.words[word.LAST_SEQNO] + 1)
     return AsideSegment(door.instance.journal_directory, header, catalogue)
 
 
@@ -46,7 +46,7 @@ def enter_taken(door: Door, aside: AsideSegment, regions: int) -> None:
     TryAgainError: the journal has moved on since `begin_aside`; nothing has changed.
     """
     words = door.words
-    wanted = door._newest.next_header(words[word.LAST_SEQNO] + 1)
+    wanted = door.next_header(words[word.LAST_SEQNO] + 1)
     ours = aside.header
     last = aside.last_head
     if last is None or (
@@ -84,7 +84,7 @@ def finish_taken(door: Door, aside: AsideSegment) -> None:
 def mend_taken(door: Door, first_seqno: int, regions: int) -> None:
     """Finish what a killed holder of the lock has begun."""
     words = door.words
-    sync_directory(door._directory)  # whoever was killed may not have come to it
+    sync_directory(door.directory)  # whoever was killed may not have come to it
     words[word.SEGMENT_GENERATION] += 1  # the name of an empty segment may be another file's now
     last = _last_head(door, first_seqno)
     if last is None:
@@ -114,9 +114,9 @@ def _show(door: Door, first_seqno: int, last: Head, regions: int, *, done: bool)
     words[word.ZEROED_OFFSET] = end
     words[word.SEGMENT_GENERATION] += 1
     words[word.CATALOGUE_GENERATION] += 1
-    door._advance(end, last, regions, done=done)
+    door.advance(end, last, regions, done=done)
     door.durability.note_durable(last.seqno)
     door.pool.publish_in_files(first_seqno, last.seqno)
     words[word.INTENT_SEQNO] = 0
     door.has_switched = True
-    door._doorbells.ring(door.pool)
+    door.ring()

@@ -6,7 +6,7 @@ and its number is used for something else.
 
 Guarantees: afterwards the number is a NULL record's, or free, on the disk too; or OutcomeUnknownError, and the journal
 takes nothing more until recovery has run, or until the next holder of the commit lock has finished the transaction.
-Refuses to know: why COMMIT failed. This is the door's own other half: it uses its inner parts.
+Refuses to know: why COMMIT failed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def void(door: Door, allotted: Allotted, reason: str) -> None:
         else:
             door.poison(error)
         raise OutcomeUnknownError(
-            f"transaction {allotted.seqno} failed, and could not be voided in the journal", where=door._directory, do=do
+            f"transaction {allotted.seqno} failed, and could not be voided in the journal", where=door.directory, do=do
         ) from error
     words[word.INTENT_REGIONS] = 0
     door.finish_own(Allotted(allotted.seqno, frame, allotted.origin_seqno, chain, allotted.csn))
@@ -79,9 +79,9 @@ def void(door: Door, allotted: Allotted, reason: str) -> None:
 def _void_adopted(door: Door, seqno: int) -> None:
     """Take an adopted segment out of the chain again, durably: its number is used for something else."""
     if door.words[word.SEGMENT_FIRST_SEQNO] != seqno:
-        with Directory(door._directory) as names:
-            os.unlink(os.path.join(door._directory, segment_name(seqno)))
+        with Directory(door.directory) as names:
+            os.unlink(os.path.join(door.directory, segment_name(seqno)))
             names.sync()
         return
     # It had taken the place of the empty segment that was appended to.
-    door._newest.use(door._create_segment(door._newest.next_header(seqno), door._catalogue_at_end()))
+    door.begin_again(seqno)

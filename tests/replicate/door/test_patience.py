@@ -18,6 +18,7 @@ import replicate
 from replicate.errors import BusyError
 from replicate.instance.instance import Instance
 from replicate.locks import FileLock
+from replicate.status.collect import collect
 from tests.harness.instances import Writer, check, lose_pool, make_primary, make_secondary
 
 pytestmark = pytest.mark.usefixtures("shared_memory")
@@ -44,6 +45,11 @@ def insert_in_both(instance: Instance) -> None:
         connection.execute("INSERT INTO t VALUES (100, 'x')")
         connection.execute("INSERT INTO two.t VALUES (100, 'x')")
         connection.commit()
+
+
+def durable_of(instance: Instance) -> Callable[[], int]:
+    """Reads the last durable seqno."""
+    return lambda: collect(instance).journal.last_durable_seqno or 0
 
 
 @contextmanager
@@ -126,6 +132,28 @@ def test_a_flush_that_stands_still_costs_who_has_not_appended_yet_its_own_timeou
         connection.execute("INSERT INTO t VALUES (1000, 'x')")
         connection.commit()
     assert check(instance).rows["main"].keys() == {0, 1000}
+
+
+def test_what_is_durable_already_is_not_waited_for_behind_a_flush_that_stands_still(tmp_path: Path) -> None:
+    """A schema change is synced before its COMMIT. That it is durable is said with the next flush: nobody waits for
+    that with the commit lock in the hand, and what is committed is never called busy."""
+    instance = make_primary(tmp_path / "p", durability="off")
+    lock = FileLock(instance.locks_directory / "sync.lock")
+    with closing(replicate.connect(instance.path, timeout=TIMEOUT_S)) as connection:
+        durable = durable_of(instance)
+        lock.acquire(5)
+        began_s = time.monotonic()
+        connection.execute("CREATE TABLE later (id INTEGER PRIMARY KEY)")
+        connection.commit()
+        seqno = connection.last_seqno
+        assert seqno is not None
+        assert durable() < seqno
+        insert(instance)
+        assert time.monotonic() - began_s < FAR_LONGER_S
+        lock.close()
+        connection.wait_durable()
+        assert durable() > seqno
+    assert check(instance).rows["main"].keys() == {100}
 
 
 def test_a_reader_of_a_secondary_waits_for_nobody(tmp_path: Path) -> None:
