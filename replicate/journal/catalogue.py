@@ -8,14 +8,12 @@ Refuses to know: who asks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from replicate.errors import GapError, JournalDamagedError
 from replicate.journal.chain import Chain
 from replicate.journal.record import (
-    DEFINE_MARK,
     FRAME_HEAD_BYTES,
     UNPACK_ERRORS,
     decode,
@@ -25,7 +23,7 @@ from replicate.journal.record import (
     unpacker,
     walk,
 )
-from replicate.journal.scan import plain_run
+from replicate.journal.scan import DEFINITION, may_define, plain_run
 from replicate.journal.segment import SegmentFile
 from replicate.journal.spool_format import read_part_frame, slice_bytes
 from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX, PARTITION_STREAM
@@ -41,8 +39,6 @@ from replicate.transaction import (
     decode_change,
 )
 
-# A DEFINE change: its op, an id (five bytes, top bit set), a version, and a list of ten.
-_DEFINE: Final = re.compile(DEFINE_MARK + rb"[\x80-\xff].{3}(?:[\x00-\x7f]|\xcc.|\xcd.{2}|\xce.{4})\x9a", re.DOTALL)
 _DEFINE_BYTES_MAX: Final = 16
 
 
@@ -119,7 +115,7 @@ def _walked(catalogue: Catalogue, segment: SegmentFile, offset: int, next_seqno:
         for begin, head in walk(view[run.end : found.end]):
             at, end = run.end + begin, run.end + begin + head.frame_bytes
             chains[head.origin] = (head.origin_seqno, head.chain)
-            if head.kind == Kind.HISTORY or data.find(DEFINE_MARK, at + FRAME_HEAD_BYTES, end) >= 0:
+            if head.kind == Kind.HISTORY or may_define(data, at + FRAME_HEAD_BYTES, end):
                 catalogue = with_frame(catalogue, view[at:end])
             elif head.kind == Kind.NULL:
                 content = decode(view[at:end]).content[0]
@@ -148,7 +144,7 @@ def large_definitions(segment: SegmentFile) -> list[TableDefinition]:
     """The definitions that the large transaction of an adopted segment makes; decoded only when it looks so."""
     rest = b""
     for piece in _slices(segment):
-        if _DEFINE.search(rest + piece):
+        if DEFINITION.search(rest + piece):
             break
         rest = piece[-_DEFINE_BYTES_MAX:]
     else:

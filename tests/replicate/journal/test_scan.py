@@ -14,9 +14,10 @@ from replicate.errors import FrameDamaged, ReplicateError
 from replicate.journal import catalogue
 from replicate.journal import scan as module
 from replicate.journal.catalogue import catalogue_before
-from replicate.journal.record import walk
+from replicate.journal.record import pack_elements, walk
 from replicate.journal.segment import scan
 from replicate.journal.tail import ScanResult
+from replicate.transaction import Catalogue, Op
 from tests.harness.journals import ToyJournal, define_payload, make_definition
 
 
@@ -80,6 +81,35 @@ def test_both_ways_give_the_same_catalogue_at_any_place(journal: ToyJournal, mon
     assert fast == [catalogue_before(journal.chain, seqno) for seqno in places]
     assert len(fast[-1].definitions) == 4
     assert len(fast[-1].chains) == 2
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_values_that_look_like_a_definition_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    """A 4 before a large number, in every row; every definition is found all the same."""
+    toy = ToyJournal(tmp_path / "journal")
+    for number in range(20):
+        values = [int(Op.INSERT), 1 << 31, 0, [number, 4, 70_000, 4, 1 << 31]]
+        toy.append(toy.maker.transaction(payload=pack_elements(*values)))
+        toy.append(
+            toy.maker.transaction(payload=define_payload(make_definition(f"t{number}")))
+            if not number % 5
+            else toy.maker.null()
+        )
+    looked: list[bytes] = []
+    really = catalogue.with_frame
+
+    def with_frame(known: Catalogue, frame: bytes) -> Catalogue:
+        looked.append(bytes(frame))
+        return really(known, frame)
+
+    monkeypatch.setattr(catalogue, "with_frame", with_frame)
+    if not fast:
+        nothing = module.Run(0, 0, -1, (0, 0), 0, 0, [])
+        monkeypatch.setattr(catalogue, "plain_run", lambda *_, **__: nothing)
+    assert len(catalogue_before(toy.chain, toy.last_seqno + 1).definitions) == len(looked) == 4
+    toy.close()
 
 
 def test_the_fast_way_ends_where_it_is_told(journal: ToyJournal) -> None:
