@@ -52,6 +52,7 @@ _KINDS: Final = (
     Kind("DAEMON_FROZEN", "error", "A daemon is there, but a signal or a debugger has stopped it."),
     Kind("DAEMON_STOPPED", "warning", "A daemon that is needed does not run."),
     Kind("PEER_NOT_CONNECTED", "warning", "The Source Server runs, and has no connection to its peer."),
+    Kind("PEER_SILENT", "info", "The connection to a peer stands, and nothing has come from it for two heartbeats."),
     Kind("PEER_PAUSED", "warning", "A peer has asked for a pause (XOFF), because its receive pool is full."),
     Kind("PEER_NOT_APPLYING", "warning", "The Update Process of a peer does not run, and transactions wait for it."),
     Kind("NO_SOURCE", "warning", "The Receiver Server runs, and no source is connected."),

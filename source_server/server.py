@@ -125,6 +125,9 @@ class Source:
         """Since when its Update Process has not been running; 0: it runs, or we do not know."""
         self.round_trip_s: float | None = None
         self.last_contact_s: float | None = None
+        self._connection: Connection | None = None
+        self._clock_ns = 0
+        """What trio's clock is behind the machine's."""
         """On trio's clock: when the peer was last heard of."""
         self.refused: Counter[str] = Counter()
         """Connections that either side has refused, by reason."""
@@ -188,8 +191,11 @@ class Source:
         if peer is None:
             return None
         self.say("connection made", where, where=where)
-        connection = Connection(self, peer, hello_by)
-        closed = await connection.run()
+        self._connection = connection = Connection(self, peer, hello_by)
+        try:
+            closed = await connection.run()
+        finally:
+            self._connection = None
         if closed.reason is CloseReason.CONNECTION_LOST and (alert := peer.alert) is not None:
             return self._not_let_in(alert, where)
         closed = peer.judged(closed)
@@ -278,9 +284,19 @@ class Source:
             peer_update_state=self.peer_update_state,
             peer_not_applying_since_wall_ns=self.not_applying_since_wall_ns,
             lag_s=self.lag_s(),
+            last_heard_monotonic_ns=self._last_heard_ns(),
             round_trip_s=None if self.round_trip_s is None else round(self.round_trip_s, 6),
             **facts,
         )
+
+    def _last_heard_ns(self) -> int | None:
+        """When the peer's last bytes came, by the clock that all processes of this machine share. The same as long as
+        none come: a status that says nothing new is not written."""
+        if self._connection is None:
+            return None
+        if not self._clock_ns:
+            self._clock_ns = time.monotonic_ns() - int(trio.current_time() * 1e9)
+        return self._clock_ns + int(self._connection.link.last_heard * 1e9)
 
     def lag_s(self) -> float:
         """Seconds since the oldest transaction that the consumer has not applied was seen here; 0.0 when it has all. No

@@ -5,9 +5,10 @@ finding, and the rest is still reported. The journal's numbers are of this momen
 Refuses to know: what the numbers mean for an operator (status/report.py).
 
 Facts that daemons put into their status, by name; what is not there counts as unknown. The Source Server: state,
-last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, transactions_from_pool, transactions_from_files,
-last_error. The Receiver Server: is_connected, source, source_last_seqno, last_received_seqno, pool_percent, lag_s. The
-Update Process: applied_per_s, while it has had work without a pause, of the last ten seconds or so.
+last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, last_heard_monotonic_ns, transactions_from_pool,
+transactions_from_files, last_error. The Receiver Server: is_connected, source, source_last_seqno, last_received_seqno,
+pool_percent, lag_s. The Update Process: applied_per_s, while it has had work without a pause, of the last ten seconds
+or so.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ CONNECTED_STATES: Final = (
     "sending the seed",
 )
 """States of a Source Server that has a connection; see also GT.M's in facts.md §1."""
+SILENT_PERIODS: Final = 2
+SILENT_LEAST_S: Final = 10.0
+"""A peer that has not answered for so many heartbeats, and so long, is worth a word: a busy machine is not so late."""
 PAUSED_STATE: Final = "waiting for XON"
 
 
@@ -325,7 +329,14 @@ def _peer(
         update_state=str(facts.get("peer_update_state") or "") if since else "",
         not_applying_since=since,
         seed_seqno=held,
+        silent_s=_silent_s(facts) if is_connected and not daemon.is_frozen else None,
+        patience_s=max(SILENT_PERIODS * instance.config.source.heartbeat_period_s, SILENT_LEAST_S),
     )
+
+
+def _silent_s(facts: Mapping[str, Any]) -> float | None:
+    heard_ns = _seqno(facts, "last_heard_monotonic_ns")
+    return None if heard_ns is None else round(max(0.0, (time.monotonic_ns() - heard_ns) / 1e9), 3)
 
 
 def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> ReceivingReport:

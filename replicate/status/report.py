@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC, errorcode
+from math import inf
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -107,6 +108,10 @@ class PeerReport:
     """When we first heard that; as a text, in UTC."""
     seed_seqno: int | None = None
     """Where the seed stands that is on its way to it; None when there is none."""
+    silent_s: float | None = None
+    """The age of the last that it has said; None without a connection."""
+    patience_s: float = inf
+    """It is not silent for longer when all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +406,10 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
         error = f": {peer.last_error}" if peer.last_error else f" ({peer.source.text})"
         do = f"there: replicate -i {name} receiver status; address {peer.address}"
         yield Finding("PEER_NOT_CONNECTED", f"no connection to {name}{error}", do, name)
+    if peer.silent_s is not None and peer.silent_s > peer.patience_s:
+        text = f"{name} has said nothing for {peer.silent_s:.0f} s: what is shown of it is as old"
+        do = f"look whether its host and its Receiver Server are well, there: replicate -i {name} status"
+        yield Finding("PEER_SILENT", text, do, name)
     if peer.is_paused:
         text = f"{name} has asked for a pause (XOFF): its receive pool is full"
         yield Finding("PEER_PAUSED", text, f"there: replicate -i {name} status", name)

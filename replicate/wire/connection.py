@@ -287,6 +287,11 @@ class Link:
         # What we sent last is confirmed by the peer's next sign of life, which may be a whole period away.
         return self._dead_after_s + self.settings.heartbeat_period_s
 
+    @property
+    def last_heard(self) -> float:
+        """When the last bytes of the peer came."""
+        return self._last_heard
+
     def _dead_at(self) -> float:
         at = self._last_heard + self._dead_after_s
         if self.peer is not None and self.sent_bytes > self._confirmed_bytes:

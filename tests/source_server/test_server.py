@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,12 @@ async def test_hard_tries_then_soft_ones_for_ever(pair: Pair) -> None:
         point(pair.primary, "west", receiver)
         await wait_until_async(lambda: source.facts["state"] == "sending")
         assert source.facts["last_error"] is None
+        heard_ns = source.facts["last_heard_monotonic_ns"]
+        assert 0 < heard_ns <= time.monotonic_ns()
+        await trio.to_thread.run_sync(lambda: pair.write(1))
+        await wait_until_async(lambda: source.facts["last_heard_monotonic_ns"] > heard_ns)
+        await receiver.stop()
+        await wait_until_async(lambda: source.facts["last_heard_monotonic_ns"] is None)
 
 
 async def test_an_unknown_peer_is_refused_at_the_start(pair: Pair) -> None:

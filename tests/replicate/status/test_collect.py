@@ -310,6 +310,25 @@ def test_a_running_daemons_measure_counts_when_the_wall_clock_is_set(
     assert lag_s > 86_000  # it has died, and nobody else knows better
 
 
+def test_a_peer_that_has_said_nothing_for_long_is_told_of_while_its_connection_stands(
+    instance: Instance, words: memoryview
+) -> None:
+    """By the monotonic clock, and from two heartbeats on (here of fifteen seconds)."""
+    instance.register_peer("west", "127.0.0.1", 7555)
+    for age_s, state, told in ((1, "sending", False), (40, "sending", True), (40, "waiting", False)):
+        heard_ns = time.monotonic_ns() - age_s * 10**9
+        fd = says(instance, "source-west", {"state": state, "last_heard_monotonic_ns": heard_ns})
+        try:
+            status = collect(instance)
+        finally:
+            os.close(fd)
+        found = [finding for finding in status.findings if finding.code == "PEER_SILENT"]
+        assert [finding.subject for finding in found] == (["west"] if told else [])
+        if told:
+            assert re.match(r"west has said nothing for \d+ s", found[0].text), found
+            assert not found[0].is_wrong
+
+
 def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shm = tmp_path / "shm"
     shm.mkdir()
