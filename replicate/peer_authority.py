@@ -54,7 +54,10 @@ def refused(reason: Reason, what: str, *, where: str = "", do: str = "") -> NotA
 
 _VERIFY: Final = {
     9: (Reason.CERTIFICATE_NOT_YET_VALID, "Compare the clocks of both hosts"),
-    10: (Reason.CERTIFICATE_EXPIRED, "Issue a new one there: replicate -i NAME certificate issue NAME --replace"),
+    10: (
+        Reason.CERTIFICATE_EXPIRED,
+        "Issue a new one there: replicate -i NAME certificate issue NAME --ca DIR --replace",
+    ),
     2: (Reason.CERTIFICATE_UNTRUSTED, ""),
     18: (Reason.CERTIFICATE_UNTRUSTED, ""),
     19: (Reason.CERTIFICATE_UNTRUSTED, ""),

@@ -200,7 +200,7 @@ class Instance:
             raise NotFoundError(
                 "there is no such instance directory",
                 where=str(directory),
-                do="Name an existing one with -i, or make it: replicate instance create",
+                do=f"Name an existing one, or make it: replicate instance create {shlex.quote(os.fspath(path))}",
             ) from None
         except OSError as error:
             raise PermissionRefusedError(f"no access: {error.strerror}", where=str(directory)) from error

@@ -66,7 +66,7 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
         raise ConfigurationError(
             f"the certificate is that of {', '.join(certificate.instances)}, and this instance is {instance}",
             where=str(files.certificate),
-            do=f"Issue one for it: replicate -i INSTANCE certificate issue {instance}",
+            do=f"Issue one for it: replicate -i INSTANCE certificate issue {instance} --ca DIR",
         )
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
@@ -167,8 +167,8 @@ def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: 
             f"{wanted_for} is not a loopback address, and plain TCP does not leave the machine: {error.what} "
             f"({error.where})",
             where=where,
-            do=f"Make certificates: replicate certificate init, then replicate -i INSTANCE certificate issue "
-            f"{instance} (README, 'On two hosts')",
+            do=f"Make certificates: replicate certificate init DIR, then replicate -i INSTANCE certificate issue "
+            f"{instance} --ca DIR (README, 'On two hosts')",
         ) from error
 
 
