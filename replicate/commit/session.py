@@ -252,9 +252,13 @@ class RegionSession(AttachedRegions):
         """Roll back what is open and close everything. May be called twice."""
         if os.getpid() != self._pid:
             return
-        self._abandon()
-        self.connection.close(True)
-        self._lock.close()
+        try:
+            self._abandon()
+        finally:
+            try:
+                self.connection.close(True)
+            finally:
+                self._lock.close()
 
     # Under the commit lock.
 

@@ -160,8 +160,10 @@ class Connection(Callbacks):
         self._check_place()
         opened, self._opened = self._opened, None
         if opened is not None:
-            self._run(self._transactions.close)
-            opened.close()
+            try:
+                self._run(self._transactions.close)
+            finally:  # after an interrupt, too: nobody else knows of it any more
+                opened.close()
 
     def __enter__(self) -> Connection:
         self._check()

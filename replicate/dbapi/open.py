@@ -65,9 +65,11 @@ class OpenedRegion:
 
     def close(self) -> None:
         """Give the door back. The session has been closed by its user."""
-        self.neighbours.close()
-        watch.leave(self._watched)
-        close_door(self.session.door)
+        try:
+            self.neighbours.close()
+            watch.leave(self._watched)
+        finally:
+            close_door(self.session.door)
 
 
 class Neighbours:

@@ -97,11 +97,13 @@ class Transactions(Attaching, Pending):
 
     def close(self) -> None:
         """Roll back what is open, take our hooks off, close the session."""
-        self.capture.close()
-        self.connection.set_commit_hook(None, id=self)
-        self.inside = True
-        self.stage = _NONE
-        self.session.close()
+        try:
+            self.capture.close()
+            self.connection.set_commit_hook(None, id=self)
+            self.inside = True
+            self.stage = _NONE
+        finally:
+            self.session.close()
 
     # Statements.
 

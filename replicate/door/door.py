@@ -103,11 +103,9 @@ class Door:
 
     def dispose(self) -> None:
         """Close every descriptor; the pool stays for others. Use `close`."""
-        self.durability.close()
-        self._lock.close()
-        self._doorbells.close()
-        self._newest.close()
-        self.pool.close()
+        with contextlib.ExitStack() as rest:  # an interrupt in one of them leaves none of the others open
+            for part in (self.pool, self._newest, self._doorbells, self._lock, self.durability):
+                rest.callback(part.close)
 
     def ring(self) -> None:
         """Wake whoever sleeps until there is something new in the pool."""
