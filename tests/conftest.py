@@ -5,7 +5,7 @@ Guarantees: a skip (or an expected failure) of a test or a module that no line o
 as a failure, so it shows in pytest's closing line and in its exit code.
 Where several processes run the suite, all tests of Spark are one's: each would have a Java process of its own.
 SIGINT works also where the suite was started in the background, and a test leaves the umask as it found it (commands
-that run in our process set it).
+that run in our process set it). Hypothesis measures no time.
 Refuses to know: what the tests test.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SKIPS = Path(__file__).with_name("skips.txt")
 TOGETHER = "tests/spark"
@@ -35,6 +36,9 @@ def pytest_configure() -> None:
     """A shell that starts us in the background has us ignore SIGINT, and with us every process that we start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Hypothesis asks the clock by itself (200 ms an example), and a loaded machine fails it.
+    settings.register_profile("by no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("by no clock")
 
 
 @pytest.hookimpl(optionalhook=True)
