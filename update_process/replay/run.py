@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from replicate.apply_session import ApplySession
 from replicate.door.takeover import begin_aside
-from replicate.errors import DamagedError, GapError, NotSupportedError
+from replicate.errors import DamagedError, GapError, NotSupportedError, OutcomeUnknownError, ReplicateError
 from replicate.failpoint import hit
 from replicate.journal.aside import AsideSegment
 from replicate.journal.reader import LargeTransaction
@@ -169,14 +169,24 @@ class Replay:
                     self._read(last_seqno)
                 except HeldError:
                     self._back()
-        except BaseException:
+        except BaseException as error:
             self._drop_piece()
             self.session.rollback()
+            if isinstance(error, ReplicateError) and not isinstance(error, OutcomeUnknownError) and not self.dry_run:
+                raise self._standing(error) from error
             raise
         finally:
             self._gate.close()
         self._summary.seconds = round(time.monotonic() - began_s, 3)
         return self._summary
+
+    def _standing(self, error: ReplicateError) -> ReplicateError:
+        """The same error, which says where we stand."""
+        before, now = self._summary.first_seqno - 1, self._position.last_seqno
+        stands = f"this secondary stands at transaction {now}, "
+        stands += "as before" if now == before else f"it stood at {before}; the same command goes on from there"
+        do = f"{error.do.rstrip('. ')}; {stands}" if error.do else stands[0].upper() + stands[1:]
+        return type(error)(error.what, where=error.where, do=do, **error.facts)
 
     def _read(self, last_seqno: int) -> None:
         """Go on from the position up to `last_seqno`, or to a barrier before it. HeldError: again, after `_back`."""

@@ -146,7 +146,7 @@ def test_refused_while_a_daemon_runs(pair: Pair, name: str) -> None:
     run(pair, *MIXED)
     fd = DaemonFiles(pair.secondary.path, name).acquire()
     try:
-        with pytest.raises(AlreadyRunningError, match=f"replicate {name} stop"):
+        with pytest.raises(AlreadyRunningError, match=f" {name} stop$"):
             replayed(pair)
     finally:
         os.close(fd)
@@ -247,9 +247,26 @@ def test_a_conflict_leaves_the_old_state_and_its_images(pair: Pair) -> None:
         replayed(pair)
     assert Path(caught.value.where).exists()
     assert pair.last_seqno(pair.secondary) == before
+    assert str(caught.value).endswith(f"his secondary stands at transaction {before}, as before")
     assert (1, 1, "one", 1, None) in pair.rows("account")
     foreign(pair, "UPDATE account SET balance = 2 WHERE id = 2")
     replayed(pair)
+    assert_equal(pair)
+
+
+def test_an_error_behind_the_first_piece_says_where_it_stands(pair: Pair) -> None:
+    before = pair.last_seqno(pair.secondary)
+    run(pair, "UPDATE account SET balance = 5 WHERE id = 1", "CREATE TABLE later (id INTEGER PRIMARY KEY, v)")
+    run(pair, "UPDATE account SET balance = 9 WHERE id = 2")
+    foreign(pair, "UPDATE account SET note = 'foreign' WHERE id = 2")
+    with pytest.raises(ConflictError) as caught:
+        replayed(pair)
+    stands = pair.last_seqno(pair.secondary)
+    assert stands == before + 2
+    said = f"his secondary stands at transaction {stands}, it stood at {before}; the same command goes on from there"
+    assert str(caught.value).endswith(said)
+    foreign(pair, "UPDATE account SET note = NULL WHERE id = 2")
+    assert replayed(pair).transactions == 1
     assert_equal(pair)
 
 
