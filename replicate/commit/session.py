@@ -279,6 +279,10 @@ class RegionSession(AttachedRegions):
             door.append(frame, seqno, self._bit, defines=defines)
             if synced:
                 door.durability.sync_appended(door.segment())
+            elif seqno == self.last_seqno + 1 and door.durability.waits:
+                # Alone: the disk begins beside COMMIT. (Several writers would have the page that they share written
+                # twice for each flush: half as many commits a second on a busy disk, measured.)
+                door.segment().begin_writing(words[word.INTENT_OFFSET], len(frame))
         except JournalIOError as error:
             raise outcome_of(words, seqno, error) from error
         try:

@@ -103,6 +103,11 @@ class Durability:
                 errno=number,
             )
 
+    @property
+    def waits(self) -> bool:
+        """Whether `after_commit` waits for the disk."""
+        return self._policy == "durable"
+
     def after_commit(self, seqno: int) -> None:
         """What the policy asks of a writer: wait for the disk, see that it is synced soon, or nothing."""
         if self._policy == "durable":

@@ -314,6 +314,11 @@ class SimulatedOs:
     def write(self, fd: int, data: Any) -> int:
         return self.pwrite(fd, data, len(self._file(fd)[0].seen))
 
+    def posix_fadvise(self, fd: int, offset: int, size: int, advice: int) -> None:
+        self._file(fd)  # what was written and not synced may survive a loss of power, asked for or not
+
+    POSIX_FADV_DONTNEED = os.POSIX_FADV_DONTNEED
+
     def ftruncate(self, fd: int, size: int) -> None:
         self._file(fd)[0].truncate(size)
 
