@@ -45,6 +45,8 @@ def _count_fork() -> None:
 
 os.register_at_fork(after_in_child=_count_fork)
 
+_UNBORN: Final = -1
+"""The number of forks before which no connection was opened: that of one whose `__init__` was not called."""
 _LEVELS: Final = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
 
 
@@ -84,6 +86,10 @@ class Connection(Callbacks):
     ProgrammingError = pep249.ProgrammingError
     NotSupportedError = pep249.NotSupportedError
 
+    # Not by a `__getattr__`: with one, CPython 3.11 looks up every attribute of every connection the slow way.
+    _opened: Opened | None = None
+    _forks = _UNBORN
+
     def __init__(
         self,
         instance: str | os.PathLike[str],
@@ -102,9 +108,9 @@ class Connection(Callbacks):
         Raises OperationalError and DatabaseError (each also a ReplicateError that names the cause); nothing is open
         then.
         """
-        if self.__dict__.get("_opened") is not None:
+        if self._opened is not None:
             self.close()  # called again: sqlite3 opens anew
-        self._opened: Opened | None = None
+        self._opened = None
         self._trace = None
         self._forks, self._thread = _forks, get_ident()
         self._check_thread = bool(check_same_thread)
@@ -198,7 +204,7 @@ class Connection(Callbacks):
     def isolation_level(self) -> str | None:
         """None: every statement is its own transaction. Else a data change begins one (always as BEGIN IMMEDIATE
         does)."""
-        if self._opened is not None:
+        if self._opened is not None or self._forks == _UNBORN:
             self._check()
         return self._isolation_level
 
@@ -225,6 +231,8 @@ class Connection(Callbacks):
     @property
     def last_seqno(self) -> int:
         """The sequence number of this connection's last commit; 0 before the first."""
+        if self._forks == _UNBORN:
+            self._check()
         return self._transactions.last_seqno
 
     def wait_durable(self, seqno: int | None = None) -> None:
@@ -415,10 +423,14 @@ class Connection(Callbacks):
             raise ProgrammingError("Cannot operate on a closed database.")
 
     def _check_open(self) -> None:
+        if self._forks == _UNBORN:
+            self._check_place()
         if self._opened is None:
             raise ProgrammingError("Cannot operate on a closed database.")
 
     def _check_place(self) -> None:
+        if self._forks == _UNBORN:
+            raise ProgrammingError("Base Connection.__init__ not called.")
         if self._forks != _forks:
             raise surface(
                 ForkedError("this connection was opened before a fork", do="Connect again in the child process")
@@ -438,13 +450,8 @@ class Connection(Callbacks):
                 raise
             raise shown from error
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("_forks", "_opened", "_transactions"):
-            raise ProgrammingError("Base Connection.__init__ not called.")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def __del__(self) -> None:
-        opened = self.__dict__.get("_opened")
+        opened = self._opened
         if opened is not None and self._forks == _forks:
             self._opened = None
             with contextlib.suppress(Exception):

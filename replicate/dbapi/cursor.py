@@ -15,7 +15,7 @@ import apsw
 
 from replicate.database.statements import Statement, Verb, classify, keep, recall, split
 from replicate.dbapi.errors import DataError, InterfaceError, ProgrammingError, surface
-from replicate.dbapi.functions import report
+from replicate.dbapi.functions import Callbacks, report
 from replicate.dbapi.row import (
     Columns,
     Description,
@@ -36,18 +36,20 @@ if TYPE_CHECKING:
 _END: Final = object()
 _BUSY: Final = "Recursive use of cursors not allowed."
 _CLOSED: Final = "Cannot operate on a closed cursor."
+_UNBORN: Final = "Base Cursor.__init__ not called."
 
 
 class Cursor:
     """Runs statements and gives their rows. `row_factory` is the connection's when the cursor is made."""
 
-    # What a cursor begins with stands here, for a connection's `execute` makes one each time.
+    # What a cursor begins with stands here, for a connection's `execute` makes one each time. (A `__getattr__` would
+    # do for one that never began, but with it CPython 3.11 looks up every attribute of every cursor the slow way.)
+    connection: Connection
     arraysize = 1
     description: Description | None = None
     rowcount = -1
     lastrowid: int | None = None
-    _begun = False
-    _unusable: str
+    _unusable = _UNBORN
     _fresh = True
     _traced = False
     _columns: Columns = ()
@@ -56,9 +58,9 @@ class Cursor:
     _change: Callable[[Any, tuple[Any, ...]], Any] | None = None
 
     def __init__(self, connection: Connection) -> None:
-        if not hasattr(type(connection), "_open"):
+        if not isinstance(connection, Callbacks):
             raise TypeError(f"Cursor() argument 1 must be replicate's Connection, not {type(connection).__name__}")
-        if self._begun:  # called again
+        if self._unusable is not _UNBORN:  # called again
             if self._unusable == _BUSY:
                 raise ProgrammingError(_BUSY)
             for name in ("arraysize", "description", "rowcount", "lastrowid"):
@@ -66,7 +68,6 @@ class Cursor:
             self._next, self._rows, self._columns, self._change, self._traced = _END, None, (), None, False
         self.connection = connection
         self._unusable = ""
-        self._begun = True
         self.row_factory: Any = connection.row_factory
         self._apsw: apsw.Cursor = connection._apsw.cursor()
 
@@ -224,11 +225,6 @@ class Cursor:
 
     # Helpers.
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("_unusable", "connection"):
-            raise ProgrammingError("Base Cursor.__init__ not called.")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def _check(self) -> None:
         if self._unusable:
             raise ProgrammingError(self._unusable)
@@ -237,9 +233,9 @@ class Cursor:
     def _start(self, sql: str) -> Statement:
         if type(sql) is not str and not isinstance(sql, str):
             raise TypeError(f"execute() argument 1 must be str, not {type(sql).__name__}")
-        connection = self.connection
         if self._unusable:
             raise ProgrammingError(self._unusable)
+        connection = self.connection
         connection._check()
         statement = recall(sql)
         if statement is None and "\0" in sql:
