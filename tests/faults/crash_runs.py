@@ -269,6 +269,7 @@ def _judge_create(root: Path, told: Told) -> None:
     """What was told is there. Before it was, the instance may be there, in part, or not at all."""
     if not told and not (root / NEW / FILE_NAME).exists():
         return
+    instances.configure(root / NEW, pool_bytes=1024 * 1024)  # a new pool is what a judge spends its time on
     instance = Instance.open(root / NEW)
     if "added" not in told:
         with contextlib.suppress(AlreadyExistsError):  # it was

@@ -48,12 +48,12 @@ from tests.harness import instances
 
 SMALL: Final = ("instance", "torn", "durable", "off")
 """At most some 110 operations each: every state of theirs is looked at."""
-STATES: Final = {
-    "instance": 22, "torn": 280, "durable": 1100, "off": 700, "create": 550, "apply": 700, "redo": 480,
-    "redo apply": 780, "several": 310, "several off": 320, "hole": 230, "seed": 500, "seed anew": 480, "switch": 170,
-    "lying syncs": 130, "cut not synced": 80,
+SHARES: Final = {
+    "instance": 1, "torn": 18, "durable": 45, "off": 30, "create": 55, "apply": 40, "redo": 30, "redo apply": 50,
+    "several": 20, "several off": 20, "hole": 28, "seed": 32, "seed anew": 32, "switch": 10,
+    "lying syncs": 6, "cut not synced": 4,
 }  # fmt: skip
-"""About so many are judged of each run: its share of the time."""
+"""Of the time: about so many seconds of a processor, judges and all."""
 JUDGES: Final = 2
 """Runs that are looked at beside one another."""
 RUNS: Final = (*SMALL, *crash_runs.ROWS, "switch")
@@ -429,7 +429,7 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
             print(violation, flush=True)
 
     runs = sorted(options.runs.split(","), key=lambda name: name in SMALL)  # they take what is left
-    jobs = {name: STATES[name] for name in runs}
+    jobs = {name: SHARES[name] for name in runs}
     run_beside(jobs, job, figures, deadline_s=options.deadline_s, at_once=JUDGES)
 
 
