@@ -217,7 +217,7 @@ class Connection:
         await self._streaming.wait()
         agreed = self._agreed
         assert agreed is not None
-        with closing(self._reader(agreed.from_seqno)) as reader:
+        with closing(self._reader(agreed)) as reader:
             try:
                 await self._fetch(reader, agreed)
             except PoolReplacedError:
@@ -225,8 +225,9 @@ class Connection:
             except ReplicateError as error:
                 self._failed(error)
 
-    def _reader(self, next_seqno: int) -> JournalReader:
-        return JournalReader(self.source.door, next_seqno, self._switched, place=self.source.place)
+    def _reader(self, agreed: Agreed) -> JournalReader:
+        source = self.source
+        return JournalReader(source.door, agreed.from_seqno, self._switched, place=source.place, index=agreed.index)
 
     async def _fetch(self, reader: JournalReader, agreed: Agreed) -> None:
         source = self.source

@@ -18,7 +18,7 @@ from typing import Final
 from replicate.door.door import Door
 from replicate.door.opening import make_chain
 from replicate.errors import InternalError
-from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
 from replicate.journal.record import FrameBatch
 from replicate.pool import control as word
 from replicate.pool.journal_pool import InFiles, PoolReader
@@ -37,12 +37,18 @@ class JournalReader:
     and the next seqno; a place counts when transactions came from it, or when the pool has been read to its end."""
 
     def __init__(
-        self, door: Door, next_seqno: int, on_switch: Callable[[str, int], None] = _nobody, *, place: str = FILES
+        self,
+        door: Door,
+        next_seqno: int,
+        on_switch: Callable[[str, int], None] = _nobody,
+        *,
+        place: str = FILES,
+        index: SparseIndex | None = None,
     ) -> None:
         """Begins with the files: only they are sure to have what was committed before. `place`: where the reader
-        before this one was; to go on there is no switch."""
+        before this one was; to go on there is no switch. `index`: see ChainReader."""
         self._words = door.words
-        self._files = ChainReader(make_chain(door.instance), next_seqno)
+        self._files = ChainReader(make_chain(door.instance), next_seqno, index)
         self._pool = PoolReader(door.pool, next_seqno)
         self._on_switch = on_switch
         self.place = place

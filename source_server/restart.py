@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from replicate.door.door import Door
 from replicate.door.opening import make_chain
-from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
 from replicate.journal.record import catalogue_payload, pack_frame
 from replicate.resync import LargeHead, SourceView, StartAt, decide, is_reachable
 from replicate.transaction import Catalogue, Kind
@@ -21,11 +21,12 @@ from replicate.wire.message import Restart
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Where the stream begins, and the CATALOGUE frame that holds there."""
+    """Where the stream begins, the CATALOGUE frame that holds there, and what is known of the way there."""
 
     from_seqno: int
     from_part: int
     catalogue: bytes
+    index: SparseIndex
 
 
 def agree(door: Door, restart: Restart) -> Agreed:
@@ -38,8 +39,9 @@ def agree(door: Door, restart: Restart) -> Agreed:
     before: Position | None = None
     large: LargeHead | None = None
     here = catalogue
+    index: SparseIndex = {}
     if is_reachable(restart, end.last_seqno, oldest):
-        reader = ChainReader(chain)
+        reader = ChainReader(chain, index=index)
         try:
             if restart.next_seqno == end.last_seqno + 1:  # level: as at our end, and no segment need be walked
                 here = catalogue.at(end.vector, end.chains)
@@ -53,7 +55,7 @@ def agree(door: Door, restart: Restart) -> Agreed:
     decision = decide(restart, SourceView(end, oldest, catalogue.histories, before, large))
     if not isinstance(decision, StartAt):
         raise decision.error()
-    return Agreed(decision.seqno, decision.part, _catalogue_frame(here, decision.seqno))
+    return Agreed(decision.seqno, decision.part, _catalogue_frame(here, decision.seqno), index)
 
 
 def _large_at(reader: ChainReader, seqno: int, last_seqno: int) -> LargeHead | None:

@@ -2,13 +2,14 @@
 
 Guarantees: definitions and history are complete for every frame before the place; chain hashes and whole-stream rows
 of the vector are exact there. Rows of single partitions stand as at the segment's beginning, but for NULL and LARGE
-frames, which name theirs: to raise the others we would have to decode every transaction.
+frames, which name theirs: to raise the others we would have to decode every transaction. What is told comes from frames
+that verify; frames that tell nothing are passed over by their heads, so damage in one of them is not found here.
 Refuses to know: who asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from replicate.errors import GapError, JournalDamagedError
@@ -18,12 +19,11 @@ from replicate.journal.record import (
     UNPACK_ERRORS,
     decode,
     measure,
-    read_head,
     read_part,
     unpacker,
     walk,
 )
-from replicate.journal.scan import DEFINITION, may_define, plain_run
+from replicate.journal.scan import DEFINITION, may_define, skim_run
 from replicate.journal.segment import SegmentFile
 from replicate.journal.spool_format import read_part_frame, slice_bytes
 from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX, PARTITION_STREAM
@@ -67,10 +67,15 @@ def catalogue_with(known: Catalogue, segment: SegmentFile, offsets: Iterable[int
     return known
 
 
-def catalogue_before(chain: Chain, seqno: int) -> Catalogue:
+def _nobody(_segment: SegmentFile, _seqno: int, _offset: int) -> None:
+    pass
+
+
+def catalogue_before(chain: Chain, seqno: int, note: Callable[[SegmentFile, int, int], None] = _nobody) -> Catalogue:
     """Everything in force just before `seqno`, position included. `seqno` may be the one right behind the last.
 
-    JournalMissingError when it was pruned; GapError when the journal ends before it; what reading raises.
+    `note` is told where frames begin on the way: segment, seqno, offset. JournalMissingError when it was pruned;
+    GapError when the journal ends before it; what reading raises.
     """
     found = chain.find(seqno)
     with chain.open(found.first_seqno) as segment:
@@ -79,7 +84,7 @@ def catalogue_before(chain: Chain, seqno: int) -> Catalogue:
             return catalogue
         if found.header.adopted:
             return _behind_large(catalogue, segment, seqno)
-        return _walked(catalogue, segment, offset, seqno)
+        return _walked(catalogue, segment, offset, seqno, note)
 
 
 def _behind_large(catalogue: Catalogue, segment: SegmentFile, seqno: int) -> Catalogue:
@@ -94,19 +99,26 @@ def _behind_large(catalogue: Catalogue, segment: SegmentFile, seqno: int) -> Cat
     return catalogue_with(catalogue, segment, ()).at(vector, chains)
 
 
-def _walked(catalogue: Catalogue, segment: SegmentFile, offset: int, next_seqno: int) -> Catalogue:
+def _walked(
+    catalogue: Catalogue,
+    segment: SegmentFile,
+    offset: int,
+    next_seqno: int,
+    note: Callable[[SegmentFile, int, int], None],
+) -> Catalogue:
     vector, chains = catalogue.vector, dict(catalogue.chains)
     seqno, last_seqno = segment.header.first_seqno, next_seqno - 1
     while seqno < next_seqno:
         data = segment.read_some(max(BATCH_BYTES_MAX, FRAME_BYTES_MAX), offset)
         view = memoryview(data)
-        # Nearly all frames, in a third of the time; the others, and what is wrong, one by one.
-        run = plain_run(data, 0, seqno, chains, last_seqno=last_seqno)
+        # Nearly all frames, by their heads; the others, and what is wrong, one by one.
+        run = skim_run(data, 0, seqno, chains, last_seqno)
         if run.count:
             chains[run.origin] = run.point
-            for at in run.definitions:
-                catalogue = with_frame(catalogue, view[at : at + read_head(data, at).frame_bytes])
+            for begin, end in run.definitions:
+                catalogue = with_frame(catalogue, view[begin:end])
             offset, seqno = offset + run.end, seqno + run.count
+            note(segment, seqno, offset)
         if seqno == next_seqno:
             break
         found = measure(data, run.end, next_seqno=seqno, last_seqno=last_seqno)

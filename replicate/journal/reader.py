@@ -44,6 +44,9 @@ from replicate.transaction import Catalogue, LargeCommit
 _INDEX_STEP_BYTES: Final = 256 * 1024
 _INDEXED_SEGMENTS_MAX: Final = 64
 
+SparseIndex = dict[tuple[int, int], tuple[list[int], list[int]]]
+"""(first seqno, check of the header) of a segment -> seqnos, ascending, and the offsets where their frames begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class LargeTransaction:
@@ -107,18 +110,24 @@ class ChainReader:
     Not for use from two threads at once. After an error the place has not moved. `close` it.
     """
 
-    def __init__(self, chain: Chain, next_seqno: int = 1) -> None:
+    def __init__(self, chain: Chain, next_seqno: int = 1, index: SparseIndex | None = None) -> None:
+        """`index`: what another reader of the same chain has walked, and does not need any more."""
         self._chain = chain
         self._next_seqno = next_seqno
         self._segment: SegmentFile | None = None
         self._offset = 0
         self._sealed_last_seqno: int | None = None
-        self._indices: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+        self._indices: SparseIndex = {} if index is None else index
 
     @property
     def next_seqno(self) -> int:
         """The first seqno not yet read."""
         return self._next_seqno
+
+    @property
+    def index(self) -> SparseIndex:
+        """For a reader that goes on where this one has looked."""
+        return self._indices
 
     def close(self) -> None:
         """Let go of the descriptor; a later `read` opens again."""
@@ -156,8 +165,13 @@ class ChainReader:
         return None
 
     def catalogue_at(self, seqno: int) -> Catalogue:
-        """What is in force just before `seqno`, position included; see catalogue.py. The place does not move."""
-        return catalogue_before(self._chain, seqno)
+        """What is in force just before `seqno`, position included; see catalogue.py. The place does not move, but the
+        way there is known then."""
+        return catalogue_before(self._chain, seqno, self._note_new)
+
+    def _note_new(self, segment: SegmentFile, seqno: int, offset: int) -> None:
+        self._index(segment)
+        self._note(segment, seqno, offset)
 
     # Finding the place.
 

@@ -1,7 +1,8 @@
 """Scanning a segment from an offset on, frame by frame, to where it ends or stops making sense.
 
 Guarantees: every frame before the result's `end_offset` has the right check, number, kind and chain hash; behind a bad
-one we look on through the whole rest of the file for a frame that verifies (a torn tail has none behind it).
+one we look on through the whole rest of the file for a frame that verifies (a torn tail has none behind it). What is
+skimmed (`skim_run`) is not scanned: there only what is told has been verified.
 Refuses to know: what to do about it (tail.py judges, recovery acts).
 """
 
@@ -44,6 +45,8 @@ all else of a walk through a segment (measured)."""
 
 _HEAD: Final = struct.Struct(">BIBIBHBBQBQBQBIBQBQ")
 """A frame's head, as journal/record.py has it."""
+_SKIMMED: Final = struct.Struct(">xI8xBxQ19xI18x")
+"""Of the same head: LENGTH, KIND, SEQNO, ORIGIN."""
 _TRANSACTION: Final = int(Kind.TRANSACTION)
 _BODY_BYTES_MIN: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
 _BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
@@ -213,6 +216,70 @@ def plain_run(
         expected += 1
         index = end
     return Run(expected - first, index, own, (origin_seqno, chain), mark, csn, definitions)
+
+
+class Skimmed(NamedTuple):
+    """Frames that `skim_run` has passed over. `point`: where their origin stands behind them; `definitions`: where each
+    frame that may hold one begins and ends."""
+
+    count: int  # type: ignore[assignment]  # as in Run
+    end: int
+    origin: int
+    point: tuple[int, int]
+    definitions: list[tuple[int, int]]
+
+
+def skim_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[int, int]], last_seqno: int) -> Skimmed:
+    """As `plain_run`, and in a fifth of its time (measured), for whoever only asks where the origin stands behind the
+    run: frames are passed over by their heads. What is told is verified: by its check the last frame, whose chain hash
+    covers all before it, and every frame that may define something.
+    """
+    size = len(data)
+    nothing = Skimmed(0, index, -1, (0, 0), [])
+    if index + FRAME_HEAD_BYTES > size:
+        return nothing
+    unpack = _SKIMMED.unpack_from
+    own = unpack(data, index)[3]
+    if own not in known:
+        return nothing
+    begin, first = index, expected
+    definitions: list[tuple[int, int]] = []
+    mark = _mark_from(data, index)
+    try:
+        for expected in range(first, last_seqno + 1):
+            length, kind, seqno, origin = unpack(data, index)
+            end = index + FRAME_PREFIX_BYTES + length
+            if seqno != expected or origin != own or kind != _TRANSACTION:
+                break
+            if end > mark:
+                if end > size:
+                    break
+                if may_define(data, index + FRAME_HEAD_BYTES, end):
+                    definitions.append((index, end))
+                mark = _mark_from(data, end)
+            begin, index = index, end
+        else:
+            expected = last_seqno + 1
+    except struct.error:
+        pass  # the next head is not wholly here
+    count = expected - first
+    if not count:
+        return nothing
+    try:
+        head = check_frame(data, begin, index)
+        for at, end in definitions:
+            check_frame(data, at, end)
+    except FrameDamaged:
+        return nothing  # the slow way says what is wrong, and where
+    if head.origin_seqno != known[own][0] + count:
+        return nothing
+    return Skimmed(count, index, own, (head.origin_seqno, head.chain), definitions)
+
+
+def _mark_from(data: bytes, index: int) -> int:
+    """Where the next definition may begin from `index` on; else the end of `data`."""
+    found = data.find(DEFINE_MARK, index)
+    return found if found >= 0 else len(data)
 
 
 def _misplaced(

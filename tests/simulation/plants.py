@@ -81,8 +81,10 @@ def _start_off_by_one() -> list[Change]:
 def _reader_starts_behind() -> list[Change]:
     original = source_server.connection.Connection._reader
 
-    def reader(self: Any, next_seqno: int) -> Any:
-        return original(self, next_seqno + 1)
+    def reader(self: Any, agreed: Any) -> Any:
+        from dataclasses import replace
+
+        return original(self, replace(agreed, from_seqno=agreed.from_seqno + 1))
 
     return [(source_server.connection.Connection, "_reader", reader)]
 

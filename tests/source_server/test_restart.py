@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from replicate.door.opening import make_chain
 from replicate.errors import ReplicateError
 from replicate.journal.reader import ChainReader
-from replicate.journal.record import decode
+from replicate.journal.record import FrameBatch, decode, read_head
 from replicate.snapshot import door_of
 from replicate.transaction import Catalogue
 from replicate.vector import Position
@@ -53,3 +54,27 @@ def test_a_level_secondary_costs_no_walk_and_is_told_the_same(tmp_path: Path, mo
         false = {origin: (place, chain ^ 1) for origin, (place, chain) in last.chains.items()}
         with pytest.raises(ReplicateError, match="with chain"):
             agree(door, asked(Position(last.last_seqno, last.vector, false)))
+
+
+def test_who_reads_on_need_not_look_for_the_place_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    instance = make_primary(tmp_path / "alpha")
+    with session_of(instance) as session, door_of(instance) as door:
+        for number in range(3):
+            insert(session, number, "x" * 400_000)
+        with door.locked():
+            position = door.position()
+        for number in range(3, 6):
+            insert(session, number, "x" * 400_000)
+        agreed = agree(door, asked(position))
+        (index,) = agreed.index.values()
+        assert index[0][-1] == agreed.from_seqno
+        with closing(ChainReader(make_chain(instance), agreed.from_seqno, agreed.index)) as reader:
+            monkeypatch.setattr(ChainReader, "_measured", None)  # no frame is looked at to find the place
+            found = reader._position()
+            assert read_head(found.read_frame(index[1][-1])).seqno == agreed.from_seqno
+            monkeypatch.undo()
+            batch = reader.read(1, position.last_seqno + 3)
+            assert isinstance(batch, FrameBatch)
+            assert batch.first_seqno == agreed.from_seqno
