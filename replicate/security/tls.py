@@ -14,7 +14,7 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -26,9 +26,11 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.peer_authority import Reason, refused, tls_refusal
-from replicate.security.certificate import Described, describe
 from replicate.security.guarded_file import open_guarded, read_guarded
 from replicate.security.tls_files import TlsFiles
+
+if TYPE_CHECKING:
+    from replicate.security.certificate import Described
 
 LAST_WORD_S: Final = 1.0
 """How long a peer that is refused may take to read why."""
@@ -57,6 +59,8 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
 
     NotFoundError, PermissionRefusedError, ConfigurationError; each names the file.
     """
+    from replicate.security.certificate import describe  # its library takes a tenth of a daemon's start to load
+
     ca_text = read_guarded(files.ca, is_secret=False, what="the CA's certificate")
     ca = describe(ca_text, where=str(files.ca))
     certificate = describe(
