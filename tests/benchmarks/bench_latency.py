@@ -10,6 +10,24 @@ there. Nothing is asserted. `--peers` has PostgreSQL and GT.M take their turns (
 
 What comes on top of the flushes can be measured on a machine that others use, too: as root under `chrt -f 10`, with
 `--directory` in /dev/shm. It repeats within 5 % beside a load of 15.
+
+Where it goes, measured so (medians, µs after the return of commit(); marks in a copy of the code; no flush takes any
+time there, on the machine's disk the secondary's own adds 260):
+
+    the source has been woken, and gives the transaction to the socket       340
+    the receiver has its bytes                                               580
+    they are verified and in the receive pool                                760
+    the Update Process, woken at 650, has its local transaction open         830
+    ... has decoded and verified what came                                  1020
+    ... has applied it 1130, has written its checkpoint record              1190
+    ... has written and flushed its journal 1240, committed                 1280
+    the reader has looked                                                   1340
+
+The same four processes as bare loops (a FIFO, a socket, a FIFO, one INSERT, the journal's write and flush, the reader;
+nothing verified, no position kept) take 370 to 400. No wait is left between: the rest is Python that finds the
+processor's caches cold, and with 2 ms between two commits instead of 20 the whole takes 1000. Tried, and within 3 % of
+what it was: to ring before the bytes are read, to look for 0.3 ms before sleeping again, a turn of the source's writer
+before its reader's next one, and to announce a transaction to the other side while it is being flushed here.
 """
 
 from __future__ import annotations

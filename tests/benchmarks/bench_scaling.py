@@ -10,6 +10,10 @@ Prints one JSON line for each part. Seconds of `journal` are those of the whole 
 `recover` is the first start after the machine's (nothing in shared memory), `start` that of a Source Server beside a
 secondary that is level, `resync` until it streams, `status` one look; `command` is one that does nothing, which each of
 them includes. Elsewhere rows and MB of values a second from the first one applied. Nothing is asserted.
+
+The longest way of a resynchronization leads through a newest segment that is full of the shortest frames. Through
+650,000 of them the source's answer and its first read take 0.15 s of CPU (0.63 s when each was verified, and the place
+looked for twice). A Source Server's imports take 0.5 s of CPU, those of the command that starts it 0.17.
 """
 
 from __future__ import annotations
