@@ -16,10 +16,13 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.harness.pair import Pair
 
 SKIPS = Path(__file__).with_name("skips.txt")
 TOGETHER = "tests/spark"
@@ -76,6 +79,17 @@ def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(directory))
     yield directory
     failpoint.disarm()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """A primary and its secondary, seeded. A module that wants them otherwise has a fixture of its own."""
+    from tests.harness.pair import Pair
+
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))  # Pair.create sets it; it is put back
+    made = Pair.create(tmp_path)
+    made.seed()
+    return made
 
 
 def allowed_patterns(text: str) -> tuple[str, ...]:

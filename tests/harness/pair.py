@@ -47,7 +47,8 @@ class Pair:
 
     @classmethod
     def create(cls, directory: Path, schema: str = SCHEMA) -> Pair:
-        """A primary with the region main, and a secondary that is its peer and empty."""
+        """A primary with the region main, and a secondary that is its peer and empty. REPLICATE_SHM_DIR is set for this
+        process: whoever calls puts it back (monkeypatch.setenv before)."""
         shm = directory / "shm"
         shm.mkdir()
         os.environ["REPLICATE_SHM_DIR"] = str(shm)

@@ -46,12 +46,10 @@ SIDES = {"source": "source_server.link.PROTOCOL", "receiver": "receiver_server.l
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    door = open_door(made.primary)
-    yield made
+def pair(pair: Pair) -> Iterator[Pair]:
+    """Open all the while."""
+    door = open_door(pair.primary)
+    yield pair
     close_door(door)
 
 

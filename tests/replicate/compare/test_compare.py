@@ -29,14 +29,6 @@ from update_process.process import finish_received
 T = TypeVar("T")
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    return made
-
-
 def write(pair: Pair, count: int = 5, first: int = 1) -> None:
     connection = pair.connect()
     for number in range(first, first + count):
