@@ -26,9 +26,9 @@ time there, on the machine's disk the secondary's own adds 260):
 The same four processes as bare loops (a FIFO, a socket, a FIFO, one INSERT, the journal's write and flush, the reader;
 nothing verified, no position kept) take 370 to 400. No wait is left between: the rest is Python that finds the
 processor's caches cold, and with 2 ms between two commits instead of 20 the whole takes 1000. Tried, and within 3 % of
-what it was: to ring before the bytes are read, to look for 0.3 ms before sleeping again, and a turn of the source's writer
-before its reader's next one. To announce a transaction to the other side while it is being flushed here made it 3 to 10 %
-slower, in a copy that wrote marks, too.
+what it was: to ring before the bytes are read, to look for 0.3 ms before sleeping again, and a turn of the source's
+writer before its reader's next one. To announce a transaction to the other side while it is being flushed here made it
+3 to 10 % slower, in a copy that wrote marks, too.
 """
 
 from __future__ import annotations
