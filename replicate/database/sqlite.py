@@ -188,6 +188,8 @@ def translate(error: apsw.Error, *, where: str) -> ReplicateError:
         return DiskFullError(f"the database can not grow: {text}", where=where, do="Free space on its file system")
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
         return PermissionRefusedError(f"the database can not be written: {text}", where=where)
+    if isinstance(error, apsw.NoMemError):
+        return exhausted(OSError(), "SQLite has given up", where)  # without a number it is memory
     if isinstance(error, apsw.NotADBError):
         return RegionDamagedError("the file is not an SQLite database", where=where, do="Name an SQLite database file")
     if isinstance(error, apsw.CorruptError):
@@ -197,11 +199,8 @@ def translate(error: apsw.Error, *, where: str) -> ReplicateError:
     if isinstance(error, apsw.CantOpenError):
         if lacking := lacking_descriptors():
             return exhausted(lacking, "the database can not be opened", where)
-        return PermissionRefusedError(
-            f"the database can not be opened: {text}",
-            where=where,
-            do="The file, its -wal and -shm companions and their directory must be readable and writable",
-        )
+        do = "The file, its -wal and -shm companions and their directory must be readable and writable"
+        return PermissionRefusedError(f"the database can not be opened: {text}", where=where, do=do)
     return JournalIOError(f"SQLite failed: {text}", where=where)
 
 

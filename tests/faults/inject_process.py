@@ -152,6 +152,8 @@ def no_memory_left_in_a_daemon(place: Place) -> None:
     if not child.wait(1.5):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        goal = place.goal()  # it lives if it goes on: its end may take longer than that
+        wait_until(lambda: child.poll() or place.applied() >= goal, what=f"{role} ends, or goes on")
     assert not child.poll() or child.status == TRY_AGAIN, f"exit code {child.status}"
     place.figures[f"no memory: {role} {'ended' if child.poll() else 'lived'}"] += 1
     _forgive(place, role)

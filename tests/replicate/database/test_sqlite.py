@@ -15,6 +15,7 @@ from replicate.database import sqlite
 from replicate.errors import (
     AlreadyExistsError,
     BusyError,
+    ExhaustedError,
     NotFoundError,
     NotSupportedError,
     PermissionRefusedError,
@@ -280,6 +281,22 @@ def test_damage_is_found_before_a_region_is_made(tmp_path: Path) -> None:
     with pytest.raises(RegionDamagedError, match="damaged"):
         sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
     connection.close()
+
+
+def test_sqlite_without_memory_may_be_asked_again(region: apsw.Connection, path: Path) -> None:
+    """It is no verdict on the disk: a daemon that ends by it is to be started again."""
+    statement = "SELECT length(hex(zeroblob(1000000)))"
+    before = apsw.hard_heap_limit(apsw.memory_used() + 100_000)
+    try:
+        with pytest.raises(apsw.NoMemError) as raised:
+            region.execute(statement).fetchall()
+    finally:
+        apsw.hard_heap_limit(before)
+    error = sqlite.translate(raised.value, where=str(path))
+    assert isinstance(error, ExhaustedError)
+    assert (error.exit_code, error.where) == (75, str(path))
+    assert "memory" in f"{error.what} {error.do}"
+    assert region.execute(statement).fetchall() == [(2_000_000,)]
 
 
 def test_the_region_is_told_from_a_replaced_file(region: apsw.Connection, tmp_path: Path) -> None:
