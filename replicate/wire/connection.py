@@ -260,6 +260,9 @@ class Link:
         return is_named and FEATURE_SINCE[feature] <= self.protocol.minor
 
     def _say(self, message: Message) -> list[bytes]:
+        """What to send for it; nothing behind the last word: a task of the server may not have heard of that yet."""
+        if self.is_closed:
+            return []
         pieces = encode(message)
         self._conversation.sent(MESSAGE_TYPES[type(message)])
         return pieces
