@@ -19,11 +19,12 @@ from typing import Final
 from replicate.database.bookkeeping import check_region_identity, read_scr, scr_chains, scr_vector
 from replicate.database.sqlite import open_region
 from replicate.door.opening import is_seeded
-from replicate.errors import DamagedError, GapError, TryAgainError
+from replicate.errors import DamagedError, GapError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.record import read_head, read_part, walk
 from replicate.limits import PARTITION_STREAM
+from replicate.pool.journal_pool import JournalPool
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
 from replicate.vector import Position
 
@@ -66,15 +67,25 @@ def find_applied(instance: Instance) -> Position | None:
 
 def _durable_seqno(instance: Instance) -> int | None:
     """What the mark beside our journal calls durable, 0 without one; None when nobody has recovered the journal since
-    the machine was started."""
+    the machine was started: then there is no journal pool either."""
     try:
         mark = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
         try:
-            return mark.read() if mark.is_of_this_boot() else None
+            is_recovered = mark.is_of_this_boot() or _has_journal_pool(instance)
+            return mark.read() if is_recovered else None
         finally:
             mark.close()
     except DamagedError:  # or there is none: the Update Process will say so
         return 0
+
+
+def _has_journal_pool(instance: Instance) -> bool:
+    """A whole one of this boot, that is: recovery makes it last."""
+    try:
+        JournalPool.attach(instance.content.uuid).close()
+    except ReplicateError:
+        return False
+    return True
 
 
 def _applied_in(instance: Instance, index: int) -> Position:

@@ -19,10 +19,11 @@ def test_no_place_is_known_before_the_journal_is_recovered(pair: Pair, monkeypat
     with pair.receive_pool() as pool:
         assert find_reference(pair.secondary, pool) is not None
         monkeypatch.setattr(durable, "_BOOT", BOOT_OF_NOBODY)
+        assert find_reference(pair.secondary, pool) is not None, "the pool is of this boot"
+        lose_pool(pair.secondary)
         with pytest.raises(NotRecoveredError, match="not recovered yet") as raised:
             find_reference(pair.secondary, pool)
         assert raised.value.do.endswith("update start")
-        lose_pool(pair.secondary)
         with pair.session():  # what the Update Process begins with
             pass
         assert find_reference(pair.secondary, pool) is not None
