@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
-from receiver_server.position import Parts, Reference
+from receiver_server.position import NotRecoveredError, Parts, Reference
 from replicate.daemon.drive import Drive
 from replicate.daemon.introduce import introduction
 from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 FRAME_PROGRESS_S_MAX: Final = 20.0
 SEED_LOOK_S: Final = 0.5
 """How often we look whether the seed is there, while a source waits for it."""
+RECOVERY_LOOK_S: Final = 0.1
+"""And whether the Update Process has recovered the journal."""
 POUR_LOOK_S: Final = 0.02
 """How often a full pool is tried again. The levels of flow control are there so that this does not happen."""
 
@@ -214,6 +216,11 @@ class Connection:
                 continue
             try:
                 found = await receiver.find_reference()
+            except NotRecoveredError as error:
+                self.say("waiting for the recovery", error=str(error))
+                receiver.tell("waiting until the Update Process has recovered the journal")
+                await trio.sleep(RECOVERY_LOOK_S)
+                continue
             except DamagedError as error:
                 self.log.error("receive pool can not be used", error=str(error), code=error.code)
                 await receiver.replace_pool()

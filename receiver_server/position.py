@@ -3,6 +3,8 @@
 Guarantees: nothing that is applied or in the pool is asked for again, and nothing that is neither is left out. The
 place up to which the pool is freed is noted *before* the applied position is read: what is freed later is still found
 in the pool, and what was freed before is applied. (The pool's only producer is our caller, who does not write now.)
+Behind a loss of power the regions may lack what our journal holds: until the Update Process has recovered it we know no
+place, since what is durable here may be pruned there by now, and would be refused as lost.
 Refuses to know: connections, how the pool is made anew when it does not fit. Blocks on the disk: call it in a thread.
 
 Of a large transaction that has arrived in part the first parts may be freed already: the Update Process holds them in
@@ -17,12 +19,18 @@ from typing import Final
 from replicate.database.bookkeeping import check_region_identity, read_scr, scr_chains, scr_vector
 from replicate.database.sqlite import open_region
 from replicate.door.opening import is_seeded
-from replicate.errors import DamagedError, GapError
+from replicate.errors import DamagedError, GapError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
+from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.record import read_head, read_part, walk
 from replicate.limits import PARTITION_STREAM
+from replicate.pool.journal_pool import JournalPool
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
 from replicate.vector import Position
+
+
+class NotRecoveredError(TryAgainError):
+    """Our journal holds, or may hold, what the regions do not have yet: the Update Process brings them together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,29 @@ def find_applied(instance: Instance) -> Position | None:
     return min((_applied_in(instance, index) for index in range(len(instance.regions))), key=lambda p: p.last_seqno)
 
 
+def _durable_seqno(instance: Instance) -> int | None:
+    """What the mark beside our journal calls durable, 0 without one; None when nobody has recovered the journal since
+    the machine was started: then there is no journal pool either."""
+    try:
+        mark = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
+        try:
+            is_recovered = mark.is_of_this_boot() or _has_journal_pool(instance)
+            return mark.read() if is_recovered else None
+        finally:
+            mark.close()
+    except DamagedError:  # or there is none: the Update Process will say so
+        return 0
+
+
+def _has_journal_pool(instance: Instance) -> bool:
+    """A whole one of this boot, that is: recovery makes it last."""
+    try:
+        JournalPool.attach(instance.content.uuid).close()
+    except ReplicateError:
+        return False
+    return True
+
+
 def _applied_in(instance: Instance, index: int) -> Position:
     entry, content = instance.regions[index], instance.content
     connection = open_region(entry.path, readonly=True, bare=True)
@@ -75,11 +106,21 @@ def find_reference(instance: Instance, pool: ReceivePool, known: Parts | None = 
     pool last, as far as the caller remembers.
 
     GapError or DamagedError when what the pool holds does not continue what is applied: it must be made anew.
+    NotRecoveredError until the Update Process has been at work since the machine was started.
     """
     first_address = pool.words[READ]
+    # Before the regions are read, which always have what is durable: they commit before it is called so.
+    durable_seqno = _durable_seqno(instance)
     applied = find_applied(instance)
     if applied is None:
         return None
+    if durable_seqno is None or durable_seqno > applied.last_seqno:
+        raise NotRecoveredError(
+            f"the regions hold transactions up to {applied.last_seqno}; what the journal holds behind that is not "
+            "recovered yet",
+            where=str(instance.path),
+            do=f"Start the Update Process: replicate -i {instance.named} update start",
+        )
     walker = _Walk(applied)
     for record in pool.peek(first_address):
         walker.take(record)
