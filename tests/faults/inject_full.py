@@ -18,6 +18,8 @@ NAMED: Final = frozenset({69, 74, 75})
 """Exit codes of what the surroundings did to a daemon."""
 ROOM_NS: Final = 1_000_000_000
 """Whoever has told something so long after there was room again has not met a full disk."""
+POOLFUL: Final = 200
+"""Transactions of a filler that fill a receive pool several times over, and a small disk by a third."""
 
 
 def _small(place: Place) -> SmallDisk:
@@ -92,7 +94,7 @@ def the_secondarys_disk_is_full(place: Place) -> None:
     """The Update Process stops by name, nothing half done; the source pauses; with room again all goes on."""
     town, daemons = place.town, _daemons(place)
     _small(place).fill()
-    town.client("filler", pause_s=0.0)
+    town.client("filler", count=POOLFUL, pause_s=0.0)
     child = town.children["update"]
     assert child.wait(60), "it goes on without a byte to write to"
     held = place.held()
