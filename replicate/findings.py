@@ -60,6 +60,9 @@ _KINDS: Final = (
     Kind("CERTIFICATE_EXPIRES", "warning", "A certificate expires soon (tls.warn_days)."),
     Kind("REPLAY_IS_QUICKER", "info", "A secondary is so far behind that a replay would be quicker than the stream."),
     Kind("REPLAY_RUNS", "info", "A replay or a rebuild is at work, and the daemons can not run meanwhile."),
+    Kind(
+        "REBUILD_UNFINISHED", "info", "A rebuild has brought the secondary to a transaction before the one asked for."
+    ),
     Kind("BARRIER_HELD", "info", "A compare or a digest holds the Update Process for a moment."),
     Kind("SEED_WAITING", "info", "The journal is kept behind a seed that a peer has not taken over yet."),
     Kind("NO_REGION", "info", "The instance has no region yet."),

@@ -46,6 +46,8 @@ def add(name: str, address: str, certificate: str, replace: bool) -> None:
 
 def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[str]:
     """What was done, and the next step."""
+    from replicate.status.collect import collect
+
     start = f"replicate -i {opened.named} source start --peer {entry.name}"
     at = f"peer {entry.name} at {entry.host}:{entry.port}"
     is_running = DaemonFiles(opened.path, f"source-{entry.name}").probe() is not None
@@ -53,6 +55,8 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
         return [f"{at} was registered already"] + ([] if is_running else [f"next: {start}"])
     if known is None or not is_running:
         return [f"{at} registered" + (f", before at {known.host}:{known.port}" if known else ""), f"next: {start}"]
+    if not any(report.is_connected for report in collect(opened).peers if report.name == entry.name):
+        return [f"{at} registered, before at {known.host}:{known.port}; its Source Server goes there at its next try"]
     return [
         f"{at} registered; its Source Server stays connected to {known.host}:{known.port} as long as that answers",
         f"next, to have it go there now: replicate -i {opened.named} source stop --peer {entry.name}, then {start}",

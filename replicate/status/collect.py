@@ -33,7 +33,7 @@ from replicate.errors import BusyError, NotFoundError, PoolReplacedError, Replic
 from replicate.findings import Finding
 from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.file import PeerEntry, RegionEntry
-from replicate.instance.instance import Instance
+from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.journal.space import fill_percent, journal_space
 from replicate.limits import REGIONS_MAX
 from replicate.pool import control as word
@@ -366,6 +366,7 @@ def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> 
         lag_s=_lag_s(backlog, {**update_facts, **facts}, 0, now_wall_ns),
         pool_percent=float(percent) if isinstance(percent, (int, float)) else None,
         applied_per_s=float(rate) if isinstance(rate, (int, float)) and rate > 0 and is_working else None,
+        is_rebuilt_in_part=(instance.path / REBUILDING_MARKER).exists(),
     )
 
 

@@ -132,6 +132,8 @@ class ReceivingReport:
     pool_percent: float | None
     applied_per_s: float | None = None
     """Transactions that the Update Process applies, measured while it had work without a pause; None: unknown."""
+    is_rebuilt_in_part: bool = False
+    """A rebuild has ended behind a piece that is not its last."""
 
     @property
     def instead(self) -> DaemonReport | None:
@@ -425,6 +427,10 @@ def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
         do = "wait for its end; then replicate -i INSTANCE receiver start; replicate -i INSTANCE update start"
         yield Finding("REPLAY_RUNS", f"{text}, and its daemons can not run meanwhile", do)
         return
+    if receiving.is_rebuilt_in_part and not receiving.update.is_running:  # the stream does not stop where that did
+        text = f"a rebuild was ended at transaction {receiving.last_applied_seqno}, before the one that was asked for"
+        do = "run the same command again, and it goes on from there; or start receiver and update, and the stream does"
+        yield Finding("REBUILD_UNFINISHED", text, do)
     yield from _daemon_finding(receiving.receiver, "replicate -i INSTANCE receiver start")
     yield from _daemon_finding(receiving.update, "replicate -i INSTANCE update start")
     if receiving.receiver.is_running and not receiving.is_connected:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replicate.cli.root import root
-from replicate.daemon.files import DaemonFiles
+from replicate.daemon.files import SERVING, DaemonFiles, DaemonStatus
 from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, ReplicateError, UsageError
 from replicate.instance.instance import Instance
 
@@ -68,12 +68,16 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
         "7556 registered, before at 127.0.0.1:7555"
         in invoke("peer", "add", "west", "127.0.0.1:7556", "--replace").stdout
     )
-    lock = DaemonFiles(Instance.open("east").path, "source-west").acquire()
+    files = DaemonFiles(Instance.open("east").path, "source-west")
+    lock = files.acquire()
     try:
-        moved = invoke("peer", "add", "west", "127.0.0.1:7557", "--replace").stdout
+        tries = invoke("peer", "add", "west", "127.0.0.1:7557", "--replace").stdout
+        files.write_status(DaemonStatus(files.name, os.getpid(), SERVING, "", 1, 1, {"state": "sending"}))
+        moved = invoke("peer", "add", "west", "127.0.0.1:7558", "--replace").stdout
     finally:
         os.close(lock)
-    assert "its Source Server stays connected to 127.0.0.1:7556" in moved
+    assert "7557 registered, before at 127.0.0.1:7556; its Source Server goes there at its next try" in tries
+    assert "its Source Server stays connected to 127.0.0.1:7557" in moved
     assert "source stop --peer west" in moved
     with pytest.raises(ConfigurationError, match="loopback"):
         invoke("peer", "add", "far", "192.0.2.1:1")

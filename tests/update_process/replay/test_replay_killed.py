@@ -22,6 +22,7 @@ from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.verify import verify_journal
 from replicate.limits import KIB, MIB
 from replicate.seed.make import make_seed
+from replicate.status.collect import collect
 from tests.harness.backlog import Backlog
 from tests.harness.differential import read, same
 from tests.harness.instances import ROOT, last_seqno, lose_pool
@@ -112,6 +113,11 @@ def test_a_replay_that_is_killed_is_run_again(backlog: Backlog, point: str) -> N
     assert reached
 
 
+def seen(secondary: Instance) -> set[str]:
+    """The codes of what `replicate status` finds."""
+    return {finding.code for finding in collect(Instance.open(secondary.path)).findings}
+
+
 @pytest.mark.parametrize("point", REBUILD)
 def test_a_rebuild_that_is_killed_is_run_again(backlog: Backlog, point: str) -> None:
     secondary = backlog.empty_secondary()
@@ -129,7 +135,9 @@ def test_a_rebuild_that_is_killed_is_run_again(backlog: Backlog, point: str) -> 
 def test_a_rebuild_goes_on_from_its_own_base_copy_only(backlog: Backlog, tmp_path: Path) -> None:
     secondary = backlog.empty_secondary()
     half = partial(rebuild, secondary, backlog.base, names(backlog), last_seqno=backlog.base_seqno + 200)
+    assert "REBUILD_UNFINISHED" not in seen(secondary)
     assert killed("rebuild.replayed", 1, half)
+    assert "REBUILD_UNFINISHED" in seen(secondary)
     secondary.reload()
     other = make_seed(backlog.pair.primary, "west", tmp_path / "other.seed")
     with pytest.raises(AlreadyExistsError, match="rebuild --restart"):
@@ -138,6 +146,7 @@ def test_a_rebuild_goes_on_from_its_own_base_copy_only(backlog: Backlog, tmp_pat
         rebuild(secondary, backlog.base, names(backlog), last_seqno=backlog.base_seqno + 100)
     assert last_seqno(secondary) == backlog.base_seqno + 200
     assert half().seqno == backlog.base_seqno + 200
+    assert "REBUILD_UNFINISHED" not in seen(secondary)
     assert rebuild(secondary, tmp_path / "other.seed", [backlog.pair.primary.path], restart=True).seqno == other.seqno
 
 
