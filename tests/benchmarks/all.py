@@ -51,7 +51,8 @@ def _catch_up(kind: str, *peers: str) -> Step:
 
 def _commit(case: str, policy: str) -> Step:
     words = ("--case", case, "--policy", policy, "--rounds", ROUNDS)
-    return Step(f"commit {case} {policy}", "bench_commit", words)
+    peers = ("gtm",) if (case, policy) == ("row", "durable") else ()
+    return Step(f"commit {case} {policy}", "bench_commit", words, peers=peers)
 
 
 STEPS: Final = (
@@ -147,10 +148,12 @@ def _row_latency(line: Line) -> tuple[str, str, str]:
 
 
 def _row_commit(line: Line) -> tuple[str, str, str]:
-    names = list(line["figure"])
-    ratio = line["ratio"][names[-2]]
+    ratio = line["ratio"]
     what = f"commit, {line['case']}, {line['policy']}, {line['writers']} writer{'s' if line['writers'] > 1 else ''}"
-    return what, f"{ratio:.2f} × plain SQLite, {line['against']}", f"{line['figure'][names[0]]:,} rows/s"
+    beside = f"{ratio['apsw']:.2f} × plain SQLite, {line['against']}"
+    if "gtm" in ratio:
+        beside += f", {ratio['gtm']:.2f} × GT.M ({line['figure']['gtm']:,})"
+    return what, beside, f"{_ours(line):,} rows/s"
 
 
 def _row_steady(line: Line) -> tuple[str, str, str]:

@@ -1,13 +1,14 @@
 """What the commit door costs an application: transactions through `replicate.connect()` against plain SQLite.
 
 Run: python -m tests.benchmarks.bench_commit [--case CASE] [--policy POLICY] [--writers N] [--rounds N]
-     [--against CHECKOUT] [--table] [--profile] …
+     [--against CHECKOUT] [--peers gtm] [--table] [--profile] …
 
 Cases: row (INSERT of one row and commit, by one and by four writer processes on one database); insert and update (one
 statement of many rows, and commit). Policies: off and interval against plain SQLite with synchronous = NORMAL, durable
 against synchronous = FULL; plain SQLite is driven by APSW (the driver that we use) and by the standard library's
 sqlite3. All of them take turns, in short rounds of one run, each with writers and a database of its own. `--against`
-has the `replicate` of another checkout take its turn too.
+has the `replicate` of another checkout take its turn too, `--peers gtm` GT.M at single rows under durable: a replicated
+instance of its own, whose TCOMMIT waits for the disk.
 
 Prints one JSON line for each case, policy and number of writers, or with `--table` a table in the end: rows a second
 of each way (median of the rounds; from the first writer's begin to the last one's end), CPU microseconds a row, and
@@ -115,6 +116,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tests.benchmarks import peer_gtm
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine
 
 CASES: Final = ("row", "insert", "update")
@@ -146,11 +148,15 @@ class Way:
         self._writers: list[subprocess.Popen[str]] = []
 
     def start(self, words: list[str | Path], environment: dict[str, str], writers: int) -> None:
-        """Start the writers; they have connected when this returns."""
+        """Start writers of ours; they have connected when this returns."""
+        self.serve([sys.executable, "-P", str(_WORKER), *map(str, words)], environment, writers)
+
+    def serve(self, command: list[str], environment: dict[str, str], writers: int) -> None:
+        """Start processes that serve as commit_worker.py does; they have connected when this returns."""
         for _ in range(writers):
             self._writers.append(
                 subprocess.Popen(
-                    [sys.executable, "-P", str(_WORKER), *map(str, words)],
+                    command,
                     env=environment,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -221,6 +227,18 @@ def through_the_door(directory: Path, code: Path, policy: str, writers: int) -> 
     return way, bench
 
 
+def gtm(directory: Path, writers: int) -> tuple[Way, peer_gtm.Writers]:
+    """GT.M, replicated, each transaction durable."""
+    peer = peer_gtm.Writers(directory)
+    try:
+        way = Way("gtm", waits=True)
+        way.serve(peer.command, peer.environment, writers)
+    except BaseException:
+        peer.close()
+        raise
+    return way, peer
+
+
 def play(ways: list[Way], case: str, arguments: argparse.Namespace) -> int:
     """All rounds; the number of rows in each."""
     rows = arguments.transactions if case == "row" else arguments.rows
@@ -246,7 +264,7 @@ def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace)
     facts = machine()
     codes = [ROOT, *([arguments.against.resolve()] if arguments.against else [])]
     ways: list[Way] = []
-    benches: list[Bench] = []
+    benches: list[Bench | peer_gtm.Writers] = []
     with tempfile.TemporaryDirectory(prefix="bench-commit-", dir=arguments.directory) as name:
         directory = Path(name)
         try:
@@ -255,6 +273,10 @@ def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace)
                 ways.append(way)
                 benches.append(bench)
             ways += [plain(directory, driver, POLICIES[policy], writers) for driver in ("apsw", "sqlite3")]
+            if "gtm" in arguments.peers and (case, policy) == ("row", "durable"):
+                way, peer = gtm(directory, writers)
+                ways.append(way)
+                benches.append(peer)
             if arguments.profile:
                 ways[0].run("row", 500)
                 ways[0].run("profile", arguments.transactions)
@@ -293,18 +315,13 @@ def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace)
 
 def table(lines: list[dict[str, Any]]) -> str:
     """The lines as a table, ratios first."""
-    heads = ["case", "policy", "writers", "against", "to apsw", "to sqlite3", "rows/s", "CPU µs"]
-    before = any(len(line["figure"]) > 3 for line in lines)
-    if before:
-        heads.insert(6, "to before")
+    heads = ["case", "policy", "writers", "against", "to apsw", "to sqlite3", "to gtm", "to before", "rows/s", "CPU µs"]
     rows = []
     for line in lines:
-        names = list(line["figure"])
+        ratio = {("before" if name.startswith("before") else name): f"{is_:.2f}" for name, is_ in line["ratio"].items()}
         row = [line["case"], line["policy"], str(line["writers"]), line["against"]]
-        row += [f"{line['ratio'][names[at]]:.2f}" for at in (-2, -1)]
-        if before:
-            row.append(f"{line['ratio'][names[1]]:.2f}")
-        row += [" ".join(str(line[what][one]) for one in names) for what in ("figure", "cpu_us")]
+        row += [ratio.get(name, "") for name in ("apsw", "sqlite3", "gtm", "before")]
+        row += [" ".join(map(str, line[what].values())) for what in ("figure", "cpu_us")]
         rows.append(row)
     widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -322,6 +339,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", type=Path, help="another checkout, measured in turns with ours")
     parser.add_argument("--directory", help="where to make the databases (default: the temporary directory)")
+    parser.add_argument("--peers", nargs="*", choices=("gtm",), default=[], help="for `row` under `durable` only")
     parser.add_argument("--table", action="store_true", help="print a table in the end instead of JSON lines")
     parser.add_argument("--profile", action="store_true", help="profile the door instead, with one writer")
     arguments = parser.parse_args()

@@ -68,6 +68,16 @@ commits(from,n,pause,size) new i
  . write i," ",$zut,!
  . hang pause*(.5+($random(1000)/1000))
  quit
+write new line,n,i,begun,ended,cpu,at
+ set at=0 write $char(34),"ready",$char(34),!
+ for  read line quit:$zeof  do
+ . set n=$piece(line," ",2),cpu=$zgetjpi(0,"CPUTIM"),begun=$zut
+ . for i=1:1:n set at=at+1 tstart ():serial  set ^t($job,at)="a name of some length|"_(i*.5)  tcommit
+ . set ended=$zut,cpu=$zgetjpi(0,"CPUTIM")-cpu
+ . write $translate("{'begun':","'",$char(34)),$justify(begun/1E6,0,6)
+ . write $translate(",'ended':","'",$char(34)),$justify(ended/1E6,0,6)
+ . write $translate(",'cpu_s':","'",$char(34)),$justify(cpu/100,0,2),"}",!
+ quit
 reader(from,n) new i
  write "ready",!
  for i=from:1:from+n-1 do
@@ -231,6 +241,25 @@ def catch_up(kind: str, count: int, value_bytes: int) -> dict[str, float]:
         words = _finish(watcher).split()
         first_us, last_us = int(words[1]), int(words[3])
         return {"from_first": count / (last_us - first_us) * 1e6}
+
+
+class Writers:
+    """A primary whose transactions wait for the disk, as TCOMMIT does unless it is told BATCH, and its Source Server,
+    whom nobody answers. `command` and `environment` are of one writer, who serves as commit_worker.py does: `row N`
+    commits N transactions of one SET; its CPU seconds are whole hundredths."""
+
+    def __init__(self, directory: Path) -> None:
+        self._primary = Instance(directory / "gtm", "BENCHW")
+        self._primary.replicate(
+            "-source", "-start", "-secondary=127.0.0.1:1", "-instsecondary=BENCHB",
+            f"-buffsize={POOL_BYTES}", f"-log={directory}/gtm-source.log",
+        )  # fmt: skip
+        self.command = [str(distribution() / "mumps"), "-run", "%XCMD", "do write^bench"]
+        self.environment = self._primary.environment
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._primary.close()
 
 
 def latency(commits: int, pause_s: float) -> list[float]:
