@@ -202,21 +202,21 @@ class RegionSession(AttachedRegions):
         A failure that leaves the transaction open (a deferred constraint, a busy reader) raises apsw's own error: the
         caller may mend and commit again, or roll back. Every ReplicateError has ended the transaction.
         """
-        connection = self.connection
         _, count, _, _, spool, schema_changed, touched = captured
         if not count and spool is None:
-            connection.execute("COMMIT")
+            self.connection.execute("COMMIT")
             self._lock.release()
             self.last_seqno = self.door.words[word.LAST_SEQNO]
             return self.last_seqno
         if self._status(_DEFERRED_FKS)[0] > 0:
-            connection.execute("COMMIT")  # raises the constraint, and leaves the transaction open
+            self.connection.execute("COMMIT")  # raises the constraint, and leaves the transaction open
         if touched is not None:
             self._touch(touched)
         if schema_changed:
             self._store_versions(touched)
         if count >= FLUSH_ELEMENTS or spool is not None or (touched is not None and len(touched) > 1):
-            connection.cache_flush()  # of several regions always: one that fails must not come behind another's COMMIT
+            # Of several regions always: one that fails must not come behind another's COMMIT.
+            self.connection.cache_flush()
         door = self.door
         self._tried_seqno = 0
         try:

@@ -119,7 +119,7 @@ class Capture:
             self._take_tables(tables)
         self.active = True
 
-    def clear(self, *, adopted: bool = False) -> None:
+    def clear(self, adopted: bool = False) -> None:
         """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
         # First what takes no call, at whose end an interrupt may arise.
         self._spooled = self._changes = 0
@@ -128,12 +128,14 @@ class Capture:
         self.active = self.poisoned = self._is_clear = False
         self._last = None
         self._buffer.clear()
-        self._blobs.clear()
+        if self._blob_rows:
+            self._blobs.clear()
         self._net.clear()
         spool = self._spool
-        if spool is not None and not adopted:
-            spool.abort()
-        self._spool = None
+        if spool is not None:
+            if not adopted:
+                spool.abort()
+            self._spool = None
         self._is_clear = True
 
     @property
@@ -235,24 +237,26 @@ class Capture:
     def finish(self) -> CapturedChanges:
         """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
         rolled back."""
-        if not self.poisoned:
+        if self._context.sequences is not None and not self.poisoned:
             self.close_sequences()
         if self.poisoned:
             raise self._refusal_error()
         self._net.end_reading()
-        if not self._changes and self._spool is not None:
-            self._spool.abort()
-            self._spool, self._spooled = None, 0
-        if self._spool is not None:
-            self._flush()
+        spool = self._spool
+        if spool is not None:
+            if self._changes:
+                self._flush()
+            else:
+                spool.abort()
+                self._spool, self._spooled, spool = None, 0, None
         context = self._context
         partitions = context.partitions
         return CapturedChanges(
-            b"" if self._spool is not None else bytes(self._buffer),
+            bytes(self._buffer) if spool is None else b"",
             self._changes * ELEMENTS_PER_CHANGE,
             _ONLY_DEFAULT if partitions == _DEFAULT_SET else tuple(sorted(partitions)) or _ONLY_DEFAULT,
             context.defines,
-            self._spool,
+            spool,
             context.schema_changed,
         )
 

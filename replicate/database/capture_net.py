@@ -61,8 +61,10 @@ class NetChanges:
             self._spill.clear()
             self._places.clear()
             self._tables.clear()
-        self._made.clear()
-        self.end_reading()
+        if self._made:
+            self._made.clear()
+        if self._before is not None:
+            self.end_reading()
 
     def end_reading(self) -> None:
         """Give up the state before the transaction, if it is being read: a reader would keep COMMIT from writing back

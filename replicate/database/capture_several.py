@@ -69,7 +69,7 @@ class SeveralCaptures:
         for schema, capture in self._attached.items():
             capture.begin(self._tables_of(schema))
 
-    def clear(self, *, adopted: bool = False) -> None:
+    def clear(self, adopted: bool = False) -> None:
         """Forget everything. `adopted`: the spool that `finish` gave has become a part of the journal."""
         if self._spool is not None:
             # Then it is this one that was adopted, and the regions' own are copied in it.
@@ -77,7 +77,7 @@ class SeveralCaptures:
                 self._spool, adopted = None, False
             self._abort()
         for capture in self._all:
-            capture.clear(adopted=adopted)
+            capture.clear(adopted)
 
     def _abort(self) -> None:
         spool, self._spool = self._spool, None

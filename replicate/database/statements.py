@@ -378,9 +378,8 @@ _classify_cached = lru_cache(maxsize=512)(_classify)
 _known: dict[str, Statement] = {}
 
 
-def recall(sql: str) -> Statement | None:
-    """The statement of a text that was kept: the quick way for what is run again and again."""
-    return _known.get(sql)
+recall: Final = _known.get
+"""The statement of a text that was kept, or None: the quick way for what is run again and again."""
 
 
 def keep(statement: Statement) -> None:

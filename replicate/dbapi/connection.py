@@ -11,6 +11,7 @@ import contextlib
 import os
 import sqlite3
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import get_ident
@@ -38,9 +39,15 @@ _forks = 0
 """How often this process's ancestors forked since the module was loaded: a connection of another count is not ours."""
 
 
+_living: Final[weakref.WeakValueDictionary[int, Connection]] = weakref.WeakValueDictionary()
+"""By identity: a subclass may compare as it likes."""
+
+
 def _count_fork() -> None:
     global _forks
     _forks += 1
+    for connection in list(_living.values()):
+        connection._owner = None
 
 
 os.register_at_fork(after_in_child=_count_fork)
@@ -89,6 +96,9 @@ class Connection(Callbacks):
     # Not by a `__getattr__`: with one, CPython 3.11 looks up every attribute of every connection the slow way.
     _opened: Opened | None = None
     _forks = _UNBORN
+    _owner: int | None = None
+    """The one thread that may use it, in this process, while it is open: whoever is that needs no `_check`. None: ask
+    `_check`, which knows."""
 
     def __init__(
         self,
@@ -110,7 +120,7 @@ class Connection(Callbacks):
         """
         if self._opened is not None:
             self.close()  # called again: sqlite3 opens anew
-        self._opened = None
+        self._opened = self._owner = None
         self._trace = None
         self._forks, self._thread = _forks, get_ident()
         self._check_thread = bool(check_same_thread)
@@ -138,12 +148,16 @@ class Connection(Callbacks):
             opened.close()
             raise
         self._opened = opened
+        _living[id(self)] = self
+        if self._check_thread:
+            self._owner = self._thread
 
     # Transactions.
 
     def commit(self) -> None:
         """Commit through the door. Without an open transaction nothing happens."""
-        self._check()
+        if self._owner != get_ident():
+            self._check()
         transactions = self._transactions
         try:
             if transactions.tell is None:
@@ -164,6 +178,7 @@ class Connection(Callbacks):
     def close(self) -> None:
         """Roll back what is open and close. May be called twice."""
         self._check_place()
+        self._owner = None
         opened, self._opened = self._opened, None
         if opened is not None:
             try:
@@ -271,7 +286,7 @@ class Connection(Callbacks):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         """`cursor().execute(…)`."""
-        if self._opened is None:
+        if self._owner != get_ident():
             self._check()
         return Cursor(self).execute(sql, parameters)
 
@@ -453,7 +468,7 @@ class Connection(Callbacks):
     def __del__(self) -> None:
         opened = self._opened
         if opened is not None and self._forks == _forks:
-            self._opened = None
+            self._opened = self._owner = None
             with contextlib.suppress(Exception):
                 self._transactions.close()
             with contextlib.suppress(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -32,11 +33,13 @@ from replicate.dbapi.row import as_bytes as _as_bytes
 
 if TYPE_CHECKING:
     from replicate.dbapi.connection import Connection
+    from replicate.dbapi.returned import Rows
 
 _END: Final = object()
 _BUSY: Final = "Recursive use of cursors not allowed."
 _CLOSED: Final = "Cannot operate on a closed cursor."
 _UNBORN: Final = "Base Cursor.__init__ not called."
+_WRITE: Final = Verb.WRITE
 
 
 class Cursor:
@@ -81,7 +84,11 @@ class Cursor:
         try:
             if parameters or type(parameters) is not tuple:
                 parameters = bindings(parameters, sql)
-            rows = transactions.run(self._apsw, statement, parameters, connection._isolation_level is not None)
+            implicit = connection._isolation_level is not None
+            if statement.verb is _WRITE:
+                rows: Rows | None = transactions.write(self._apsw, statement, parameters, implicit)
+            else:
+                rows = transactions.run(self._apsw, statement, parameters, implicit)
             if statement.dml:
                 self.rowcount = transactions.changed
             if rows is None:
@@ -91,16 +98,17 @@ class Cursor:
             elif rows:
                 self._rows = iter(rows)
                 self._next = next(self._rows)
-            if statement.rows:
+            if statement.rows:  # its columns as it was prepared just now, for the schema of now
                 self._fresh = False
-                self._columns = self._columns_now(sql, parameters)
+                at_row = rows is None and self._next is not _END
+                self._columns = columns_of(self._apsw) if at_row else columns_of_text(connection._apsw, sql, parameters)
             self.lastrowid = connection._apsw.last_insert_rowid()
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
             self._unusable = ""
         if statement.rows:
-            self._finish_description(statement)
+            self._describe()
         return self
 
     def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Cursor:
@@ -109,6 +117,7 @@ class Cursor:
         connection = self.connection
         transactions = connection._transactions
         try:
+            # (No `map`: a StopIteration that an adapter raises would end it, and no row that is left be written.)
             sets = (bindings(parameters, sql) for parameters in seq_of_parameters)
             if statement.verb is Verb.WRITE:
                 transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
@@ -191,7 +200,8 @@ class Cursor:
         return self
 
     def __next__(self) -> Any:
-        self._check()
+        if self._unusable or self.connection._owner != get_ident():
+            self._check()
         row = self._next
         if row is _END:
             raise StopIteration
@@ -199,7 +209,8 @@ class Cursor:
         try:
             if self._change is not None:
                 row = self._change(self, row)
-            self._next = next(self._rows, _END) if self._rows is not None else _END
+            rows = self._rows
+            self._next = next(rows, _END) if rows is not None else _END
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
@@ -236,7 +247,8 @@ class Cursor:
         if self._unusable:
             raise ProgrammingError(self._unusable)
         connection = self.connection
-        connection._check()
+        if connection._owner != get_ident():
+            connection._check()
         statement = recall(sql)
         if statement is None and "\0" in sql:
             raise ProgrammingError("the query contains a null character")
@@ -267,20 +279,18 @@ class Cursor:
             self._apsw.exec_trace = None
         self._traced = tell is not None
 
-    def _columns_now(self, sql: str, parameters: Any) -> Columns:
-        """The columns of the statement that has just been run (and, by that, prepared for the schema of now)."""
-        if self._rows is self._apsw and self._next is not _END:
-            return columns_of(self._apsw)
-        return columns_of_text(self._apsw.connection, sql, parameters)
-
-    def _finish_description(self, statement: Statement) -> None:
-        if not statement.rows or not self._columns:
+    def _describe(self) -> None:
+        columns = self._columns
+        if not columns:
             self.description, self._change = None, None
             return
         connection = self.connection
-        columns = self._columns
-        self.description = describe(columns, connection._detect_types)
-        converters = column_converters(columns, connection._detect_types)
+        detect_types = connection._detect_types
+        self.description = describe(columns, detect_types)
+        if not detect_types and connection.text_factory is str and self.row_factory is None:
+            self._change = None
+            return
+        converters = column_converters(columns, detect_types)
         text = text_from(connection.text_factory)
         make = row_maker(self.row_factory, self.description)
         if converters is None and text is None:

@@ -39,12 +39,13 @@ def native_types() -> frozenset[type]:
 
 def bindings(parameters: Any, text: str) -> Any:
     """`parameters` as APSW takes them, adapted. ProgrammingError for what sqlite3 refuses."""
-    native = native_types()
+    native = _native[1] if _native[0] == len(_adapters) else native_types()
     kind = type(parameters)
     if kind is tuple or kind is list:
-        if native.issuperset(map(type, parameters)):
-            return parameters
-        return tuple(_adapt(parameters[at], at + 1, native) for at in range(len(parameters)))
+        for value in parameters:
+            if type(value) not in native:
+                return tuple(_adapt(parameters[at], at + 1, native) for at in range(len(parameters)))
+        return parameters
     if isinstance(parameters, Mapping):
         return _named(parameters, text, native)
     if isinstance(parameters, str | bytes | bytearray) or (
@@ -179,7 +180,7 @@ Columns = tuple[tuple[str, str | None], ...]
 
 
 def columns_of(cursor: apsw.Cursor) -> Columns:
-    """(name, declared type) of the statement that the cursor is about to run."""
+    """(name, declared type) of the statement that the cursor is about to run, or in the midst of."""
     found: Any = cursor.get_description()
     return found or ()
 

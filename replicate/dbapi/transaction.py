@@ -114,11 +114,11 @@ class Transactions(Attaching, Pending):
         transaction.
         """
         verb = statement.verb
-        if verb is _WRITE:
-            return self._write(cursor, statement, bindings, implicit and statement.dml)
         if verb is _READ:
             self._natively(cursor, statement, bindings)
             return None
+        if verb is _WRITE:
+            return self.write(cursor, statement, bindings, implicit)
         if verb is Verb.PRAGMA:
             return self._pragma(cursor, statement, bindings)
         if verb is Verb.DEFINE:
@@ -133,36 +133,36 @@ class Transactions(Attaching, Pending):
         """Run a data change once for each set of bindings; `changed` is the sum. Rows that it returns are thrown away,
         and such a run does not count (as in CPython 3.11)."""
         total = 0
-        implicit = implicit and statement.dml
-        if statement.rows or (self.stage is _NONE and not implicit):
+        if statement.rows or (self.stage is _NONE and not (implicit and statement.dml)):
             for bindings in sets:
-                rows = self._write(cursor, statement, bindings, implicit)
+                rows = self.write(cursor, statement, bindings, implicit)
                 total += 0 if rows else self.changed
             self.changed = total
             return
         fresh = self.stage is not _WRITER and self._become_writer(self.begin_text)
-        connection, capture = self.connection, self.capture
+        changes, capture = self._changes, self.capture
         if capture.counted and (statement.counts or capture.tables.triggers_count):
             capture.watch_sequences()
         if capture.pressing:
             self._settle()
-        mark, running = capture.mark(), False
+        place: tuple[Any, ...] | None = None  # where the row that runs began
 
         def feed() -> Iterator[Any]:
-            nonlocal mark, running, total
+            nonlocal place, total
+            place_now = capture.place
             for bindings in sets:
                 if capture.pressing:
                     self._settle()
-                mark, running = capture.mark(), True
+                place = place_now()
                 yield bindings
-                running = False
-                total += connection.changes()
+                place = None
+                total += changes()
 
         try:
             cursor.executemany(statement.text, feed())
         except BaseException as error:
-            if running:
-                self._after_failure(mark, statement, error, fresh=fresh, own=False)
+            if place is not None:
+                self._after_failure(Mark(*place), statement, error, fresh=fresh, own=False)
             else:
                 self.check_alive()
             raise
@@ -172,18 +172,17 @@ class Transactions(Attaching, Pending):
     def commit(self) -> None:
         """COMMIT, through the door if anything was written. After a failure `stage` says whether the transaction
         still stands."""
-        if self.stage is _NONE:
-            return
-        capture = self.capture
-        if self.stage is _READER:
-            if capture.refused is not None:
-                raise capture.refused
-            self.connection.execute("COMMIT")
-            self._end()
+        capture, connection = self.capture, self.connection
+        if self.stage is not _WRITER:
+            if self.stage is _READER:
+                if capture.refused is not None:
+                    raise capture.refused
+                connection.execute("COMMIT")
+                self._end()
             return
         if self.blobs_open:  # SQLite would say so too, but behind the append
             raise apsw.BusyError("cannot commit transaction - a BLOB is open for writing")
-        before = self.connection.total_changes()
+        before = connection.total_changes()
         self.inside = True
         try:
             if capture.restless:
@@ -191,16 +190,16 @@ class Transactions(Attaching, Pending):
             captured = capture.finish()
             self._journaled = capture.changes
             self.last_seqno = self.session.commit(captured)
-            self._end(adopted=captured.spool is not None)
+            self._end(captured.spool is not None)
         except BaseException:
-            if not self.connection.in_transaction:
+            if not connection.in_transaction:
                 self.last_seqno = self.session.last_seqno
                 self.session.rollback()
                 self._end()
             raise
         finally:
             self.inside = False
-            self.own_changes += self.connection.total_changes() - before
+            self.own_changes += connection.total_changes() - before
 
     def rollback(self) -> None:
         """ROLLBACK, and give the region up."""
@@ -256,10 +255,11 @@ class Transactions(Attaching, Pending):
             self.check_alive()
             raise
 
-    def _write(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, implicit: bool) -> Rows:
+    def write(self, cursor: apsw.Cursor, statement: Statement, bindings: Any, implicit: bool) -> Rows:
+        """`run`, for a statement that writes rows."""
         own = fresh = False
         if self.stage is not _WRITER:
-            own = self.stage is _NONE and not implicit
+            own = self.stage is _NONE and not (implicit and statement.dml)
             fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
         if capture.counted and (statement.counts or capture.tables.triggers_count):
@@ -428,11 +428,11 @@ class Transactions(Attaching, Pending):
             self.rollback()
             raise
 
-    def _end(self, *, adopted: bool = False) -> None:
+    def _end(self, adopted: bool = False) -> None:
         self.stage = _NONE
         if self._savepoints:
             self._savepoints.clear()
-        self.capture.clear(adopted=adopted)
+        self.capture.clear(adopted)
 
     # After failures.
 

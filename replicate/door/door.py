@@ -55,6 +55,7 @@ APPENDS: Final = 0
 """INTENT_KIND: frames are written at INTENT_OFFSET."""
 SWITCHES: Final = 2
 """INTENT_KIND: the segment that begins with INTENT_SEQNO is being made; once it is there, the words turn to it."""
+_HISTORY: Final = Kind.HISTORY
 CSN_COUNTER_BITS: Final = 12
 """A csn is microseconds of wall time, shifted by this: 4096 changes a microsecond before it runs ahead of the
 clock."""
@@ -70,6 +71,7 @@ class Door:
         self.instance = instance
         self.pool = pool
         self.words = pool.words
+        self._memory = pool.memory
         self.chain = chain
         self.pid = os.getpid()
         self.users = 0
@@ -123,7 +125,7 @@ class Door:
             self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)
             self._patience_s = timeout_s
             words = self.words
-            if not self.pool.memory.is_current():
+            if not self._memory.is_current():
                 self.pool.check_current()
             if words[word.FATAL]:
                 self.durability.check_alive()
@@ -156,8 +158,10 @@ class Door:
         """The next number of our own origin, and the whole frame under it."""
         words = self.words
         seqno = words[word.LAST_SEQNO] + 1
-        origin_seqno = words[word.OWN_ORIGIN_SEQNO] + (kind != Kind.HISTORY)
-        csn = max(words[word.LAST_CSN] + 1, (time.time_ns() // 1000) << CSN_COUNTER_BITS)
+        origin_seqno = words[word.OWN_ORIGIN_SEQNO] + (kind is not _HISTORY)
+        csn, now = words[word.LAST_CSN] + 1, (time.time_ns() // 1000) << CSN_COUNTER_BITS
+        if now > csn:
+            csn = now
         frame, chain = pack_frame(
             kind,
             seqno,
@@ -218,18 +222,22 @@ class Door:
     def finish_own(self, allotted: Allotted, *, defines: bool = False) -> None:
         """Make one frame that `allot` made visible; the hot path of every commit."""
         words = self.words
-        seqno = allotted.seqno
+        seqno, frame, origin_seqno, chain, csn = allotted
         if defines:
             self._note_definition(words[word.INTENT_OFFSET])
         words[word.END_OFFSET] = words[word.INTENT_OFFSET] + words[word.INTENT_BYTES]
-        words[word.OWN_ORIGIN_SEQNO] = allotted.origin_seqno
-        words[word.OWN_CHAIN] = allotted.chain
-        words[word.LAST_CSN] = allotted.csn
+        words[word.OWN_ORIGIN_SEQNO] = origin_seqno
+        words[word.OWN_CHAIN] = chain
+        words[word.LAST_CSN] = csn
         words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
-        self._mark_regions(words[word.INTENT_REGIONS], seqno, done=True)
+        regions = words[word.INTENT_REGIONS]
+        while regions:  # `_mark_regions`, written out
+            region = regions.bit_length() - 1
+            words[word.REGION_APPENDED + region] = words[word.REGION_DONE + region] = seqno
+            regions ^= 1 << region
         words[word.LAST_SEQNO] = seqno
         hit("finish.before_publish")
-        self.pool.publish(allotted.frame, seqno, seqno, 1)
+        self.pool.publish(frame, seqno, seqno, 1)
         words[word.INTENT_SEQNO] = 0
         if words[word.SLEEPERS] or words[word.SLEEPERS + 1]:
             self.ring()

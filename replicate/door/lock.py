@@ -7,8 +7,8 @@ Guarantees: one thread of one process holds it; `leave` may come twice, and `giv
 from __future__ import annotations
 
 import contextlib
-import threading
 from pathlib import Path
+from threading import TIMEOUT_MAX, RLock
 
 from replicate.errors import BusyError
 from replicate.locks import FileLock
@@ -22,7 +22,7 @@ class CommitLock:
 
     def __init__(self, path: Path) -> None:
         self._file = FileLock(path)
-        self._thread = threading.RLock()
+        self._thread = RLock()
 
     def enter(self, timeout_s: float) -> None:
         """Take it, waiting at most `timeout_s` seconds; BusyError after that, and then it is not held. Others: see
@@ -30,8 +30,7 @@ class CommitLock:
         thread, file = self._thread, self._file
         try:
             # Tried without a time-out first: reckoning one takes longer than the lock itself.
-            wait_s = min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
-            if not thread.acquire(False) and not thread.acquire(timeout=wait_s):
+            if not thread.acquire(False) and not thread.acquire(timeout=min(max(0.0, timeout_s), TIMEOUT_MAX)):
                 raise BusyError(
                     f"the commit lock was held by another thread for {timeout_s:g} s",
                     where=str(file.path),
@@ -51,7 +50,7 @@ class CommitLock:
 
     def give_up(self) -> None:
         """Free what this thread still holds; nothing happens when it holds nothing."""
-        if self._thread.acquire(blocking=False):
+        if self._thread.acquire(False):
             self._file.release()
             with contextlib.suppress(RuntimeError):
                 while True:
