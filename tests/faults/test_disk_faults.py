@@ -21,7 +21,7 @@ from tests.harness.machine_tools import can_trace
 STRIDE = {
     "durable": 9,
     "off": 9,
-    "switch": 50,
+    "switch": 40,
     "torn": 16,
     "instance": 1,
     "create": 90,
