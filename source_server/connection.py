@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
+import trio.lowlevel
 
 from replicate.daemon.drive import Drive
 from replicate.daemon.introduce import introduction
@@ -93,6 +94,8 @@ class Connection:
         self._counted = (0, 0, 0)
         # Rendezvous: one batch waits here while the one before it is on its way.
         self._give, self._take = trio.open_memory_channel[FrameBatch | Piece](1)
+        self._offered = 0
+        """How many wait there, or before it."""
 
     @property
     def has_streamed(self) -> bool:
@@ -193,22 +196,36 @@ class Connection:
             item = self._take.receive_nowait()
         except trio.WouldBlock:
             return
-        link, statistics = self.link, self.source.statistics
+        self._offered -= 1
+        if self._send(item):
+            self._note_sent(item)
+
+    def _send(self, item: FrameBatch | Piece) -> bool:
+        """Give it to the link; False when the connection is at its end because it does not follow."""
+        link = self.link
         hit("source.before_send")
         try:
             if isinstance(item, FrameBatch):
                 link.send_batch(item)
-                self.source.saw(item.first_seqno, (read_head(item.data).csn >> CSN_COUNTER_BITS) * 1000)
-                statistics.batch(item.count, len(item.data))
             elif item.count:
                 link.send_parts(item.seqno, item.token, item.first_part, item.count, item.data)
-                statistics.batch(0, len(item.data))
             else:
                 link.send_large(item.seqno, item.token, item.first_part, item.data)
-                statistics.batch(1, len(item.data))
         except DamagedError as error:  # GapError: nothing of it has left
             self.drive.take(link.refuse(error))
-        self.source.last_sent_seqno = link.last_sent_seqno
+            return False
+        return True
+
+    def _note_sent(self, item: FrameBatch | Piece) -> None:
+        """What need not be known before it leaves."""
+        source = self.source
+        transactions = item.count
+        if isinstance(item, FrameBatch):
+            source.saw(item.first_seqno, (read_head(item.data).csn >> CSN_COUNTER_BITS) * 1000)
+        else:
+            transactions = 0 if item.count else 1
+        source.statistics.batch(transactions, len(item.data))
+        source.last_sent_seqno = self.link.last_sent_seqno
         hit("source.sent")
 
     # Fetching.
@@ -264,6 +281,13 @@ class Connection:
         await trio.to_thread.run_sync(source.door.wait_durable, seqno, abandon_on_cancel=True)
 
     async def _offer(self, item: FrameBatch | Piece) -> None:
+        if not self._offered and self.drive.is_free and self.link.can_send_bulk:
+            if self._send(item):
+                self.drive.write_now()
+                self._note_sent(item)
+            await trio.sleep(0)  # however quick the socket is, others have their turns
+            return
+        self._offered += 1
         self.drive.poke()  # early, so that the writer's turn comes while `send` gives up ours
         await self._give.send(item)
         self.drive.poke()

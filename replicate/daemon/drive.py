@@ -8,6 +8,7 @@ Refuses to know: what the link says and what its events mean (the servers).
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -28,6 +29,8 @@ LOOK_S: Final = 1.0
 LOOK_AGAIN_S: Final = 0.005
 """Least time between two, so that a deadline that stays in the past can not make a busy loop."""
 _LOST: Final = (CloseReason.PEER_DEAD, CloseReason.CONNECTION_LOST)
+_PLAIN: Final = trio.SocketStream
+"""What has bytes as they are: a TLS stream makes records of them."""
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -83,6 +86,9 @@ class Drive:
         self._poked = trio.Event()
         self._look = trio.Event()
         self._next_look_s = 0.0
+        self._is_writing = False
+        self._rest = b""
+        """What `write_now` could not write."""
         self._ended = trio.Event()
         self._sent = trio.Event()
         self._received = trio.Event()
@@ -92,6 +98,32 @@ class Drive:
         self._poked.set()
         if self.link.deadline < self._next_look_s:
             self._look.set()
+
+    @property
+    def is_free(self) -> bool:
+        """Nothing is being written: what the link is given now can leave by `write_now`."""
+        return not self._is_writing and not self._rest and self.closed is None
+
+    def write_now(self) -> None:
+        """Write what the link has to say here and now, without a turn of the writer's in between (80 µs, when nothing
+        of ours is in the processor's caches); what the socket does not take at once is left to the writer. Only while
+        `is_free`."""
+        if isinstance(self.stream, _PLAIN) and (pieces := self.link.bytes_to_send()):
+            data = b"".join(pieces)
+            try:
+                # Never waits, as trio's sockets do not block; and no signal, since Python ignores SIGPIPE.
+                written = os.write(self.stream.socket.fileno(), data)
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                self.take(self.link.receive_eof(trio.current_time()))
+                return
+            if written == len(data):
+                if self.link.deadline < self._next_look_s:
+                    self._look.set()
+                return
+            self._rest = data[written:]
+        self.poke()
 
     def take(self, events: list[Event]) -> None:
         """Act on what the link has told, also what `refuse` or `bye` gave."""
@@ -146,15 +178,17 @@ class Drive:
 
     async def _send(self) -> None:
         while True:
-            if self.closed is None:
+            if self.closed is None and not self._rest:
                 self._before_write()
-            pieces = self.link.bytes_to_send()
-            if pieces:
+            data, self._rest = self._rest or b"".join(self.link.bytes_to_send()), b""
+            if data:
+                self._is_writing = True
                 try:
-                    await self.stream.send_all(b"".join(pieces))
+                    await self.stream.send_all(data)
                 except _GONE:
                     self.take(self.link.receive_eof(trio.current_time()))
                     return
+                self._is_writing = False
                 continue
             if self.closed is not None:
                 break

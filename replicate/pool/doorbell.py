@@ -134,6 +134,8 @@ class Doorbell:
                     await trio.lowlevel.wait_readable(self._fd)
             finally:
                 self._sleeper[0] = 0
+            if ready():
+                return True  # what is in the FIFO is drained before the next sleep
 
     def wait_sync(
         self,
@@ -160,6 +162,8 @@ class Doorbell:
                 self._sleeper[0] = 0
             if rung and on_ring is not None and not ready():
                 deadline_s = min(deadline_s, time.monotonic() + on_ring())
+            if ready():
+                return True  # what is in the FIFO is drained before the next sleep
 
     async def wait_and_call(
         self,
@@ -236,19 +240,27 @@ class Doorbells:
         key = (kind, slot)
         try:
             fd = self._fds.get(key, -1)
-            if fd >= 0 and os.fstat(fd).st_nlink == 0:  # someone emptied the directory, and the reader made a new one
-                os.close(self._fds.pop(key))
-                fd = -1
-            if fd < 0:
-                fd = os.open(doorbell_path(self._run_directory, kind, slot), _FLAGS)
-                if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-                    os.close(fd)
-                    return 0
-                self._fds[key] = fd
-            os.write(fd, b"\1")
+            if fd >= 0:
+                rung = _write(fd)  # first: who sleeps there is waited for
+                if os.fstat(fd).st_nlink:
+                    return rung
+                os.close(self._fds.pop(key))  # someone emptied the directory, and the reader made a new one
+            fd = os.open(doorbell_path(self._run_directory, kind, slot), _FLAGS)
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.close(fd)
+                return 0
+            self._fds[key] = fd
+            return _write(fd)
         except OSError:
-            return 0  # Nobody there, or a full FIFO, which wakes as well. The cap makes a lost ring harmless.
-        return 1
+            return 0  # Nobody there. The cap makes a lost ring harmless.
+
+
+def _write(fd: int) -> int:
+    """One byte into a FIFO; how many went in. A full one wakes as well."""
+    try:
+        return os.write(fd, b"\1")
+    except BlockingIOError:
+        return 0
 
 
 assert READERS_MAX == 16  # two words of bytes are looked at
