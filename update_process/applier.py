@@ -58,6 +58,7 @@ from update_process.large import LargeApply
 from update_process.open_batch import OpenBatch
 from update_process.plain import PAYLOAD, Plain, Points
 from update_process.routes import Routes
+from update_process.single import take_single
 
 PEEK_RECORDS_MAX: Final = 256
 """Received records looked at for one decision; a window seldom takes more."""
@@ -73,12 +74,7 @@ is written, and the CPU time is half as much again (measured)."""
 POOL_SHARE: Final = 4
 """A batch takes at most the receive pool's size divided by this: what is in a batch is not freed yet."""
 
-_KINDS: Final = {
-    RecordKind.FRAMES: PieceKind.FRAMES,
-    RecordKind.PARTS: PieceKind.PARTS,
-    RecordKind.LARGE: PieceKind.LARGE,
-    RecordKind.CATALOGUE: PieceKind.CATALOGUE,
-}
+_KINDS: Final = {RecordKind[kind.name]: kind for kind in PieceKind}
 
 
 class _Anew(Exception):
@@ -179,6 +175,11 @@ class Applier:
         # The barrier is read after the records have been looked at, never before: so whoever sets one knows that what
         # arrives from then on is not passed.
         barrier_seqno = self._barrier.seqno()
+        if len(records) == 1 and not (barrier_seqno or self._borders or self._batch or self._large):
+            ours = (self.session, self.pool, self._routes, self._points, self._careful_seqno + 1, self._begin, done)
+            if (waiting := take_single(records[0], *ours)) is not None:
+                self._fresh = self._fresh and waiting is Waiting.LOCK
+                return waiting
         pieces = [self._piece(record, first=not place) for place, record in enumerate(records)]
         large = None if self._large is None else self._large.where
         try:
@@ -448,9 +449,7 @@ class Applier:
         self._free(batch.position.last_seqno)
 
     def _free(self, last_seqno: int) -> None:
-        count = 0
-        while count < len(self._borders) and self._borders[count][0] <= last_seqno:
-            count += 1
+        count = sum(border_seqno <= last_seqno for border_seqno, _ in self._borders)
         if count:
             hit("update.before_free")
             self.pool.free(self._borders[count - 1][1])

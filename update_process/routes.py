@@ -54,6 +54,15 @@ class Routes:
             list(chain.from_iterable([body[PAYLOAD:] for body in bodies if body[0] == Kind.TRANSACTION]))
         )
 
+    def apply_single(self, body: Sequence[Any], seqno: int) -> None:
+        """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""
+        if len(self._session.rows) != 1:
+            self.apply_bodies((body,))
+            return
+        (only,) = self._session.rows.values()
+        only.seqno = seqno
+        only.apply_all(body, PAYLOAD)
+
     def apply_plain(self, changes: Changes, seqno: int, *, is_sorted: bool = False) -> None:
         """Apply changes of rows, the last of which is of transaction `seqno`. Raises as `apply_bodies`.
 
