@@ -66,6 +66,7 @@ class _Open:
     connection: apsw.Connection
     lock: FileLock
     file: FileFacts
+    where: str
 
 
 class ApplySession:
@@ -79,6 +80,7 @@ class ApplySession:
         """Open all regions and roll each forward to the journal's end. Raises what opening, redo and the identity
         checks raise. `lock_timeout_s`: longest wait for a region's lock (None: the setting update.lock_timeout_s)."""
         instance = door.instance
+        self._way_out = instance.way_out
         self._lock_timeout_s = instance.config.update.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
         if instance.role != "secondary":
             raise PermissionRefusedError(
@@ -117,7 +119,7 @@ class ApplySession:
         except BaseException:
             lock.close()
             raise
-        self._open.append(_Open(entry, connection, lock, file))
+        self._open.append(_Open(entry, connection, lock, file, str(entry.path)))
         refuse_stale(self.door.instance, entry, connection)
         lock.release()
         check_region_identity(
@@ -134,15 +136,14 @@ class ApplySession:
             return
         try:
             for one in self._open:
-                one.lock.acquire(self._lock_timeout_s, what=f"region {one.entry.name}")
-                check_same_file(
-                    str(one.entry.path), one.file, region=one.entry.name, way_out=self.door.instance.way_out
-                )
+                if not one.lock.try_acquire():
+                    one.lock.acquire(self._lock_timeout_s, what=f"region {one.entry.name}")
+                check_same_file(one.where, one.file, region=one.entry.name, way_out=self._way_out)
             if self._unfinished():
                 self._finish()
             for one in self._open:
                 self._sql(one, "BEGIN IMMEDIATE")
-                check_schema_version(one.connection, do=f"Seed it anew: {self.door.instance.way_out}")
+                check_schema_version(one.connection, do=f"Seed it anew: {self._way_out}")
             for applier in self.rows.values():
                 applier.begin()
         except BaseException:

@@ -75,7 +75,9 @@ UPDATE_SLOT: Final = 0
 """The doorbell of the Update Process."""
 RECEIVER_SLOT: Final = 1
 
-_DATA_KINDS: Final = frozenset({RecordKind.FRAMES, RecordKind.PARTS, RecordKind.LARGE, RecordKind.CATALOGUE})
+_DATA_KINDS: Final = {
+    int(kind): kind for kind in (RecordKind.FRAMES, RecordKind.PARTS, RecordKind.LARGE, RecordKind.CATALOGUE)
+}
 
 assert RESTART_DONE < READ
 assert RESTART_REQUEST < SLEEPERS
@@ -324,10 +326,11 @@ class ReceivePool:
                 )
             following = place + aligned(head.length)
             if head.kind != RecordKind.PADDING:
-                if head.kind not in _DATA_KINDS:
+                kind = _DATA_KINDS.get(head.kind)
+                if kind is None:
                     raise DamagedError(f"a record of unknown kind {head.kind}", where=str(self.memory.path))
                 yield ReceivedRecord(
-                    RecordKind(head.kind),
+                    kind,
                     head.first_seqno,
                     head.last_seqno,
                     head.count,

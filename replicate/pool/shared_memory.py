@@ -67,6 +67,7 @@ class PoolKind(Enum):
 
     JOURNAL = "journal"
     RECEIVE = "receive"
+    __hash__ = object.__hash__  # each is there once; an Enum's own is two calls in Python
 
     @property
     def magic(self) -> int:

@@ -43,6 +43,7 @@ from replicate.wire.message import (
 )
 from replicate.wire.state import Conversation, Role, State
 
+_TYPES: Final = {int(known): known for known in MessageType}
 PROGRESS_BYTES_PER_S_MIN: Final = 1024
 """Slower than this a frame is not in progress: it would hide every heartbeat behind it."""
 
@@ -142,7 +143,7 @@ class Link:
         try:
             while not self.is_closed and (frame := self._reader.next_frame()) is not None:
                 self._frame_since = None
-                self._conversation.received(MessageType(frame.type))
+                self._conversation.received(_TYPES[frame.type])
                 message = decode(frame.type, frame.body)
                 if isinstance(message, Refuse):
                     error = refusal_from_peer(message, self._peer_name())
@@ -317,8 +318,12 @@ class Link:
         """Move on in time. If nobody called for two periods past the deadline, *we* were stopped (SIGSTOP, a paused
         virtual machine): the peer's bytes may wait in the kernel, so give it one more period to be heard."""
         period_s = self.settings.heartbeat_period_s
+        passed_s = now - self._now
+        if passed_s <= period_s:  # nobody can have slept longer than that
+            self._now = max(self._now, now)
+            return
         slept_s = now - max(self._now, min(self.deadline, now))
-        self._now = max(self._now, now)
+        self._now = now
         if self.peer is None or slept_s <= period_s:
             return
         self._last_heard = max(self._last_heard, now - self._dead_after_s + period_s)

@@ -23,6 +23,7 @@ class Role(Enum):
 
     SOURCE = "source"
     RECEIVER = "receiver"
+    __hash__ = object.__hash__  # each is there once; an Enum's own is two calls in Python, for every message
 
 
 class Direction(Enum):
@@ -30,6 +31,7 @@ class Direction(Enum):
 
     SEND = "send"
     RECEIVE = "receive"
+    __hash__ = object.__hash__
 
 
 class State(Enum):
@@ -51,6 +53,7 @@ class State(Enum):
     STREAMING = "streaming"
     STOPPED = "waiting for XON"
     CLOSED = "closed"
+    __hash__ = object.__hash__
 
 
 _M: Final = MessageType
