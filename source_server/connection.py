@@ -285,7 +285,7 @@ class Connection:
             if self._send(item):
                 self.drive.write_now()
                 self._note_sent(item)
-            await trio.sleep(0)  # however quick the socket is, others have their turns
+            await trio.sleep(0)  # noqa: ASYNC115 (which simulations know; others have their turns, however quick the socket)
             return
         self._offered += 1
         self.drive.poke()  # early, so that the writer's turn comes while `send` gives up ours
