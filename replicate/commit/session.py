@@ -279,7 +279,7 @@ class RegionSession(AttachedRegions):
             door.append(frame, seqno, self._bit, defines=defines)
             if synced:
                 door.durability.sync_appended(door.segment())
-            elif seqno == self.last_seqno + 1 and door.durability.waits:
+            elif door.durability.waits and seqno == self.last_seqno + 1:
                 # Alone: the disk begins beside COMMIT. (Several writers would have the page that they share written
                 # twice for each flush: half as many commits a second on a busy disk, measured.)
                 door.segment().begin_writing(words[word.INTENT_OFFSET], len(frame))

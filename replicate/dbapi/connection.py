@@ -24,7 +24,7 @@ from replicate.database.names import fold, is_own
 from replicate.database.statements import classify
 from replicate.dbapi import errors as pep249
 from replicate.dbapi.attach import Neighbours
-from replicate.dbapi.cursor import Cursor
+from replicate.dbapi.cursor import Cursor, cursor_of
 from replicate.dbapi.dump import dump
 from replicate.dbapi.errors import ProgrammingError, surface
 from replicate.dbapi.functions import Callbacks
@@ -288,7 +288,7 @@ class Connection(Callbacks):
         """`cursor().execute(…)`."""
         if self._owner != get_ident():
             self._check()
-        return Cursor(self).execute(sql, parameters)
+        return cursor_of(self).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
         """`cursor().executemany(…)`."""

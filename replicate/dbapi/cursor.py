@@ -334,6 +334,19 @@ class Cursor:
         return surface(error)
 
 
+_bare: Final = object.__new__
+
+
+def cursor_of(connection: Connection) -> Cursor:
+    """`Cursor(connection)`, for a connection that asks for itself: what its `__init__` does, a quarter quicker."""
+    cursor = _bare(Cursor)
+    cursor.connection = connection
+    cursor._unusable = ""
+    cursor.row_factory = connection.row_factory
+    cursor._apsw = connection._apsw.cursor()
+    return cursor
+
+
 def _cause(error: BaseException) -> BaseException | None:
     """What an error is chained to: nothing if it is raised as it is."""
     return error.__cause__ if surface(error) is error else error

@@ -78,6 +78,8 @@ class Durability:
         self._segment: SegmentFile | None = None
         self._generation = -1
         self._policy = instance.config.journal.durability
+        self.waits = self._policy == "durable"
+        """Whether `after_commit` waits for the disk."""
         self._interval = IntervalSync(self.sync_to_end, instance.config.journal.sync_interval_s)
 
     def close(self) -> None:
@@ -103,14 +105,9 @@ class Durability:
                 errno=number,
             )
 
-    @property
-    def waits(self) -> bool:
-        """Whether `after_commit` waits for the disk."""
-        return self._policy == "durable"
-
     def after_commit(self, seqno: int) -> None:
         """What the policy asks of a writer: wait for the disk, see that it is synced soon, or nothing."""
-        if self._policy == "durable":
+        if self.waits:
             self.wait(seqno)
         elif self._policy == "interval":
             self._interval.wake()

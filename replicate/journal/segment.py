@@ -16,7 +16,6 @@ Refuses to know: who holds the commit lock (the caller does, for every writing m
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Mapping
@@ -303,8 +302,10 @@ class SegmentFile:
         """Have the kernel begin to write what was appended there, and do not wait: a `sync` a little later finds half
         of its work done. Nothing is promised, and nothing raised: what fails there, `sync` says."""
         # (The advice also drops whole pages that are on the disk already. These are not yet.)
-        with contextlib.suppress(OSError):
+        try:
             os.posix_fadvise(self.fd, offset, size, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            pass
 
     def sync(self) -> None:
         """fdatasync: everything appended before is durable. JournalIOError: *unknown*, and poisoned for ever."""
