@@ -135,8 +135,8 @@ class Connection:
             case Started():
                 self._started(event)
             case BatchReceived(batch):
-                self.receiver.lag.observed(batch.last_seqno, time.monotonic_ns())
                 self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
+                self.receiver.lag.observed(batch.last_seqno, time.monotonic_ns())  # nobody waits for that
             case PartsReceived(seqno, token, first_part, count, frames):
                 parts = Parts(seqno, token, first_part + count)
                 self._put(_Waiting(frames, seqno, seqno, count, RecordKind.PARTS, parts))

@@ -204,15 +204,24 @@ class ApplySession:
             self._write_scr(position, csn, defines)
             if last is None:
                 last = self._last_head(batch)
-            with door.locked(), self._outcome(batch.first_seqno):
-                door.append(batch.data, batch.first_seqno, self._bits(), defines=defines)
-                door.durability.sync_appended(door.segment())
-                self._commit_regions(batch.last_seqno)
-                hit("apply.after_commit")
-                self._note_schema(defines)
-                door.finish_batch(batch, last, defines=defines)
-                # What is acknowledged to the primary; behind the last batch no flush may come that says it.
-                door.durability.note_durable(batch.last_seqno, SYNC_LOCK_TIMEOUT_S)
+            try:  # as `Door.locked` and `_outcome` do it, but written out: a reader waits for what comes now
+                door.enter()
+                try:
+                    door.append(batch.data, batch.first_seqno, self._bits(), defines=defines)
+                    door.durability.sync_appended(door.segment())
+                    self._commit_regions(batch.last_seqno)
+                    hit("apply.after_commit")
+                    self._note_schema(defines)
+                    door.finish_batch(batch, last, defines=defines)
+                    # What is acknowledged to the primary; behind the last batch no flush may come that says it.
+                    door.durability.note_durable(batch.last_seqno, SYNC_LOCK_TIMEOUT_S)
+                except DISK_ERRORS as error:
+                    raised = outcome_of(door.words, batch.first_seqno, error)
+                    if raised is error:
+                        raise
+                    raise raised from error
+            finally:
+                door.give_up()
         except BaseException:
             self.rollback()
             raise

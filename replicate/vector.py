@@ -69,6 +69,14 @@ class SynchronizationVector(Mapping[tuple[int, int], int]):
         self._entries = kept
         self._hash: int | None = None
 
+    @classmethod
+    def _of(cls, entries: dict[tuple[int, int], int]) -> SynchronizationVector:
+        """Of entries that have been looked at, and are nobody else's."""
+        made = cls.__new__(cls)
+        made._entries = entries
+        made._hash = None
+        return made
+
     # The mapping.
 
     def __getitem__(self, key: tuple[int, int]) -> int:
@@ -104,7 +112,9 @@ class SynchronizationVector(Mapping[tuple[int, int], int]):
         """This vector with one entry raised to `origin_seqno`; unchanged when it stands there or higher already."""
         if self._entries.get((origin, partition), 0) >= origin_seqno:
             return self
-        return SynchronizationVector({**self._entries, (origin, partition): origin_seqno})
+        if not _entry_ok(origin, partition, origin_seqno):
+            raise InternalError(f"no entry of a vector: origin {origin!r}, partition {partition!r}, {origin_seqno!r}")
+        return self._of({**self._entries, (origin, partition): origin_seqno})
 
     def merged(self, other: SynchronizationVector) -> SynchronizationVector:
         """The higher of both, entry by entry."""
@@ -124,7 +134,7 @@ class SynchronizationVector(Mapping[tuple[int, int], int]):
     def beyond(self, other: SynchronizationVector) -> SynchronizationVector:
         """The entries in which this vector stands higher than `other`; empty when `other` covers it."""
         get = other._entries.get
-        return SynchronizationVector({key: last for key, last in self._entries.items() if last > get(key, 0)})
+        return self._of({key: last for key, last in self._entries.items() if last > get(key, 0)})
 
     def origins(self) -> tuple[int, ...]:
         """The origin keys that occur, ascending."""
