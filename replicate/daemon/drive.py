@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -74,7 +75,7 @@ class Drive:
     ) -> None:
         """Takes over `stream`. `before_write` may give the link bulk, each time that the writer is free; `before_tick`
         may tell it the newest progress; `before_read` may hold the peer back; `after_read` knows that bytes are here
-        which the link has not seen yet."""
+        which the link has not seen yet, and perhaps nobody has read."""
         self.link = link
         self.stream = stream
         self.closed: Closed | None = None
@@ -163,18 +164,32 @@ class Drive:
         while data:
             if self.closed is None:
                 await self._before_read()
-            try:
-                data = await self.stream.receive_some(room_bytes)
-            except _GONE:
-                data = b""
+            data = await self._read(room_bytes)
             room_bytes = next_room_bytes(room_bytes, len(data))
             if self.closed is None:
-                self._after_read()
                 now = trio.current_time()
                 self.take(self.link.receive(data, now) if data else self.link.receive_eof(now))
                 if self.link.has_bytes_to_send or self.link.deadline < self._next_look_s:
                     self.poke()
         self._received.set()
+
+    async def _read(self, room_bytes: int) -> bytes | bytearray:
+        """What has come, at most so much; b"" at its end, however that came about."""
+        try:
+            if not isinstance(self.stream, _PLAIN):
+                data = await self.stream.receive_some(room_bytes)
+                if self.closed is None:
+                    self._after_read()
+                return data
+            # Not by trio's own: it tries before it waits, and whoever is knocked for waits for its way back to us, too.
+            while True:
+                await trio.lowlevel.wait_readable(self.stream.socket)
+                if self.closed is None:
+                    self._after_read()
+                with suppress(BlockingIOError):
+                    return os.read(self.stream.socket.fileno(), room_bytes)
+        except (*_GONE, OSError):
+            return b""
 
     async def _send(self) -> None:
         while True:
