@@ -71,6 +71,8 @@ def take_single(
     is_one = record.kind is RecordKind.FRAMES and record.count == 1 and record.first_seqno == record.last_seqno
     if not is_one or record.last_seqno != next_seqno or next_seqno < from_seqno:
         return None
+    if record.next_address != pool.written_address:
+        return None  # a large one, and more stands behind it: together they take one flush
     found = verify_single(record.data, next_seqno, points)
     if found is None:
         return None

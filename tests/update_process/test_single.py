@@ -146,3 +146,18 @@ def test_a_record_that_names_another_number_is_not_believed(pair: Pair) -> None:
         assert pool.offer(found.data, seqno + 1, seqno + 1, 1, RecordKind.FRAMES)
         assert applier.work(1.0).waiting is Waiting.RESTART
         assert applier.applied_seqno == seqno - 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_large_ones_behind_each_other_share_a_batch(pair: Pair, count: int) -> None:
+    insert(pair, 1)
+    pair.catch_up()
+    with pair.connect() as connection:
+        for number in range(2, 2 + count):
+            connection.execute("INSERT INTO account VALUES (?, ?, 0, NULL)", (number, "x" * applying.WINDOW_BYTES))
+            connection.commit()
+    connection.close()
+    with pair.receive_pool() as pool, pair.applier(pool) as applier:
+        pair.deliver(pool, record_bytes=1)  # each is a record, which alone fills what is looked at
+        assert work_all(applier).batches == 1
+    assert_equal(pair)
