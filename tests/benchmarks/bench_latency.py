@@ -9,26 +9,36 @@ commit() itself, most of which is the flush of the primary's disk under the defa
 there. Nothing is asserted. `--peers` has PostgreSQL and GT.M take their turns (the median of their rounds' figures).
 
 What comes on top of the flushes can be measured on a machine that others use, too: as root under `chrt -f 10`, with
-`--directory` in /dev/shm. It repeats within 5 % beside a load of 15.
+`--directory` in /dev/shm. It repeats within 5 % as long as the load stays as it is.
 
-Where it goes, measured so (medians, µs after the return of commit(); marks in a copy of the code; no flush takes any
-time there, on the machine's disk the secondary's own adds 260):
+Where it goes, measured so beside a load of 6 (medians, µs after the return of commit(); marks in a copy of the code,
+which cost 30; no flush takes any time there, on the machine's disk the secondary's own adds 200 to 260):
 
-    the source has been woken, and gives the transaction to the socket       340
-    the receiver has its bytes                                               580
-    they are verified and in the receive pool                                760
-    the Update Process, woken at 650, has its local transaction open         830
-    ... has decoded and verified what came                                  1020
-    ... has applied it 1130, has written its checkpoint record              1190
-    ... has written and flushed its journal 1240, committed                 1280
-    the reader has looked                                                   1340
+    the source, rung before the primary's flush, is back in its task          80
+    ... has the transaction verified from the journal pool                   165
+    ... has it as a message 220, has written it to the socket                295
+    the receiver knows that bytes are here, and has knocked                  425
+    ... has them 470, verified and in the receive pool                       585
+    the Update Process, woken at 490, has its local transaction open         645
+    ... has decoded and verified what came 775, has applied it               800
+    ... has written its checkpoint record                                    855
+    ... has written and flushed its journal 890, committed                   920
+    the reader has looked                                                    995
 
-The same four processes as bare loops (a FIFO, a socket, a FIFO, one INSERT, the journal's write and flush, the reader;
-nothing verified, no position kept) take 370 to 400. No wait is left between: the rest is Python that finds the
-processor's caches cold, and with 2 ms between two commits instead of 20 the whole takes 1000. Tried, and within 3 % of
-what it was: to ring before the bytes are read, to look for 0.3 ms before sleeping again, and a turn of the source's
-writer before its reader's next one. To announce a transaction to the other side while it is being flushed here made it
-3 to 10 % slower, in a copy that wrote marks, too.
+That was 1300 in the same hour before a transaction that comes alone had ways of its own (source_server/connection.py,
+update_process/single.py). 5 to 7 µs after a ring the process that sleeps has a processor (perf sched), and no wait is
+left between the processes; each spends its time in Python and in the kernel with cold caches. The same four processes
+as bare loops (a FIFO, a socket, a FIFO, one INSERT, the journal's write and flush, the reader; nothing verified, no
+position kept) took 370 to 400 on a machine half as quick; there, with 2 ms between two commits instead of 20 the whole
+took three quarters. So what helps is to run through less, before what others wait for.
+
+Compare two checkouts as two streets that run at once, with commits in turns, a second each: rounds one behind the other
+differ by more than most of what can be gained.
+
+Tried, and within 3 % of what it was: to ring before the bytes are read while the read was trio's own; to look for 0.3
+ms before sleeping again; a turn of the source's writer before its reader's next one; huge pages for the heap
+(MADV_COLLAPSE: it is not the TLB); to yield the processor behind the write. To announce a transaction to the other side
+while it is being flushed here made it 3 to 10 % slower, in a copy that wrote marks, too.
 """
 
 from __future__ import annotations
