@@ -9,17 +9,15 @@ around schema changes.
 Refuses to know: who fills the receive pool, when to sleep, and how an operator is told (process.py).
 
 Deviation from design §11: there is no savepoint around each transaction of a batch, to keep what came before one that
-fails. Most batches do not fail, and a savepoint costs every transaction two statements in each region (and makes SQLite
-keep a statement journal), about as much as applying its row. A batch is applied as a whole instead; when it fails it is
-rolled back, applied again one transaction at a time to find the one that does, and once more up to there to commit what
-came before it (`_apply_singly`). That is three times the work, once, just before the Update Process stops. What ends
-up in the region, the journal and the conflict file is the same. A batch of several windows is first taken anew, window
-by window (`_rewind`), so that only the one that fails is applied singly.
+fails. A savepoint costs every transaction two statements in each region, about as much as applying its row. A batch is
+applied as a whole instead; when it fails it is rolled back, applied again one transaction at a time to find the one
+that does, and once more up to there to commit what came before it (`_apply_singly`). What ends up in the region, the
+journal and the conflict file is the same. A batch of several windows is first taken anew, window by window (`_rewind`).
 
-Updates and deletes here and there in a table are put off to the end of their batch and made in the order of their rows
-(replicate/database/row_order.py says why that comes to the same): each page is read, changed and written once a batch,
-not once a row. Where they do not fit, the windows are taken anew and applied as they came, so that the conflict that is
-told is the first one.
+Updates and deletes here and there in a table are put off to the end of their batch, packed where that is possible
+(packed.py), and made in the order of their rows (replicate/database/row_order.py says why that comes to the same): each
+page is read, changed and written once a batch, not once a row. Where they do not fit, the windows are taken anew and
+applied as they came, so that the conflict that is told is the first one.
 
 Used by one thread at a time. A full batch is committed in a thread of its own (`_commit_reading_on`); the caller's
 waits for it, and only reads from the receive pool meanwhile: the session is the other one's then; windows, borders, the
@@ -56,7 +54,7 @@ from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
 from update_process.large import LargeApply
 from update_process.open_batch import OpenBatch
-from update_process.plain import PAYLOAD, Plain, Points
+from update_process.plain import PAYLOAD, Points
 from update_process.routes import Routes
 from update_process.single import take_single
 
@@ -68,9 +66,8 @@ WINDOW_BYTES: Final = 256 * 1024
 AHEAD_MAX: Final = 8
 """Windows read while a batch is being committed."""
 BATCH_S: Final = 0.4
-"""After this time a batch is committed although more has arrived: readers see something new, others get the lock. The
-more changes here and there a batch has, the more of them share a page: at 0.1 s, and with fewer bytes, twice as much
-is written, and the CPU time is half as much again (measured)."""
+"""After this time a batch is committed although more has arrived (OpenBatch.is_full): readers see something new, others
+get the lock. At 0.1 s twice as much is written, and the CPU time is half as much again (measured)."""
 POOL_SHARE: Final = 4
 """A batch takes at most the receive pool's size divided by this: what is in a batch is not freed yet."""
 
@@ -137,7 +134,7 @@ class Applier:
         return self._large is None and self.session.begin_early()
 
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
-        """Apply what is there, for about `seconds` at most; never waits for more to arrive.
+        """Apply what is there, for about `seconds`, until a batch is at its end; never waits for more to arrive.
 
         Raises ConflictError (what came before it is committed), GapError, DivergedError, other DamagedErrors, and the
         machine's errors. After any of them nothing is open, and the position is what is committed.
@@ -148,7 +145,8 @@ class Applier:
             while True:
                 try:
                     done.waiting = self._step(done)
-                    if done.waiting is not Waiting.MORE or time.monotonic() >= deadline or stop():
+                    is_over = self._batch is None and time.monotonic() >= deadline
+                    if done.waiting is not Waiting.MORE or is_over or stop():
                         self._commit(done)
                         return done
                 except _Anew:
@@ -317,13 +315,13 @@ class Applier:
             if batch is None:
                 return Waiting.LOCK
         is_careful = is_alone or window.first_seqno <= self._careful_seqno
-        plain = None if is_careful else self._to_put_off(window, batch)
-        if plain is not None:
+        plain = None if is_careful else window.plain
+        if plain is not None and (batch.changes_put_off or plain.is_scattered):
             try:
                 batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
             except DamagedError:
                 self._rewind(window.last_seqno)
-            batch.put_off(plain.changes(cut.start, cut.stop))
+            batch.put_off(window, plain, cut.start, cut.stop)
         else:
             self._make_put_off(batch)
             try:
@@ -337,7 +335,7 @@ class Applier:
             batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
         if is_careful:
             self._commit(done)
-        elif batch.transactions >= limit or batch.size_bytes >= self._batch_bytes or self._is_late(batch):
+        elif batch.is_full(limit, self._change_s, self._unread_bytes):
             self._commit_reading_on(window, done)
         return Waiting.MORE
 
@@ -349,13 +347,9 @@ class Applier:
 
     # Changes put off to the end of their batch, so that they are made in the order of their rows.
 
-    def _to_put_off(self, window: Window, batch: OpenBatch) -> Plain | None:
-        """The window's changes, if they cost less together with those of other windows."""
-        plain = window.plain
-        return plain if plain is not None and (batch.changes_put_off or plain.is_scattered) else None
-
-    def _is_late(self, batch: OpenBatch) -> bool:
-        return time.monotonic() + batch.changes_put_off * self._change_s >= batch.deadline_s
+    def _unread_bytes(self) -> int:
+        """What has arrived and not even been looked at."""
+        return self.pool.written_address - self._borders[-1][1] if self._borders else self.pool.used_bytes
 
     def _make_put_off(self, batch: OpenBatch) -> None:
         """Make what was put off. When it does not fit, the windows are taken anew, and applied as they came."""
@@ -364,7 +358,10 @@ class Applier:
             return
         begun_s = time.monotonic()
         try:
-            self._routes.apply_plain(batch.take_put_off(), batch.position.last_seqno, is_sorted=True)
+            with batch.take_put_off() as (runs, others):
+                self._routes.apply_runs(runs, batch.position.last_seqno)
+                if others is not None:
+                    self._routes.apply_plain(others, batch.position.last_seqno, is_sorted=True)
         except (DamagedError, NotSupportedError):
             self._rewind(batch.position.last_seqno)
         self._change_s = (time.monotonic() - begun_s) / count
@@ -373,7 +370,10 @@ class Applier:
         """Begin; None as `_begin`."""
         if not self._begin(done):
             return None
-        self._batch = OpenBatch(self.next_seqno, self.session.position, time.monotonic() + BATCH_S)
+        deadline_s = time.monotonic() + BATCH_S
+        self._batch = OpenBatch(
+            self.next_seqno, self.session.position, deadline_s, self._routes.place_of, self._batch_bytes
+        )
         return self._batch
 
     def _begin(self, done: Done) -> bool:

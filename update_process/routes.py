@@ -7,11 +7,12 @@ Refuses to know: where transactions come from, batches, positions, commits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
 from replicate.apply_session import ApplySession
+from replicate.database.row_order import Run
 from replicate.errors import DamagedError, HardResyncNeededError, NotFoundError, RollbackNeededError
 from replicate.transaction import Catalogue, History, Kind, Op, TableDefinition
 from update_process.plain import PAYLOAD, Changes
@@ -79,6 +80,24 @@ class Routes:
                 self._session.rows[region].apply_sorted(*zip(*run, strict=True))
         else:
             self.apply_changes(list(chain.from_iterable(zip(*changes, strict=True))))
+
+    def place_of(self, op: Any, table_id: Any, argument: Any) -> int | None:
+        """See row_order.PlaceOf. None, too, for a table or region that is not known here."""
+        known = self.tables.get(table_id)
+        rows = None if known is None else self._session.rows.get(known.region)
+        return None if rows is None else rows.place_of(op, table_id, argument)
+
+    def apply_runs(self, runs: Iterable[Run], seqno: int) -> None:
+        """Apply changes that `place_of` lets be moved, the last of which is of transaction `seqno`. Raises as
+        `apply_bodies`; an error does not say which change it was."""
+        for rows in self._session.rows.values():
+            rows.seqno = seqno
+        for ops, table_ids, arguments, values, is_uniform in runs:
+            rows = self._session.rows[self.known_table(table_ids[0]).region]
+            if is_uniform:
+                rows.apply_run(ops[0], table_ids[0], arguments[0], values)
+            else:
+                rows.apply_columns(ops, table_ids, arguments, values)
 
     def apply_changes(self, changes: list[Any]) -> None:
         """Apply flat changes in their order, each in its region. Raises as `apply_bodies`."""

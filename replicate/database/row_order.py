@@ -195,6 +195,63 @@ def _uniform(op: Any, table_id: Any, argument: Any, values: list[Any], place: in
     return Run((op,) * count, (table_id,) * count, (argument,) * count, values, True)
 
 
+def places_arranged(
+    kinds: Sequence[int], rowids: Sequence[int], tables: Sequence[Any]
+) -> Iterator[tuple[Sequence[int], bool]]:
+    """The same for changes of which nothing is at hand but their kind and their row, and which may all be moved.
+
+    `tables`: of each kind, whose rows it changes. Gives runs of places, 0 for the first change, and whether the changes
+    there are of one kind, sorted by rowid; if not, all of a row stand together as they came.
+    """
+    places_of: dict[Any, Sequence[int]]
+    if len(set(tables)) == 1:
+        places_of = {tables[0]: range(len(rowids))}
+    else:
+        found: dict[Any, list[int]] = {table: [] for table in tables}
+        adds = [found[table].append for table in tables]
+        for place, kind in enumerate(kinds):
+            adds[kind](place)
+        places_of = dict(found)
+    rowid_of = rowids.__getitem__
+    for places in places_of.values():
+        turns = _turns(places, kinds, rowids, len(tables))
+        if turns is None:
+            yield sorted(places, key=rowid_of), False
+        else:
+            for run in turns:
+                yield sorted(run, key=rowid_of), True
+
+
+def _turns(
+    places: Sequence[int], kinds: Sequence[int], rowids: Sequence[int], count: int
+) -> list[Sequence[int]] | None:
+    """Changes of one table, by turn and kind; `count` kinds there are in all. None: the runs would be short."""
+    these = range(count) if count <= KINDS_MAX else set(map(kinds.__getitem__, places))
+    if len(these) > KINDS_MAX:
+        return None
+    if len(set(map(rowids.__getitem__, places))) == len(places):
+        if len(these) == 1:
+            return [places]
+        once: dict[int, list[int]] = {kind: [] for kind in these}
+        for place in places:
+            once[kinds[place]].append(place)
+        return [run for run in once.values() if run]
+    lists: list[dict[int, list[int]]] = [{kind: [] for kind in these} for _ in range(TURNS_MAX)]
+    adds = [{kind: run.append for kind, run in turn.items()} for turn in lists]
+    turns: dict[int, int] = {}
+    turn_of = turns.get
+    try:
+        for place, kind, rowid in zip(
+            places, map(kinds.__getitem__, places), map(rowids.__getitem__, places), strict=True
+        ):
+            turn = turn_of(rowid, 0)
+            adds[turn][kind](place)
+            turns[rowid] = turn + 1
+    except IndexError:  # one turn too many
+        return None
+    return [run for turn in lists for run in turn.values() if run]
+
+
 class _Table:
     """What has come up of one table and is not made yet: changes in turns, or changes that stay as they came."""
 

@@ -187,7 +187,7 @@ class RowApplier:
         for changes here and there in a large table. Raises as `apply_all`, with one difference: after any error all
         that is known is that the changes do not fit. Roll back and apply them as they came to learn which one it is.
         """
-        for run in arranged(ops, table_ids, arguments, values, self._place_of):
+        for run in arranged(ops, table_ids, arguments, values, self.place_of):
             if run.is_uniform and run.ops[0] != _INSERT:
                 self._change_many(run.ops[0], run.table_ids[0], run.arguments[0], run.values)
             else:
@@ -210,7 +210,7 @@ class RowApplier:
                 seqno=self.seqno,
             )
 
-    def _place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
+    def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
         """See row_order.PlaceOf."""
         kind = (op, table_id, arg)
         if kind not in self._places:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,18 @@ import pytest
 from replicate import connect
 from replicate.admin.regions import add_region
 from replicate.barrier import Barrier
+from replicate.database.row_order import Run
 from replicate.errors import ConflictError, DiskFullError, JournalDamagedError
 from replicate.settings import UpdateConfig
+from replicate.vector import Position, SynchronizationVector
 from tests.harness.pair import Pair, assert_equal, work_all
 from update_process import applier as applying
-from update_process import plain
+from update_process import open_batch, plain
+from update_process import packed as packing
 from update_process.applier import Applier, Waiting
 from update_process.batch import Window
+from update_process.open_batch import OpenBatch
+from update_process.packed import Packed
 
 ROWS = 60
 
@@ -58,18 +65,39 @@ def updates(count: int, seed: int = 1) -> list[str]:
 
 def calls(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many changes are made together, each time that they are."""
-    (rows,) = applier.session.rows.values()
     found: list[int] = []
-    real = rows.apply_sorted
+    routes = applier._routes
+    apply_runs, apply_plain = routes.apply_runs, routes.apply_plain
 
-    def apply_sorted(ops: Any, *others: Any) -> None:
-        found.append(len(ops))
-        real(ops, *others)
+    def counted_runs(runs: Iterable[Run], seqno: int) -> None:
+        found.append(0)
 
-    monkeypatch.setattr(rows, "apply_sorted", apply_sorted)
+        def counted() -> Iterator[Run]:
+            for one in runs:
+                found[-1] += len(one.ops)
+                yield one
+
+        apply_runs(counted(), seqno)
+
+    def counted_plain(changes: Any, seqno: int, *, is_sorted: bool = False) -> None:
+        if is_sorted:
+            found[-1] += len(changes.ops)
+        apply_plain(changes, seqno, is_sorted=is_sorted)
+
+    monkeypatch.setattr(routes, "apply_runs", counted_runs)
+    monkeypatch.setattr(routes, "apply_plain", counted_plain)
     return found
 
 
+@pytest.fixture(params=["packed", "decoded"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How what is put off waits: as bytes, or, where that is not possible, as it was decoded."""
+    if request.param == "decoded":
+        monkeypatch.setattr(Packed, "take", lambda *_: False)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
 def test_changes_of_many_windows_are_made_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     run(pair, updates(150))
     run(pair, [f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 140)])  # windows of inserts, too
@@ -109,6 +137,7 @@ def test_a_batch_that_would_take_too_long_is_ended(pair: Pair, monkeypatch: pyte
     assert_equal(pair)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("batch_transactions", [1, 7, 20_000])
 def test_the_first_conflict_is_the_one_that_is_told(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, batch_transactions: int
@@ -174,7 +203,9 @@ def test_a_barrier_is_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_equal(pair)
 
 
-def test_a_full_disk_is_not_taken_for_a_change_that_does_not_fit(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_taken_for_a_change_that_does_not_fit(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     run(pair, updates(100))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
@@ -186,7 +217,7 @@ def test_a_full_disk_is_not_taken_for_a_change_that_does_not_fit(pair: Pair, mon
                 raise DiskFullError("no space")
 
             with monkeypatch.context() as patch:
-                patch.setattr(rows, "apply_sorted", full)
+                patch.setattr(rows, "apply_run" if way == "packed" else "apply_sorted", full)
                 with pytest.raises(DiskFullError):
                     work_all(applier)
             assert applier.applied_seqno == before
@@ -205,37 +236,45 @@ def test_each_region_has_its_own_order(tmp_path: Path, monkeypatch: pytest.Monke
     pair.seed()
     dice = random.Random(8)
     near, far = connect(pair.primary.path, region="main"), connect(pair.primary.path, region="two")
-    for number in range(1, 31):
+    for number in range(1, 61):
         near.execute("INSERT INTO account VALUES (?, 'o', 0, NULL)", (number,))
         near.commit()
         far.execute("INSERT INTO far VALUES (?, 0)", (number,))
         far.commit()
-        near.execute("UPDATE account SET balance = ? WHERE id = ?", (number, dice.randint(1, number)))
-        near.commit()
-        far.execute("UPDATE far SET v = ? WHERE id = ?", (number, dice.randint(1, number)))
-        far.commit()
+    borders = [pair.last_seqno()]
+    changes = [(near, "UPDATE account SET balance = ? WHERE id = ?"), (far, "UPDATE far SET v = ? WHERE id = ?")]
+    for phase in (changes[:1], changes[1:], changes):  # each region's alone, which are packed, and then in turns
+        for number in range(1, 41):
+            for connection, sql in phase:
+                connection.execute(sql, (number, dice.randint(1, 60)))
+                connection.commit()
+        borders.append(pair.last_seqno())
     near.close()
     far.close()
+    made: dict[tuple[str, str], set[int]] = {}
+
+    def watch(region: str, rows: Any, method: str) -> None:
+        real = getattr(rows, method)
+
+        def apply(*columns: Any) -> None:
+            made.setdefault((region, method), set()).update(columns[1] if method == "apply_sorted" else columns[1:2])
+            real(*columns)
+
+        monkeypatch.setattr(rows, method, apply)
+
     with pair.receive_pool() as pool:
-        pair.deliver(pool, record_bytes=2000)
+        pair.deliver(pool, upto=borders[0], record_bytes=2000)
         with pair.applier(pool) as applier:
-            rows = applier.session.rows
-            made: dict[str, set[int]] = {"main": set(), "two": set()}
-
-            def watched(name: str) -> Any:
-                real = rows[name].apply_sorted
-
-                def apply_sorted(ops: Any, table_ids: Any, *others: Any) -> None:
-                    made[name].update(table_ids)
-                    real(ops, table_ids, *others)
-
-                return apply_sorted
-
-            for name in made:
-                monkeypatch.setattr(rows[name], "apply_sorted", watched(name))
-            assert work_all(applier).transactions >= 120
-            assert [len(table_ids) for table_ids in made.values()] == [1, 1]
-            assert made["main"] != made["two"]
+            work_all(applier)
+            for region, rows in applier.session.rows.items():
+                watch(region, rows, "apply_run")
+                watch(region, rows, "apply_sorted")
+            for border in borders[1:]:
+                pair.deliver(pool, upto=border, record_bytes=2000)
+                assert work_all(applier).batches == 1
+    for method in ("apply_run", "apply_sorted"):
+        assert [len(made[region, method]) for region in ("main", "two")] == [1, 1]
+        assert made["main", method] != made["two", method]
     assert_equal(pair)
 
 
@@ -279,6 +318,73 @@ def test_transactions_of_several_changes(pair: Pair, monkeypatch: pytest.MonkeyP
             together = calls(applier, monkeypatch)
             assert work_all(applier).batches == 1
             assert len(together) == 1
+    assert_equal(pair)
+
+
+def test_decoded_changes_end_the_batch_that_they_fill(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed ones wait before them, and are made before them."""
+    monkeypatch.setattr(open_batch, "LOOSE_BYTES", 100)
+    run(pair, updates(100))
+    connection = pair.connect()
+    for number in range(60):
+        connection.execute("UPDATE account SET note = ? WHERE id = ?", (f"a{number}", 1 + number % ROWS))
+        connection.execute("UPDATE account SET note = ? WHERE id = ?", (f"b{number}", 1 + number * 7 % ROWS))
+        connection.commit()
+    connection.close()
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            together = calls(applier, monkeypatch)
+            done = work_all(applier)
+            assert done.batches == len(together) > 1
+            assert together[0] > 100
+            assert sum(together) == 220
+    assert_equal(pair)
+
+
+def test_a_batch_is_not_cut_where_the_caller_would_have_a_report(pair: Pair) -> None:
+    run(pair, updates(150))
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            assert applier.work(0.0).batches == 0  # a window is read
+            done = applier.work(0.0)
+            assert (done.batches, done.transactions) == (1, 150)
+    assert_equal(pair)
+
+
+@pytest.mark.parametrize(("unread_bytes", "is_full"), [(1000, False), (999, True)])
+def test_a_batch_may_take_longer_while_another_one_waits_behind_it(
+    monkeypatch: pytest.MonkeyPatch, unread_bytes: int, is_full: bool
+) -> None:
+    monkeypatch.setattr(open_batch, "LONGER_S", 1000.0)
+    now_s = time.monotonic()
+
+    def full(deadline_s: float, change_s: float) -> bool:
+        batch = OpenBatch(1, Position(0, SynchronizationVector(), {}), deadline_s, lambda *_: None, 1000)
+        batch.changes_put_off = 10
+        return batch.is_full(100, change_s, lambda: unread_bytes)
+
+    assert full(now_s, 0.0) is is_full
+    assert full(now_s + 3600, 361.0) is is_full
+    assert not full(now_s + 3600, 300.0)
+    assert full(now_s - 1000, 0.0)
+    assert full(now_s + 3600, 460.0)
+
+
+def test_rows_as_large_as_they_may_be_wait_with_small_ones(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "CHUNK_BYTES", 10_000)
+    dice = random.Random(4)
+    run(pair, [
+        f"UPDATE account SET owner = '{n}', note = zeroblob({dice.choice([1, 90_000])}) WHERE id = {dice.randint(1, 9)}"
+        for n in range(60)
+    ])  # fmt: skip
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            together = calls(applier, monkeypatch)
+            assert work_all(applier).batches == len(together)
+            assert sum(together) == 60
     assert_equal(pair)
 
 

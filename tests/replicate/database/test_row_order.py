@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from replicate.database import digest
-from replicate.database.row_order import ENDS_MAX, KINDS_MAX, TURNS_MAX, Run, arranged
+from replicate.database.row_order import ENDS_MAX, KINDS_MAX, TURNS_MAX, Run, arranged, places_arranged
 from replicate.errors import ConflictError, DamagedError, JournalDamagedError, NotSupportedError
 from replicate.transaction import Op, mask_of
 from tests.replicate.database.test_rows import Site
@@ -105,6 +105,35 @@ def rowid_place(op: Any, table: Any, mask: Any) -> int | None:
 
 def pieces(runs: list[Run]) -> list[Change]:
     return [change for run in runs for change in zip(*run[:4], strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_are_arranged_as_changes_are(seed: int) -> None:
+    dice = random.Random(seed)
+    tables = dice.choice([[1], [1, 1, 1], [1, 2, 2, 1], [*range(9)], [1] * (KINDS_MAX + 1)])
+    count = dice.choice([1, 2, 300])
+    kinds = [dice.randrange(len(tables)) for _ in range(count)]
+    rowids = [dice.randint(-5, dice.choice([5, 100, 2**40])) for _ in range(count)]
+    runs = list(places_arranged(kinds, rowids, tables))
+    assert sorted(place for run, _ in runs for place in run) == list(range(count))
+    orders: dict[tuple[int, int], list[int]] = {}
+    for run, is_uniform in runs:
+        assert len({tables[kinds[place]] for place in run}) == 1
+        assert [rowids[place] for place in run] == sorted(rowids[place] for place in run)
+        if is_uniform:
+            assert len({kinds[place] for place in run}) == 1
+            assert len({rowids[place] for place in run}) == len(run)
+        for place in run:
+            orders.setdefault((tables[kinds[place]], rowids[place]), []).append(place)
+    assert all(order == sorted(order) for order in orders.values())
+
+
+def test_places_of_a_row_that_changes_all_the_time_stand_together() -> None:
+    rowids = [1, 2] * TURNS_MAX
+    runs = list(places_arranged([0] * len(rowids), rowids, [7]))
+    assert [is_uniform for _, is_uniform in runs] == [True] * TURNS_MAX
+    runs = list(places_arranged([0] * (len(rowids) + 1), [*rowids, 1], [7]))
+    assert [is_uniform for _, is_uniform in runs] == [False]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -314,12 +343,12 @@ def test_what_may_be_moved_of_which_table(tmp_path: Path) -> None:
     site = Site(tmp_path / "a.db", SCRIPT)
     found = {
         table: [
-            site.applier._place_of(INSERT, site.table[table].table_id, 0),
-            site.applier._place_of(DELETE, site.table[table].table_id, 0),
-            site.applier._place_of(UPDATE, site.table[table].table_id, 0b001),
-            site.applier._place_of(UPDATE, site.table[table].table_id, 0b010),
-            site.applier._place_of(UPDATE, site.table[table].table_id, 0b110),
-            site.applier._place_of(UPDATE, site.table[table].table_id, 0b100),
+            site.applier.place_of(INSERT, site.table[table].table_id, 0),
+            site.applier.place_of(DELETE, site.table[table].table_id, 0),
+            site.applier.place_of(UPDATE, site.table[table].table_id, 0b001),
+            site.applier.place_of(UPDATE, site.table[table].table_id, 0b010),
+            site.applier.place_of(UPDATE, site.table[table].table_id, 0b110),
+            site.applier.place_of(UPDATE, site.table[table].table_id, 0b100),
         ]
         for table in TABLES
     }
@@ -332,16 +361,16 @@ def test_what_may_be_moved_of_which_table(tmp_path: Path) -> None:
         "keyed": [None] * 6,
         "other": [None, None, None, None, None, 1],
     }
-    assert site.applier._place_of(UPDATE, 1, 1) is None  # an unknown table
-    assert site.applier._place_of(UPDATE, site.table["item"].table_id, 1 << 40) is None
+    assert site.applier.place_of(UPDATE, 1, 1) is None  # an unknown table
+    assert site.applier.place_of(UPDATE, site.table["item"].table_id, 1 << 40) is None
 
 
 def test_a_schema_change_is_learnt(tmp_path: Path) -> None:
     site = Site(tmp_path / "a.db", SCRIPT)
     table_id = site.table["item"].table_id
-    assert site.applier._place_of(UPDATE, table_id, 0b010) == 1
+    assert site.applier.place_of(UPDATE, table_id, 0b010) == 1
     site.applier.apply_all((int(Op.SCHEMA), 0, "main", ["CREATE UNIQUE INDEX one ON item (name)"]))
-    assert site.applier._place_of(UPDATE, table_id, 0b010) is None
+    assert site.applier.place_of(UPDATE, table_id, 0b010) is None
 
 
 def test_after_a_failure_the_changes_as_they_came_name_the_first_one(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""Changes that wait for the end of their batch as bytes: of each its row, its kind, and where it stands in the frames.
+
+The batch keeps its frames anyway, for our own journal. Decoded, a change takes half as much again as its frame does; a
+dozen bytes are enough to put it into its place and to decode it there, a few hundred together, when it is made. So a
+batch may be two to three times as long in the same memory, and the longer it is, the more of its changes share a page.
+
+Only what `Plain` verified is taken, of transactions with a single change, whose values end where their frame ends; and
+only windows of a single kind of change, as large updates of a table are: where inserts, updates and deletes come mixed,
+decoding twice has cost more than longer batches save (a tenth, in a table of 100,000 rows).
+Where they begin follows from what stands before them, as it is packed everywhere: the shortest way. Were it longer
+once, what is decoded is not one row, or not the row that was asked for: JournalDamagedError, and whoever takes the
+frames anew finds the values where they are.
+
+Guarantees: changes come out in an order that `row_order.places_arranged` allows, no more than about CHUNK_BYTES of them
+decoded at a time, or a single one; what may not be moved is not taken.
+Refuses to know: how a change is made, which region it belongs to.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import getitem, itemgetter
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from replicate.database.row_order import PlaceOf, Run, places_arranged
+from replicate.errors import JournalDamagedError
+from replicate.journal.record import FRAME_HEAD_BYTES, UNPACK_ERRORS
+from replicate.transaction import Op
+from update_process.plain import Changes
+
+CHUNK_CHANGES: Final = 512
+"""Decoded together. More do not stay in the processor's cache, fewer cost a call of the binding too often."""
+CHUNK_BYTES: Final = 256 * 1024
+"""Of frames, likewise; for rows that are large."""
+WAYS_MAX: Final = 65_536
+
+_ARRAY: Final = struct.Struct(">BH").pack
+_ROWS: Final = frozenset((list, tuple))
+_INTEGERS: Final = {int}
+_ROW_OPS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
+
+
+class _Way(NamedTuple):
+    """A kind of change. `place`: of the rowid in its values; `values_at`: bytes of a frame before them."""
+
+    op: Any
+    table_id: Any
+    argument: Any
+    place: int
+    values_at: int
+
+
+class Packed:
+    """The changes of some of a batch's frames."""
+
+    __slots__ = ("_begins", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")
+
+    def __init__(self, place_of: PlaceOf) -> None:
+        self._place_of = place_of
+        self._ways: list[_Way] = []
+        self._numbers: dict[tuple[Any, Any, Any], int] = {}
+        self._kinds = array("H")
+        self._rowids = array("q")
+        self._begins = array("I")
+        self._ends = array("I")
+
+    def take(self, changes: Changes, starts: Sequence[int]) -> bool:
+        """Keep the changes of further frames, one each. `starts`: where these begin among all of the batch's frames,
+        and where the last one ends. False: they are not all of one kind, or have no place, and none is kept."""
+        ops, table_ids, arguments, values = changes
+        count = len(values)
+        kind = ops[0], table_ids[0], arguments[0]
+        if (ops.count(kind[0]), table_ids.count(kind[1]), arguments.count(kind[2])) != (count, count, count):
+            return False
+        try:
+            number = self._number(kind)
+            if number is None or not _ROWS.issuperset(map(type, values)):
+                return False
+            way = self._ways[number]
+            rowids: list[Any] = list(map(itemgetter(way.place), values))
+            if set(map(type, rowids)) != _INTEGERS:
+                return False
+            kept = array("q", rowids)
+        except (TypeError, IndexError, OverflowError):  # it makes no sense, which is said where it is made
+            return False
+        self._kinds += array("H", (number,)) * count
+        self._rowids += kept
+        self._begins.fromlist([start + way.values_at for start in starts[:-1]])
+        self._ends.fromlist(list(starts[1:]))
+        return True
+
+    def runs(self, frames: memoryview) -> Iterator[Run]:
+        """All changes, decoded, a chunk of a run after the other. `frames`: those of the batch.
+
+        Raises JournalDamagedError where the values are not where they should be.
+        """
+        ways, kinds = self._ways, self._kinds
+        for places, is_uniform in places_arranged(kinds, self._rowids, [way.table_id for way in ways]):
+            for at in range(0, len(places), CHUNK_CHANGES):
+                for chunk in self._cut(places[at : at + CHUNK_CHANGES]):
+                    count = len(chunk)
+                    if is_uniform:
+                        op, table_id, argument, place, _ = ways[kinds[chunk[0]]]
+                        values = self._decode(frames, chunk, repeat(place))
+                        yield Run((op,) * count, (table_id,) * count, (argument,) * count, values, True)
+                    else:
+                        each = [ways[kinds[at]] for at in chunk]
+                        values = self._decode(frames, chunk, [way.place for way in each])
+                        ops, table_ids, arguments = zip(*[way[:3] for way in each], strict=True)
+                        yield Run(ops, table_ids, arguments, values, False)
+
+    def _number(self, kind: tuple[Any, Any, Any]) -> int | None:
+        """The number of a kind; None for what may not be moved."""
+        if kind not in self._numbers:
+            op, table_id, argument = kind
+            place = self._place_of(op, table_id, argument) if op in _ROW_OPS else None
+            if place is None or len(self._ways) == WAYS_MAX:
+                return None
+            values_at = FRAME_HEAD_BYTES + sum(len(msgpack.packb(one)) for one in kind)
+            self._numbers[kind] = len(self._ways)
+            self._ways.append(_Way(op, table_id, argument, place, values_at))
+        return self._numbers[kind]
+
+    def _cut(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The same, in pieces that are not too large."""
+        size_bytes = sum(map(self._ends.__getitem__, places)) - sum(map(self._begins.__getitem__, places))
+        if size_bytes <= CHUNK_BYTES or len(places) == 1:
+            yield places
+            return
+        middle = len(places) // 2
+        yield from self._cut(places[:middle])
+        yield from self._cut(places[middle:])
+
+    def _decode(self, frames: memoryview, places: Sequence[int], of_rowids: Iterable[int]) -> Sequence[Any]:
+        """The values of these changes; `of_rowids`: where in each the rowid stands."""
+        spans = map(slice, map(self._begins.__getitem__, places), map(self._ends.__getitem__, places))
+        try:
+            # As one array of them: a quarter quicker than one after the other.
+            data = b"".join((_ARRAY(0xDC, len(places)), *map(frames.__getitem__, spans)))
+            values: tuple[Any, ...] = msgpack.unpackb(data, use_list=False, max_array_len=65_535, max_map_len=0)
+            rowids = list(map(getitem, values, of_rowids))
+        except (*UNPACK_ERRORS, IndexError) as error:
+            raise JournalDamagedError(f"values are not packed the shortest way: {error}") from error
+        if rowids != list(map(self._rowids.__getitem__, places)):
+            raise JournalDamagedError("values are not packed the shortest way: another row")
+        return values
