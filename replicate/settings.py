@@ -202,7 +202,7 @@ class UpdateConfig:
 
     batch_transactions: int = _setting(60_000, "Most transactions applied in one local commit.", least=1, most=100_000)
     batch_bytes: int = _setting(
-        10 * MIB, "Most bytes of frames applied in one local commit.", unit="bytes", least=4 * KIB, most=64 * MIB
+        12 * MIB, "Most bytes of frames applied in one local commit.", unit="bytes", least=4 * KIB, most=64 * MIB
     )
     lock_timeout_s: float = _setting(
         5.0, "Longest time to wait for a region's lock before it is reported.", unit="s", least=0.05, most=3600

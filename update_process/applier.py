@@ -52,8 +52,9 @@ from update_process.beside import run_beside
 from update_process.conflict import stopped
 from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
+from update_process.frame_room import FrameRoom
 from update_process.large import LargeApply
-from update_process.open_batch import OpenBatch
+from update_process.open_batch import LOOSE_BYTES, OpenBatch
 from update_process.plain import PAYLOAD, Points
 from update_process.routes import Routes
 from update_process.single import take_single
@@ -64,7 +65,7 @@ WINDOW_BYTES: Final = 256 * 1024
 """Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:
 1 MiB costs a sixth more than this (measured)."""
 AHEAD_MAX: Final = 8
-"""Windows read while a batch is being committed."""
+"""Windows read while a batch is being committed; beside one that takes much memory itself, half as many."""
 BATCH_S: Final = 0.4
 """After this time a batch is committed although more has arrived (OpenBatch.is_full): readers see something new, others
 get the lock. At 0.1 s twice as much is written, and the CPU time is half as much again (measured)."""
@@ -96,6 +97,7 @@ class Applier:
         self._batch: OpenBatch | None = None
         segment_bytes = session.door.instance.config.journal.segment_bytes
         self._batch_bytes = min(settings.batch_bytes, pool.capacity // POOL_SHARE, segment_bytes // 2)
+        self._frame_room = FrameRoom(self._batch_bytes)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
         self._change_s = 0.0
@@ -358,10 +360,10 @@ class Applier:
             return
         begun_s = time.monotonic()
         try:
-            with batch.take_put_off() as (runs, others):
-                self._routes.apply_runs(runs, batch.position.last_seqno)
-                if others is not None:
-                    self._routes.apply_plain(others, batch.position.last_seqno, is_sorted=True)
+            runs, others = batch.take_put_off()
+            self._routes.apply_runs(runs, batch.position.last_seqno)
+            if others is not None:
+                self._routes.apply_plain(others, batch.position.last_seqno, is_sorted=True)
         except (DamagedError, NotSupportedError):
             self._rewind(batch.position.last_seqno)
         self._change_s = (time.monotonic() - begun_s) / count
@@ -370,10 +372,8 @@ class Applier:
         """Begin; None as `_begin`."""
         if not self._begin(done):
             return None
-        deadline_s = time.monotonic() + BATCH_S
-        self._batch = OpenBatch(
-            self.next_seqno, self.session.position, deadline_s, self._routes.place_of, self._batch_bytes
-        )
+        deadline_s, room = time.monotonic() + BATCH_S, self._frame_room
+        self._batch = OpenBatch(self.next_seqno, self.session.position, deadline_s, self._routes.place_of, room)
         return self._batch
 
     def _begin(self, done: Done) -> bool:
@@ -430,9 +430,10 @@ class Applier:
         batch, self._batch = self._batch, None
         assert batch is not None
         self._make_put_off(batch)
+        ahead_max = AHEAD_MAX if batch.size_bytes <= LOOSE_BYTES else AHEAD_MAX // 2
         run_beside(
             partial(self._commit_batch, batch),
-            lambda: len(self._ahead) < AHEAD_MAX and self._read_ahead(window, done),
+            lambda: len(self._ahead) < ahead_max and self._read_ahead(window, done),
             name="commit",
         )
         self._committed(batch, done)

@@ -23,16 +23,18 @@ What updates in random order cost, CPU µs each. Of the Update Process's 7 in a 
 the same rows in the same batches of 25,000, sorted, through `executemany` alone, checkpoints included. In a table of a
 million nearly every row of a batch has a page of its own, which is read, written to the WAL and copied to the database:
 6.5. With 50,000 rows a batch 2.2 and 5.9, with 100,000 1.8 and 3.9. So changes of one kind wait packed
-(update_process/packed.py), and a batch has 10 MiB of frames, 36,000 rows, where decoded 6 MiB took the same memory.
+(update_process/packed.py), and a batch has 12 MiB of frames, 43,000 rows, where 6 MiB and what was decoded of them took
+as much memory.
 
-The Update Process alone, over a pool that is full, in memory (tmpfs), beside what it was with 6 MiB of decoded changes:
-the same batches cost 0.4 more (decoding a second time 0.3, the order 0.2, keeping rows and places 0.15; touching
-decoded rows in another order than they were made in had cost 0.3); with 14 MiB, 50,000 rows, 5.5 against 6.6 in a
-table of a million, 3.65 to 3.9 against 3.9 to 4.3 in one of 200,000. The three daemons, load 5 to 7: 5.5 against 6.4
-with 600,000 rows, 4.0 against 4.2 with 200,000. 14 MiB took 65 MiB of memory there, where 60 is the bound: not the
-frames do, but what malloc keeps of such large pieces, once it has seen one given back (with MALLOC_MMAP_THRESHOLD_ set
-to 1 MB it was 45 instead of 58 in a process with nothing else). Frames in a mapping of their own would do without.
-Packing batches of mixed kinds cost 13 % more, in a table of 100,000 rows, and is left.
+The Update Process alone, over a pool that is full, in memory (tmpfs), beside what it was: batches as long as those
+before cost 0.3 to 0.4 more (decoding a second time 0.3, keeping rows and places 0.2, the order 0.2, less what it had
+cost to touch decoded rows in another order than they were made in); with 14 MiB, 50,000 rows, 5.5 to 5.9 against 6.6 in
+a table of a million, 3.65 to 3.9 against 3.9 to 4.3 in one of 200,000. The three daemons under load (5 to 8, a batch
+is then ended by its time), 300,000 rows: 4.9 against 5.2 with 12 MiB, 4.4 against 4.8 with 14. There 14 MiB took 62 MiB
+of memory, where 60 is the bound, and 66 before the frames had a mapping of their own: of pieces of megabytes that come
+and go with each batch malloc keeps as much again. Packing windows of mixed kinds as well cost 13 % more, in a table of
+100,000 rows, and is left. Reading 64 windows ahead during a commit, instead of 8, saves 3 and 7 % of the time in the
+two tables, and no CPU; they would have to be packed when they are read, since decoded each takes a megabyte.
 
 Within 6 % of what it was: a page cache of 16 or 64 MiB, the database mapped, a checkpoint each 256 MiB; checkpoints in
 a thread and connection of their own take up to a fifth more, since the WAL is hardly ever copied whole, and grows until

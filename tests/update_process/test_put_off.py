@@ -25,6 +25,7 @@ from update_process import open_batch, plain
 from update_process import packed as packing
 from update_process.applier import Applier, Waiting
 from update_process.batch import Window
+from update_process.frame_room import FrameRoom
 from update_process.open_batch import OpenBatch
 from update_process.packed import Packed
 
@@ -361,7 +362,7 @@ def test_a_batch_may_take_longer_while_another_one_waits_behind_it(
     now_s = time.monotonic()
 
     def full(deadline_s: float, change_s: float) -> bool:
-        batch = OpenBatch(1, Position(0, SynchronizationVector(), {}), deadline_s, lambda *_: None, 1000)
+        batch = OpenBatch(1, Position(0, SynchronizationVector(), {}), deadline_s, lambda *_: None, FrameRoom(1000))
         batch.changes_put_off = 10
         return batch.is_full(100, change_s, lambda: unread_bytes)
 
