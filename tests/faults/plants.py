@@ -107,10 +107,11 @@ PLANTS: Final[dict[str, Plant]] = {
                 "            if last is None:",
             ),
             (
-                '                hit("apply.after_commit")\n                self._note_schema(defines)\n'
-                "                door.finish_batch",
-                '                hit("apply.after_commit")\n                self._write_scr(position, csn, defines)\n'
-                "                self._note_schema(defines)\n                door.finish_batch",
+                '                    hit("apply.after_commit")\n                    self._note_schema(defines)\n'
+                "                    door.finish_batch",
+                '                    hit("apply.after_commit")\n'
+                "                    self._write_scr(position, csn, defines)\n"
+                "                    self._note_schema(defines)\n                    door.finish_batch",
             ),
         ),
         ("tests.faults.campaign", "--classes", "update", "--rounds", "25", "--seed", "3", "--converged-s", "20"),
