@@ -27,6 +27,7 @@ from replicate.config import Address, parse_address
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.repetition import Repetitions
 from replicate.errors import (
+    BusyError,
     DamagedError,
     FormatUnknownError,
     NotFoundError,
@@ -43,11 +44,15 @@ from replicate.metrics.statistics import Lag, Statistics
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
 from replicate.security.authenticate import Authenticated, Authenticator
+from replicate.vector import Position
 from replicate.wire.message import Heartbeat, UpdateState
 
 LOOK_S: Final = 0.25
 """How often the Update Process's words are looked at; the link tells the source at most once a second."""
 POOL_LOOK_S: Final = 5.0
+REGION_BUSY_S: Final = 30.0
+"""A WAL of 64 MiB is recovered in less than a second, and checkpointed within some, by a slow disk."""
+BUSY_LOOK_S: Final = 1.0
 ALARM_PERIOD_S: Final = 10.0
 UPDATE_DEAD_AFTER_S: Final = 5.0
 WAITING: Final = "waiting for a connection"
@@ -90,13 +95,28 @@ async def _open_pool(context: DaemonContext, instance: Instance) -> ReceivePool:
     else:
         context.log.info("receive pool found", pool_bytes=pool.memory.bytes, used_bytes=pool.used_bytes)
         return pool
-    applied = await trio.to_thread.run_sync(find_applied, instance)
+    applied = await _find_applied(context, instance)
     return ReceivePool.create(
         instance.content.uuid,
         configured_bytes=context.config.receiver.pool_bytes,
         last_seqno=applied.last_seqno if applied is not None else 0,
         replace=replace,
     )
+
+
+async def _find_applied(context: DaemonContext, instance: Instance) -> Position | None:
+    """What is applied, as soon as a region can be read: who opens it first after a crash, or closes it last, keeps
+    readers out while it goes through the WAL. BusyError when that takes longer than REGION_BUSY_S."""
+    limit_s = trio.current_time() + REGION_BUSY_S
+    while True:
+        try:
+            return await trio.to_thread.run_sync(find_applied, instance)
+        except BusyError as error:
+            if trio.current_time() >= limit_s:
+                raise
+            context.status("waiting for a region that another process keeps to itself")
+            context.log.warning("a region can not be read yet", error=str(error), code=error.code)
+        await trio.sleep(BUSY_LOOK_S)
 
 
 class Receiver:
@@ -302,7 +322,7 @@ class Receiver:
     async def replace_pool(self) -> None:
         """Make an empty pool behind what is applied; the Update Process notices by itself."""
         async with self._pool_lock:
-            applied = await trio.to_thread.run_sync(find_applied, self.instance)
+            applied = await _find_applied(self.context, self.instance)
             self.parts = None
             self._applied_seqno = applied.last_seqno if applied is not None else 0
             self.pool.close()
