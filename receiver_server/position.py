@@ -28,6 +28,9 @@ from replicate.pool.journal_pool import JournalPool
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
 from replicate.vector import Position
 
+OPENING_S: Final = 1.0
+"""Who calls us tries again, and looks in between whether it is to stop."""
+
 
 class NotRecoveredError(TryAgainError):
     """Our journal holds, or may hold, what the regions do not have yet: the Update Process brings them together."""
@@ -90,7 +93,7 @@ def _has_journal_pool(instance: Instance) -> bool:
 
 def _applied_in(instance: Instance, index: int) -> Position:
     entry, content = instance.regions[index], instance.content
-    connection = open_region(entry.path, readonly=True, bare=True)
+    connection = open_region(entry.path, readonly=True, bare=True, opening_s=OPENING_S)
     try:
         check_region_identity(
             connection, region=entry.uuid, network=content.network, instance=content.uuid, where=str(entry.path)

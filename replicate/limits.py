@@ -11,6 +11,10 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+OPENING_S: Final = 5.0
+"""So long one who opens a region waits for its file: the first one after a crash and the last one to close it go
+through its WAL, of 64 MiB and more on a secondary, and let nobody in meanwhile."""
+
 FORMAT_VERSION: Final = 1
 """Version of journal segments, pools, the instance file and the wire."""
 

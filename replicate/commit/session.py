@@ -46,7 +46,7 @@ from replicate.errors import (
 )
 from replicate.failpoint import hit
 from replicate.journal.record import read_head
-from replicate.limits import RING_RECORD_BYTES_MAX, RING_SLOTS
+from replicate.limits import OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pruning import prune_journal
@@ -70,11 +70,11 @@ PRUNE_FROM: Final = 0.5
 class RegionSession(AttachedRegions):
     """A region opened for one application connection. `connection` is the APSW connection that everything runs on."""
 
-    def __init__(self, door: Door, region_name: str, *, adding: bool = False) -> None:
+    def __init__(self, door: Door, region_name: str, *, adding: bool = False, opening_s: float = OPENING_S) -> None:
         """Open the region's file and check that it is the region, and not an older copy of it.
 
-        `adding`: it is being added, and holds no transaction yet (else NotFoundError). Raises what `open_region` and
-        `check_region_identity` raise.
+        `adding`: it is being added, and holds no transaction yet (else NotFoundError). `opening_s` as of `open_region`.
+        Raises what `open_region` and `check_region_identity` raise.
         """
         self.door = door
         self.entry = door.instance.region(region_name)
@@ -96,7 +96,9 @@ class RegionSession(AttachedRegions):
         try:
             self._listen(lock, self._region_id)
             self.file = region_facts(self.where)
-            self.connection = open_region(self.entry.path, readonly=not self.writable, region=self.entry.uuid)
+            self.connection = open_region(
+                self.entry.path, readonly=not self.writable, region=self.entry.uuid, opening_s=opening_s
+            )
             try:
                 self._check_file(adding=adding)
                 self._run = self.connection.cursor().execute  # a kept cursor: no new one for each statement

@@ -45,7 +45,7 @@ def look_at(
     RegionDamagedError.
     """
     where = os.fspath(path)
-    connection = open_region(where, readonly=True, bare=True, busy_timeout_ms=0)
+    connection = open_region(where, readonly=True, bare=True, busy_timeout_ms=0, opening_s=0)
     try:
         check(connection)
         connection.execute("BEGIN")  # one state for both versions of the schema

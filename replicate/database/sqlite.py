@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,7 +63,7 @@ from replicate.errors import (
     RegionReplacedError,
     ReplicateError,
 )
-from replicate.limits import FORMAT_VERSION
+from replicate.limits import FORMAT_VERSION, OPENING_S
 from replicate.region_functions import bring
 from replicate.transaction import TableDefinition
 
@@ -225,14 +225,15 @@ def open_region(
     bare: bool = False,
     region: bytes | None = None,
     busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    opening_s: float = OPENING_S,
 ) -> apsw.Connection:
     """A connection to the region's file, set up the one way that regions are.
 
     `readonly` connections never write. A writer may pass the guards and runs synchronous=NORMAL. `applier` is for rows
     that already happened elsewhere: triggers and foreign keys off, defensive mode on, a larger statement cache.
     `plain` also takes a database that is not in WAL mode (for `install`, which converts it). `bare`: without the
-    application's functions, for who reads nothing but our bookkeeping. `region`: the UUID of the
-    region that is registered at this path, for what an error says (`check_region_identity` checks it).
+    application's functions, for who reads nothing but our bookkeeping. `region`: the UUID of the region registered at
+    this path, for what an error says. `busy_timeout_ms`: how long statements wait for locks; opening waits `opening_s`.
 
     Raises NotFoundError, PermissionRefusedError, RegionDamagedError (no database, or a region that is not in WAL mode),
     RegionReplacedError (not in WAL mode, and another region or none), BusyError, ConfigurationError (`region.init`).
@@ -256,12 +257,13 @@ def open_region(
         connection = apsw.Connection(
             name, flags=flags, statementcachesize=STATEMENTS_CACHED_APPLIER if applier else STATEMENTS_CACHED
         )
-        connection.set_busy_timeout(busy_timeout_ms)
+        connection.set_busy_timeout(int(1000 * opening_s))
         # What is refused is left as it is: the last one out would take the WAL over.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         _configure(connection, name, readonly=readonly, applier=applier, plain=plain, region=region)
         if not bare:
             bring(connection, name)
+        connection.set_busy_timeout(busy_timeout_ms)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     except BaseException as error:
         if connection is not None:
@@ -491,9 +493,7 @@ def _transaction(connection: apsw.Connection, where: str) -> Iterator[None]:
 
 
 def _restore_journal_mode(connection: apsw.Connection, mode: str) -> None:
-    if mode == "wal" or mode not in ("delete", "truncate", "persist"):
+    if mode not in ("delete", "truncate", "persist"):
         return
-    try:
+    with suppress(apsw.BusyError, apsw.LockedError):  # others have it open: WAL mode is plain SQLite too
         connection.pragma("journal_mode", mode)
-    except (apsw.BusyError, apsw.LockedError):
-        pass  # others have it open: WAL mode is plain SQLite too

@@ -24,6 +24,7 @@ from replicate.door.opening import close_door, open_door
 from replicate.errors import NotFoundError, NotSupportedError
 from replicate.instance.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
+from replicate.limits import OPENING_S
 from replicate.other_package import check_other_package
 from replicate.pool import control as word
 from replicate.recovery.recovery import LOCK_TIMEOUT_S
@@ -39,11 +40,12 @@ def _check_package() -> None:
 class OpenedRegion:
     """One connection's hold on an instance: what connection.Opened asks for."""
 
-    def __init__(self, door: Door, region: str) -> None:
-        """A session of `door` for `region`. After a ReplicateError nothing is open, and the door is the caller's."""
+    def __init__(self, door: Door, region: str, opening_s: float = OPENING_S) -> None:
+        """A session of `door` for `region`, whose file is waited for `opening_s` seconds at most. After a
+        ReplicateError nothing is open, and the door is the caller's."""
         self._watched = watch.enter(str(door.instance.region(region).path))
         try:
-            self.session = RegionSession(door, region)
+            self.session = RegionSession(door, region, opening_s=opening_s)
         except BaseException:
             watch.leave(self._watched)
             raise
@@ -200,7 +202,7 @@ def open_region(instance: str | os.PathLike[str], region: str, timeout_s: float 
     _check_package()
     door = open_door(Instance.open(resolve_instance(instance)), LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
     try:
-        return OpenedRegion(door, region)
+        return OpenedRegion(door, region, OPENING_S if timeout_s is None else min(timeout_s, OPENING_S))
     except BaseException:
         close_door(door)
         raise

@@ -138,7 +138,8 @@ def a_machine_whose_time_runs_ten_times_too_fast(place: Place) -> None:
 
 
 def _silence_is_felt(place: Place, fast: str, other: str) -> None:
-    """By the clock of `fast` the other one was silent for much longer than it was stopped."""
+    """By the clock of `fast` the other one was silent for longer than it was stopped, as long as that was until we saw
+    it: no sound clock can count so."""
     ends = len(place.ends(fast))
     stopped_s = time.time()
     place.freeze(other)
@@ -148,7 +149,7 @@ def _silence_is_felt(place: Place, fast: str, other: str) -> None:
     told = re.search(r"for ([0-9.]+) s", str(line["error"]))
     assert told, line
     past_s = datetime.datetime.fromisoformat(line["timestamp"]).timestamp() - stopped_s
-    assert float(told[1]) > RATE / 2 * past_s, f"{fast} did not count fast: {told[1]} s in {past_s:.3f} s"
+    assert float(told[1]) > past_s, f"{fast} did not count fast: {told[1]} s in {past_s:.3f} s"
 
 
 def _count_fast() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -123,6 +125,20 @@ def test_a_read_only_file_or_directory_is_refused_for_writers(
     with pytest.raises(apsw.ReadOnlyError):
         connection.execute("DELETE FROM person")
     connection.close()
+
+
+def test_who_keeps_a_region_to_himself_is_waited_for_at_opening_only(region: apsw.Connection, path: Path) -> None:
+    region.close()
+    kept = apsw.Connection(str(path))
+    kept.pragma("locking_mode", "exclusive")
+    kept.execute("BEGIN IMMEDIATE")
+    with pytest.raises(BusyError):
+        sqlite.open_region(path, opening_s=0)
+    end = threading.Timer(2 * sqlite.BUSY_TIMEOUT_MS / 1000, kept.close)  # so long it keeps it
+    end.start()
+    with closing(sqlite.open_region(path, opening_s=60)) as opened:
+        end.join()
+        assert opened.pragma("busy_timeout") == sqlite.BUSY_TIMEOUT_MS
 
 
 def test_writers_run_in_wal_mode_with_normal_syncing(region: apsw.Connection, path: Path) -> None:
