@@ -30,7 +30,8 @@ The Update Process alone, over a pool that is full, in memory (tmpfs), beside wh
 before cost 0.3 to 0.4 more (decoding a second time 0.3, keeping rows and places 0.2, the order 0.2, less what it had
 cost to touch decoded rows in another order than they were made in); with 14 MiB, 50,000 rows, 5.5 to 5.9 against 6.6 in
 a table of a million, 3.65 to 3.9 against 3.9 to 4.3 in one of 200,000. The three daemons under load (5 to 8, a batch
-is then ended by its time), 300,000 rows: 4.9 against 5.2 with 12 MiB, 4.4 against 4.8 with 14. There 14 MiB took 62 MiB
+is then ended by its time), 300,000 rows: 4.9 against 5.2 with 12 MiB, 4.4 against 4.8 with 14;
+load 3, 12 MiB: 3.7 against 4.1, and 4.5 against 5.5 with 600,000 rows. There 14 MiB took 62 MiB
 of memory, where 60 is the bound, and 66 before the frames had a mapping of their own: of pieces of megabytes that come
 and go with each batch malloc keeps as much again. Packing windows of mixed kinds as well cost 13 % more, in a table of
 100,000 rows, and is left. Reading 64 windows ahead during a commit, instead of 8, saves 3 and 7 % of the time in the
