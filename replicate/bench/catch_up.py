@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from replicate.bench.street import Bench, attach, value, wait_for
 KINDS: Final = ("insert", "update", "mixed", "ten", "one")
 VALUE_BYTES: Final = 100
 DAEMONS: Final = ("source", "receiver", "update")
+LOOK_S: Final = 0.001
+"""Between two looks for the first one applied."""
 WATCH_S: Final = 0.02
 """How often the daemons' memory is looked at."""
 
@@ -80,8 +83,21 @@ def catch_up(bench: Bench, instance: Path, last_seqno: int, count: int) -> dict[
     first_seqno = pool.applied_seqno
     at = {"receiver": instance, "update": instance}
     before = {name: bench.cost(place, name, bench.pid(place, name)).cpu_s for name, place in at.items()}
+    first = 0.0
+    applied_then = first_seqno
+
+    def note_first() -> None:
+        nonlocal first, applied_then
+        if not first and pool.applied_seqno > first_seqno:
+            first, applied_then = time.perf_counter(), pool.applied_seqno
+
     begun = time.perf_counter()
-    bench.run("-i", bench.primary, "source", "start", "--peer", instance.name)
+    with ThreadPoolExecutor(1) as beside:  # a quick machine applies hundreds of thousands before this returns
+        start = beside.submit(bench.run, "-i", bench.primary, "source", "start", "--peer", instance.name)
+        while not start.done():
+            note_first()
+            time.sleep(LOOK_S)
+        start.result()
     places = {"source": (bench.primary, f"source-{instance.name}")}
     places |= {name: (place, name) for name, place in at.items()}
     pids = {name: bench.pid(*place) for name, place in places.items()}
@@ -89,15 +105,13 @@ def catch_up(bench: Bench, instance: Path, last_seqno: int, count: int) -> dict[
     source_start_s = bench.cost(*places["source"], pids["source"]).cpu_s
     source_sent = pool.last_received_seqno - first_seqno
     most = dict.fromkeys(DAEMONS, 0)
-    looked = first = 0.0
-    applied_then = first_seqno
+    looked = 0.0
     backlog_before = last_seqno - first_seqno
 
     def reached() -> bool:
-        nonlocal looked, first, applied_then
+        nonlocal looked
+        note_first()
         now = time.perf_counter()
-        if not first and pool.applied_seqno > first_seqno:
-            first, applied_then = now, pool.applied_seqno
         if now > looked + WATCH_S:
             looked = now
             for name, pid in pids.items():
