@@ -24,6 +24,8 @@ VALUE_BYTES: Final = 100
 DAEMONS: Final = ("source", "receiver", "update")
 LOOK_S: Final = 0.001
 """Between two looks for the first one applied."""
+FEW: Final = 100
+"""Transactions that have no rate."""
 WATCH_S: Final = 0.02
 """How often the daemons' memory is looked at."""
 
@@ -126,8 +128,10 @@ def catch_up(bench: Bench, instance: Path, last_seqno: int, count: int) -> dict[
     bench.run("-i", bench.primary, "source", "stop", "--peer", instance.name)
     bench.run("-i", instance, "receiver", "stop")
     bench.run("-i", instance, "update", "stop")
-    # Of a single transaction there is no first one before the last.
-    since_first = (last_seqno - applied_then) / (ended - first) if last_seqno > applied_then else 0.0
+    # Of a single transaction there is no first one before the last, and what was nearly level when somebody looked for
+    # the first time says nothing.
+    left = last_seqno - applied_then
+    since_first = left / (ended - first) if left > max(FEW, backlog_before // 2) else 0.0
     return {
         "from_first": since_first * count / backlog_before,
         "from_start": count / (ended - begun),
