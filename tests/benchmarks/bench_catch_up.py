@@ -38,8 +38,8 @@ and go with each batch malloc keeps as much again. Packing windows of mixed kind
 two tables, and no CPU; they would have to be packed when they are read, since decoded each takes a megabyte.
 
 Beside GT.M, idle, 5 rounds: 0.51 of it with 200,000 rows (257 against 507 thousand a second), 0.40 with a million (121
-against 298): the Update Process takes 3.75 and 6.65 a row there, at 51 MiB, SQLite's own share as above. GT.M's secondary
-changes pages that stay in shared memory, keeps no images before, and waits for no disk.
+against 298): the Update Process takes 3.75 and 6.65 a row there, at 51 MiB, SQLite's own share as above. GT.M's
+secondary changes pages that stay in shared memory, keeps no images before, and waits for no disk.
 
 Within 6 % of what it was: a page cache of 16 or 64 MiB, the database mapped, a checkpoint each 256 MiB; checkpoints in
 a thread and connection of their own take up to a fifth more, since the WAL is hardly ever copied whole, and grows until

@@ -114,7 +114,7 @@ same for each of four writers: 0.97, and 0.5 to 0.6 on a busy disk, as the page 
 for each flush; so not where another has written in between. Nor does it help that each of four flushes for itself,
 leaving it to the kernel to bring these together: 0.95 and 1.04, on a busy disk 0.6 to 0.8.
 
-On a machine twice as quick as the one of these figures, idle (load 0.5, d991413): durable 1.22 and 2.36 times plain FULL
+On a machine twice as quick as that of these figures, idle (load 0.5, d991413): durable 1.22 and 2.36 times plain FULL
 with one and four writers, 7.3 and 9.9 thousand a second; GT.M, taking its turns, 10.1 and 11.8.
 """
 
