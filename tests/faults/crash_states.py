@@ -1,10 +1,12 @@
 """The legal disk states of short recorded runs, each recovered from and judged: I1 to I4 and I6.
 
     python -m tests.faults.crash_states [--samples N] [--stride N | --seconds S] [--seed N] [--runs durable,off,…]
+                                        [--every durable,seed,…]
 
 Runs: commits under `durable` and `off`, segment switches, the recovery of a torn tail, changes of the instance file,
 and those of crash_runs.py. Behind each operation the extreme states are looked at (all, nothing, names or data alone)
-and some by dice; of the small runs (SMALL) then every state within the bound that every_state.py names. Of states that
+and some by dice; of the small runs (SMALL, or those of `--every`) then every state within the bound that every_state.py
+names. Of states that
 no reader can tell apart one is judged: the table has those enumerated (one that is legal behind two operations counts
 behind each) and those judged, and behind how many of the operations it looked. With `--seconds` some operations are
 left out where the time is short. strace writes the system calls of a real process down, SQLite's among them; disk.py
@@ -429,11 +431,12 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     def job(name: str, deadline_s: float, found: Counter[str]) -> None:
         for violation in explore(
             name, samples=options.samples, stride=options.stride, seed=options.seed, figures=found,
-            deadline_s=deadline_s, every=name in SMALL and options.stride == 1,
+            deadline_s=deadline_s, every=name in every and options.stride == 1,
         ):  # fmt: skip
             print(violation, flush=True)
 
-    runs = sorted(options.runs.split(","), key=lambda name: name in SMALL)  # they take what is left
+    every = options.every.split(",")
+    runs = sorted(options.runs.split(","), key=every.__contains__)  # they take what is left
     jobs = {name: SHARES[name] for name in runs}
     run_beside(jobs, job, figures, deadline_s=options.deadline_s, at_once=JUDGES)
 
@@ -443,6 +446,7 @@ def main() -> int:
     made.add_argument("--samples", type=int, default=1)
     made.add_argument("--stride", type=int, default=1)
     made.add_argument("--runs", default=",".join((*RUNS, *FAULTY)))
+    made.add_argument("--every", default=",".join(SMALL), help="of which runs every state is looked at")
     return run_part(made.parse_args(), work, ("violations", "parts that failed"), least=LEAST)
 
 

@@ -23,6 +23,7 @@ from tests.faults.town import DAEMONS
 from tests.harness.waiting import wait_until
 
 RATE: Final = 10
+FAST_TRIES: Final = 5
 FAST_SITES: Final = {"primary": ("source",), "secondary": ("receiver", "update"), "both": DAEMONS}
 HOUR_NS: Final = 3_600_000_000_000
 STEPS_NS: Final = (-2 * HOUR_NS, 24 * HOUR_NS, 0)
@@ -138,8 +139,20 @@ def a_machine_whose_time_runs_ten_times_too_fast(place: Place) -> None:
 
 
 def _silence_is_felt(place: Place, fast: str, other: str) -> None:
-    """By the clock of `fast` the other one was silent for longer than it was stopped, as long as that was until we saw
-    it: no sound clock can count so."""
+    """By the clock of `fast` the other one was silent for much longer than it was stopped. However often it is tried,
+    no sound clock counts so; and a fast one may not prove it where a busy machine is late to stop the other one."""
+    tried = []
+    for _ in range(FAST_TRIES):
+        told_s, past_s = _one_silence(place, fast, other)
+        if told_s > RATE / 2 * past_s:
+            return
+        tried.append(f"{told_s} s in {past_s:.3f} s")
+        place.reach(place.goal())  # connected again
+    raise AssertionError(f"{fast} did not count fast: {', '.join(tried)}")
+
+
+def _one_silence(place: Place, fast: str, other: str) -> tuple[float, float]:
+    """How long the other one was silent, as `fast` tells when it gives it up, and at most in truth, in seconds."""
     ends = len(place.ends(fast))
     stopped_s = time.time()
     place.freeze(other)
@@ -148,8 +161,7 @@ def _silence_is_felt(place: Place, fast: str, other: str) -> None:
     line = place.lines(fast, "connection closed")[-1]
     told = re.search(r"for ([0-9.]+) s", str(line["error"]))
     assert told, line
-    past_s = datetime.datetime.fromisoformat(line["timestamp"]).timestamp() - stopped_s
-    assert float(told[1]) > past_s, f"{fast} did not count fast: {told[1]} s in {past_s:.3f} s"
+    return float(told[1]), datetime.datetime.fromisoformat(line["timestamp"]).timestamp() - stopped_s
 
 
 def _count_fast() -> None:
