@@ -73,7 +73,10 @@ class Durability:
         if memory is not None:
             self._lock.wake = WakeWord(memory, word.SYNC_WAKE)
         self._sidecar = DurableSidecar(
-            instance.journal_directory / "durable", words=words, counter_at=word.SIDECAR_COUNTER
+            instance.journal_directory / "durable",
+            words=words,
+            counter_at=word.SIDECAR_COUNTER,
+            seqno_at=word.SIDECAR_SEQNO,
         )
         self._segment: SegmentFile | None = None
         self._generation = -1

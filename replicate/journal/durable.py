@@ -4,7 +4,8 @@
 
 Written after each group's fdatasync into the slot that is *not* the newer one, without an fsync: it may lag after a
 power loss, which is harmless (a lower bound), and it must not cost a second fsync for each group. `sync` at a switch
-or a stop. `boot` tells recovery whether the machine was restarted since (boot.py).
+or a stop. `boot` tells recovery whether the machine was restarted since (boot.py). Odd counters stand in slot 0, even
+ones in slot 1, so that the counter of the last write tells where the next one goes.
 
 Guarantees: a reader gets the newer of two whole slots; a half written one is never taken for a number. `write` never
 lowers the number; only `reset` does.
@@ -27,6 +28,7 @@ SIDECAR_NAME: Final = "durable"
 _MAGIC: Final = b"DSD"
 DURABLE_FORMAT: Final = 1
 _SLOT: Final = struct.Struct(">3sBQQQI")
+_BODY: Final = struct.Struct(">3sBQQQ")
 _SLOT_OFFSETS: Final = (0, 512)
 _FILE_BYTES: Final = 1024
 _COUNTER_MAX: Final = 2**63
@@ -37,7 +39,7 @@ assert _SLOT.size == 32
 
 
 def _pack(seqno: int, counter: int) -> bytes:
-    body = _SLOT.pack(_MAGIC, DURABLE_FORMAT, seqno, counter, _BOOT, 0)[:-4]
+    body = _BODY.pack(_MAGIC, DURABLE_FORMAT, seqno, counter, _BOOT)
     return body + crc32c(body).to_bytes(4, "big")
 
 
@@ -61,21 +63,28 @@ def _unpack(data: bytes, offset: int, where: str) -> tuple[int, int, int] | None
 class DurableSidecar:
     """The sidecar at `path`, opened at its first use. Several processes may hold one; writers need no lock (`write`).
 
-    `words`, `counter_at`: control words, and which of them all writers of this file keep its counter in: whoever finds
-    its own there knows what stands in the file without reading it.
+    `words`, `counter_at`, `seqno_at`: control words, and in which of them all writers of this file, one at a time, keep
+    its counter (0: nobody has) and its number: so these are known without reading the file.
 
     Any method: JournalMissingError when the file is not there (removed, or only a part of the instance was restored),
     DiskFullError or JournalIOError.
     """
 
-    __slots__ = ("_counter_at", "_fd", "_stored", "_words", "path")
+    __slots__ = ("_counter_at", "_fd", "_seqno_at", "_words", "path")
 
-    def __init__(self, path: str | os.PathLike[str], *, words: memoryview | None = None, counter_at: int = 0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        words: memoryview | None = None,
+        counter_at: int = 0,
+        seqno_at: int = 1,
+    ) -> None:
         self.path = os.fspath(path)
         self._fd = -1
         self._words = words
         self._counter_at = counter_at
-        self._stored = (0, 0, 0)
+        self._seqno_at = seqno_at
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], seqno: int = 0) -> DurableSidecar:
@@ -151,14 +160,17 @@ class DurableSidecar:
         DiskFullError or JournalIOError: the number before is still there.
         """
         words = self._words
-        counter, known, index = self._stored
-        if words is None or not counter or words[self._counter_at] != counter:
+        counter = words[self._counter_at] if words is not None else 0
+        if words is not None and counter:
+            known, index = words[self._seqno_at], (counter + 1) % 2
+        else:
             counter, known, _, index = self._newest()
         if seqno > known:
-            self._store(seqno, counter + 1, 1 - index)
+            counter += 1 if counter % 2 == 1 - index else 2  # 2: in this file they stand the other way round
+            self._store(seqno, counter, 1 - index)
             if words is not None:
-                self._stored = (counter + 1, seqno, 1 - index)
-                words[self._counter_at] = counter + 1
+                words[self._seqno_at] = seqno
+                words[self._counter_at] = counter  # last: behind an old one, the same slot is written once more
 
     def note_boot(self) -> None:
         """Have the mark say that it was written in this boot, synced; the number stays."""
@@ -176,7 +188,7 @@ class DurableSidecar:
         self.sync()
 
     def _store(self, seqno: int, counter: int, index: int) -> None:
-        fd = self._open()
+        fd = self._fd if self._fd >= 0 else self._open()
         try:
             write_all(fd, _pack(seqno, counter), _SLOT_OFFSETS[index])
         except OSError as error:

@@ -93,8 +93,11 @@ SIDECAR_COUNTER: Final = 43
 """The counter in the durable mark as it was last written under the sync lock (journal/durable.py); 0: nobody has."""
 SYNCING: Final = 44
 """Not 0: a flush is under way, or the last one has failed or was killed. A hint only."""
+SIDECAR_SEQNO: Final = 45
+"""The number in the durable mark as it was last written under the sync lock; it means nothing while SIDECAR_COUNTER is
+0."""
 COMMIT_WORDS_END: Final = 64
-"""Words SYNCING + 1 … 63 are free for the door."""
+"""Words SIDECAR_SEQNO + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -129,7 +132,7 @@ HOME_OFFSET: Final = 4096
 HOME_BYTES_MAX: Final = CONTROL_BYTES - HOME_OFFSET - 1
 
 assert READERS_MAX % 8 == 0
-assert SYNCING < COMMIT_WORDS_END <= EARLY
+assert SIDECAR_SEQNO < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED
