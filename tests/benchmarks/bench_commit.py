@@ -1,7 +1,7 @@
 """What the commit door costs an application: transactions through `replicate.connect()` against plain SQLite.
 
 Run: python -m tests.benchmarks.bench_commit [--case CASE] [--policy POLICY] [--writers N] [--rounds N]
-     [--against CHECKOUT] [--peers gtm] [--table] [--profile] …
+     [--warm N] [--against CHECKOUT] [--peers gtm] [--table] [--profile] …
 
 Cases: row (INSERT of one row and commit, by one and by four writer processes on one database); insert and update (one
 statement of many rows, and commit). Policies: off and interval against plain SQLite with synchronous = NORMAL, durable
@@ -259,6 +259,9 @@ def play(ways: list[Way], case: str, arguments: argparse.Namespace) -> int:
     rows = arguments.transactions if case == "row" else arguments.rows
     if case == "row" and ways[0].waits:
         rows //= FULL_SHARE
+    if case == "row" and arguments.warm:
+        for way in ways:
+            way.run(case, arguments.warm)
     for number in range(arguments.rounds + 1):
         # Who comes first does so in other rounds last: behind a way that leaves much for the disk to do, one is slower
         # (measured: 0.85).
@@ -323,6 +326,7 @@ def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace)
         "cpu_us": {way.name: round(statistics.median(one.cpu_us for one in way.rounds), 2) for way in ways},
         "rows_a_round": rows,
         "rounds": arguments.rounds,
+        "warm": arguments.warm,
         "commit": commit_of(ROOT),
         **facts,
     }
@@ -352,6 +356,7 @@ def main() -> None:
     parser.add_argument("--transactions", type=int, default=2000, help="single-row ones of each round, all writers")
     parser.add_argument("--rows", type=int, default=50_000, help="of each bulk statement")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--warm", type=int, default=0, help="single rows that each way writes before the first round")
     parser.add_argument("--against", type=Path, help="another checkout, measured in turns with ours")
     parser.add_argument("--directory", help="where to make the databases (default: the temporary directory)")
     parser.add_argument("--peers", nargs="*", choices=("gtm",), default=[], help="for `row` under `durable` only")
