@@ -48,6 +48,7 @@ from replicate.failpoint import hit
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.aside import AsideSegment
+from replicate.journal.pieces import PiecedBatch
 from replicate.journal.record import FrameBatch, Head, read_head, walk
 from replicate.journal.spool import Spool
 from replicate.limits import PARTITION_STREAM
@@ -185,15 +186,21 @@ class ApplySession:
             self._sql(one, "RELEASE batch")
 
     def commit(
-        self, batch: FrameBatch, position: Position, csn: int, *, defines: bool = False, last: Head | None = None
+        self,
+        batch: FrameBatch | PiecedBatch,
+        position: Position,
+        csn: int,
+        *,
+        defines: bool = False,
+        last: Head | None = None,
     ) -> None:
         """Append the batch's frames to our journal as they are, sync it once, commit every region with its SCR.
 
         `position`: after the batch; `batch.first_seqno` must follow our last number. `csn`: of the batch's last
         frame. `defines`: the batch holds exactly one frame that carries definitions or a schema change, and it is the
-        first. `last`: the head of the last frame, where the caller has it. A failure before the append leaves
-        everything as it was before `begin`; a later one is OutcomeUnknownError, and the regions are rolled forward when
-        the Update Process starts again.
+        first. `last`: the head of the last frame, where the caller has it, as of a batch in pieces. A failure before
+        the append leaves everything as it was before `begin`; a later one is OutcomeUnknownError, and the regions are
+        rolled forward when the Update Process starts again.
         """
         door = self.door
         try:
@@ -403,8 +410,10 @@ class ApplySession:
             raise translate(error, where=str(one.entry.path)) from error
 
     @staticmethod
-    def _last_head(batch: FrameBatch) -> Head:
+    def _last_head(batch: FrameBatch | PiecedBatch) -> Head:
         last: Head | None = None
+        if isinstance(batch, PiecedBatch):
+            raise InternalError("of a batch in pieces the caller has the last head")
         for _, head in walk(batch.data):
             last = head
         if last is None or last.seqno != batch.last_seqno:

@@ -60,6 +60,8 @@ RECEIVE_POOL_BYTES_MIN: Final = 4 * MIB
 """Four of the largest batches; the receive pool never overwrites, so it can not be smaller."""
 
 POOL_BYTES_DEFAULT: Final = 64 * MIB
+RECEIVE_POOL_BYTES_DEFAULT: Final = 128 * MIB
+"""Twice and a half what a batch of the Update Process takes: the next one arrives while it is being applied."""
 
 COLUMNS_MAX: Final = 2000
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z"

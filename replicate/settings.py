@@ -17,6 +17,7 @@ from replicate.limits import (
     MIB,
     POOL_BYTES_DEFAULT,
     POOL_BYTES_MIN,
+    RECEIVE_POOL_BYTES_DEFAULT,
     RECEIVE_POOL_BYTES_MIN,
 )
 
@@ -165,7 +166,7 @@ class ReceiverConfig:
         16, "Most connections at once from one address; more are closed unheard.", least=1, most=10_000
     )
     pool_bytes: int = _setting(
-        POOL_BYTES_DEFAULT,
+        RECEIVE_POOL_BYTES_DEFAULT,
         "Size of the receive pool in shared memory; at most a quarter of what is free there is taken.",
         unit="bytes",
         least=RECEIVE_POOL_BYTES_MIN,
@@ -200,9 +201,15 @@ class ReceiverConfig:
 class UpdateConfig:
     """[update]"""
 
-    batch_transactions: int = _setting(60_000, "Most transactions applied in one local commit.", least=1, most=100_000)
+    batch_transactions: int = _setting(
+        250_000, "Most transactions applied in one local commit.", least=1, most=1_000_000
+    )
     batch_bytes: int = _setting(
-        12 * MIB, "Most bytes of frames applied in one local commit.", unit="bytes", least=4 * KIB, most=64 * MIB
+        48 * MIB,
+        "Most bytes of frames applied in one local commit; at most three eighths of the receive pool are.",
+        unit="bytes",
+        least=4 * KIB,
+        most=GIB,
     )
     lock_timeout_s: float = _setting(
         5.0, "Longest time to wait for a region's lock before it is reported.", unit="s", least=0.05, most=3600

@@ -3,7 +3,8 @@
 Guarantees: transactions are applied in order and exactly once, whole batches together with the synchronization
 checkpoint records in one local commit; what did not continue exactly what was applied before is refused by name and
 nothing of it is applied; at a conflict everything before it is committed, nothing of it is, and both images are in the
-conflict file. Memory is bounded by one batch, AHEAD_MAX windows and one part, whatever the size of a transaction.
+conflict file. Memory is bounded by what waits of two batches, AHEAD_MAX windows and one part, whatever the size of a
+transaction; frames wait in the receive pool.
 Nothing is waited for to fill a batch: it ends with what has arrived, at a limit of the settings, after BATCH_S, and
 around schema changes.
 Refuses to know: who fills the receive pool, when to sleep, and how an operator is told (process.py).
@@ -20,59 +21,56 @@ page is read, changed and written once a batch, not once a row. Where they do no
 applied as they came, so that the conflict that is told is the first one.
 
 Used by one thread at a time. A full batch is committed in a thread of its own (`_commit_reading_on`); the caller's
-waits for it, and only reads from the receive pool meanwhile: the session is the other one's then; windows, borders, the
-points that were verified, and all freeing are the caller's. It never applies rows beside it: SQLite gives up the
-interpreter's lock with every statement, and each time it would have to wait to have it back.
+waits for it, and only reads from the receive pool meanwhile, and packs what can wait packed for the batch behind it:
+the session is the other one's then; the intake, the next batch, and all freeing are the caller's. It never applies rows
+beside it: SQLite gives up the interpreter's lock with every statement, and each time it would have to wait to have it
+back.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from replicate.apply_session import ApplySession
 from replicate.barrier import BarrierWatch
 from replicate.errors import BusyError, DamagedError, NotSupportedError, ReplicateError
-from replicate.failpoint import hit
-from replicate.journal.record import FRAME_PREFIX_BYTES, decode_batch, read_part
+from replicate.journal.record import decode_batch
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
-from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
+from replicate.pool.receive_pool import ReceivedRecord, ReceivePool
 from replicate.settings import UpdateConfig
 from replicate.transaction import Catalogue
 from replicate.vector import Position
 from update_process import batch as plans
-from update_process.batch import Piece, PieceKind, Window
+from update_process.batch import Window
 from update_process.beside import run_beside
 from update_process.conflict import stopped
 from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
-from update_process.frame_room import FrameRoom
+from update_process.intake import Intake
 from update_process.large import LargeApply
-from update_process.open_batch import LOOSE_BYTES, OpenBatch
-from update_process.plain import PAYLOAD, Points
+from update_process.open_batch import OpenBatch
+from update_process.plain import PAYLOAD
 from update_process.routes import Routes
 from update_process.single import take_single
 
-PEEK_RECORDS_MAX: Final = 256
-"""Received records looked at for one decision; a window seldom takes more."""
 WINDOW_BYTES: Final = 256 * 1024
 """Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:
 1 MiB costs a sixth more than this (measured)."""
 AHEAD_MAX: Final = 8
-"""Windows read while a batch is being committed; beside one that takes much memory itself, half as many."""
+"""Windows read while a batch is being committed; behind a batch that waits itself, half as many."""
 BATCH_S: Final = 0.4
 """After this time a batch is committed although more has arrived (OpenBatch.is_full): readers see something new, others
 get the lock. At 0.1 s twice as much is written, and the CPU time is half as much again (measured)."""
-POOL_SHARE: Final = 4
-"""A batch takes at most the receive pool's size divided by this: what is in a batch is not freed yet."""
-
-_KINDS: Final = {RecordKind[kind.name]: kind for kind in PieceKind}
+POOL_SHARE: Final = 3 / 8
+"""Of the receive pool that a batch takes at most: it is not freed before it is committed, and the next one arrives."""
+SEGMENT_SHARE: Final = 3 / 4
+"""Of a journal segment, likewise: a batch is in one segment, and the rest of one that it does not fit is not used."""
 
 
 class _Anew(Exception):
@@ -92,20 +90,20 @@ class Applier:
         self._words = session.door.words
         self._barrier = BarrierWatch(session.door)
         self._routes = Routes(session)
-        self._window: Window | None = None
-        self._points: Points = dict(session.position.chains)
+        self._intake = Intake(pool, dict(session.position.chains))
         self._batch: OpenBatch | None = None
+        self._next: OpenBatch | None = None
+        """What was put off while the last one was being committed, and is a batch as soon as the regions are ours."""
+        self._is_beside = False
+        """A batch is being committed: the session is not ours."""
         segment_bytes = session.door.instance.config.journal.segment_bytes
-        self._batch_bytes = min(settings.batch_bytes, pool.capacity // POOL_SHARE, segment_bytes // 2)
-        self._frame_room = FrameRoom(self._batch_bytes)
+        self._batch_bytes = min(
+            settings.batch_bytes, int(pool.capacity * POOL_SHARE), int(segment_bytes * SEGMENT_SHARE)
+        )
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
         self._change_s = 0.0
         """What a change that was put off has taken lately."""
-        self._ahead: deque[Window] = deque()
-        """Windows behind that one, read while a batch was being committed."""
-        self._borders: list[tuple[int, int]] = []
-        """Of each record taken and not freed: its last seqno, and the address up to which it may be freed then."""
         self._large: LargeApply | None = None
         self._fresh = True
         self._restart_asked = pool.restart_requested()
@@ -167,20 +165,22 @@ class Applier:
             if not self.pool.restart_done(self._restart_asked):
                 return Waiting.RESTART
             self._restart_asked = 0
-        if self._ahead and (self._window is None or self._window.exhausted):
-            self._window = self._ahead.popleft()
-        if self._window is not None and not self._window.exhausted:
-            return self._apply_some(self._window, done)
-        records = self._peek()
+        if self._next is not None:
+            return self._begin_next(self._next, done)
+        window = self._intake.current()
+        if window is not None:
+            return self._apply_some(window, done)
+        records = self._intake.peek(WINDOW_BYTES)
         # The barrier is read after the records have been looked at, never before: so whoever sets one knows that what
         # arrives from then on is not passed.
         barrier_seqno = self._barrier.seqno()
-        if len(records) == 1 and not (barrier_seqno or self._borders or self._batch or self._large):
-            ours = (self.session, self.pool, self._routes, self._points, self._careful_seqno + 1, self._begin, done)
-            if (waiting := take_single(records[0], *ours)) is not None:
+        if len(records) == 1 and self._intake.is_idle and not (barrier_seqno or self._batch or self._large):
+            ours = (self.session, self.pool, self._routes, self._intake.points)
+            waiting = take_single(records[0], *ours, self._careful_seqno + 1, self._begin, done)
+            if waiting is not None:
                 self._fresh = self._fresh and waiting is Waiting.LOCK
                 return waiting
-        pieces = [self._piece(record, first=not place) for place, record in enumerate(records)]
+        pieces = self._intake.pieces(records, self._next_taken())
         large = None if self._large is None else self._large.where
         try:
             step = plans.plan(pieces, next_seqno=self._next_taken(), large=large, room_bytes=WINDOW_BYTES)
@@ -216,7 +216,7 @@ class Applier:
             case plans.Fill(pieces, skip):
                 done.skipped += skip
                 try:
-                    self._window = self._open_window(records[:pieces], skip)
+                    self._intake.window = self._intake.open_window(records[:pieces], skip)
                 except ReplicateError:
                     self._commit(done)  # what came before it is well
                     raise
@@ -229,23 +229,6 @@ class Applier:
                     return Waiting.BARRIER
                 self._commit_large(records[0], done)
         return Waiting.MORE
-
-    def _peek(self) -> list[ReceivedRecord]:
-        records = []
-        taken_bytes = 0
-        for record in self.pool.peek(self._borders[-1][1] if self._borders else None):
-            records.append(record)
-            taken_bytes += len(record.data)
-            if taken_bytes >= WINDOW_BYTES or len(records) >= PEEK_RECORDS_MAX:
-                break
-        return records
-
-    def _piece(self, record: ReceivedRecord, *, first: bool) -> Piece:
-        kind = _KINDS[record.kind]
-        first_part = 0
-        if kind is PieceKind.PARTS and first and record.first_seqno == self._next_taken():
-            first_part = read_part(record.data)[1]
-        return Piece(kind, record.first_seqno, record.last_seqno, record.count, len(record.data), first_part)
 
     def _ask_restart(self, why: str, done: Done) -> Waiting:
         self._abandon()
@@ -260,10 +243,8 @@ class Applier:
             self._large.abort()
             self._large = None
         self.session.rollback()
-        self._window = self._batch = None
-        self._ahead.clear()
-        self._borders.clear()
-        self._points = dict(self.session.position.chains)
+        self._batch = self._next = None
+        self._intake.forget(dict(self.session.position.chains))
 
     def _take_catalogue(self, record: ReceivedRecord) -> None:
         body = decode_batch(record.data)[2]
@@ -271,32 +252,6 @@ class Applier:
         self.pool.free(record.next_address)
 
     # Whole transactions.
-
-    def _open_window(self, records: list[ReceivedRecord], skip: int) -> Window:
-        data = records[0].data if len(records) == 1 else b"".join(record.data for record in records)
-        decoded = decode_batch(data, tuples=True)
-        first_seqno = records[0].first_seqno + skip
-        if skip:
-            start = sum(decoded[0 : 3 * skip : 3]) + skip * FRAME_PREFIX_BYTES
-            data, decoded = data[start:], decoded[3 * skip :]
-        window = plans.open_window(bytes(data), decoded, first_seqno, self._points)
-        self._borders += [(record.last_seqno, record.next_address) for record in records]
-        return window
-
-    def _read_ahead(self, window: Window, done: Done) -> bool:
-        """Have the window behind `window` and those ahead verified; False when there is none to be had now."""
-        records = self._peek()
-        pieces = [self._piece(record, first=False) for record in records]
-        next_seqno = (self._ahead[-1] if self._ahead else window).last_seqno + 1
-        try:
-            step = plans.plan(pieces, next_seqno=next_seqno, large=None, room_bytes=WINDOW_BYTES)
-            if not isinstance(step, plans.Fill):
-                return False
-            self._ahead.append(self._open_window(records[: step.pieces], step.skip))
-            done.skipped += step.skip
-        except ReplicateError:
-            return False  # it is said again when its turn comes
-        return True
 
     def _apply_some(self, window: Window, done: Done) -> Waiting:
         """Apply what the batch still takes of the window; commit the batch when it is full."""
@@ -337,8 +292,8 @@ class Applier:
             batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
         if is_careful:
             self._commit(done)
-        elif batch.is_full(limit, self._change_s, self._unread_bytes):
-            self._commit_reading_on(window, done)
+        elif batch.is_full(limit, self._change_s, self._intake.last_known_seqno):
+            self._commit_reading_on(done)
         return Waiting.MORE
 
     def _rewind(self, last_seqno: int) -> NoReturn:
@@ -348,10 +303,6 @@ class Applier:
         raise _Anew
 
     # Changes put off to the end of their batch, so that they are made in the order of their rows.
-
-    def _unread_bytes(self) -> int:
-        """What has arrived and not even been looked at."""
-        return self.pool.written_address - self._borders[-1][1] if self._borders else self.pool.used_bytes
 
     def _make_put_off(self, batch: OpenBatch) -> None:
         """Make what was put off. When it does not fit, the windows are taken anew, and applied as they came."""
@@ -372,9 +323,18 @@ class Applier:
         """Begin; None as `_begin`."""
         if not self._begin(done):
             return None
-        deadline_s, room = time.monotonic() + BATCH_S, self._frame_room
-        self._batch = OpenBatch(self.next_seqno, self.session.position, deadline_s, self._routes.place_of, room)
+        self._batch = self._made_batch(self.session.position)
         return self._batch
+
+    def _made_batch(self, position: Position) -> OpenBatch:
+        """An empty one behind `position`."""
+        deadline_s, memory = time.monotonic() + BATCH_S, self.pool.memory_of_data
+        return OpenBatch(position.last_seqno + 1, position, deadline_s, self._place_of, memory, self._batch_bytes)
+
+    def _place_of(self, op: Any, table_id: Any, argument: Any) -> int | None:
+        """See row_order.PlaceOf."""
+        known = self._routes.known_place_of if self._is_beside else self._routes.place_of
+        return known(op, table_id, argument)
 
     def _begin(self, done: Done) -> bool:
         """Whether the regions are ours now; if not, somebody else's lock is told in `done`, and nothing is held."""
@@ -421,7 +381,7 @@ class Applier:
         self._committed(batch, done)
         return True
 
-    def _commit_reading_on(self, window: Window, done: Done) -> None:
+    def _commit_reading_on(self, done: Done) -> None:
         """Commit the open batch in another thread, which mostly waits for the kernel; meanwhile read what is next.
 
         When this returns or raises the other thread is done, an interrupt included: what is rolled back afterwards is
@@ -430,31 +390,66 @@ class Applier:
         batch, self._batch = self._batch, None
         assert batch is not None
         self._make_put_off(batch)
-        ahead_max = AHEAD_MAX if batch.size_bytes <= LOOSE_BYTES else AHEAD_MAX // 2
-        run_beside(
-            partial(self._commit_batch, batch),
-            lambda: len(self._ahead) < ahead_max and self._read_ahead(window, done),
-            name="commit",
-        )
+        self._is_beside = True
+        try:
+            behind = self._made_batch(batch.position)
+            run_beside(partial(self._commit_batch, batch), partial(self._read_on, behind, done), name="commit")
+        finally:
+            self._is_beside = False
         self._committed(batch, done)
+
+    def _read_on(self, behind: OpenBatch, done: Done) -> bool:
+        """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do."""
+        limit, window = self._settings.batch_transactions, self._intake.current()
+        if behind.has_no_room(limit):
+            return False
+        if window is not None and self._take_ahead(window, behind, limit):
+            self._next = behind
+            return True
+        if len(self._intake.ahead) >= (AHEAD_MAX if self._next is None else AHEAD_MAX // 2):
+            return False
+        skipped = self._intake.read_ahead(WINDOW_BYTES)
+        done.skipped += skipped or 0
+        return skipped is not None
+
+    def _take_ahead(self, window: Window, behind: OpenBatch, limit: int) -> bool:
+        """Whether what there is room for of the window waits packed now."""
+        plain = window.plain
+        if plain is None or not plain.is_scattered or window.first_seqno <= self._careful_seqno:
+            return False
+        cut = window.cut(transactions_max=limit - behind.transactions, bytes_max=self._batch_bytes - behind.size_bytes)
+        try:
+            return behind.take_packed(window, plain, cut.start, cut.stop, self._routes.partition_of)
+        except DamagedError:
+            return False  # it is said again when its turn comes
+
+    def _begin_next(self, batch: OpenBatch, done: Done) -> Waiting:
+        """Go on with what was put off while the last batch was being committed."""
+        barrier_seqno = self._barrier.seqno()
+        if not self._begin(done):
+            return Waiting.LOCK
+        if batch.first_seqno != self.next_seqno or (barrier_seqno and batch.position.last_seqno > barrier_seqno):
+            self._abandon()  # it is taken anew, as far as it may be
+            return Waiting.MORE
+        batch.deadline_s = time.monotonic() + BATCH_S
+        self._batch, self._next = batch, None
+        if batch.is_full(self._settings.batch_transactions, self._change_s, self._intake.last_known_seqno):
+            self._commit_reading_on(done)
+        return Waiting.MORE
 
     def _commit_batch(self, batch: OpenBatch) -> None:
         frames, last = batch.frames()
-        self.session.commit(frames, batch.position, batch.csn, defines=batch.defines, last=last)
+        try:
+            self.session.commit(frames, batch.position, batch.csn, defines=batch.defines, last=last)
+        finally:
+            frames.data.release()
 
     def _committed(self, batch: OpenBatch, done: Done) -> None:
         self._fresh = False
         done.transactions += batch.transactions
         done.bytes += batch.size_bytes
         done.batches += 1
-        self._free(batch.position.last_seqno)
-
-    def _free(self, last_seqno: int) -> None:
-        count = sum(border_seqno <= last_seqno for border_seqno, _ in self._borders)
-        if count:
-            hit("update.before_free")
-            self.pool.free(self._borders[count - 1][1])
-            del self._borders[:count]
+        self._intake.free(batch.position.last_seqno)
 
     # Rows.
 
@@ -494,7 +489,7 @@ class Applier:
         self.session.commit_large(large.spool, frame, position, body[6], defines=large.defines)
         self._large = None
         self._fresh = False
-        self._points = dict(position.chains)
+        self._intake.points = dict(position.chains)
         done.transactions += 1
         done.batches += 1
         self.pool.free(record.next_address)

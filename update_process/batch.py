@@ -11,7 +11,7 @@ Refuses to know: where frames come from, how a row is applied, what is committed
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
@@ -204,6 +204,8 @@ class Window:
     """Verified frames, numbered `first_seqno` onwards, the first `done` of them applied. Made by `open_window` only.
 
     `alone` are the indices of frames that make a batch of their own, ascending. `plain`: the same by columns, if it is.
+    `lies`: of each record that the frames came in, the index behind its last one, and how much further than in `data`
+    its frames stand in the receive pool.
     """
 
     first_seqno: int
@@ -212,6 +214,7 @@ class Window:
     ends: list[int]
     alone: list[int]
     plain: Plain | None = None
+    lies: Sequence[tuple[int, int]] = ()
     done: int = 0
 
     @property
@@ -233,6 +236,16 @@ class Window:
         if start == 0 and stop == len(self.bodies):
             return self.data
         return self.data[self.offset(start) : self.offset(stop)]
+
+    def lying(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Of the frames `start` to `stop` (exclusive) those of each record: first, behind the last, how much further
+        than in `data` they stand in the receive pool."""
+        for behind, shift in self.lies:
+            if behind > start:
+                yield start, min(behind, stop), shift
+                start = behind
+                if start >= stop:
+                    return
 
     def position_at(
         self, before: Position, start: int, stop: int, partition_of: Callable[[int], int | None]
@@ -267,9 +280,12 @@ class Window:
         return Cut(start, stop, held)
 
 
-def open_window(data: bytes, decoded: list[Any], next_seqno: int, points: Points) -> Window:
+def open_window(
+    data: bytes, decoded: list[Any], next_seqno: int, points: Points, records: Sequence[tuple[int, int]] = ()
+) -> Window:
     """Verify whole frames (`decoded` = record.decode_batch(data): length, check, body, …) against what came before.
 
+    `records`: of those that they came in, how many bytes are of each, and where in the receive pool these begin.
     `points` says where each origin stands; it is moved to the end of the window, and is unchanged when this raises.
     Raises GapError (a number is missing or repeated), DivergedError (a chain hash does not follow from the one before),
     JournalDamagedError (a frame that can not stand here). Nothing may be applied of what was refused.
@@ -279,15 +295,30 @@ def open_window(data: bytes, decoded: list[Any], next_seqno: int, points: Points
         ends = list(accumulate([length + FRAME_PREFIX_BYTES for length in decoded[0::3]]))
         if not ends or ends[-1] != len(data) or len(decoded) != 3 * len(ends):
             raise JournalDamagedError("received frames do not fill their record", bytes=len(data))
+        lies = _lies(ends, records)
         plain = verify_plain(memoryview(data), bodies, ends, next_seqno, points)
         if plain is not None:
             points[plain.origin] = (plain.origin_seqnos[-1], plain.chains[-1])
-            return Window(next_seqno, data, bodies, ends, [], plain)
+            return Window(next_seqno, data, bodies, ends, [], plain, lies)
         moved, alone = _verify(memoryview(data), bodies, ends, next_seqno, points)
     except (TypeError, IndexError) as error:
         raise JournalDamagedError(f"a received frame makes no sense: {error}", first_seqno=next_seqno) from error
     points.update(moved)
-    return Window(next_seqno, data, bodies, ends, alone)
+    return Window(next_seqno, data, bodies, ends, alone, None, lies)
+
+
+def _lies(ends: list[int], records: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """See Window.lies. JournalDamagedError where a frame is in two records."""
+    lies: list[tuple[int, int]] = []
+    begin = behind = 0
+    for size_bytes, place in records:
+        behind = bisect_left(ends, begin + size_bytes, behind)
+        if behind == len(ends) or ends[behind] != begin + size_bytes:
+            raise JournalDamagedError("received frames do not fill their record", bytes=size_bytes)
+        behind += 1
+        lies.append((behind, place - begin))
+        begin += size_bytes
+    return lies
 
 
 def _verify(

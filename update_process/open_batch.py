@@ -1,6 +1,7 @@
 """What has been taken into the local transactions that are open, until they are committed.
 
-Guarantees: `position` is the one behind all that was taken; frames are kept as they came, for our own journal.
+Guarantees: `position` is the one behind all that was taken; frames stay in the receive pool as they came, and are given
+to our own journal from there, verified once more.
 Refuses to know: how rows are applied, and when the batch ends.
 """
 
@@ -9,35 +10,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 from replicate.database.row_order import PlaceOf, Run
-from replicate.journal.record import FrameBatch, Head, read_head
+from replicate.journal.pieces import PiecedBatch, Pieces
+from replicate.journal.record import Head, read_head
 from replicate.vector import Position
 from update_process.batch import Window
-from update_process.frame_room import FrameRoom
 from update_process.packed import Packed
 from update_process.plain import Changes, Plain, joined
+from update_process.spans import Spans
 
 LOOSE_BYTES: Final = 6 * 1024 * 1024
 """Most frames of a batch whose changes are not packed: where they wait as they were decoded, they take half as much
-again beside the frames; where they do not wait, more in a batch saves nothing."""
+again; where they do not wait, more in a batch saves nothing."""
 LONGER_S: Final = 0.6
-"""How much longer a batch may take while at least as much as it has room for waits behind it: then nobody sees anything
-recent here in any case."""
+"""How much longer a batch may take while at least as many transactions as it has wait behind it: then nobody sees
+anything recent here in any case."""
 
 
 @dataclass(slots=True)
 class OpenBatch:
     """`first_seqno`: its first transaction. `deadline_s` (monotonic): when it should be committed. `place_of`: which
-    changes may be moved. `frame_room`: cleared for it; a frame that fits no more makes it larger. `loose_bytes`: of the
-    frames whose changes are not packed."""
+    changes may be moved. `memory`: where the frames lie. `room_bytes`: how many bytes of frames it takes.
+    `loose_bytes`: of those whose changes are not packed."""
 
     first_seqno: int
     position: Position
     deadline_s: float
     place_of: PlaceOf
-    frame_room: FrameRoom
+    memory: memoryview
+    room_bytes: int
     csn: int = 0
     transactions: int = 0
     size_bytes: int = 0
@@ -47,60 +50,94 @@ class OpenBatch:
     _last_bytes: int = 0
     _packed: Packed | None = None
     _decoded: list[Changes] = field(default_factory=list)
+    _spans: Spans = field(init=False)
 
     def __post_init__(self) -> None:
-        self.frame_room.clear()
+        self._spans = Spans(self.memory)
 
     def extend(self, window: Window, start: int, stop: int, partition_of: Callable[[int], int | None]) -> None:
         """Take the transactions `start` to `stop` (exclusive) of the window. Raises as `Window.position_at`."""
-        data = window.frames(start, stop)
-        self.position = window.position_at(self.position, start, stop, partition_of)
-        self.frame_room.write(data)
+        self._take(window, start, stop, window.position_at(self.position, start, stop, partition_of))
+
+    def _take(self, window: Window, start: int, stop: int, position: Position) -> None:
+        self.position = position
+        data = memoryview(window.data)
+        for begin, end, shift in window.lying(start, stop):
+            first = window.offset(begin)
+            self._spans.take(first + shift, data[first : window.offset(end)])
+        size_bytes = window.offset(stop) - window.offset(start)
         self.csn = window.bodies[stop - 1][6]
         self._last_bytes = window.offset(stop) - window.offset(stop - 1)
         self.transactions += stop - start
-        self.size_bytes += len(data)
-        self.loose_bytes += len(data)
+        self.size_bytes += size_bytes
+        self.loose_bytes += size_bytes
         self.defines = self.defines or start in window.alone
         window.done = stop
 
-    def is_full(self, transactions_max: int, change_s: float, unread_bytes: Callable[[], int]) -> bool:
-        """Whether it is to be committed now. `change_s`: what making a change that is put off takes; `unread_bytes`:
-        of frames that have arrived behind it."""
-        if (
-            self.transactions >= transactions_max
-            or self.size_bytes >= self.frame_room.room_bytes
-            or self.loose_bytes >= LOOSE_BYTES
-        ):
+    def is_full(self, transactions_max: int, change_s: float, last_seqno: Callable[[], int]) -> bool:
+        """Whether it is to be committed now. `change_s`: what making a change that is put off takes; `last_seqno`: of
+        all transactions that are known to wait."""
+        if self.has_no_room(transactions_max):
             return True
         late_s = time.monotonic() + self.changes_put_off * change_s - self.deadline_s
-        return late_s >= LONGER_S or (late_s >= 0 and unread_bytes() < self.frame_room.room_bytes)
+        return late_s >= LONGER_S or (late_s >= 0 and last_seqno() - self.position.last_seqno < self.transactions)
+
+    def has_no_room(self, transactions_max: int) -> bool:
+        """Whether it takes no more, however early it is."""
+        return (
+            self.transactions >= transactions_max
+            or self.size_bytes >= self.room_bytes
+            or self.loose_bytes >= LOOSE_BYTES
+        )
 
     def put_off(self, window: Window, plain: Plain, start: int, stop: int) -> None:
         """Keep the changes of the frames that were just taken; they are to be made together."""
         changes = plain.changes(start, stop)
-        self.changes_put_off += len(changes.ops)
-        if not self._decoded and plain.ends is None:
-            begin = self.size_bytes - (window.offset(stop) - window.offset(start))
-            shift = begin - window.offset(start)
-            if self._packed is None:
-                self._packed = Packed(self.place_of)
-            if self._packed.take(changes, [begin, *map(shift.__add__, window.ends[start:stop])]):
-                self.loose_bytes -= self.size_bytes - begin
-                return
-        self._decoded.append(changes)
+        if self._pack(window, plain, changes, start, stop):
+            self.loose_bytes -= window.offset(stop) - window.offset(start)
+        else:
+            self._decoded.append(changes)
+            self.changes_put_off += len(changes.ops)
+
+    def take_packed(
+        self, window: Window, plain: Plain, start: int, stop: int, partition_of: Callable[[int], int | None]
+    ) -> bool:
+        """Take the transactions `start` to `stop` (exclusive) if their changes can wait packed: nobody needs the window
+        any more then. False: nothing was taken. Raises as `extend`, and nothing was, either."""
+        position = window.position_at(self.position, start, stop, partition_of)
+        if not self._pack(window, plain, plain.changes(start, stop), start, stop):
+            return False
+        self._take(window, start, stop, position)
+        self.loose_bytes -= window.offset(stop) - window.offset(start)
+        return True
+
+    def _pack(self, window: Window, plain: Plain, changes: Changes, start: int, stop: int) -> bool:
+        if self._decoded or plain.ends is not None:
+            return False
+        begins: list[int] = []
+        ends: list[int] = []
+        for begin, end, shift in window.lying(start, stop):
+            behind = list(map(shift.__add__, window.ends[begin:end]))
+            begins += [window.offset(begin) + shift, *behind[:-1]]
+            ends += behind
+        if self._packed is None:
+            self._packed = Packed(self.place_of, len(self.memory))
+        if not self._packed.take(changes, begins, ends):
+            return False
+        self.changes_put_off += len(begins)
+        return True
 
     def take_put_off(self) -> tuple[Iterable[Run], Changes | None]:
         """All changes that were put off, none are kept: first to be made are the runs, in their order, then the others,
         which come as they were written. Runs may raise JournalDamagedError."""
         packed, decoded = self._packed, self._decoded
         self._packed, self._decoded, self.changes_put_off = None, [], 0
-        runs = () if packed is None else packed.runs(self.frame_room.view())
+        runs = () if packed is None else packed.runs(self.memory)
         return runs, joined(decoded) if decoded else None
 
-    def frames(self) -> tuple[FrameBatch, Head]:
-        """All frames, and the head of the last one. They lie in `frame_room`, until it is cleared."""
-        # Without a copy: who commits it only writes it, and that is done when the next one begins.
-        data = cast(bytes, self.frame_room.view())
-        batch = FrameBatch(self.first_seqno, self.position.last_seqno, self.transactions, data)
-        return batch, read_head(data, len(data) - self._last_bytes)
+    def frames(self) -> tuple[PiecedBatch, Head]:
+        """All frames, as they lie in the receive pool, and the head of the last one. Whoever takes them releases them.
+        DamagedError when others have changed them there."""
+        views = self._spans.verified()
+        last = read_head(views[-1], len(views[-1]) - self._last_bytes)
+        return PiecedBatch(self.first_seqno, self.position.last_seqno, self.transactions, Pieces(views)), last

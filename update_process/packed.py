@@ -1,8 +1,9 @@
-"""Changes that wait for the end of their batch as bytes: of each its row, its kind, and where it stands in the frames.
+"""Changes that wait for the end of their batch as bytes: of each its row, its kind, and where it stands in the pool.
 
-The batch keeps its frames anyway, for our own journal. Decoded, a change takes half as much again as its frame does; a
-dozen bytes are enough to put it into its place and to decode it there, a few hundred together, when it is made. So a
-batch may be two to three times as long in the same memory, and the longer it is, the more of its changes share a page.
+The receive pool keeps the frames until the batch is committed (spans.py). Decoded, a change takes half as much again as
+its frame does; some twenty bytes are enough to put it into its place and to decode it there, a few hundred together,
+when it is made. So a batch may be ten times as long in the same memory, and the longer it is, the more of its changes
+share a page.
 
 Only what `Plain` verified is taken, of transactions with a single change, whose values end where their frame ends; and
 only windows of a single kind of change, as large updates of a table are: where inserts, updates and deletes come mixed,
@@ -60,18 +61,20 @@ class Packed:
 
     __slots__ = ("_begins", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")
 
-    def __init__(self, place_of: PlaceOf) -> None:
+    def __init__(self, place_of: PlaceOf, memory_bytes: int = 0) -> None:
+        """`memory_bytes`: of that where the frames lie."""
         self._place_of = place_of
         self._ways: list[_Way] = []
         self._numbers: dict[tuple[Any, Any, Any], int] = {}
         self._kinds = array("H")
         self._rowids = array("q")
-        self._begins = array("I")
-        self._ends = array("I")
+        code = "I" if memory_bytes < 2**32 else "Q"
+        self._begins = array(code)
+        self._ends = array(code)
 
-    def take(self, changes: Changes, starts: Sequence[int]) -> bool:
-        """Keep the changes of further frames, one each. `starts`: where these begin among all of the batch's frames,
-        and where the last one ends. False: they are not all of one kind, or have no place, and none is kept."""
+    def take(self, changes: Changes, begins: Sequence[int], ends: Sequence[int]) -> bool:
+        """Keep the changes of further frames, one each. `begins`, `ends`: where these lie in memory. False: they are
+        not all of one kind, or have no place, and none is kept."""
         ops, table_ids, arguments, values = changes
         count = len(values)
         kind = ops[0], table_ids[0], arguments[0]
@@ -90,12 +93,12 @@ class Packed:
             return False
         self._kinds += array("H", (number,)) * count
         self._rowids += kept
-        self._begins.fromlist([start + way.values_at for start in starts[:-1]])
-        self._ends.fromlist(list(starts[1:]))
+        self._begins.fromlist(list(map(way.values_at.__add__, begins)))
+        self._ends.fromlist(list(ends))
         return True
 
     def runs(self, frames: memoryview) -> Iterator[Run]:
-        """All changes, decoded, a chunk of a run after the other. `frames`: those of the batch.
+        """All changes, decoded, a chunk of a run after the other. `frames`: the memory where they lie.
 
         Raises JournalDamagedError where the values are not where they should be.
         """

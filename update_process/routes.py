@@ -87,6 +87,13 @@ class Routes:
         rows = None if known is None else self._session.rows.get(known.region)
         return None if rows is None else rows.place_of(op, table_id, argument)
 
+    def known_place_of(self, op: Any, table_id: Any, argument: Any) -> int | None:
+        """The same without the region's connection, which another thread may be using: None, too, for what has not been
+        asked before."""
+        known = self.tables.get(table_id)
+        rows = None if known is None else self._session.rows.get(known.region)
+        return None if rows is None else rows.known_places.get((op, table_id, argument))
+
     def apply_runs(self, runs: Iterable[Run], seqno: int) -> None:
         """Apply changes that `place_of` lets be moved, the last of which is of transaction `seqno`. Raises as
         `apply_bodies`; an error does not say which change it was."""

@@ -18,7 +18,8 @@ Refuses to know: what may be moved, how a change is made. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
+from itertools import islice
+from operator import eq, itemgetter
 from typing import Any, Final, NamedTuple
 
 from replicate.transaction import Op
@@ -214,42 +215,37 @@ def places_arranged(
         places_of = dict(found)
     rowid_of = rowids.__getitem__
     for places in places_of.values():
-        turns = _turns(places, kinds, rowids, len(tables))
+        order = sorted(places, key=rowid_of)
+        # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
+        if len(tables) == 1 and not any(map(eq, map(rowid_of, order), map(rowid_of, islice(order, 1, None)))):
+            yield order, True
+            continue
+        turns = _turns(order, kinds, rowids, len(tables))
         if turns is None:
-            yield sorted(places, key=rowid_of), False
+            yield order, False
         else:
             for run in turns:
-                yield sorted(run, key=rowid_of), True
+                yield run, True
 
 
-def _turns(
-    places: Sequence[int], kinds: Sequence[int], rowids: Sequence[int], count: int
-) -> list[Sequence[int]] | None:
-    """Changes of one table, by turn and kind; `count` kinds there are in all. None: the runs would be short."""
-    these = range(count) if count <= KINDS_MAX else set(map(kinds.__getitem__, places))
+def _turns(order: Sequence[int], kinds: Sequence[int], rowids: Sequence[int], count: int) -> list[Sequence[int]] | None:
+    """Changes of one table, sorted by rowid, by turn and kind, each run in the same order; `count` kinds there are in
+    all. None: the runs would be short."""
+    these = range(count) if count <= KINDS_MAX else set(map(kinds.__getitem__, order))
     if len(these) > KINDS_MAX:
         return None
-    if len(set(map(rowids.__getitem__, places))) == len(places):
-        if len(these) == 1:
-            return [places]
-        once: dict[int, list[int]] = {kind: [] for kind in these}
-        for place in places:
-            once[kinds[place]].append(place)
-        return [run for run in once.values() if run]
     lists: list[dict[int, list[int]]] = [{kind: [] for kind in these} for _ in range(TURNS_MAX)]
     adds = [{kind: run.append for kind, run in turn.items()} for turn in lists]
-    turns: dict[int, int] = {}
-    turn_of = turns.get
+    last, turn = None, 0
     try:
-        for place, kind, rowid in zip(
-            places, map(kinds.__getitem__, places), map(rowids.__getitem__, places), strict=True
-        ):
-            turn = turn_of(rowid, 0)
+        for place in order:
+            kind, rowid = kinds[place], rowids[place]
+            turn = turn + 1 if rowid == last else 0
             adds[turn][kind](place)
-            turns[rowid] = turn + 1
+            last = rowid
     except IndexError:  # one turn too many
         return None
-    return [run for turn in lists for run in turn.values() if run]
+    return [run for made in lists for run in made.values() if run]
 
 
 class _Table:

@@ -102,7 +102,7 @@ class RowApplier:
         self._execute_many: Callable[..., object] = cursor.executemany
         self._changes = connection.changes
         self._plans: dict[tuple[int, int, Any], str] = {}
-        self._places: dict[tuple[int, int, Any], int | None] = {}
+        self.known_places: dict[tuple[int, int, Any], int | None] = {}
         self._counted: dict[tuple[int, int, Any], str] = {}
         self._sequences: dict[str, int | None] = {}
         self._schema_changed = False
@@ -119,7 +119,7 @@ class RowApplier:
             self._schema_changed = False
             self._connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, 0)
             self._plans.clear()
-            self._places.clear()
+            self.known_places.clear()
         for plan in self._counted:
             self._plans.pop(plan, None)
         self._counted.clear()
@@ -213,7 +213,7 @@ class RowApplier:
     def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
         """See row_order.PlaceOf."""
         kind = (op, table_id, arg)
-        if kind not in self._places:
+        if kind not in self.known_places:
             try:
                 self._prepare(op, table_id, arg, None)
                 definition = self._definition(table_id)
@@ -221,8 +221,8 @@ class RowApplier:
                 place = row_statements.place_of_rowid(self._connection, definition, mask)
             except (ReplicateError, apsw.Error):
                 return None  # it is said where the change is made
-            self._places[kind] = place
-        return self._places[kind]
+            self.known_places[kind] = place
+        return self.known_places[kind]
 
     def apply_bodies(self, bodies: Iterable[Sequence[Any]]) -> int:
         """Apply whole transactions as frames carry them: kind, seqno, mark, chain, origin, origin_seqno, csn, *changes.
@@ -292,7 +292,7 @@ class RowApplier:
     def forget_plans(self) -> None:
         """Prepare all statements anew at their next use (the schema has changed)."""
         self._plans.clear()
-        self._places.clear()
+        self.known_places.clear()
         self._counted.clear()
         self._sequences.clear()
 

@@ -38,9 +38,11 @@ from replicate.failpoint import hit
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
+from replicate.journal.pieces import PiecedBatch, Pieces
 from replicate.journal.record import FrameBatch, Head, pack_frame
 from replicate.journal.segment import SegmentFile, create_segment, grow_bytes_of, sync_directory
 from replicate.journal.spool import Spool, adopt
+from replicate.limits import BATCH_BYTES_MAX
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.journal_pool import JournalPool
@@ -175,7 +177,7 @@ class Door:
         )
         return Allotted(seqno, frame, origin_seqno, chain, csn)
 
-    def append(self, data: bytes, first_seqno: int, regions: int, *, defines: bool = False) -> None:
+    def append(self, data: bytes | Pieces, first_seqno: int, regions: int, *, defines: bool = False) -> None:
         """Write frames at the journal's end, beginning a new segment when they do not fit. Not yet visible to
         readers.
 
@@ -242,15 +244,22 @@ class Door:
         if words[word.SLEEPERS] or words[word.SLEEPERS + 1]:
             self.ring()
 
-    def finish_batch(self, batch: FrameBatch, last: Head, *, defines: bool = False) -> None:
-        """Make received frames visible; `last` is the head of the batch's last frame."""
+    def finish_batch(self, batch: FrameBatch | PiecedBatch, last: Head, *, defines: bool = False) -> None:
+        """Make received frames visible; `last` is the head of the batch's last frame. A long batch in pieces is to be
+        read from the files: the kernel still has them."""
         words = self.words
         if defines:
             self._note_definition(words[word.INTENT_OFFSET])
         end = words[word.INTENT_OFFSET] + words[word.INTENT_BYTES]
         self.advance(end, last, words[word.INTENT_REGIONS], done=True)
         hit("finish.before_publish")
-        self.pool.publish(batch.data, batch.first_seqno, batch.last_seqno, batch.count)
+        data = batch.data
+        if isinstance(data, bytes):
+            self.pool.publish(data, batch.first_seqno, batch.last_seqno, batch.count)
+        elif len(data) <= BATCH_BYTES_MAX:
+            self.pool.publish(b"".join(data), batch.first_seqno, batch.last_seqno, batch.count)
+        else:
+            self.pool.publish_in_files(batch.first_seqno, batch.last_seqno)
         words[word.INTENT_SEQNO] = 0
         self.ring()
 

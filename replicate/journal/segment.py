@@ -31,7 +31,9 @@ from replicate.errors import (
     JournalIOError,
     JournalMissingError,
 )
+from replicate.failpoint import hit
 from replicate.journal.header import FLAG_ADOPTED, MAGIC, SegmentHeader
+from replicate.journal.pieces import Pieces
 from replicate.journal.record import FRAME_HEAD_BYTES, catalogue_payload, check_frame, decode, pack_frame, read_head
 from replicate.journal.scan import scan
 from replicate.journal.tail import Damage, FrameBehind, ScanResult
@@ -228,7 +230,7 @@ class SegmentFile:
                 do="Stop this process; recovery runs at the next start",
             )
 
-    def append(self, offset: int, data: bytes) -> int:
+    def append(self, offset: int, data: bytes | Pieces) -> int:
         """Write frames at `offset`, where the last ones ended; the offset behind them. Not durable until `sync`.
 
         DiskFullError or JournalIOError: the bytes have been taken back (zeros again, as far as the file goes), nothing
@@ -241,9 +243,15 @@ class SegmentFile:
         if end > self.zeroed_offset:
             self.make_room(end, len(data))
         try:
-            write_all(self.fd, data, offset)
+            if isinstance(data, bytes):
+                write_all(self.fd, data, offset)
+            else:
+                for piece in data:
+                    write_all(self.fd, piece, offset)
+                    offset += len(piece)
+                    hit("append.after_piece")
         except OSError as error:
-            self._take_back(error, offset, end)
+            self._take_back(error, end - len(data), end)
         return end
 
     def rewrite(self, offset: int, data: bytes) -> None:

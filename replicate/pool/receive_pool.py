@@ -340,6 +340,16 @@ class ReceivePool:
                 )
             place = following
 
+    @property
+    def memory_of_data(self) -> memoryview:
+        """Where the data of records lies until it is freed. What was verified when it was read is whoever's reads it
+        again to verify again: others have this memory, too."""
+        return self._ring
+
+    def place_of_data(self, record: ReceivedRecord) -> int:
+        """Where in `memory_of_data` that of `record` begins."""
+        return record.address % self.capacity + HEAD_BYTES
+
     def free(self, upto_address: int) -> None:
         """What lies before `upto_address` is committed, its room may be used again. Going back is InternalError."""
         if not self.words[READ] <= upto_address <= self.words[WRITTEN]:

@@ -18,6 +18,7 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
     "commit.before_append": ("writer",),
     "append.before_write": ("writer", "update"),
     "append.after_write": ("writer", "update"),
+    "append.after_piece": ("update",),
     "commit.after_commit": ("writer",),
     "finish.before_publish": ("writer", "update"),
     "publish.after_early": ("writer", "update"),

@@ -50,7 +50,7 @@ def taken(changes: list[Change], data: bytes = b"", starts: list[int] | None = N
     begin = 0
     for _, window in groupby(changes, key=lambda change: change[:3]):
         end = begin + len(list(window))
-        assert packed.take(columns(changes[begin:end]), starts[begin : end + 1])
+        assert packed.take(columns(changes[begin:end]), starts[begin:end], starts[begin + 1 : end + 1])
         begin = end
     return list(packed.runs(memoryview(data)))
 
@@ -119,11 +119,11 @@ def test_what_has_no_place_is_not_taken_and_leaves_no_trace(change: Change) -> N
     packed = Packed(place_of)
     good: Change = (INSERT, TABLES[0], 0, (7, "seven"))
     data, starts = written([good, good, change, good])
-    assert packed.take(columns([good]), starts[:2])
+    assert packed.take(columns([good]), starts[:1], starts[1:2])
     if change[0] != DELETE:  # that one has a place, but not beside another kind
-        assert not packed.take(columns([change]), starts[2:4])
-    assert not packed.take(columns([good, change]), starts[1:4])
-    assert packed.take(columns([good]), starts[3:])
+        assert not packed.take(columns([change]), starts[2:3], starts[3:4])
+    assert not packed.take(columns([good, change]), starts[1:3], starts[2:4])
+    assert packed.take(columns([good]), starts[3:4], starts[4:])
     assert [row for run in packed.runs(memoryview(data)) for row in run.values] == [(7, "seven")] * 2
 
 
@@ -153,6 +153,6 @@ def test_another_row_than_was_asked_for_is_refused() -> None:
     changes: list[Change] = [(INSERT, TABLES[0], 0, (key, "x")) for key in (1, 2)]
     data, starts = written(changes)
     packed = Packed(place_of)
-    assert packed.take(columns([changes[1], changes[0]]), starts)
+    assert packed.take(columns([changes[1], changes[0]]), starts[:-1], starts[1:])
     with pytest.raises(JournalDamagedError, match="another row"):
         list(packed.runs(memoryview(data)))

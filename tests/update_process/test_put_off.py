@@ -25,7 +25,6 @@ from update_process import open_batch, plain
 from update_process import packed as packing
 from update_process.applier import Applier, Waiting
 from update_process.batch import Window
-from update_process.frame_room import FrameRoom
 from update_process.open_batch import OpenBatch
 from update_process.packed import Packed
 
@@ -354,17 +353,18 @@ def test_a_batch_is_not_cut_where_the_caller_would_have_a_report(pair: Pair) -> 
     assert_equal(pair)
 
 
-@pytest.mark.parametrize(("unread_bytes", "is_full"), [(1000, False), (999, True)])
+@pytest.mark.parametrize(("behind", "is_full"), [(20, False), (19, True)])
 def test_a_batch_may_take_longer_while_another_one_waits_behind_it(
-    monkeypatch: pytest.MonkeyPatch, unread_bytes: int, is_full: bool
+    monkeypatch: pytest.MonkeyPatch, behind: int, is_full: bool
 ) -> None:
     monkeypatch.setattr(open_batch, "LONGER_S", 1000.0)
     now_s = time.monotonic()
 
     def full(deadline_s: float, change_s: float) -> bool:
-        batch = OpenBatch(1, Position(0, SynchronizationVector(), {}), deadline_s, lambda *_: None, FrameRoom(1000))
-        batch.changes_put_off = 10
-        return batch.is_full(100, change_s, lambda: unread_bytes)
+        position = Position(100, SynchronizationVector({}), {})
+        batch = OpenBatch(81, position, deadline_s, lambda *_: None, memoryview(b""), 1000)
+        batch.transactions, batch.changes_put_off = 20, 10
+        return batch.is_full(100, change_s, lambda: 100 + behind)
 
     assert full(now_s, 0.0) is is_full
     assert full(now_s + 3600, 361.0) is is_full

@@ -38,8 +38,8 @@ def test_windows_read_while_a_batch_is_committed_are_applied_in_their_turn(
 
             def commit(*arguments: Any, **options: Any) -> None:
                 if not ahead:
-                    wait_until(lambda: len(applier._ahead) >= 3, what="windows are ahead")
-                ahead.append(len(applier._ahead))
+                    wait_until(lambda: len(applier._intake.ahead) >= 3, what="windows are ahead")
+                ahead.append(len(applier._intake.ahead))
                 real(*arguments, **options)
 
             monkeypatch.setattr(applier.session, "commit", commit)

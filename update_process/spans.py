@@ -1,0 +1,55 @@
+"""Where the frames of a batch lie: in the receive pool, from which they go into our own journal when it is committed.
+
+They are there until they are freed, which is after the commit; a copy beside them took as much memory as all else of
+the Update Process, and so bounded how long a batch may be. But others have that memory, too. So what is taken is added
+to a digest as it was verified, and the pool is read once more against that before anything is made durable: whatever
+was decoded there meanwhile, nothing of it is committed if it was another.
+
+Guarantees: `verified` gives exactly the bytes that were taken, or raises. Refuses to know: frames, what is done with
+them.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from xxhash import xxh3_64
+
+from replicate.errors import DamagedError
+
+
+class Spans:
+    """Stretches of `memory`, in the order in which they were taken."""
+
+    __slots__ = ("_digest", "_lengths", "_memory", "_places")
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._places = array("Q")
+        self._lengths = array("I")
+        self._digest = xxh3_64()
+
+    def take(self, place: int, data: memoryview) -> None:
+        """Those bytes of the memory that begin at `place` come next. `data`: the same, as they were verified."""
+        self._digest.update(data)
+        if self._places and self._places[-1] + self._lengths[-1] == place:
+            self._lengths[-1] += len(data)
+        else:
+            self._places.append(place)
+            self._lengths.append(len(data))
+
+    def verified(self) -> list[memoryview]:
+        """All of them. DamagedError when the memory holds anything else by now."""
+        memory = self._memory
+        views = [memory[at : at + length] for at, length in zip(self._places, self._lengths, strict=True)]
+        digest = xxh3_64()
+        for view in views:
+            digest.update(view)
+        if digest.digest() != self._digest.digest():
+            for view in views:
+                view.release()
+            raise DamagedError(
+                "the receive pool has changed while a batch was being applied; nothing of the batch is committed",
+                do="Restart the Receiver Server: it makes a new pool, and what is not applied is sent again",
+            )
+        return views
