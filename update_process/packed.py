@@ -88,13 +88,15 @@ class Packed:
             rowids: list[Any] = list(map(itemgetter(way.place), values))
             if set(map(type, rowids)) != _INTEGERS:
                 return False
-            kept = array("q", rowids)
+            # Sorted here, while others wait for the disk: what is sorted piece by piece is sorted in half the time.
+            order = sorted(range(count), key=rowids.__getitem__)
+            kept = array("q", map(rowids.__getitem__, order))
         except (TypeError, IndexError, OverflowError):  # it makes no sense, which is said where it is made
             return False
         self._kinds += array("H", (number,)) * count
         self._rowids += kept
-        self._begins.fromlist(list(map(way.values_at.__add__, begins)))
-        self._ends.fromlist(list(ends))
+        self._begins.extend(map(way.values_at.__add__, map(begins.__getitem__, order)))
+        self._ends.extend(map(ends.__getitem__, order))
         return True
 
     def runs(self, frames: memoryview) -> Iterator[Run]:

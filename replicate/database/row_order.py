@@ -17,6 +17,7 @@ Refuses to know: what may be moved, how a change is made. Pure.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import eq, itemgetter
@@ -201,8 +202,8 @@ def places_arranged(
 ) -> Iterator[tuple[Sequence[int], bool]]:
     """The same for changes of which nothing is at hand but their kind and their row, and which may all be moved.
 
-    `tables`: of each kind, whose rows it changes. Gives runs of places, 0 for the first change, and whether the changes
-    there are of one kind, sorted by rowid; if not, all of a row stand together as they came.
+    `rowids`: of 64 bits. `tables`: of each kind, whose rows it changes. Gives runs of places, 0 for the first change,
+    and whether the changes there are of one kind, sorted by rowid; if not, all of a row stand together as they came.
     """
     places_of: dict[Any, Sequence[int]]
     if len(set(tables)) == 1:
@@ -216,10 +217,12 @@ def places_arranged(
     rowid_of = rowids.__getitem__
     for places in places_of.values():
         order = sorted(places, key=rowid_of)
-        # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
-        if len(tables) == 1 and not any(map(eq, map(rowid_of, order), map(rowid_of, islice(order, 1, None)))):
-            yield order, True
-            continue
+        if len(tables) == 1:
+            # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
+            in_order = array("q", map(rowid_of, order))
+            if not any(map(eq, in_order, islice(in_order, 1, None))):
+                yield order, True
+                continue
         turns = _turns(order, kinds, rowids, len(tables))
         if turns is None:
             yield order, False
