@@ -54,7 +54,7 @@ from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
 from update_process.intake import Intake
 from update_process.large import LargeApply
-from update_process.open_batch import OpenBatch
+from update_process.open_batch import LONGER_S, OpenBatch
 from update_process.plain import PAYLOAD
 from update_process.routes import Routes
 from update_process.single import take_single
@@ -401,7 +401,7 @@ class Applier:
     def _read_on(self, behind: OpenBatch, done: Done) -> bool:
         """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do."""
         limit, window = self._settings.batch_transactions, self._intake.current()
-        if behind.has_no_room(limit):
+        if behind.has_no_room(limit) or behind.changes_put_off * self._change_s >= BATCH_S + LONGER_S:
             return False
         if window is not None and self._take_ahead(window, behind, limit):
             self._next = behind

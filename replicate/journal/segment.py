@@ -100,12 +100,13 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
     written = os.pwrite(fd, data, offset)
     if written == len(data):
         return
-    view = memoryview(data)
-    while written < len(view):
-        more = os.pwrite(fd, view[written:], offset + written)
-        if not more:
-            raise OSError(errno.EIO, "a write wrote nothing")
-        written += more
+    with memoryview(data) as view:  # let go of whatever happens: `data` may be of a pool, which is to be closed then
+        while written < len(view):
+            with view[written:] as rest:
+                more = os.pwrite(fd, rest, offset + written)
+            if not more:
+                raise OSError(errno.EIO, "a write wrote nothing")
+            written += more
 
 
 def write_zeros(fd: int, offset: int, end: int) -> None:

@@ -308,3 +308,28 @@ def test_the_position_moves_per_origin_and_partition() -> None:
     }
     assert after.chains == {6: (5, 55), **writer.chains}
     assert advance(after, [], partitions.get) == after
+
+
+def test_where_frames_stand_in_the_receive_pool_is_told_record_by_record() -> None:
+    writer = Writer()
+    made = [writer.frame([frames.INSERT, 0x80000009, 0, [number, "x" * number]]) for number in range(6)]
+    sizes = [len(frame) for frame in made]
+    data = b"".join(made)
+    records = [(sum(sizes[:1]), 1000), (sum(sizes[1:4]), 64), (sum(sizes[4:]), 5000)]
+    window = open_window(data, frames.decode(data), 1, {}, records)
+    assert list(window.lying(0, 6)) == [(0, 1, 1000), (1, 4, 64 - sizes[0]), (4, 6, 5000 - sum(sizes[:4]))]
+    assert list(window.lying(2, 5)) == [(2, 4, 64 - sizes[0]), (4, 5, 5000 - sum(sizes[:4]))]
+    assert list(window.lying(1, 2)) == [(1, 2, 64 - sizes[0])]
+    assert list(window.lying(3, 3)) in ([], [(3, 3, 64 - sizes[0])])
+
+
+@pytest.mark.parametrize("sizes", [[-1, 1], [1, -1], [0, 1000], [5000, 0]])
+def test_a_frame_in_two_records_is_refused_and_nothing_has_moved(sizes: list[int]) -> None:
+    writer = Writer()
+    data = b"".join(writer.frame([frames.INSERT, 0x80000009, 0, [number, "x" * 500]]) for number in range(4))
+    half = len(data) // 2
+    points: dict[int, tuple[int, int]] = {}
+    records = [(half + sizes[0], 0), (half + sizes[1], 9000)] if sizes[0] in (-1, 1) else [(sizes[0], 0), (sizes[1], 0)]
+    with pytest.raises(JournalDamagedError, match="do not fill their record"):
+        open_window(data, frames.decode(data), 1, points, records)
+    assert points == {}

@@ -156,3 +156,9 @@ def test_another_row_than_was_asked_for_is_refused() -> None:
     assert packed.take(columns([changes[1], changes[0]]), starts[:-1], starts[1:])
     with pytest.raises(JournalDamagedError, match="another row"):
         list(packed.runs(memoryview(data)))
+
+
+def test_memory_may_be_as_large_as_a_receive_pool_may_be() -> None:
+    change: Change = (INSERT, TABLES[0], 0, (1, "x"))
+    for memory_bytes, place in ((2**32 - 1, 2**32 - 100), (2**32, 2**32), (64 << 30, (64 << 30) - 100)):
+        assert Packed(place_of, memory_bytes).take(columns([change]), [place - 50], [place])

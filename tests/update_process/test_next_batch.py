@@ -1,0 +1,269 @@
+"""The next batch, which is put off while the one before it is being committed: it is as if it had been taken later."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from replicate import failpoint
+from replicate.barrier import Barrier
+from replicate.errors import BusyError, ConflictError, DamagedError, DiskFullError
+from replicate.failpoint import FailpointError
+from replicate.journal import pieces as cutting
+from replicate.pool.ring import HEAD_BYTES
+from replicate.settings import UpdateConfig
+from tests.harness.instances import lose_pool
+from tests.harness.pair import Pair, assert_equal, work_all
+from tests.harness.waiting import wait_until
+from update_process import applier as applying
+from update_process.applier import Applier, Waiting
+
+ROWS = 60
+BATCH = UpdateConfig(batch_transactions=100)
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(applying, "WINDOW_BYTES", 4000)
+    monkeypatch.setattr(applying, "BATCH_S", 60.0)
+    yield
+    failpoint.disarm()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """Both sites have the same rows, and the primary has 350 random updates more, of two kinds."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = Pair.create(tmp_path)
+    run(made, [f"INSERT INTO account VALUES ({number}, 'o{number}', 0, NULL)" for number in range(1, 1 + ROWS)])
+    made.seed()
+    update(made, 350)
+    return made
+
+
+def run(pair: Pair, statements: list[str]) -> None:
+    connection = pair.connect()
+    for statement in statements:
+        connection.execute(statement)
+        connection.commit()
+    connection.close()
+
+
+def update(pair: Pair, count: int, column: str = "balance") -> None:
+    dice = random.Random(count)
+    run(pair, [f"UPDATE account SET {column} = {n} WHERE id = {dice.randint(1, ROWS)}" for n in range(count)])
+
+
+def ahead(applier: Applier, monkeypatch: pytest.MonkeyPatch, then: Callable[[int], None] | None = None) -> list[int]:
+    """Of each commit beside which it is read on: how many transactions are put off when it ends. `then`: called with
+    the commit's number (from 1) when they are."""
+    found: list[int] = []
+    real, real_ahead = applier._commit_batch, applier._take_ahead
+    behind: list[Any] = []
+
+    def take_ahead(window: Any, batch: Any, limit: int) -> bool:
+        behind.append(batch)
+        return real_ahead(window, batch, limit)
+
+    def commit(batch: Any) -> None:
+        if applier._is_beside:
+            # The other thread reads on until there is no more, or no more room.
+            unread = applier._intake.pool.last_received_seqno - batch.position.last_seqno
+            wanted = min(unread, applier._settings.batch_transactions)
+            next_seqno = batch.position.last_seqno + 1
+
+            def count() -> int:
+                return max((one.transactions for one in behind if one.first_seqno == next_seqno), default=0)
+
+            wait_until(lambda: count() >= wanted, what="it is read on")
+            found.append(count())
+            if then is not None:
+                then(len(found))
+        real(batch)
+
+    monkeypatch.setattr(applier, "_commit_batch", commit)
+    monkeypatch.setattr(applier, "_take_ahead", take_ahead)
+    return found
+
+
+def test_what_is_read_beside_a_commit_is_the_next_batch(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            found = ahead(applier, monkeypatch)
+            done = work_all(applier)
+            assert found == [100, 100, 50]
+            assert (done.batches, done.transactions, done.waiting) == (4, 350, Waiting.NOTHING)
+            assert pool.used_bytes == 0
+    assert_equal(pair)
+
+
+def test_kinds_that_were_not_met_before_wait_for_the_session(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether their rows may be moved is asked of the region, which the other thread is using."""
+    update(pair, 150, "note")
+    asked: list[bool] = []
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, UpdateConfig(batch_transactions=340)) as applier:
+            for rows in applier.session.rows.values():
+                real = rows.place_of
+
+                def place_of(*kind: Any, real: Any = real) -> Any:
+                    asked.append(applier._is_beside)
+                    return real(*kind)
+
+                monkeypatch.setattr(rows, "place_of", place_of)
+            assert work_all(applier).transactions == 500
+    assert asked
+    assert not any(asked)
+    assert_equal(pair)
+
+
+@pytest.mark.parametrize("held", [105, 150, 199, 200, 230])
+def test_a_barrier_that_is_set_meanwhile_is_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            with Barrier(applier.session.door, timeout_s=3600) as barrier:
+                ahead(applier, monkeypatch, lambda number: barrier.raise_to(first + held) if number == 1 else None)
+                assert work_all(applier).waiting is Waiting.BARRIER
+                assert applier.applied_seqno == first + held
+            monkeypatch.undo()
+            assert work_all(applier).waiting is Waiting.NOTHING
+    assert_equal(pair)
+
+
+def test_a_commit_that_fails_takes_the_next_batch_with_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> None:
+        if number == 2:
+            raise DiskFullError("no room for the second batch")
+
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            ahead(applier, monkeypatch, fail)
+            with pytest.raises(DiskFullError):
+                work_all(applier)
+            assert applier._next is None
+            assert applier.applied_seqno == pool.applied_seqno == first + 100
+            assert work_all(applier).transactions == 250
+            assert pool.used_bytes == 0
+    assert_equal(pair)
+
+
+def test_a_lock_that_somebody_took_meanwhile_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            real, calls = applier.session.begin, 0
+
+            def begin() -> None:
+                nonlocal calls
+                calls += 1
+                if calls == 2:
+                    raise BusyError("somebody has it")
+                real()
+
+            monkeypatch.setattr(applier.session, "begin", begin)
+            found = ahead(applier, monkeypatch)
+            assert work_all(applier).waiting is Waiting.LOCK
+            assert applier.applied_seqno == first + 100
+            assert found == [100]
+            assert work_all(applier).waiting is Waiting.NOTHING
+            assert found == [100, 100, 50]
+    assert_equal(pair)
+
+
+def test_a_conflict_in_it_is_the_first_one(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = apsw.Connection(str(pair.secondary.region("main").path))
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    dice = random.Random(350)
+    rows = [dice.randint(1, ROWS) for _ in range(350)]
+    late = next(row for row in range(1, 1 + ROWS) if row not in rows[:110] and row in rows[110:190])
+    place = rows.index(late)
+    connection.execute("UPDATE account SET balance = -1 WHERE id = ?", (late,))
+    connection.close()
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno + 1
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            found = ahead(applier, monkeypatch)
+            with pytest.raises(ConflictError) as caught:
+                work_all(applier)
+            assert found[0] == 100
+            assert caught.value.facts["seqno"] == first + place == applier.applied_seqno + 1
+
+
+@pytest.mark.parametrize("place", [20, 130])
+def test_a_pool_that_changes_under_an_open_batch_commits_nothing_of_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Of the batch that is being committed, and of the one behind it: whatever was decoded of it."""
+
+    def spoil(number: int) -> None:
+        if number == 1:
+            record = records[place * len(records) // 350]
+            at = pool.place_of_data(record) + len(record.data) // 2
+            pool.memory_of_data[at] ^= 1
+            changed.append(at)
+
+    changed: list[int] = []
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno
+        pair.deliver(pool, record_bytes=2000)
+        records = list(pool.peek())
+        with pair.applier(pool, BATCH) as applier:
+            ahead(applier, monkeypatch, spoil)
+            with pytest.raises(DamagedError):
+                work_all(applier)
+            assert applier.applied_seqno == pool.applied_seqno == first + (0 if place < 100 else 100)
+            pool.memory_of_data[changed[0]] ^= 1
+            assert work_all(applier).waiting is Waiting.NOTHING
+    assert_equal(pair)
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+@pytest.mark.parametrize("piece", [1, 2, 5])
+def test_killed_between_the_pieces_of_a_batch(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, piece: int, reboot: bool
+) -> None:
+    """`raise` leaves behind what a kill would."""
+    monkeypatch.setattr(cutting, "SHORT_BYTES", 3000)
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            failpoint.arm(f"append.after_piece:{piece}:raise")
+            with pytest.raises(FailpointError):
+                work_all(applier)
+    if reboot:
+        lose_pool(pair.secondary)
+    with pair.receive_pool() as pool:
+        assert first <= pool.last_received_seqno <= first + 200  # what was whole is rolled forward
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            work_all(applier)
+    assert_equal(pair)
+
+
+def test_a_batch_of_records_of_every_length_is_in_our_journal_as_it_came(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "SHORT_BYTES", 700)
+    dice = random.Random(9)
+    with pair.receive_pool() as pool:
+        while pool.last_received_seqno < pair.last_seqno():
+            upto = min(pair.last_seqno(), pool.last_received_seqno + dice.choice([1, 1, 3, 20]))
+            pair.deliver(pool, upto=upto, record_bytes=dice.choice([300, 900, 5000]))
+        assert pool.used_bytes > HEAD_BYTES
+        with pair.applier(pool, UpdateConfig(batch_transactions=77)) as applier:
+            assert work_all(applier).batches == 5
+    assert_equal(pair)
