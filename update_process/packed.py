@@ -5,9 +5,7 @@ its frame does; some twenty bytes are enough to put it into its place and to dec
 when it is made. So a batch may be ten times as long in the same memory, and the longer it is, the more of its changes
 share a page.
 
-Only what `Plain` verified is taken, of transactions with a single change, whose values end where their frame ends; and
-only windows of a single kind of change, as large updates of a table are: where inserts, updates and deletes come mixed,
-decoding twice has cost more than longer batches save (a tenth, in a table of 100,000 rows).
+Only what `Plain` verified is taken, of transactions with a single change, whose values end where their frame ends.
 Where they begin follows from what stands before them, as it is packed everywhere: the shortest way. Were it longer
 once, what is decoded is not one row, or not the row that was asked for: JournalDamagedError, and whoever takes the
 frames anew finds the values where they are.
@@ -23,7 +21,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from operator import getitem, itemgetter
+from operator import add, getitem, itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -56,6 +54,10 @@ class _Way(NamedTuple):
     values_at: int
 
 
+_PLACE: Final = itemgetter(3)
+_VALUES_AT: Final = itemgetter(4)
+
+
 class Packed:
     """The changes of some of a batch's frames."""
 
@@ -73,19 +75,30 @@ class Packed:
         self._ends = array(code)
 
     def take(self, changes: Changes, begins: Sequence[int], ends: Sequence[int]) -> bool:
-        """Keep the changes of further frames, one each. `begins`, `ends`: where these lie in memory. False: they are
-        not all of one kind, or have no place, and none is kept."""
+        """Keep the changes of further frames, one each. `begins`, `ends`: where these lie in memory. False: some have
+        no place, and none is kept."""
         ops, table_ids, arguments, values = changes
         count = len(values)
         kind = ops[0], table_ids[0], arguments[0]
-        if (ops.count(kind[0]), table_ids.count(kind[1]), arguments.count(kind[2])) != (count, count, count):
-            return False
         try:
-            number = self._number(kind)
-            if number is None or not _ROWS.issuperset(map(type, values)):
+            if not _ROWS.issuperset(map(type, values)):
                 return False
-            way = self._ways[number]
-            rowids: list[Any] = list(map(itemgetter(way.place), values))
+            if (ops.count(kind[0]), table_ids.count(kind[1]), arguments.count(kind[2])) == (count, count, count):
+                number = self._number(kind)
+                if number is None:
+                    return False
+                way = self._ways[number]
+                rowids: list[Any] = list(map(itemgetter(way.place), values))
+                numbers = array("H", (number,)) * count
+                values_at: Iterable[int] = map(way.values_at.__add__, begins)
+            else:
+                kinds = list(zip(ops, table_ids, arguments, strict=True))
+                if None in map(self._number, dict.fromkeys(kinds)):
+                    return False
+                numbers = array("H", map(self._numbers.__getitem__, kinds))
+                ways = list(map(self._ways.__getitem__, numbers))
+                rowids = list(map(getitem, values, map(_PLACE, ways)))
+                values_at = map(add, begins, map(_VALUES_AT, ways))
             if set(map(type, rowids)) != _INTEGERS:
                 return False
             # Sorted here, while others wait for the disk: what is sorted piece by piece is sorted in half the time.
@@ -93,9 +106,9 @@ class Packed:
             kept = array("q", map(rowids.__getitem__, order))
         except (TypeError, IndexError, OverflowError):  # it makes no sense, which is said where it is made
             return False
-        self._kinds += array("H", (number,)) * count
+        self._kinds.extend(map(numbers.__getitem__, order))
         self._rowids += kept
-        self._begins.extend(map(way.values_at.__add__, map(begins.__getitem__, order)))
+        self._begins.extend(map(list(values_at).__getitem__, order))
         self._ends.extend(map(ends.__getitem__, order))
         return True
 

@@ -15,7 +15,8 @@ from tests.harness.pair import Pair, work_all
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Pair:
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))  # Pair.create sets it; it is put back
     made = Pair.create(tmp_path, "CREATE TABLE t (id INTEGER PRIMARY KEY, a UNIQUE, b); CREATE TABLE other (x);")
     made.seed()
     return made

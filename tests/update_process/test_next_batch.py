@@ -130,11 +130,10 @@ def test_a_barrier_that_is_set_meanwhile_is_kept(pair: Pair, monkeypatch: pytest
         first = pool.last_received_seqno
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool, BATCH) as applier:
-            with Barrier(applier.session.door, timeout_s=3600) as barrier:
-                ahead(applier, monkeypatch, lambda number: barrier.raise_to(first + held) if number == 1 else None)
+            with Barrier(applier.session.door, timeout_s=3600) as barrier, monkeypatch.context() as patched:
+                ahead(applier, patched, lambda number: barrier.raise_to(first + held) if number == 1 else None)
                 assert work_all(applier).waiting is Waiting.BARRIER
                 assert applier.applied_seqno == first + held
-            monkeypatch.undo()
             assert work_all(applier).waiting is Waiting.NOTHING
     assert_equal(pair)
 
