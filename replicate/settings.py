@@ -206,7 +206,8 @@ class UpdateConfig:
     )
     batch_bytes: int = _setting(
         48 * MIB,
-        "Most bytes of frames applied in one local commit; at most three eighths of the receive pool are.",
+        "Most bytes of frames applied in one local commit; at most three eighths of the receive pool "
+        "and three quarters of a journal segment are.",
         unit="bytes",
         least=4 * KIB,
         most=GIB,

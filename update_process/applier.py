@@ -54,7 +54,7 @@ from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
 from update_process.intake import Intake
 from update_process.large import LargeApply
-from update_process.open_batch import LONGER_S, OpenBatch
+from update_process.open_batch import OpenBatch
 from update_process.plain import PAYLOAD
 from update_process.routes import Routes
 from update_process.single import take_single
@@ -67,6 +67,8 @@ AHEAD_MAX: Final = 8
 BATCH_S: Final = 0.4
 """After this time a batch is committed although more has arrived (OpenBatch.is_full): readers see something new, others
 get the lock. At 0.1 s twice as much is written, and the CPU time is half as much again (measured)."""
+UNKNOWN_CHANGE_S: Final = 50e-6
+"""What a change is taken to cost before any was made: several times what it does on a disk that is not slow."""
 POOL_SHARE: Final = 3 / 8
 """Of the receive pool that a batch takes at most: it is not freed before it is committed, and the next one arrives."""
 SEGMENT_SHARE: Final = 3 / 4
@@ -102,7 +104,7 @@ class Applier:
         )
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
-        self._change_s = 0.0
+        self._change_s = UNKNOWN_CHANGE_S
         """What a change that was put off has taken lately."""
         self._large: LargeApply | None = None
         self._fresh = True
@@ -271,6 +273,9 @@ class Applier:
             batch = self._open_batch(done)
             if batch is None:
                 return Waiting.LOCK
+            if batch.first_seqno != window.first_seqno + cut.start:
+                self._abandon()  # what failed behind its append was finished first
+                return Waiting.MORE
         is_careful = is_alone or window.first_seqno <= self._careful_seqno
         plain = None if is_careful else window.plain
         if plain is not None and (batch.changes_put_off or plain.is_scattered):
@@ -401,7 +406,7 @@ class Applier:
     def _read_on(self, behind: OpenBatch, done: Done) -> bool:
         """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do."""
         limit, window = self._settings.batch_transactions, self._intake.current()
-        if behind.has_no_room(limit) or behind.changes_put_off * self._change_s >= BATCH_S + LONGER_S:
+        if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._change_s, self._intake.last_known_seqno):
             return False
         if window is not None and self._take_ahead(window, behind, limit):
             self._next = behind
@@ -426,9 +431,10 @@ class Applier:
     def _begin_next(self, batch: OpenBatch, done: Done) -> Waiting:
         """Go on with what was put off while the last batch was being committed."""
         barrier_seqno = self._barrier.seqno()
-        if not self._begin(done):
+        is_held = bool(barrier_seqno) and batch.position.last_seqno > barrier_seqno
+        if not is_held and not self._begin(done):
             return Waiting.LOCK
-        if batch.first_seqno != self.next_seqno or (barrier_seqno and batch.position.last_seqno > barrier_seqno):
+        if is_held or batch.first_seqno != self.next_seqno:
             self._abandon()  # it is taken anew, as far as it may be
             return Waiting.MORE
         batch.deadline_s = time.monotonic() + BATCH_S
@@ -439,10 +445,7 @@ class Applier:
 
     def _commit_batch(self, batch: OpenBatch) -> None:
         frames, last = batch.frames()
-        try:
-            self.session.commit(frames, batch.position, batch.csn, defines=batch.defines, last=last)
-        finally:
-            frames.data.release()
+        self.session.commit(frames, batch.position, batch.csn, defines=batch.defines, last=last)
 
     def _committed(self, batch: OpenBatch, done: Done) -> None:
         self._fresh = False

@@ -1,7 +1,7 @@
 """What is taken from the receive pool and not yet freed there: records, and the windows that are made of them.
 
 Guarantees: a window is given once it is verified against what came before it; records are freed in their order, when
-all of their transactions are committed. What was taken and not freed is there anew after `forget`.
+all transactions of their window are committed. What was taken and not freed is there anew after `forget`.
 Refuses to know: batches, rows, when to look.
 """
 
@@ -36,7 +36,7 @@ class Intake:
         self.ahead: deque[Window] = deque()
         self._last_seqno = 0
         self._borders: list[tuple[int, int]] = []
-        """Of each record taken and not freed: its last seqno, and the address up to which it may be freed then."""
+        """Of each window taken and not freed: its last seqno, and the address up to which may be freed then."""
 
     @property
     def is_idle(self) -> bool:
@@ -92,7 +92,7 @@ class Intake:
             lie[0] = size_bytes - start, place + start
         window = plans.open_window(data, decoded, first_seqno, self.points, lie)
         self._last_seqno = window.last_seqno
-        self._borders += [(record.last_seqno, record.next_address) for record in records]
+        self._borders.append((window.last_seqno, records[-1].next_address))
         return window
 
     def read_ahead(self, room_bytes: int) -> int | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replicate.database.row_order import PlaceOf, Run
-from replicate.journal.pieces import PiecedBatch, Pieces
+from replicate.journal.pieces import PiecedBatch
 from replicate.journal.record import Head, read_head
 from replicate.vector import Position
 from update_process.batch import Window
@@ -24,6 +24,8 @@ from update_process.spans import Spans
 LOOSE_BYTES: Final = 6 * 1024 * 1024
 """Most frames of a batch whose changes are not packed: where they wait as they were decoded, they take half as much
 again; where they do not wait, more in a batch saves nothing."""
+SPANS_MAX: Final = 100_000
+"""Most records that are no window each, as of a slow stream: a dozen bytes for each."""
 LONGER_S: Final = 0.6
 """How much longer a batch may take while at least as many transactions as it has wait behind it: then nobody sees
 anything recent here in any case."""
@@ -47,7 +49,7 @@ class OpenBatch:
     defines: bool = False
     changes_put_off: int = 0
     loose_bytes: int = 0
-    _last_bytes: int = 0
+    _last_at: int = 0
     _packed: Packed | None = None
     _decoded: list[Changes] = field(default_factory=list)
     _spans: Spans = field(init=False)
@@ -65,9 +67,9 @@ class OpenBatch:
         for begin, end, shift in window.lying(start, stop):
             first = window.offset(begin)
             self._spans.take(first + shift, data[first : window.offset(end)])
+            self._last_at = window.offset(end - 1) + shift
         size_bytes = window.offset(stop) - window.offset(start)
         self.csn = window.bodies[stop - 1][6]
-        self._last_bytes = window.offset(stop) - window.offset(stop - 1)
         self.transactions += stop - start
         self.size_bytes += size_bytes
         self.loose_bytes += size_bytes
@@ -79,7 +81,11 @@ class OpenBatch:
         all transactions that are known to wait."""
         if self.has_no_room(transactions_max):
             return True
-        late_s = time.monotonic() + self.changes_put_off * change_s - self.deadline_s
+        return self.takes_long(self.deadline_s - time.monotonic(), change_s, last_seqno)
+
+    def takes_long(self, room_s: float, change_s: float, last_seqno: Callable[[], int]) -> bool:
+        """Whether making its changes takes all of `room_s`, and as much longer as it may be with what waits behind."""
+        late_s = self.changes_put_off * change_s - room_s
         return late_s >= LONGER_S or (late_s >= 0 and last_seqno() - self.position.last_seqno < self.transactions)
 
     def has_no_room(self, transactions_max: int) -> bool:
@@ -88,6 +94,7 @@ class OpenBatch:
             self.transactions >= transactions_max
             or self.size_bytes >= self.room_bytes
             or self.loose_bytes >= LOOSE_BYTES
+            or self._spans.count >= SPANS_MAX
         )
 
     def put_off(self, window: Window, plain: Plain, start: int, stop: int) -> None:
@@ -136,8 +143,8 @@ class OpenBatch:
         return runs, joined(decoded) if decoded else None
 
     def frames(self) -> tuple[PiecedBatch, Head]:
-        """All frames, as they lie in the receive pool, and the head of the last one. Whoever takes them releases them.
-        DamagedError when others have changed them there."""
-        views = self._spans.verified()
-        last = read_head(views[-1], len(views[-1]) - self._last_bytes)
-        return PiecedBatch(self.first_seqno, self.position.last_seqno, self.transactions, Pieces(views)), last
+        """All frames, as they lie in the receive pool, and the head of the last one. DamagedError when others have
+        changed them there."""
+        pieces = self._spans.verified()
+        last = read_head(self.memory, self._last_at)
+        return PiecedBatch(self.first_seqno, self.position.last_seqno, self.transactions, pieces), last

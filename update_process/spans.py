@@ -2,11 +2,12 @@
 
 They are there until they are freed, which is after the commit; a copy beside them took as much memory as all else of
 the Update Process, and so bounded how long a batch may be. But others have that memory, too. So what is taken is added
-to a digest as it was verified, and the pool is read once more against that before anything is made durable: whatever
-was decoded there meanwhile, nothing of it is committed if it was another.
+to a digest as it was verified, and the pool is read once more against that when the rows are made, before anything is
+written: what has changed there meanwhile, and was decoded or would go into our journal, is noticed. What changes in the
+few milliseconds until it is written has a check that fails, for whoever reads the journal; what changes for a moment
+and back while rows are made is not noticed, as it would not be anywhere else in memory.
 
-Guarantees: `verified` gives exactly the bytes that were taken, or raises. Refuses to know: frames, what is done with
-them.
+Guarantees: `verified` gives the bytes that were taken, or raises. Refuses to know: frames, what is done with them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from array import array
 from xxhash import xxh3_64
 
 from replicate.errors import DamagedError
+from replicate.journal.pieces import Pieces
 
 
 class Spans:
@@ -38,18 +40,20 @@ class Spans:
             self._places.append(place)
             self._lengths.append(len(data))
 
-    def verified(self) -> list[memoryview]:
+    @property
+    def count(self) -> int:
+        """How many stretches there are that do not touch."""
+        return len(self._places)
+
+    def verified(self) -> Pieces:
         """All of them. DamagedError when the memory holds anything else by now."""
-        memory = self._memory
-        views = [memory[at : at + length] for at, length in zip(self._places, self._lengths, strict=True)]
         digest = xxh3_64()
-        for view in views:
-            digest.update(view)
+        made = Pieces(self._memory, self._places, self._lengths)
+        for piece in made:
+            digest.update(piece)
         if digest.digest() != self._digest.digest():
-            for view in views:
-                view.release()
             raise DamagedError(
                 "the receive pool has changed while a batch was being applied; nothing of the batch is committed",
                 do="Restart the Receiver Server: it makes a new pool, and what is not applied is sent again",
             )
-        return views
+        return made

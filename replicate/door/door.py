@@ -257,7 +257,7 @@ class Door:
         if isinstance(data, bytes):
             self.pool.publish(data, batch.first_seqno, batch.last_seqno, batch.count)
         elif len(data) <= BATCH_BYTES_MAX:
-            self.pool.publish(b"".join(data), batch.first_seqno, batch.last_seqno, batch.count)
+            self.pool.publish(b"".join(map(bytes, data)), batch.first_seqno, batch.last_seqno, batch.count)
         else:
             self.pool.publish_in_files(batch.first_seqno, batch.last_seqno)
         words[word.INTENT_SEQNO] = 0

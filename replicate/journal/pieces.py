@@ -1,7 +1,7 @@
 """Frames that come one behind the other and do not lie so: a batch as it stands in the receive pool, record by record.
 
 Guarantees: what is written is all of them in their order, without a gap. Nothing is copied but pieces that are short.
-Refuses to know: frames, files, whose memory it is. Whoever owns that has `release` called before it goes.
+Refuses to know: frames, files, whose memory it is.
 """
 
 from __future__ import annotations
@@ -16,39 +16,37 @@ more than the copy."""
 
 
 class Pieces:
-    """Several pieces of memory, read as one. `len` is the sum of theirs, in bytes."""
+    """Several stretches of one memory, read as one. `len` is the sum of theirs, in bytes."""
 
-    __slots__ = ("_size_bytes", "_views")
+    __slots__ = ("_lengths", "_memory", "_places", "_size_bytes")
 
-    def __init__(self, views: Sequence[memoryview]) -> None:
-        """`views`: of single bytes; they are ours from now on."""
-        self._views = views
-        self._size_bytes = sum(map(len, views))
+    def __init__(self, memory: memoryview, places: Sequence[int], lengths: Sequence[int]) -> None:
+        """`memory`: of single bytes. `places`, `lengths`: where each begins, and how long it is."""
+        self._memory = memory
+        self._places = places
+        self._lengths = lengths
+        self._size_bytes = sum(lengths)
 
     def __len__(self) -> int:
         return self._size_bytes
 
     def __iter__(self) -> Iterator[memoryview | bytes]:
-        """All bytes in their order, in pieces that are not short, but for the last one."""
-        short: list[memoryview] = []
+        """All bytes in their order, in pieces that are not short, but for the last one. A piece is void when the next
+        one is asked for, so that nothing of the memory is held longer."""
+        short: list[bytes] = []
         size_bytes = 0
-        for view in self._views:
-            if not short and len(view) >= SHORT_BYTES:
-                yield view
-                continue
-            short.append(view)
-            size_bytes += len(view)
+        for at, length in zip(self._places, self._lengths, strict=True):
+            with self._memory[at : at + length] as view:
+                if not short and length >= SHORT_BYTES:
+                    yield view
+                    continue
+                short.append(bytes(view))
+            size_bytes += length
             if size_bytes >= SHORT_BYTES:
                 yield b"".join(short)
                 short, size_bytes = [], 0
         if short:
             yield b"".join(short)
-
-    def release(self) -> None:
-        """Let go of the memory. May be called twice."""
-        for view in self._views:
-            view.release()
-        self._views = ()
 
 
 @dataclass(frozen=True, slots=True)
