@@ -22,6 +22,7 @@ from tests.harness.pair import Pair, assert_equal, work_all
 from tests.harness.waiting import wait_until
 from update_process import applier as applying
 from update_process.applier import Applier, Waiting
+from update_process.open_batch import OpenBatch
 
 ROWS = 60
 BATCH = UpdateConfig(batch_transactions=100)
@@ -199,6 +200,55 @@ def test_a_conflict_in_it_is_the_first_one(pair: Pair, monkeypatch: pytest.Monke
                 work_all(applier)
             assert found[0] == 100
             assert caught.value.facts["seqno"] == first + place == applier.applied_seqno + 1
+
+
+@pytest.mark.parametrize("step", ["append.after_write", "append.after_piece", "apply.after_commit"])
+def test_what_failed_behind_its_append_is_not_taken_again(pair: Pair, step: str) -> None:
+    run(pair, [f"INSERT INTO entry VALUES ('{number}', 1, NULL)" for number in range(200)])
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            failpoint.arm(f"{step}:3:raise")
+            with pytest.raises(FailpointError):
+                work_all(applier)
+            failpoint.disarm()
+            assert work_all(applier).waiting is Waiting.NOTHING
+            assert pool.used_bytes == 0
+    assert_equal(pair)
+
+
+def test_the_next_batch_is_no_longer_than_its_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[int] = []
+
+    def takes_long(batch: OpenBatch, room_s: float, change_s: float, last_seqno: Callable[[], int]) -> bool:
+        del room_s, change_s
+        assert last_seqno() == pool.last_received_seqno
+        return batch.transactions >= 30
+
+    monkeypatch.setattr(OpenBatch, "takes_long", takes_long)
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            real = applier._commit_batch
+
+            def commit(batch: OpenBatch) -> None:
+                batches.append(batch.transactions)
+                real(batch)
+
+            monkeypatch.setattr(applier, "_commit_batch", commit)
+            assert work_all(applier).transactions == sum(batches) == 350
+    assert min(batches[:-1]) >= 30
+    assert max(batches) < 100
+    assert_equal(pair)
+
+
+def test_a_first_batch_is_short_because_nobody_knows_what_it_takes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "UNKNOWN_CHANGE_S", 2.0)  # BATCH_S is 60 here
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            assert work_all(applier).batches == 2
+    assert_equal(pair)
 
 
 @pytest.mark.parametrize("place", [20, 130])
