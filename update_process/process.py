@@ -34,7 +34,7 @@ from update_process.applier import Applier, Done, Waiting
 from update_process.figures import figures, why_not_ready
 
 SLICE_S: Final = 0.5
-"""How long the applying thread works before it reports, when its batch is at its end; that takes up to twice as long."""
+"""How long the applying thread works before it reports, at the end of its batch: that takes up to twice as long."""
 NAP_S: Final = 0.5
 """Longest sleep on the doorbell, so that a lost ring, a stop, or a replaced pool is noticed."""
 SHORT_NAP_S: Final = 0.02
