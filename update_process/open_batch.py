@@ -25,7 +25,8 @@ LOOSE_BYTES: Final = 6 * 1024 * 1024
 """Most frames of a batch whose changes are not packed: where they wait as they were decoded, they take half as much
 again; where they do not wait, more in a batch saves nothing."""
 SPANS_MAX: Final = 100_000
-"""Most records that are no window each, as of a slow stream: a dozen bytes for each."""
+"""Most stretches of the pool that its frames lie in, a dozen bytes for each: a slow stream has a record for each
+transaction."""
 LONGER_S: Final = 0.6
 """How much longer a batch may take while at least as many transactions as it has wait behind it: then nobody sees
 anything recent here in any case."""

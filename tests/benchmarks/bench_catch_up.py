@@ -19,31 +19,29 @@ replication of GT.M (peer_gtm.py: insert, update, ten) in the same run, in turns
 when the subscription is enabled, and is compared with our `from_start`; GT.M's, from the first applied, with our
 `from_first`.
 
-What updates in random order cost, CPU µs each. Of the Update Process's 7 in a table of 200,000 rows SQLite takes 3.0:
-the same rows in the same batches of 25,000, sorted, through `executemany` alone, checkpoints included. In a table of a
-million nearly every row of a batch has a page of its own, which is read, written to the WAL and copied to the database:
-6.5. With 50,000 rows a batch 2.2 and 5.9, with 100,000 1.8 and 3.9. So changes of one kind wait packed
-(update_process/packed.py), and a batch has 12 MiB of frames, 43,000 rows, where 6 MiB and what was decoded of them took
-as much memory.
+What updates in random order cost. Nearly every row of a short batch has a page of its own, which is read, written to
+the WAL and copied to the database. SQLite's own share, the same rows in the same batches, sorted, through `executemany`
+alone, checkpoints included, on a disk, µs a row (CPU in brackets): in a table of a million 6.1 (4.6) with 43,000 rows a
+batch, 3.0 (2.5) with 115,000, 2.0 (1.6) with 230,000; in one of 200,000 1.2, 0.67 and 0.58. So a batch has three
+eighths of the receive pool, 48 MiB, which are 179,000 such rows: its frames stay in the pool (update_process/spans.py),
+its changes wait packed, some twenty bytes each (packed.py), and while one is being committed the next one is read,
+verified, packed and sorted.
 
-The Update Process alone, over a pool that is full, in memory (tmpfs), beside what it was: batches as long as those
-before cost 0.3 to 0.4 more (decoding a second time 0.3, keeping rows and places 0.2, the order 0.2, less what it had
-cost to touch decoded rows in another order than they were made in); with 14 MiB, 50,000 rows, 5.5 to 5.9 against 6.6 in
-a table of a million, 3.65 to 3.9 against 3.9 to 4.3 in one of 200,000. The three daemons under load (5 to 8, a batch
-is then ended by its time), 300,000 rows: 4.9 against 5.2 with 12 MiB, 4.4 against 4.8 with 14;
-load 3, 12 MiB: 3.7 against 4.1, and 4.5 against 5.5 with 600,000 rows. There 14 MiB took 62 MiB
-of memory, where 60 is the bound, and 66 before the frames had a mapping of their own: of pieces of megabytes that come
-and go with each batch malloc keeps as much again. Packing windows of mixed kinds as well cost 13 % more, in a table of
-100,000 rows, and is left. Reading 64 windows ahead during a commit, instead of 8, saves 3 and 7 % of the time in the
-two tables, and no CPU; they would have to be packed when they are read, since decoded each takes a megabyte.
-
-Beside GT.M, idle, 5 rounds: 0.51 of it with 200,000 rows (257 against 507 thousand a second), 0.40 with a million (121
-against 298): the Update Process takes 3.75 and 6.65 a row there, at 51 MiB, SQLite's own share as above. GT.M's
+The steps to there, a million updates of a table of a million rows, each in turns with the one before or in the same
+hour, thousand a second (µs of CPU of the Update Process): batches of 12 MiB, copied out of the pool, 110 to 116 (7.1 to
+7.6); of 32 MiB 169 (5.3), at 91 MiB of memory; of 48 MiB 157, at 135. Left in the pool, the next batch packed beside
+the commit: 185 to 219 (4.7 to 5.3) at 53 MiB; windows sorted when they are read, and neighbours compared in place of a
+set of all rows: 249 to 270 (4.3). Windows of several kinds packed, too: a million mixed 354 in place of 236 (3.0 in
+place of 3.5). What a row takes then, µs: reading 1.0, beside the commit; decoding it and changing it 2.0 to 2.4 (four
+tenths Python, three the kernel, two SQLite); the journal 0.2 to 0.5, its flush 0.15; COMMIT and checkpoint 0.93. GT.M's
 secondary changes pages that stay in shared memory, keeps no images before, and waits for no disk.
 
-Within 6 % of what it was: a page cache of 16 or 64 MiB, the database mapped, a checkpoint each 256 MiB; checkpoints in
-a thread and connection of their own take up to a fifth more, since the WAL is hardly ever copied whole, and grows until
-somebody waits.
+Transactions of several updates each still wait decoded, 6 MiB a batch: where values stand in such a frame only decoding
+tells.
+
+Within 6 % of what it was, with batches of 6 MiB: a page cache of 16 or 64 MiB, the database mapped, a checkpoint each
+256 MiB; checkpoints in a thread and connection of their own take up to a fifth more, since the WAL is hardly ever
+copied whole, and grows until somebody waits.
 """
 
 from __future__ import annotations
