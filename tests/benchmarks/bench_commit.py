@@ -122,7 +122,8 @@ and a few more, in which plain SQLite's WAL grows, and each commit writes the fi
 other: 4.2, 5.0, 5.7, then 8.7 to 9.2 thousand a second; ours 4.9, then 6.5 to 7.9). From then on it writes its WAL
 over, as a service does that keeps its connections (`--warm 1500` begins there). Medians of 15 to 20 rounds are of that
 time: on the same machine, at load 0.4 to 0.6, 0.81 to 0.88 times plain FULL with one writer (seven runs) and 0.73 times
-GT.M (10.1 thousand), 1.40 and 1.44 times with four (two runs), and 0.79 times GT.M (10.3).
+GT.M (10.1 thousand), 1.40 and 1.44 times with four (two runs), and 0.79 times GT.M (10.3). Idle, once more (05a8a5e,
+15 rounds): 0.83 and 1.78 times plain FULL, 0.73 and 0.95 times GT.M; 7.4 and 11.0 thousand a second.
 
 Where one writer's durable commit goes then, a stamp at each step, µs, medians of 4000 (in memory, caches warm):
 
