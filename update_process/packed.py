@@ -93,12 +93,16 @@ class Packed:
                 values_at: Iterable[int] = map(way.values_at.__add__, begins)
             else:
                 kinds = list(zip(ops, table_ids, arguments, strict=True))
-                if None in map(self._number, dict.fromkeys(kinds)):
-                    return False
-                numbers = array("H", map(self._numbers.__getitem__, kinds))
-                ways = list(map(self._ways.__getitem__, numbers))
-                rowids = list(map(getitem, values, map(_PLACE, ways)))
-                values_at = map(add, begins, map(_VALUES_AT, ways))
+                try:
+                    numbers = array("H", map(self._numbers.__getitem__, kinds))
+                except KeyError:
+                    if None in map(self._number, dict.fromkeys(kinds)):
+                        return False
+                    numbers = array("H", map(self._numbers.__getitem__, kinds))
+                places = list(map(_PLACE, self._ways))
+                rowids = list(map(getitem, values, map(places.__getitem__, numbers)))
+                bytes_before = list(map(_VALUES_AT, self._ways))
+                values_at = map(add, begins, map(bytes_before.__getitem__, numbers))
             if set(map(type, rowids)) != _INTEGERS:
                 return False
             # Sorted here, while others wait for the disk: what is sorted piece by piece is sorted in half the time.

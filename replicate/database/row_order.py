@@ -27,7 +27,8 @@ from replicate.transaction import Op
 
 TURNS_MAX: Final = 8
 """The first changes of all rows are made together, then the second ones, and so on. Where a row is changed more often
-than this, each further turn would be a run of hardly any row: all changes of a row are made together then."""
+than this, each further turn would be a run of hardly any row: all changes of a row, or what is left of them, are made
+together then."""
 KINDS_MAX: Final = 64
 """Of more kinds of changes (sets of changed columns) the runs would be as short."""
 ENDS_MAX: Final = 8
@@ -223,32 +224,38 @@ def places_arranged(
             if not any(map(eq, in_order, islice(in_order, 1, None))):
                 yield order, True
                 continue
-        turns = _turns(order, kinds, rowids, len(tables))
-        if turns is None:
-            yield order, False
-        else:
-            for run in turns:
-                yield run, True
+        yield from _turns(order, kinds, rowids, len(tables))
 
 
-def _turns(order: Sequence[int], kinds: Sequence[int], rowids: Sequence[int], count: int) -> list[Sequence[int]] | None:
+def _turns(
+    order: Sequence[int], kinds: Sequence[int], rowids: Sequence[int], count: int
+) -> Iterator[tuple[Sequence[int], bool]]:
     """Changes of one table, sorted by rowid, by turn and kind, each run in the same order; `count` kinds there are in
-    all. None: the runs would be short."""
+    all. What a row has beyond TURNS_MAX changes comes last: a row that changes all the time holds nobody up."""
     these = range(count) if count <= KINDS_MAX else set(map(kinds.__getitem__, order))
     if len(these) > KINDS_MAX:
-        return None
+        yield order, False
+        return
     lists: list[dict[int, list[int]]] = [{kind: [] for kind in these} for _ in range(TURNS_MAX)]
     adds = [{kind: run.append for kind, run in turn.items()} for turn in lists]
+    rest: list[int] = []
     last, turn = None, 0
-    try:
-        for place in order:
-            kind, rowid = kinds[place], rowids[place]
-            turn = turn + 1 if rowid == last else 0
-            adds[turn][kind](place)
-            last = rowid
-    except IndexError:  # one turn too many
-        return None
-    return [run for made in lists for run in made.values() if run]
+    for place in order:
+        rowid = rowids[place]
+        if rowid == last:
+            turn += 1
+            if turn >= TURNS_MAX:
+                rest.append(place)
+                continue
+        else:
+            last, turn = rowid, 0
+        adds[turn][kinds[place]](place)
+    for made in lists:
+        for run in made.values():
+            if run:
+                yield run, True
+    if rest:
+        yield rest, False
 
 
 class _Table:

@@ -128,12 +128,14 @@ def test_places_are_arranged_as_changes_are(seed: int) -> None:
     assert all(order == sorted(order) for order in orders.values())
 
 
-def test_places_of_a_row_that_changes_all_the_time_stand_together() -> None:
+def test_what_a_row_has_too_many_changes_of_comes_last_and_holds_nobody_up() -> None:
     rowids = [1, 2] * TURNS_MAX
     runs = list(places_arranged([0] * len(rowids), rowids, [7]))
     assert [is_uniform for _, is_uniform in runs] == [True] * TURNS_MAX
-    runs = list(places_arranged([0] * (len(rowids) + 1), [*rowids, 1], [7]))
-    assert [is_uniform for _, is_uniform in runs] == [False]
+    runs = list(places_arranged([0] * (len(rowids) + 3), [*rowids, 1, 3, 1], [7]))
+    assert [is_uniform for _, is_uniform in runs] == [True] * TURNS_MAX + [False]
+    assert list(runs[0][0]) == [0, 1, len(rowids) + 1]
+    assert list(runs[-1][0]) == [len(rowids), len(rowids) + 2]
 
 
 @pytest.mark.parametrize("seed", range(20))
