@@ -49,7 +49,7 @@ from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.aside import AsideSegment
 from replicate.journal.pieces import PiecedBatch
-from replicate.journal.record import FrameBatch, Head, read_head, walk
+from replicate.journal.record import FrameBatch, Head, read_head
 from replicate.journal.spool import Spool
 from replicate.limits import PARTITION_STREAM
 from replicate.locks import FileLock
@@ -191,16 +191,16 @@ class ApplySession:
         position: Position,
         csn: int,
         *,
+        last: Head,
         defines: bool = False,
-        last: Head | None = None,
     ) -> None:
         """Append the batch's frames to our journal as they are, sync it once, commit every region with its SCR.
 
         `position`: after the batch; `batch.first_seqno` must follow our last number. `csn`: of the batch's last
         frame. `defines`: the batch holds exactly one frame that carries definitions or a schema change, and it is the
-        first. `last`: the head of the last frame, where the caller has it, as of a batch in pieces. A failure before
-        the append leaves everything as it was before `begin`; a later one is OutcomeUnknownError, and the regions are
-        rolled forward when the Update Process starts again.
+        first. `last`: the head of the last frame. A failure before the append leaves everything as it was before
+        `begin`; a later one is OutcomeUnknownError, and the regions are rolled forward when the Update Process starts
+        again.
         """
         door = self.door
         try:
@@ -208,9 +208,9 @@ class ApplySession:
                 raise InternalError(
                     f"batch {batch.first_seqno}–{batch.last_seqno} does not follow {self.position.last_seqno}"
                 )
+            if last.seqno != batch.last_seqno:
+                raise InternalError(f"a batch that should end with {batch.last_seqno} ends with {last.seqno}")
             self._write_scr(position, csn, defines)
-            if last is None:
-                last = self._last_head(batch)
             try:  # as `Door.locked` and `_outcome` do it, but written out: a reader waits for what comes now
                 door.enter()
                 try:
@@ -408,17 +408,6 @@ class ApplySession:
             pass  # a page is in use: COMMIT will write it
         except apsw.Error as error:
             raise translate(error, where=str(one.entry.path)) from error
-
-    @staticmethod
-    def _last_head(batch: FrameBatch | PiecedBatch) -> Head:
-        last: Head | None = None
-        if isinstance(batch, PiecedBatch):
-            raise InternalError("of a batch in pieces the caller has the last head")
-        for _, head in walk(batch.data):
-            last = head
-        if last is None or last.seqno != batch.last_seqno:
-            raise InternalError(f"a batch that should end with {batch.last_seqno} does not")
-        return last
 
     @staticmethod
     def _sql(one: _Open, sql: str) -> None:

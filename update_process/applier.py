@@ -280,10 +280,9 @@ class Applier:
         plain = None if is_careful else window.plain
         if plain is not None and (batch.changes_put_off or plain.is_scattered):
             try:
-                batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
+                batch.put_off(window, plain, cut.start, cut.stop, self._routes.partition_of)
             except DamagedError:
                 self._rewind(window.last_seqno)
-            batch.put_off(window, plain, cut.start, cut.stop)
         else:
             self._make_put_off(batch)
             try:
@@ -424,7 +423,7 @@ class Applier:
             return False
         cut = window.cut(transactions_max=limit - behind.transactions, bytes_max=self._batch_bytes - behind.size_bytes)
         try:
-            return behind.take_packed(window, plain, cut.start, cut.stop, self._routes.partition_of)
+            return behind.put_off(window, plain, cut.start, cut.stop, self._routes.partition_of, is_packed=True)
         except DamagedError:
             return False  # it is said again when its turn comes
 

@@ -98,25 +98,29 @@ class OpenBatch:
             or self._spans.count >= SPANS_MAX
         )
 
-    def put_off(self, window: Window, plain: Plain, start: int, stop: int) -> None:
-        """Keep the changes of the frames that were just taken; they are to be made together."""
+    def put_off(
+        self,
+        window: Window,
+        plain: Plain,
+        start: int,
+        stop: int,
+        partition_of: Callable[[int], int | None],
+        *,
+        is_packed: bool = False,
+    ) -> bool:
+        """Take the transactions `start` to `stop` (exclusive), and keep their changes, which are to be made together:
+        packed, if they can be. `is_packed`: only so, and False where they can not be. Raises as `extend`. Nothing is
+        taken then."""
+        position = window.position_at(self.position, start, stop, partition_of)
         changes = plain.changes(start, stop)
         if self._pack(window, plain, changes, start, stop):
             self.loose_bytes -= window.offset(stop) - window.offset(start)
+        elif is_packed:
+            return False
         else:
             self._decoded.append(changes)
             self.changes_put_off += len(changes.ops)
-
-    def take_packed(
-        self, window: Window, plain: Plain, start: int, stop: int, partition_of: Callable[[int], int | None]
-    ) -> bool:
-        """Take the transactions `start` to `stop` (exclusive) if their changes can wait packed: nobody needs the window
-        any more then. False: nothing was taken. Raises as `extend`, and nothing was, either."""
-        position = window.position_at(self.position, start, stop, partition_of)
-        if not self._pack(window, plain, plain.changes(start, stop), start, stop):
-            return False
         self._take(window, start, stop, position)
-        self.loose_bytes -= window.offset(stop) - window.offset(start)
         return True
 
     def _pack(self, window: Window, plain: Plain, changes: Changes, start: int, stop: int) -> bool:

@@ -63,7 +63,7 @@ class Packed:
 
     __slots__ = ("_begins", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")
 
-    def __init__(self, place_of: PlaceOf, memory_bytes: int = 0) -> None:
+    def __init__(self, place_of: PlaceOf, memory_bytes: int) -> None:
         """`memory_bytes`: of that where the frames lie."""
         self._place_of = place_of
         self._ways: list[_Way] = []

@@ -66,7 +66,8 @@ def apply_batch(session: ApplySession, batch: FrameBatch) -> None:
     session.begin()
     apply_rows(session, batch.data)
     position, csn = following(session.position, batch.data)
-    session.commit(batch, position, csn)
+    *_, (_, last) = walk(batch.data)
+    session.commit(batch, position, csn, last=last)
 
 
 def apply_large(session: ApplySession, large: LargeTransaction) -> None:

@@ -15,7 +15,7 @@ from replicate.door.opening import make_chain
 from replicate.errors import InternalError, JournalMissingError, PermissionRefusedError, RegionDamagedError
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
-from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, walk
+from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head, walk
 from replicate.pool import control as word
 from replicate.transaction import Kind
 from tests.harness.applying import apply_batch, apply_large, apply_rows, batches, following
@@ -106,8 +106,13 @@ def test_a_rollback_takes_everything_back(pair: tuple[Instance, Instance]) -> No
     apply_rows(session, batch.data)
     session.rollback_to()
     session.release()
+    wrong = FrameBatch(batch.first_seqno + 1, batch.last_seqno, 1, batch.data)
     with pytest.raises(InternalError, match="does not follow"):
-        session.commit(FrameBatch(batch.first_seqno + 1, batch.last_seqno, 1, batch.data), session.position, 0)
+        session.commit(wrong, session.position, 0, last=read_head(batch.data))
+    position, csn = following(session.position, batch.data)
+    session.begin()
+    with pytest.raises(InternalError, match="should end with"):
+        session.commit(batch, position, csn, last=read_head(batch.data))
     apply_all(session, primary)
     session.close()
     session.door.close()
@@ -294,7 +299,7 @@ def test_two_incarnations_and_a_schema_change_in_one_stream(pair: tuple[Instance
             else:
                 apply_rows(session, data)
             position, csn = following(session.position, data)
-            session.commit(FrameBatch(head.seqno, head.seqno, 1, data), position, csn, defines=defines)
+            session.commit(FrameBatch(head.seqno, head.seqno, 1, data), position, csn, defines=defines, last=head)
     session.close()
     session.door.close()
     check_equal(primary, secondary)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -19,45 +18,34 @@ from replicate.pool.ring import HEAD_BYTES
 from replicate.settings import UpdateConfig
 from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair, assert_equal, work_all
+from tests.harness.replaying import run
 from tests.harness.waiting import wait_until
+from tests.update_process.conftest import ROWS
 from update_process import applier as applying
 from update_process.applier import Applier, Waiting
 from update_process.open_batch import OpenBatch
 
-ROWS = 60
 BATCH = UpdateConfig(batch_transactions=100)
+
+pytestmark = pytest.mark.usefixtures("small_windows")
 
 
 @pytest.fixture(autouse=True)
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(applying, "WINDOW_BYTES", 4000)
-    monkeypatch.setattr(applying, "BATCH_S", 60.0)
+def disarmed() -> Iterator[None]:
     yield
     failpoint.disarm()
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """Both sites have the same rows, and the primary has 350 random updates more, of two kinds."""
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    run(made, [f"INSERT INTO account VALUES ({number}, 'o{number}', 0, NULL)" for number in range(1, 1 + ROWS)])
-    made.seed()
-    update(made, 350)
-    return made
-
-
-def run(pair: Pair, statements: list[str]) -> None:
-    connection = pair.connect()
-    for statement in statements:
-        connection.execute(statement)
-        connection.commit()
-    connection.close()
+def pair(filled: Pair) -> Pair:
+    """The primary has 350 random updates more."""
+    update(filled, 350)
+    return filled
 
 
 def update(pair: Pair, count: int, column: str = "balance") -> None:
     dice = random.Random(count)
-    run(pair, [f"UPDATE account SET {column} = {n} WHERE id = {dice.randint(1, ROWS)}" for n in range(count)])
+    run(pair, *(f"UPDATE account SET {column} = {n} WHERE id = {dice.randint(1, ROWS)}" for n in range(count)))
 
 
 def ahead(applier: Applier, monkeypatch: pytest.MonkeyPatch, then: Callable[[int], None] | None = None) -> list[int]:
@@ -204,7 +192,7 @@ def test_a_conflict_in_it_is_the_first_one(pair: Pair, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("step", ["append.after_write", "append.after_piece", "apply.after_commit"])
 def test_what_failed_behind_its_append_is_not_taken_again(pair: Pair, step: str) -> None:
-    run(pair, [f"INSERT INTO entry VALUES ('{number}', 1, NULL)" for number in range(200)])
+    run(pair, *(f"INSERT INTO entry VALUES ('{number}', 1, NULL)" for number in range(200)))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool, BATCH) as applier:

@@ -48,7 +48,7 @@ def taken(
     """What comes out when all of it is taken, `window` changes at a time, or each stretch of one kind as a window."""
     if starts is None:
         data, starts = written(changes)
-    packed = Packed(place_of)
+    packed = Packed(place_of, 0)
     begin = 0
     stretches = [len(list(stretch)) for _, stretch in groupby(changes, key=lambda change: change[:3])]
     for length in stretches if window is None else [window] * (len(changes) // window + 1):
@@ -121,7 +121,7 @@ def test_no_more_is_decoded_at_a_time_than_was_said(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_has_no_place_is_not_taken_and_leaves_no_trace(change: Change) -> None:
-    packed = Packed(place_of)
+    packed = Packed(place_of, 0)
     good: Change = (INSERT, TABLES[0], 0, (7, "seven"))
     data, starts = written([good, good, change, good])
     assert packed.take(columns([good]), starts[:1], starts[1:2])
@@ -156,7 +156,7 @@ def test_values_that_are_not_where_they_should_be_are_never_taken_for_others(hea
 def test_another_row_than_was_asked_for_is_refused() -> None:
     changes: list[Change] = [(INSERT, TABLES[0], 0, (key, "x")) for key in (1, 2)]
     data, starts = written(changes)
-    packed = Packed(place_of)
+    packed = Packed(place_of, 0)
     assert packed.take(columns([changes[1], changes[0]]), starts[:-1], starts[1:])
     with pytest.raises(JournalDamagedError, match="another row"):
         list(packed.runs(memoryview(data)))

@@ -20,7 +20,8 @@ from replicate.errors import ConflictError, DiskFullError, JournalDamagedError
 from replicate.settings import UpdateConfig
 from replicate.vector import Position, SynchronizationVector
 from tests.harness.pair import Pair, assert_equal, work_all
-from update_process import applier as applying
+from tests.harness.replaying import run
+from tests.update_process.conftest import ROWS
 from update_process import open_batch, plain
 from update_process import packed as packing
 from update_process.applier import Applier, Waiting
@@ -28,34 +29,12 @@ from update_process.batch import Window
 from update_process.open_batch import OpenBatch
 from update_process.packed import Packed
 
-ROWS = 60
-
-
-@pytest.fixture(autouse=True)
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch has many windows, and is not ended by the clock of a machine that has much to do."""
-    monkeypatch.setattr(applying, "WINDOW_BYTES", 4000)
-    monkeypatch.setattr(applying, "BATCH_S", 60.0)
+pytestmark = pytest.mark.usefixtures("small_windows")
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """Both sites have the same rows."""
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    run(made, [f"INSERT INTO account VALUES ({number}, 'o{number}', 0, NULL)" for number in range(1, 1 + ROWS)])
-    made.seed()
-    return made
-
-
-def run(pair: Pair, statements: list[str]) -> int:
-    """A transaction each; the number of the last."""
-    connection = pair.connect()
-    for statement in statements:
-        connection.execute(statement)
-        connection.commit()
-    connection.close()
-    return pair.last_seqno()
+def pair(filled: Pair) -> Pair:
+    return filled
 
 
 def updates(count: int, seed: int = 1) -> list[str]:
@@ -99,9 +78,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.usefixtures("way")
 def test_changes_of_many_windows_are_made_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(pair, updates(150))
-    run(pair, [f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 140)])  # windows of inserts, too
-    run(pair, ["DELETE FROM account WHERE id = 5", "UPDATE account SET owner = 'x' WHERE id = 120", *updates(9, 2)])
+    run(pair, *updates(150))
+    run(pair, *[f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 140)])  # of inserts, too
+    run(pair, "DELETE FROM account WHERE id = 5", "UPDATE account SET owner = 'x' WHERE id = 120", *updates(9, 2))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -113,7 +92,7 @@ def test_changes_of_many_windows_are_made_together(pair: Pair, monkeypatch: pyte
 
 
 def test_inserts_alone_are_not_put_off(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(pair, [f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 200)])
+    run(pair, *(f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 200)))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -124,7 +103,7 @@ def test_inserts_alone_are_not_put_off(pair: Pair, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_that_would_take_too_long_is_ended(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(pair, updates(100))
+    run(pair, *updates(100))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -149,7 +128,7 @@ def test_the_first_conflict_is_the_one_that_is_told(
     statements[50] = "UPDATE account SET balance = 7000 WHERE id = 3"
     statements[:40] = [one for one in statements[:40] if not one.endswith(("= 33", "= 3"))]
     bad_seqno = first + statements.index("UPDATE account SET balance = 7000 WHERE id = 33")
-    run(pair, statements)
+    run(pair, *statements)
     spoil(pair, "UPDATE account SET note = 'drifted' WHERE id IN (3, 33)")
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
@@ -177,9 +156,9 @@ def spoil(pair: Pair, sql: str) -> None:
 
 
 def test_what_was_put_off_is_made_before_a_schema_change(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(pair, updates(120))
-    run(pair, ["ALTER TABLE account ADD COLUMN more DEFAULT 'm'", "UPDATE account SET more = balance WHERE id < 9"])
-    run(pair, ["CREATE UNIQUE INDEX one ON account (owner)", *updates(120, 3)])
+    run(pair, *updates(120))
+    run(pair, "ALTER TABLE account ADD COLUMN more DEFAULT 'm'", "UPDATE account SET more = balance WHERE id < 9")
+    run(pair, "CREATE UNIQUE INDEX one ON account (owner)", *updates(120, 3))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -191,7 +170,7 @@ def test_what_was_put_off_is_made_before_a_schema_change(pair: Pair, monkeypatch
 
 
 def test_a_barrier_is_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    last = run(pair, updates(100))
+    last = run(pair, *updates(100))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -206,7 +185,7 @@ def test_a_barrier_is_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_is_not_taken_for_a_change_that_does_not_fit(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    run(pair, updates(100))
+    run(pair, *updates(100))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -281,7 +260,7 @@ def test_each_region_has_its_own_order(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_can_not_be_placed_is_told_as_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window whose position can not be told is taken anew as it came, and what is before it is committed."""
-    run(pair, updates(100))
+    run(pair, *updates(100))
     real, failures = Window.position_at, 0
 
     def position_at(window: Window, before: Any, start: int, stop: int, partition_of: Any) -> Any:
@@ -325,7 +304,7 @@ def test_transactions_of_several_changes(pair: Pair, monkeypatch: pytest.MonkeyP
 def test_decoded_changes_end_the_batch_that_they_fill(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed ones wait before them, and are made before them."""
     monkeypatch.setattr(open_batch, "LOOSE_BYTES", 100)
-    run(pair, updates(100))
+    run(pair, *updates(100))
     connection = pair.connect()
     for number in range(60):
         connection.execute("UPDATE account SET note = ? WHERE id = ?", (f"a{number}", 1 + number % ROWS))
@@ -344,7 +323,7 @@ def test_decoded_changes_end_the_batch_that_they_fill(pair: Pair, monkeypatch: p
 
 
 def test_a_batch_is_not_cut_where_the_caller_would_have_a_report(pair: Pair) -> None:
-    run(pair, updates(150))
+    run(pair, *updates(150))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -377,7 +356,7 @@ def test_a_batch_may_take_longer_while_another_one_waits_behind_it(
 def test_rows_as_large_as_they_may_be_wait_with_small_ones(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "CHUNK_BYTES", 10_000)
     dice = random.Random(4)
-    run(pair, [
+    run(pair, *[
         f"UPDATE account SET owner = '{n}', note = zeroblob({dice.choice([1, 90_000])}) WHERE id = {dice.randint(1, 9)}"
         for n in range(60)
     ])  # fmt: skip
@@ -393,7 +372,7 @@ def test_rows_as_large_as_they_may_be_wait_with_small_ones(pair: Pair, monkeypat
 def test_inserts_into_many_tables_are_made_table_by_table(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "TABLES_AT_ONCE", 1)
     statements = [f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 150)]
-    run(pair, [one for row in statements for one in (row, "INSERT INTO entry VALUES ('now', 1, NULL)")])
+    run(pair, *[one for row in statements for one in (row, "INSERT INTO entry VALUES ('now', 1, NULL)")])
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -417,8 +396,8 @@ def test_a_counter_is_moved_once_a_batch(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     pair = Pair.create(tmp_path, COUNTED)
     pair.seed()
-    run(pair, ["INSERT INTO ticket (text) VALUES ('a')"] * 100)
-    run(pair, ["DELETE FROM ticket WHERE id > 90", "INSERT INTO ticket (text) VALUES ('b')"])
+    run(pair, *["INSERT INTO ticket (text) VALUES ('a')"] * 100)
+    run(pair, "DELETE FROM ticket WHERE id > 90", "INSERT INTO ticket (text) VALUES ('b')")
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
@@ -439,10 +418,10 @@ def test_a_counter_that_has_drifted_is_told_where_it_is_first_met(
 ) -> None:
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     pair = Pair.create(tmp_path, COUNTED)
-    run(pair, ["INSERT INTO ticket (text) VALUES ('a')"])
+    run(pair, "INSERT INTO ticket (text) VALUES ('a')")
     pair.seed()
-    first = run(pair, ["UPDATE ticket SET text = 'c'"])
-    run(pair, ["INSERT INTO ticket (text) VALUES ('b')"] * 20)
+    first = run(pair, "UPDATE ticket SET text = 'c'")
+    run(pair, *["INSERT INTO ticket (text) VALUES ('b')"] * 20)
     spoil(pair, "UPDATE sqlite_sequence SET seq = 7")
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)

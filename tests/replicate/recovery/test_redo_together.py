@@ -14,16 +14,9 @@ from replicate.errors import ConflictError
 from replicate.recovery import redo
 from tests.harness.instances import lose_pool, restore_region, save_region
 from tests.harness.pair import Pair, assert_equal, work_all
+from tests.harness.replaying import run
 
 ROWS = 40
-
-
-def run(pair: Pair, statements: list[str]) -> None:
-    connection = pair.connect()
-    for statement in statements:
-        connection.execute(statement)
-        connection.commit()
-    connection.close()
 
 
 def mixed(count: int, seed: int) -> list[str]:
@@ -52,13 +45,13 @@ def catch_up(pair: Pair) -> None:
 def older(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Pair, list[int]]:
     """A secondary whose region is an older copy, by 300 transactions with schema changes among them. The seqno up to
     which each local commit of the redo went."""
-    run(pair, [f"INSERT INTO account VALUES ({number}, 'o', 0, NULL)" for number in range(1, 1 + ROWS)])
+    run(pair, *(f"INSERT INTO account VALUES ({number}, 'o', 0, NULL)" for number in range(1, 1 + ROWS)))
     catch_up(pair)
     save_region(pair.secondary.region("main").path, tmp_path / "aside")
-    run(pair, mixed(150, 1))
-    run(pair, ["ALTER TABLE account ADD COLUMN more DEFAULT 'm'", "UPDATE account SET more = id WHERE id < 9"])
-    run(pair, [*mixed(50, 2), "CREATE TABLE late (x)", "INSERT INTO late VALUES (1)"])
-    run(pair, [f"UPDATE account SET more = {number} WHERE id = {1 + number % ROWS}" for number in range(98)])
+    run(pair, *mixed(150, 1))
+    run(pair, "ALTER TABLE account ADD COLUMN more DEFAULT 'm'", "UPDATE account SET more = id WHERE id < 9")
+    run(pair, *mixed(50, 2), "CREATE TABLE late (x)", "INSERT INTO late VALUES (1)")
+    run(pair, *(f"UPDATE account SET more = {number} WHERE id = {1 + number % ROWS}" for number in range(98)))
     catch_up(pair)
     assert_equal(pair)
     restore_region(pair.secondary.region("main").path, tmp_path / "aside")
