@@ -103,8 +103,8 @@ PLANTS: Final[dict[str, Plant]] = {
         "replicate/apply_session.py",
         (
             (
-                "            self._write_scr(position, csn, defines)\n            if last is None:",
-                "            if last is None:",
+                "            self._write_scr(position, csn, defines)\n            try:  # as",
+                "            try:  # as",
             ),
             (
                 '                    hit("apply.after_commit")\n                    self._note_schema(defines)\n'
