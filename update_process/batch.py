@@ -14,7 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
 from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
@@ -292,11 +291,12 @@ def open_window(
     """
     try:
         bodies = decoded[2::3]
-        ends = list(accumulate([length + FRAME_PREFIX_BYTES for length in decoded[0::3]]))
+        end = 0
+        ends = [end := end + length + FRAME_PREFIX_BYTES for length in decoded[0::3]]
         if not ends or ends[-1] != len(data) or len(decoded) != 3 * len(ends):
             raise JournalDamagedError("received frames do not fill their record", bytes=len(data))
         lies = _lies(ends, records)
-        plain = verify_plain(memoryview(data), bodies, ends, next_seqno, points)
+        plain = verify_plain(data, bodies, ends, next_seqno, points)
         if plain is not None:
             points[plain.origin] = (plain.origin_seqnos[-1], plain.chains[-1])
             return Window(next_seqno, data, bodies, ends, [], plain, lies)

@@ -425,12 +425,13 @@ def decode_batch(data: bytes, *, tuples: bool = False) -> list[Any]:
         whole = reader.tell() == len(data)
     except UNPACK_ERRORS as error:
         raise _damaged(f"a batch does not decode: {error}", 0) from error
-    bodies = flat[2::3]
-    if not whole or len(flat) != 3 * len(bodies) or (bodies and set(map(type, bodies)) != {tuple if tuples else list}):
+    lengths, bodies = flat[0::3], flat[2::3]
+    count = len(bodies)
+    if not whole or len(flat) != 3 * count or list(map(type, bodies)).count(tuple if tuples else list) != count:
         raise _damaged("a batch is not whole frames", 0)
-    if set(map(type, flat[0::3])) - {int} or sum(flat[0::3]) + FRAME_PREFIX_BYTES * len(bodies) != len(data):
+    if list(map(type, lengths)).count(int) != count or sum(lengths) + FRAME_PREFIX_BYTES * count != len(data):
         raise _damaged("a batch is not whole frames", 0)
-    if bodies and min(map(len, bodies)) < FIXED_ELEMENTS:
+    if bodies and min(set(map(len, bodies))) < FIXED_ELEMENTS:
         raise _damaged("a frame has too few elements", 0)
     return flat
 

@@ -7,6 +7,7 @@ from itertools import chain
 
 import pytest
 
+from replicate.errors import DivergedError, JournalDamagedError
 from replicate.vector import Position, SynchronizationVector
 from tests.harness import frames
 from tests.harness.frames import Writer
@@ -54,6 +55,38 @@ def test_every_cut_has_the_changes_and_the_position_of_its_frames(shape: str) ->
             changes = list(chain.from_iterable(zip(*found.plain.changes(start, stop), strict=True)))
             assert changes == list(chain.from_iterable(body[PAYLOAD:] for body in bodies))
             assert found.position_at(before, start, stop, PARTITIONS.get) == advance(before, bodies, PARTITIONS.get)
+
+
+@pytest.mark.parametrize("text_bytes", [10, 3000], ids=["copied", "viewed"])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("place", [0, 5, 9])
+def test_every_hash_is_looked_at_however_long_the_frames(text_bytes: int, rows: int, place: int) -> None:
+    def made(wrong: str) -> list[bytes]:
+        writer = Writer(origin=7)
+        return [
+            writer.frame([frames.INSERT, 9, 0, [n, (wrong if n == place else "x") * text_bytes]] * rows)
+            for n in range(10)
+        ]
+
+    found = window(made("x"))
+    assert found.plain is not None
+    other = made("x")
+    other[place] = other[place][:41] + made("y")[place][41:]
+    points: Points = {}
+    with pytest.raises(DivergedError) as caught:
+        window(other, points)
+    assert caught.value.facts["seqno"] == place + 1
+    assert points == {}
+
+
+@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("diverges", [False, True])
+def test_a_hash_that_is_no_number_makes_no_sense_wherever_it_stands(place: int, diverges: bool) -> None:
+    made, _ = written("single", 6)
+    made[place] = made[place][:32] + b"\xcb" + made[place][33:]  # the marker of a float
+    points = {7: (0, 1)} if diverges else {}
+    with pytest.raises(JournalDamagedError, match="makes no sense"):
+        window(made, points)
 
 
 @pytest.mark.parametrize("kind", ["null", "history", "schema", "other origin"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import msgpack
 import pytest
@@ -141,6 +142,41 @@ def _resealed(body: bytes) -> bytes:
     from crc32c import crc32c
 
     return struct.pack(">BIBI", 0xCE, len(body), 0xCE, crc32c(body)) + body
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda frame: struct.pack(">Bf", 0xCA, len(frame) - 10) + frame[5:],  # LENGTH: a float, and right
+        lambda frame: b"\xce" + (len(frame) - 9).to_bytes(4, "big") + frame[5:],
+        lambda frame: frame[:-1],
+        lambda frame: frame + b"\xc0",
+        lambda frame: frame + b"\xc0" * 3,
+        lambda frame: struct.pack(">BIBI", 0xCE, 9, 0xCE, 0) + b"\xa8" + bytes(8),  # a text in place of a body
+        lambda frame: struct.pack(">BIBI", 0xCE, 3 + 8, 0xCE, 0) + b"\xc7\x08\x01" + bytes(8),  # an extension
+        lambda frame: struct.pack(">BIBI", 0xCE, 3 + 6, 0xCE, 0) + b"\xdc\0\x06" + bytes(6),  # one element too few
+    ],
+)
+def test_a_batch_with_one_thing_that_is_no_frame_is_refused(
+    wrong: Callable[[bytes], bytes], place: int, tuples: bool
+) -> None:
+    maker = FrameMaker()
+    made = [maker.transaction("x" * 20) for _ in range(3)]
+    assert decode_batch(b"".join(made), tuples=tuples)[0::3] == [len(frame) - 10 for frame in made]
+    made[place] = wrong(made[place])
+    with pytest.raises(FrameDamaged):
+        decode_batch(b"".join(made), tuples=tuples)
+
+
+def test_a_length_that_is_a_truth_is_refused_even_when_the_sum_is_right() -> None:
+    maker = FrameMaker()
+    one, two = maker.transaction("x" * 20), maker.transaction("x" * 20)
+    one = b"\xc3" + one[5:]
+    two = struct.pack(">BI", 0xCE, len(one) + len(two) - 20 - 1) + two[5:]
+    with pytest.raises(FrameDamaged):
+        decode_batch(one + two)
 
 
 @settings(max_examples=300)
