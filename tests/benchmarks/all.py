@@ -69,7 +69,7 @@ STEPS: Final = (
     Step("journal", "bench_scaling", ("--part", "journal", "--rounds", ROUNDS), ("--transactions", "2000000")),
     Step("wire", "bench_wire", ("--rounds", ROUNDS), ("--transactions", "200000")),
     _commit("row", "off"),
-    _catch_up("mixed"),
+    _catch_up("mixed", "gtm"),
     Step("secondary down", "bench_steady", ("--down", "1000000", "--seconds", "20"), ("--down", "200000")),
     Step("width", "bench_scaling", ("--part", "width"), ("--backlog", "30000")),
     Step("tables", "bench_scaling", ("--part", "tables"), ("--backlog", "30000")),

@@ -15,7 +15,7 @@ processes); CPU microseconds a transaction of each daemon, and apart from it the
 resident memory of each beyond the mapped pools. Nothing is asserted.
 
 `--peers postgresql gtm` measures logical replication of PostgreSQL (peer_postgresql.py: insert, update, one) and
-replication of GT.M (peer_gtm.py: insert, update, ten) in the same run, in turns with ours. PostgreSQL's figure begins
+replication of GT.M (peer_gtm.py: insert, update, mixed, ten) in the same run, in turns with ours. PostgreSQL's figure begins
 when the subscription is enabled, and is compared with our `from_start`; GT.M's, from the first applied, with our
 `from_first`.
 
@@ -64,7 +64,7 @@ from tests.benchmarks import peer_gtm, peer_postgresql
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database
 
 PEERS: Final[dict[str, Any]] = {"postgresql": peer_postgresql, "gtm": peer_gtm}
-PEER_KINDS: Final = {"postgresql": ("insert", "update", "one"), "gtm": ("insert", "update", "ten")}
+PEER_KINDS: Final = {"postgresql": ("insert", "update", "one"), "gtm": ("insert", "update", "mixed", "ten")}
 
 
 def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:

@@ -42,6 +42,13 @@ update(n,size) new i,k,step
  set k=0
  for i=1:1:n set k=k+step#n set ^item(k+1)=$$value(k+1,"-",size)
  quit
+mixed(n,size) new step,last,deleted,k
+ set (last,deleted)=0
+ for step=0:1:n-1 do
+ . if step#2=0 set last=last+1,^item(last)=$$value(last,".",size) quit
+ . if step#10=9 set deleted=deleted+1 kill ^item(deleted) quit
+ . set k=deleted+1+$random(last-deleted),^item(k)=$$value(k,"-",size)
+ quit
 gcd(a,b) new c
  for  quit:b=0  set c=a#b,a=b,b=c
  quit a
@@ -222,7 +229,7 @@ def pair() -> Iterator[Pair]:
 
 def catch_up(kind: str, count: int, value_bytes: int) -> dict[str, float]:
     """Rows a second until the last one is applied, from the first one applied: `from_first`. Kinds: insert, update,
-    ten."""
+    mixed (as replicate.bench.catch_up has it), ten."""
     with pair() as both:
         primary, secondary = both.primary, both.secondary
         primary.call(f"fill^bench({value_bytes - 13})")
