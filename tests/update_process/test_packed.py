@@ -166,3 +166,23 @@ def test_memory_may_be_as_large_as_a_receive_pool_may_be() -> None:
     change: Change = (INSERT, TABLES[0], 0, (1, "x"))
     for memory_bytes, place in ((2**32 - 1, 2**32 - 100), (2**32, 2**32), (64 << 30, (64 << 30) - 100)):
         assert Packed(place_of, memory_bytes).take(columns([change]), [place - 50], [place])
+
+
+def test_there_may_be_more_kinds_than_a_byte_can_number() -> None:
+    changes: list[Change] = [(INSERT, table, 0, (table % 7, "x")) for table in range(TABLES[0], TABLES[0] + 300)]
+    changes += [(INSERT, TABLES[0] + 299, 0, (key, "y")) for key in (9, 8)]
+    data, starts = written(changes)
+    packed = Packed(lambda *_: 0, len(data))
+    assert packed.take(columns(changes[:300]), starts[:300], starts[1:301])
+    assert packed.take(columns(changes[300:]), starts[300:302], starts[301:])
+    found = [(*one, values) for run in packed.runs(memoryview(data)) for *one, values in zip(*run[:4], strict=True)]
+    assert sorted(found) == sorted(changes)
+
+
+def test_a_kind_may_be_longer_than_a_byte_can_count() -> None:
+    """A table of very many columns, as a mask of them."""
+    changes: list[Change] = [(UPDATE, TABLES[0], bytes(300), ("after", 5, "before")), (INSERT, TABLES[0], 0, (3, "x"))]
+    data, starts = written(changes)
+    packed = Packed(lambda op, *_: 1 if op == UPDATE else 0, len(data))
+    assert packed.take(columns(changes), starts[:-1], starts[1:])
+    assert [row for run in packed.runs(memoryview(data)) for row in run.values] == [(3, "x"), ("after", 5, "before")]

@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from replicate.apply_session import open_apply_session
+from replicate.database.bookkeeping import APPLIED_FROM, read_scr, read_state
 from replicate.door.opening import close_door
 from replicate.errors import ConflictError
 from replicate.recovery import redo
@@ -76,6 +77,30 @@ def test_what_lies_between_schema_changes_is_one_local_commit(older: tuple[Pair,
     first = pair.last_seqno() - 302
     assert made == [first + 150, first + 151, first + 202, first + 203, first + 302]
     assert_equal(pair)
+
+
+def test_every_partition_stands_where_it_stood_and_the_last_commit_says_where_it_began(
+    older: tuple[Pair, list[int]],
+) -> None:
+    """Where another database was put beneath a WAL, that is what tells (beneath.py)."""
+    pair, made = older
+    path = str(pair.secondary.region("main").path)
+
+    def found() -> tuple[dict[tuple[int, int], int], object]:
+        connection = apsw.Connection(path)
+        rows = {(row.origin, row.partition): row.origin_seqno for row in read_scr(connection)}
+        state = read_state(connection, APPLIED_FROM)
+        connection.close()
+        return rows, state
+
+    session = open_apply_session(pair.secondary)
+    session.close()
+    close_door(session.door)
+    rows, state = found()
+    assert len(rows) > 1
+    (origin,) = {origin for origin, _ in rows}
+    assert set(rows.values()) == {session.position.vector.last(origin)}
+    assert state == made[-2] + 1
 
 
 def test_a_conflict_has_its_number_and_what_is_before_it_is_done(older: tuple[Pair, list[int]]) -> None:
