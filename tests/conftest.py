@@ -69,14 +69,17 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         os.umask(before)
 
 
-@pytest.fixture(autouse=True)
-def _roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`status` warns of a disk that fills up. Who tests that says so, and how full it is."""
+@pytest.fixture(autouse=True, scope="session")
+def _roomy_disk() -> Iterator[None]:
+    """`status` warns of a disk that fills up. Who tests that says so, and how full it is. (Not by each test's own
+    `monkeypatch`, which would then be undone after its directory is removed.)"""
     from replicate.journal import space
     from replicate.status import collect
 
-    for module in (space, collect):
-        monkeypatch.setattr(module, "fill_percent", lambda _disk: 10.0)
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (space, collect):
+            patched.setattr(module, "fill_percent", lambda _disk: 10.0)
+        yield
 
 
 @pytest.fixture
