@@ -68,3 +68,4 @@ def test_connections_that_end_leave_nothing_behind() -> None:
 def test_what_grows_is_told_from_what_only_moves() -> None:
     assert Series([10, 9, 30, 11, 10, 35, 9, 12, 31, 10, 9, 33]).grown(1) is False
     assert Series([10, 9, 30, 11, 10, 35, 12, 12, 31, 12, 13, 33]).grown(1) is True
+    assert Series([22, 22, 22, 22, 20, 22, 22, 23, 22, 22, 22, 22]).grown(1) is False  # one look without a connection
