@@ -7,7 +7,8 @@ from itertools import chain
 
 import pytest
 
-from replicate.errors import DivergedError, JournalDamagedError
+from replicate.errors import DivergedError, GapError, JournalDamagedError, ReplicateError
+from replicate.journal.record import with_seqno
 from replicate.vector import Position, SynchronizationVector
 from tests.harness import frames
 from tests.harness.frames import Writer
@@ -55,6 +56,20 @@ def test_every_cut_has_the_changes_and_the_position_of_its_frames(shape: str) ->
             changes = list(chain.from_iterable(zip(*found.plain.changes(start, stop), strict=True)))
             assert changes == list(chain.from_iterable(body[PAYLOAD:] for body in bodies))
             assert found.position_at(before, start, stop, PARTITIONS.get) == advance(before, bodies, PARTITIONS.get)
+
+
+@pytest.mark.parametrize("shape", ["single", "several"])
+@pytest.mark.parametrize("step", [-1, 1])
+@pytest.mark.parametrize("place", [0, 1, 20, 39])
+def test_a_number_of_this_journal_that_does_not_follow_is_a_gap(shape: str, step: int, place: int) -> None:
+    """The part that travels is whole, its chain too: it does not cover the number that a journal gives."""
+    made, _ = written(shape)
+    made[place] = with_seqno(made[place], place + 1 + step, 0)
+    points: Points = {}
+    with pytest.raises(GapError) as caught:
+        window(made, points)
+    assert (caught.value.facts["expected"], caught.value.facts["got"]) == (place + 1, place + 1 + step)
+    assert points == {}
 
 
 @pytest.mark.parametrize("text_bytes", [10, 3000], ids=["copied", "viewed"])
@@ -107,3 +122,29 @@ def test_what_is_not_plain_is_left_to_the_loop(kind: str) -> None:
     assert found.plain is None
     assert found.alone == ([3] if kind in ("history", "schema") else [])
     assert points == writer.chains
+
+
+@pytest.mark.parametrize(
+    ("kind", "origins", "refused"),
+    [
+        (frames.PART, (7, 7), JournalDamagedError),
+        (frames.NULL, (7, 7), None),
+        (frames.TRANSACTION, (7, 8), GapError),
+        (frames.TRANSACTION, (0, 0), None),
+    ],
+    ids=["part", "null", "another origin", "no origin"],
+)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_only_looks_like_a_row_of_the_same_origin_is_not_plain(
+    kind: int, origins: tuple[int, int], refused: type[ReplicateError] | None, rows: int
+) -> None:
+    """Numbers and chain go on as if nothing were wrong. (Where the loop takes it, its position is what refuses no
+    origin, and a NULL record changes no row.)"""
+    change = [frames.INSERT, 9, 0, [1, "x"]] * rows
+    first, chain_hash = frames.pack_frame(frames.TRANSACTION, 1, 0, 0, origins[0], 1, 100, change)
+    second, _ = frames.pack_frame(kind, 2, 0, chain_hash, origins[1], 2, 101, change)
+    if refused is not None:
+        with pytest.raises(refused):
+            window([first, second])
+    else:
+        assert window([first, second]).plain is None
