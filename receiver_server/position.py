@@ -22,7 +22,8 @@ from replicate.door.opening import is_seeded
 from replicate.errors import DamagedError, GapError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
-from replicate.journal.record import read_head, read_part, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import read_head, read_part
 from replicate.limits import PARTITION_STREAM
 from replicate.pool.journal_pool import JournalPool
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind

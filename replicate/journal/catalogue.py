@@ -14,15 +14,8 @@ from typing import Final
 
 from replicate.errors import GapError, JournalDamagedError
 from replicate.journal.chain import Chain
-from replicate.journal.record import (
-    FRAME_HEAD_BYTES,
-    UNPACK_ERRORS,
-    decode,
-    measure,
-    read_part,
-    unpacker,
-    walk,
-)
+from replicate.journal.frames import measure, walk
+from replicate.journal.record import FRAME_HEAD_BYTES, UNPACK_ERRORS, decode, read_part, unpacker
 from replicate.journal.scan import DEFINITION, may_define, skim_run
 from replicate.journal.segment import SegmentFile
 from replicate.journal.spool_format import read_part_frame, slice_bytes

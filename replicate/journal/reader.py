@@ -26,16 +26,8 @@ from replicate.errors import (
 )
 from replicate.journal.catalogue import catalogue_before
 from replicate.journal.chain import Chain
-from replicate.journal.record import (
-    FRAME_HEAD_BYTES,
-    PART_OVERHEAD_BYTES,
-    FrameBatch,
-    Measured,
-    chain_of,
-    measure,
-    read_head,
-    read_part,
-)
+from replicate.journal.frames import Measured, measure
+from replicate.journal.record import FRAME_HEAD_BYTES, PART_OVERHEAD_BYTES, FrameBatch, chain_of, read_head, read_part
 from replicate.journal.segment import SegmentFile, open_segment
 from replicate.journal.spool_format import part_count_of, part_offset, read_part_frame, slice_bytes
 from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX

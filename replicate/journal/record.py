@@ -20,7 +20,6 @@ Refuses to know: files, locks, who writes. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +27,7 @@ import msgpack
 from crc32c import crc32c
 from xxhash import xxh3_64_intdigest
 
-from replicate.errors import FormatUnknownError, FrameDamaged, GapError, InternalError, JournalDamagedError
+from replicate.errors import FormatUnknownError, FrameDamaged, InternalError, JournalDamagedError
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_CHANGES_MAX, MIB
 from replicate.transaction import (
     RAW_TEXT_CODE,
@@ -55,27 +54,25 @@ ORIGIN_OFFSET: Final = 41
 FIXED_ELEMENTS: Final = 7
 PART_OVERHEAD_BYTES: Final = FRAME_HEAD_BYTES + 10
 """A PART frame is this much longer than its slice: its number and its length are packed at full width."""
+KINDS: Final = frozenset(int(kind) for kind in Kind)
+STREAM_KINDS: Final = frozenset((int(Kind.TRANSACTION), int(Kind.NULL), int(Kind.HISTORY)))
+"""What may stand where a seqno is expected; all else (a CATALOGUE, a PART) has its place elsewhere."""
+BODY_BYTES_MIN: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
+BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
+CATALOGUE_BODY_BYTES_MAX: Final = CATALOGUE_BYTES_MAX + FRAME_HEAD_BYTES
 DEFINE_MARK: Final = bytes([Op.DEFINE, 0xCE])
 """Every payload that holds a DEFINE change holds these two bytes (table ids always have their top bit set)."""
 
 _HEAD: Final = struct.Struct(">BIBIBHBBQBQBQBIBQBQ")
-_SHORT: Final = struct.Struct(">BIBIBHBBQ")
 _PREFIX: Final = struct.Struct(">BIBI")
 _LOCAL: Final = struct.Struct(">BHBBQBQBQ")
 _ORIGIN: Final = struct.Struct(">BIBQBQ")
 _PART: Final = struct.Struct(">BIBI")
-_KINDS: Final = frozenset(int(kind) for kind in Kind)
-_RUN_KINDS: Final = frozenset((int(Kind.TRANSACTION), int(Kind.NULL), int(Kind.HISTORY)))
-"""What may stand where a seqno is expected; all else (a CATALOGUE, a PART) has its place elsewhere."""
-_BODY_HEAD_BYTES: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
-_BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
-_CATALOGUE_BODY_BYTES_MAX: Final = CATALOGUE_BYTES_MAX + FRAME_HEAD_BYTES
 _STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
 
 _prefix = _PREFIX.pack
 _local = _LOCAL.pack
 _origin = _ORIGIN.pack
-_short = _SHORT.unpack_from
 
 assert _HEAD.size == FRAME_HEAD_BYTES
 assert FIXED_ELEMENTS + 4 * FRAME_CHANGES_MAX < 65_536
@@ -136,7 +133,7 @@ def pack_frame(
         chain = xxh3_64_intdigest(tail, previous_chain)
         body = _local(0xDC, FIXED_ELEMENTS + payload_count, kind, 0xCF, seqno, 0xCF, mark, 0xCF, chain) + tail
         length = len(body)
-        if length > _BODY_BYTES_MAX and (kind != Kind.CATALOGUE or length > _CATALOGUE_BODY_BYTES_MAX):
+        if length > BODY_BYTES_MAX and (kind != Kind.CATALOGUE or length > CATALOGUE_BODY_BYTES_MAX):
             raise InternalError(f"a frame of {length} bytes is above its limit")
         return _prefix(0xCE, length, 0xCE, crc32c(body)) + body, chain
     except struct.error as error:
@@ -198,29 +195,30 @@ def pack_part(origin: int, token: int, part_number: int, data: bytes, previous_c
 # Reading heads.
 
 
-def _damaged(what: str, offset: int) -> FrameDamaged:
+def frame_damaged(what: str, offset: int) -> FrameDamaged:
+    """The error for what is wrong with the frame at `offset`."""
     return FrameDamaged(what, where=f"offset {offset}", offset=offset)
 
 
 def _head(buffer: Buffer, offset: int, end: int) -> Head:
     if offset < 0 or end - offset < FRAME_HEAD_BYTES or end > len(buffer):
-        raise _damaged("a frame's head is cut short", offset)
+        raise frame_damaged("a frame's head is cut short", offset)
     (
         m0, length, m1, check, m2, count, kind, m3, seqno, m4, mark, m5, chain, m6, origin, m7, origin_seqno, m8, csn,
     ) = _HEAD.unpack_from(buffer, offset)  # fmt: skip
     if not (m0 == m1 == m6 == 0xCE and m2 == 0xDC and m3 == m4 == m5 == m7 == m8 == 0xCF):
-        raise _damaged("no frame begins here: a marker is wrong", offset)
-    if kind not in _KINDS:
+        raise frame_damaged("no frame begins here: a marker is wrong", offset)
+    if kind not in KINDS:
         if kind > 0x7F:
-            raise _damaged("a frame's kind is no number", offset)
+            raise frame_damaged("a frame's kind is no number", offset)
         raise FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
-    if count < FIXED_ELEMENTS or not _BODY_HEAD_BYTES <= length <= _body_bytes_max(kind):
-        raise _damaged("a frame's length or count is out of its range", offset)
+    if count < FIXED_ELEMENTS or not BODY_BYTES_MIN <= length <= _body_bytes_max(kind):
+        raise frame_damaged("a frame's length or count is out of its range", offset)
     return Head(length, check, count, kind, seqno, mark, chain, origin, origin_seqno, csn)
 
 
 def _body_bytes_max(kind: int) -> int:
-    return _CATALOGUE_BODY_BYTES_MAX if kind == Kind.CATALOGUE else _BODY_BYTES_MAX
+    return CATALOGUE_BODY_BYTES_MAX if kind == Kind.CATALOGUE else BODY_BYTES_MAX
 
 
 def read_head(buffer: Buffer, offset: int = 0) -> Head:
@@ -238,147 +236,23 @@ def check_frame(buffer: Buffer, offset: int = 0, end: int | None = None) -> Head
     """
     limit = len(buffer) if end is None else end
     if offset < 0 or limit > len(buffer) or limit - offset < FRAME_HEAD_BYTES:
-        raise _damaged("a frame's head is cut short", offset)
+        raise frame_damaged("a frame's head is cut short", offset)
     m0, length, m1, check = _PREFIX.unpack_from(buffer, offset)
     begin = offset + FRAME_PREFIX_BYTES
     if m0 != 0xCE or m1 != 0xCE:
-        raise _damaged("no frame begins here: a marker is wrong", offset)
-    if not _BODY_HEAD_BYTES <= length <= _CATALOGUE_BODY_BYTES_MAX:
-        raise _damaged("a frame's length is out of its range", offset)
+        raise frame_damaged("no frame begins here: a marker is wrong", offset)
+    if not BODY_BYTES_MIN <= length <= CATALOGUE_BODY_BYTES_MAX:
+        raise frame_damaged("a frame's length is out of its range", offset)
     if begin + length > limit:
-        raise _damaged("a frame is cut short, or its length is wrong", offset)
+        raise frame_damaged("a frame is cut short, or its length is wrong", offset)
     if crc32c(memoryview(buffer)[begin : begin + length]) != check:
-        raise _damaged("a frame's check does not match its content", offset)
+        raise frame_damaged("a frame's check does not match its content", offset)
     return _head(buffer, offset, limit)
 
 
 def chain_of(frame: Buffer, previous_chain: int) -> int:
     """The CHAIN that a frame's content gives after `previous_chain`; unequal to the one it carries means diverged."""
     return xxh3_64_intdigest(memoryview(frame)[ORIGIN_OFFSET:], previous_chain)
-
-
-def walk(buffer: Buffer) -> Iterator[tuple[int, Head]]:
-    """(offset, head) of each frame in a batch of verified frames; FrameDamaged when it does not end with a frame."""
-    offset, end = 0, len(buffer)
-    while offset < end:
-        head = _head(buffer, offset, end)
-        following = offset + head.length + FRAME_PREFIX_BYTES
-        if following > end:
-            raise _damaged("a frame is cut short, or its length is wrong", offset)
-        yield offset, head
-        offset = following
-
-
-class Measured(NamedTuple):
-    """What `measure` found: `frames` whole frames, numbered without a gap, up to offset `end`; 0 for none."""
-
-    first_seqno: int
-    last_seqno: int
-    frames: int
-    end: int
-
-
-def measure(
-    buffer: Buffer,
-    offset: int = 0,
-    *,
-    next_seqno: int | None = None,
-    last_seqno: int = U64_MAX,
-    max_bytes: int | None = None,
-    verify: bool = True,
-) -> Measured:
-    """Count whole frames from `offset` on by their heads; CHECK too if `verify`. The fast walk behind every reader.
-
-    Stops quietly before a frame above `last_seqno`, one that goes beyond `max_bytes` from `offset` (never before the
-    first), one that is not wholly in the buffer, zeros, and one that is wrong when good ones stand before it.
-    `next_seqno`: the number that the first should have; then a CATALOGUE, PART or LARGE frame is wrong, too. When the
-    very first is wrong: FrameDamaged, FormatUnknownError, or GapError for its number, whose `facts` name `seqno` and
-    `expected`.
-    """
-    kinds = _KINDS if next_seqno is None else _RUN_KINDS
-    view = memoryview(buffer)
-    end = len(view)
-    limit = end if max_bytes is None else min(end, offset + max_bytes)
-    begin = offset
-    first = expected = next_seqno
-    frames = 0
-    wrong: Exception | None = None
-    while offset + FRAME_HEAD_BYTES <= end:
-        m0, length, m1, check, m2, _, kind, m3, seqno = _short(view, offset)
-        if m0 == 0:
-            break
-        following = offset + FRAME_PREFIX_BYTES + length
-        if m0 != 0xCE or m1 != 0xCE or not _BODY_HEAD_BYTES <= length <= _CATALOGUE_BODY_BYTES_MAX:
-            wrong = _damaged("no frame begins here: a marker or length is wrong", offset)
-            break
-        if following > end or (following > limit and frames):
-            break
-        if verify and crc32c(view[offset + FRAME_PREFIX_BYTES : following]) != check:
-            wrong = _damaged("a frame's check does not match its content", offset)
-            break
-        if m2 != 0xDC or m3 != 0xCF or kind > 0x7F or (length > _BODY_BYTES_MAX and kind != Kind.CATALOGUE):
-            wrong = _damaged("no frame begins here: a marker or length is wrong", offset)
-            break
-        if kind not in kinds:
-            wrong = FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
-            if kind in _KINDS:
-                wrong = _damaged(f"a frame of kind {Kind(kind).name} stands in a transaction's place", offset)
-            break
-        if seqno > last_seqno and (expected is None or seqno == expected):
-            break
-        if seqno != expected:
-            if expected is not None:
-                wrong = GapError(
-                    f"a frame has seqno {seqno}, {expected} should stand here",
-                    where=f"offset {offset}",
-                    offset=offset,
-                    seqno=seqno,
-                    expected=expected,
-                )
-                break
-            first = seqno
-        expected = seqno + 1
-        frames += 1
-        offset = following
-    if not frames:
-        if wrong is not None:
-            raise wrong
-        return Measured(0, 0, 0, begin)
-    assert first is not None
-    assert expected is not None
-    return Measured(first, expected - 1, frames, offset)
-
-
-def last_seqno_of(data: Buffer) -> int:
-    """The seqno of the last frame in a batch of verified frames; FrameDamaged when it is empty or does not end well."""
-    found = measure(data, verify=False)
-    if not found.frames or found.end != len(data):
-        raise _damaged("a batch does not end with a whole frame", found.end)
-    return found.last_seqno
-
-
-def batch_of(data: bytes | bytearray | memoryview, *, verify: bool = False) -> FrameBatch:
-    """A batch from its bytes, which must be whole frames without a gap, at least one; FrameDamaged otherwise."""
-    found = measure(data, verify=verify)
-    if not found.frames or found.end != len(data):
-        raise _damaged("a batch does not end with a whole frame", found.end)
-    return FrameBatch(found.first_seqno, found.last_seqno, found.frames, bytes(data))
-
-
-def split_batch(data: bytes, max_bytes: int) -> list[FrameBatch]:
-    """Cut a batch of verified frames at frame borders into batches of at most `max_bytes`, but at least one frame each.
-
-    FrameDamaged when `data` does not end with a whole frame, or the numbers have a gap.
-    """
-    batches = []
-    offset, expected = 0, None
-    while offset < len(data):
-        found = measure(data, offset, next_seqno=expected, max_bytes=max_bytes, verify=False)
-        if not found.frames:
-            raise _damaged("a batch does not end with a whole frame", offset)
-        batches.append(FrameBatch(found.first_seqno, found.last_seqno, found.frames, data[offset : found.end]))
-        offset, expected = found.end, found.last_seqno + 1
-    return batches
 
 
 # Decoding bodies.
@@ -424,15 +298,15 @@ def decode_batch(data: bytes, *, tuples: bool = False) -> list[Any]:
         flat = list(reader)
         whole = reader.tell() == len(data)
     except UNPACK_ERRORS as error:
-        raise _damaged(f"a batch does not decode: {error}", 0) from error
+        raise frame_damaged(f"a batch does not decode: {error}", 0) from error
     lengths, bodies = flat[0::3], flat[2::3]
     count = len(bodies)
     if not whole or len(flat) != 3 * count or list(map(type, bodies)).count(tuple if tuples else list) != count:
-        raise _damaged("a batch is not whole frames", 0)
+        raise frame_damaged("a batch is not whole frames", 0)
     if list(map(type, lengths)).count(int) != count or sum(lengths) + FRAME_PREFIX_BYTES * count != len(data):
-        raise _damaged("a batch is not whole frames", 0)
+        raise frame_damaged("a batch is not whole frames", 0)
     if bodies and min(set(map(len, bodies))) < FIXED_ELEMENTS:
-        raise _damaged("a frame has too few elements", 0)
+        raise frame_damaged("a frame has too few elements", 0)
     return flat
 
 
@@ -443,10 +317,10 @@ def decode(frame: Buffer) -> Transaction:
     """
     head = check_frame(frame)
     if head.frame_bytes != len(frame):
-        raise _damaged("something stands behind the frame", head.frame_bytes)
+        raise frame_damaged("something stands behind the frame", head.frame_bytes)
     reader = msgpack.Unpacker(
         ext_hook=_extension,
-        max_buffer_size=_CATALOGUE_BODY_BYTES_MAX + MIB,
+        max_buffer_size=CATALOGUE_BODY_BYTES_MAX + MIB,
         max_array_len=max(65_535, CATALOGUE_BYTES_MAX // 8) if head.kind == Kind.CATALOGUE else 65_535,
         max_map_len=0,
     )
@@ -455,9 +329,9 @@ def decode(frame: Buffer) -> Transaction:
         elements = reader.unpack()
         whole = reader.tell() == head.length
     except UNPACK_ERRORS as error:
-        raise _damaged(f"a frame does not decode: {error}", 0) from error
+        raise frame_damaged(f"a frame does not decode: {error}", 0) from error
     if type(elements) is not list or not whole:
-        raise _damaged("a frame's body is not one list", 0)
+        raise frame_damaged("a frame's body is not one list", 0)
     content = _content(head, elements[FIXED_ELEMENTS:])
     kind = Kind(head.kind)
     return Transaction(kind, head.seqno, head.mark, head.chain, head.origin, head.origin_seqno, head.csn, content)
@@ -492,8 +366,8 @@ def read_part(frame: Buffer, offset: int = 0, end: int | None = None) -> tuple[H
     head = check_frame(frame, offset, end)
     begin = offset + PART_OVERHEAD_BYTES
     if head.kind != Kind.PART or head.count != FIXED_ELEMENTS + 2 or head.frame_bytes < PART_OVERHEAD_BYTES:
-        raise _damaged("a part of a large transaction should stand here", offset)
+        raise frame_damaged("a part of a large transaction should stand here", offset)
     m0, number, m1, length = _PART.unpack_from(frame, offset + FRAME_HEAD_BYTES)
     if m0 != 0xCE or m1 != 0xC6 or length != head.frame_bytes - PART_OVERHEAD_BYTES:
-        raise _damaged("a part of a large transaction is malformed", offset)
+        raise frame_damaged("a part of a large transaction is malformed", offset)
     return head, number, memoryview(frame)[begin : begin + length]

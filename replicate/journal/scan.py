@@ -18,12 +18,16 @@ from crc32c import crc32c
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FrameDamaged, JournalIOError
+from replicate.journal.frames import COPIED_BYTES
 from replicate.journal.record import (
+    BODY_BYTES_MAX,
+    BODY_BYTES_MIN,
     DEFINE_MARK,
     FIXED_ELEMENTS,
     FRAME_HEAD_BYTES,
     FRAME_PREFIX_BYTES,
     ORIGIN_OFFSET,
+    STREAM_KINDS,
     Head,
     chain_of,
     check_frame,
@@ -33,7 +37,6 @@ from replicate.limits import FRAME_BYTES_MAX, MIB
 from replicate.transaction import Kind
 
 _WINDOW_BYTES: Final = 4 * MIB
-_STREAM_KINDS: Final = frozenset({int(Kind.TRANSACTION), int(Kind.NULL), int(Kind.HISTORY)})
 # The fixed bytes of a frame's head; a lookahead, so that candidates may overlap.
 _PLAUSIBLE: Final = re.compile(
     rb"(?=\xce.{4}\xce.{4}\xdc..[\x00-\x7f]\xcf.{8}\xcf.{8}\xcf.{8}\xce.{4}\xcf.{8}\xcf)", re.DOTALL
@@ -48,8 +51,6 @@ _HEAD: Final = struct.Struct(">BIBIBHBBQBQBQBIBQBQ")
 _SKIMMED: Final = struct.Struct(">xI8xBxQ19xI18x")
 """Of the same head: LENGTH, KIND, SEQNO, ORIGIN."""
 _TRANSACTION: Final = int(Kind.TRANSACTION)
-_BODY_BYTES_MIN: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
-_BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
 _U64_MAX: Final = (1 << 64) - 1
 
 
@@ -197,10 +198,10 @@ def plain_run(
             or kind != _TRANSACTION
             or seqno != expected
             or elements < FIXED_ELEMENTS
-            or not _BODY_BYTES_MIN <= length <= _BODY_BYTES_MAX
+            or not BODY_BYTES_MIN <= length <= BODY_BYTES_MAX
             or end > size
-            or crc32c(view[index + FRAME_PREFIX_BYTES : end]) != check
-            or xxh3_64_intdigest(view[index + ORIGIN_OFFSET : end], chain) != frame_chain
+            or crc32c((piece := data if length <= COPIED_BYTES else view)[index + FRAME_PREFIX_BYTES : end]) != check
+            or xxh3_64_intdigest(piece[index + ORIGIN_OFFSET : end], chain) != frame_chain
         ):
             break
         while 0 <= next_definition < end:
@@ -293,7 +294,7 @@ def _misplaced(
     trusting: bool,
 ) -> str:
     """Why a frame that verifies does not belong where it stands; "" when it does."""
-    if head.kind not in _STREAM_KINDS:
+    if head.kind not in STREAM_KINDS:
         return f"a frame of kind {Kind(head.kind).name} does not belong here"
     if head.seqno != expected:
         return f"a frame has seqno {head.seqno}, {expected} should stand here"
@@ -340,7 +341,7 @@ def _frame_behind(fd: int, offset: int, bad_seqno: int, path: str) -> FrameBehin
                 continue
             at = base + match.start()
             frames_between = (at - offset) // (FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES) + 1
-            if head.kind in _STREAM_KINDS and bad_seqno <= head.seqno <= bad_seqno + frames_between:
+            if head.kind in STREAM_KINDS and bad_seqno <= head.seqno <= bad_seqno + frames_between:
                 return FrameBehind(at, head.seqno, max(head.mark, _mark_behind(fd, at + head.frame_bytes, path)))
     return None
 
@@ -358,6 +359,6 @@ def _mark_behind(fd: int, offset: int, path: str) -> int:
             except FrameDamaged:
                 continue
             end = match.start() + head.frame_bytes
-            if head.kind in _STREAM_KINDS:
+            if head.kind in STREAM_KINDS:
                 mark = max(mark, head.mark)
     return mark

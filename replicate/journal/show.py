@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from replicate.errors import UsageError
 from replicate.journal.catalogue import with_frame
 from replicate.journal.chain import Chain
+from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import decode, walk
+from replicate.journal.record import decode
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.transaction import (
     Catalogue,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 from replicate.errors import JournalMissingError, ReplicateError
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
+from replicate.journal.frames import measure, walk
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import large_transaction
-from replicate.journal.record import decode, measure, walk
+from replicate.journal.record import decode
 from replicate.journal.scan import scan
 from replicate.journal.segment import SegmentFile, segment_name
 from replicate.journal.tail import Clean, ScanResult, classify_tail

@@ -27,7 +27,8 @@ from crc32c import crc32c
 
 from replicate.errors import DamagedError, InternalError
 from replicate.failpoint import hit
-from replicate.journal.record import FrameBatch, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX, POOL_BYTES_MIN
 from replicate.pool.control import (
     CONTROL_BYTES,

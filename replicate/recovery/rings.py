@@ -30,7 +30,8 @@ from replicate.instance.instance import Instance
 from replicate.instance.private_files import read_private
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
-from replicate.journal.record import FIXED_ELEMENTS, chain_of, check_frame, decode_batch, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import FIXED_ELEMENTS, chain_of, check_frame, decode_batch
 from replicate.journal.segment import SegmentFile, scan
 from replicate.journal.tail import ScanResult
 from replicate.limits import RING_SLOTS

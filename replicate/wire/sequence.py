@@ -12,14 +12,11 @@ import struct
 from typing import Final
 
 from replicate.errors import GapError, ProtocolViolationError
-from replicate.journal.record import FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, decode, read_part
+from replicate.journal.record import BODY_BYTES_MIN, FRAME_PREFIX_BYTES, STREAM_KINDS, decode, read_part
 from replicate.transaction import Kind, LargeCommit
 
 _RUN: Final = struct.Struct(">xI8xBxQ")
 """LENGTH, KIND and SEQNO of journal/record.py's frame head: all that a run needs, at the least cost."""
-
-_BODY_BYTES_MIN: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
-_RUN_KINDS: Final = frozenset((int(Kind.TRANSACTION), int(Kind.NULL), int(Kind.HISTORY)))
 
 
 def check_sequence(data: bytes, first_seqno: int, count: int, wanted_seqno: int) -> int:
@@ -41,7 +38,7 @@ def check_sequence(data: bytes, first_seqno: int, count: int, wanted_seqno: int)
                     next_expected_seqno=seqno,
                     found_seqno=found,
                 )
-            if kind not in _RUN_KINDS or length < _BODY_BYTES_MIN or data[offset] != 0xCE:
+            if kind not in STREAM_KINDS or length < BODY_BYTES_MIN or data[offset] != 0xCE:
                 raise ProtocolViolationError(f"a frame of kind {kind} with {length} bytes in a batch, at byte {offset}")
             if seqno == wanted_seqno:
                 wanted_offset = offset

@@ -26,8 +26,9 @@ from replicate.database.sqlite import open_region
 from replicate.door.opening import close_door, is_seeded, make_chain
 from replicate.errors import AlreadyExistsError
 from replicate.instance.instance import FILE_NAME, Instance
+from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader
-from replicate.journal.record import FrameBatch, decode, walk
+from replicate.journal.record import FrameBatch, decode
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word
 from replicate.seed.direct import seed

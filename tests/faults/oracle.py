@@ -17,8 +17,9 @@ from replicate.compare.compare import compare
 from replicate.database.sqlite import open_region
 from replicate.door.opening import make_chain
 from replicate.instance.instance import Instance
+from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import chain_of, check_frame, decode, decode_changes, read_part, unpacker, walk
+from replicate.journal.record import chain_of, check_frame, decode, decode_changes, read_part, unpacker
 from replicate.journal.verify import verify_journal
 from replicate.locks import FileLock
 from replicate.pool import control as word

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from replicate.instance.instance import Instance
-from replicate.journal.record import decode, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import decode
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.transaction import RowChange

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from replicate.journal.frames import measure
 from replicate.journal.header import SegmentHeader
-from replicate.journal.record import check_frame, decode, measure, pack_frame
+from replicate.journal.record import check_frame, decode, pack_frame
 from replicate.journal.scan import scan
 from replicate.limits import MIB
 from replicate.transaction import Kind

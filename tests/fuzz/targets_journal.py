@@ -20,20 +20,10 @@ import msgpack
 from replicate.errors import ReplicateError
 from replicate.journal.chain import Chain
 from replicate.journal.durable import DurableSidecar
+from replicate.journal.frames import batch_of, measure, split_batch, walk
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction, large_transaction
-from replicate.journal.record import (
-    batch_of,
-    check_frame,
-    decode,
-    decode_batch,
-    measure,
-    read_head,
-    read_part,
-    split_batch,
-    walk,
-    with_seqno,
-)
+from replicate.journal.record import check_frame, decode, decode_batch, read_head, read_part, with_seqno
 from replicate.journal.segment import open_segment, segment_name
 from replicate.journal.spool import Spool
 from replicate.journal.spool_format import part_count_of, part_offset, read_part_frame, slice_bytes

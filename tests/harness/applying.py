@@ -9,16 +9,9 @@ from __future__ import annotations
 from replicate.apply_session import ApplySession
 from replicate.door.opening import make_chain
 from replicate.instance.instance import Instance
+from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import (
-    FIXED_ELEMENTS,
-    FrameBatch,
-    decode_batch,
-    read_head,
-    read_part,
-    unpacker,
-    walk,
-)
+from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head, read_part, unpacker
 from replicate.journal.spool import Spool, spool_path
 from replicate.pool import control as word
 from replicate.transaction import Kind

@@ -30,8 +30,9 @@ from replicate.database.sqlite import open_region, store_schema_version
 from replicate.door.door import Door
 from replicate.door.opening import begin_journal, make_chain, open_door
 from replicate.instance.instance import Instance
+from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FrameBatch, chain_of, check_frame, decode, pack_elements, walk
+from replicate.journal.record import FrameBatch, chain_of, check_frame, decode, pack_elements
 from replicate.journal.spool import Spool
 from replicate.journal.verify import verify_journal
 from replicate.pool import control as word

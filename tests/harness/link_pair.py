@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
-from replicate.journal.record import FrameBatch, large_payload, pack_elements, pack_frame, pack_part, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import FrameBatch, large_payload, pack_elements, pack_frame, pack_part
 from replicate.limits import PART_BYTES
 from replicate.resync import LargeHead, SourceView, StartAt, decide
 from replicate.transaction import Kind, Op

@@ -32,7 +32,8 @@ from typing import Final
 from replicate import failpoint
 from replicate.errors import DamagedError
 from replicate.failpoint import hit
-from replicate.journal.record import FrameBatch, batch_of
+from replicate.journal.frames import batch_of
+from replicate.journal.record import FrameBatch
 from replicate.limits import MIB
 from replicate.pool import journal_pool
 from replicate.pool.control import (

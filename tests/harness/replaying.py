@@ -15,8 +15,9 @@ import apsw
 
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
+from replicate.journal.frames import walk
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import read_head, walk
+from replicate.journal.record import read_head
 from replicate.journal.verify import verify_journal
 from tests.harness.pair import Pair
 from tests.harness.pair import assert_equal as pair_equal

@@ -15,7 +15,8 @@ from replicate.door.opening import make_chain
 from replicate.errors import InternalError, JournalMissingError, PermissionRefusedError, RegionDamagedError
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
-from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head
 from replicate.pool import control as word
 from replicate.transaction import Kind
 from tests.harness.applying import apply_batch, apply_large, apply_rows, batches, following

@@ -23,7 +23,8 @@ from replicate.daemon.drive import Drive
 from replicate.database.capture import CapturedChanges
 from replicate.door.opening import open_door
 from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, ReplicateError
-from replicate.journal.record import read_head, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import read_head
 from replicate.journal.spool import Spool
 from replicate.metrics.gauges import no_figures
 from replicate.pool import control as word

@@ -20,8 +20,8 @@ from typing import Any, Final
 from replicate.door.opening import make_chain, open_door
 from replicate.errors import ReplicateError
 from replicate.journal import durable
+from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader
-from replicate.journal.record import walk
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind
 from tests.simulation import actors, template

@@ -13,8 +13,9 @@ from replicate.door.door import Door
 from replicate.door.opening import close_door, open_door
 from replicate.errors import JournalDamagedError, JournalMissingError
 from replicate.instance.instance import Instance
+from replicate.journal.frames import walk
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import FrameBatch, walk
+from replicate.journal.record import FrameBatch
 from replicate.journal.spool import Spool
 from replicate.pool import control as word
 from source_server.reader import FILES, POOL, JournalReader

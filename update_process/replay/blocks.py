@@ -22,6 +22,7 @@ import msgpack
 from replicate.errors import FormatUnknownError, GapError, JournalDamagedError
 from replicate.journal.catalogue import with_frame
 from replicate.journal.chain import Chain
+from replicate.journal.frames import measure, walk
 from replicate.journal.reader import LargeTransaction, large_transaction
 from replicate.journal.record import (
     DEFINE_MARK,
@@ -31,10 +32,8 @@ from replicate.journal.record import (
     Buffer,
     check_frame,
     decode_batch,
-    measure,
     read_part,
     unpacker,
-    walk,
 )
 from replicate.journal.segment import open_segment, read_exactly
 from replicate.limits import MIB

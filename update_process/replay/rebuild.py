@@ -24,8 +24,9 @@ from replicate.failpoint import hit
 from replicate.instance.file import replace_file
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.instance.private_files import read_private
+from replicate.journal.frames import walk
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import read_head, walk
+from replicate.journal.record import read_head
 from replicate.seed.file import read_header
 from replicate.seed.format import SeedHeader
 from replicate.seed.install import Progress, Seeded, check_base, check_secondary, install_checked, seed_lock

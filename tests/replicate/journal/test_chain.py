@@ -24,8 +24,9 @@ from replicate.errors import (
 )
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain
+from replicate.journal.frames import batch_of, measure
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FrameBatch, batch_of, measure, read_head
+from replicate.journal.record import FrameBatch, read_head
 from replicate.journal.segment import catalogue_frame, segment_name
 from replicate.journal.tail import Clean, classify_tail
 from tests.harness.journals import (

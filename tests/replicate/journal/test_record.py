@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicate.errors import FormatUnknownError, FrameDamaged, GapError, InternalError, ReplicateError
+from replicate.journal.frames import batch_of, last_seqno_of, measure, split_batch, walk
 from replicate.journal.record import (
     FRAME_HEAD_BYTES,
     ORIGIN_OFFSET,
     FrameBatch,
     Head,
-    batch_of,
     catalogue_payload,
     chain_of,
     check_frame,
@@ -24,16 +24,12 @@ from replicate.journal.record import (
     decode_batch,
     history_payload,
     large_payload,
-    last_seqno_of,
-    measure,
     null_payload,
     pack_frame,
     pack_part,
     read_head,
     read_part,
-    split_batch,
     unpacker,
-    walk,
     with_seqno,
 )
 from replicate.limits import FRAME_BYTES_MAX, PART_BYTES

@@ -14,7 +14,8 @@ from replicate.errors import FrameDamaged, ReplicateError
 from replicate.journal import catalogue
 from replicate.journal import scan as module
 from replicate.journal.catalogue import catalogue_before
-from replicate.journal.record import pack_elements, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import pack_elements
 from replicate.journal.segment import scan
 from replicate.journal.tail import ScanResult
 from replicate.transaction import Catalogue, Op

@@ -25,8 +25,9 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
+from replicate.journal.frames import walk
 from replicate.journal.header import SegmentHeader
-from replicate.journal.record import walk, with_seqno
+from replicate.journal.record import with_seqno
 from replicate.journal.segment import create_segment, open_segment, scan, segment_name
 from replicate.journal.tail import Clean, Damaged, ScanResult, Torn, classify_tail
 from replicate.limits import SEGMENT_GROW_BYTES, SEGMENT_HEADER_BYTES

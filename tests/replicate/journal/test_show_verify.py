@@ -10,7 +10,8 @@ import msgpack
 import pytest
 
 from replicate.errors import FrameDamaged, JournalMissingError, UsageError
-from replicate.journal.record import pack_elements, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import pack_elements
 from replicate.journal.segment import SegmentFile
 from replicate.journal.show import show_chain
 from replicate.journal.verify import Verification, verify_chain

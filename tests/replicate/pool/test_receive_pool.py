@@ -18,7 +18,8 @@ from replicate.errors import (
     InternalError,
     PoolReplacedError,
 )
-from replicate.journal.record import batch_of, pack_part
+from replicate.journal.frames import batch_of
+from replicate.journal.record import pack_part
 from replicate.limits import BATCH_BYTES_MAX, MIB, RECEIVE_POOL_BYTES_MIN
 from replicate.pool import receive_pool as word
 from replicate.pool.control import CONTROL_BYTES, POOL_FORMAT

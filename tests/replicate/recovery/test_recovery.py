@@ -22,7 +22,8 @@ from replicate.errors import (
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import FILE_NAME, Instance
 from replicate.journal.durable import DurableSidecar
-from replicate.journal.record import decode, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import decode
 from replicate.journal.segment import Directory
 from replicate.pool import control as word
 from replicate.transaction import History, Kind

@@ -29,7 +29,8 @@ from replicate.errors import (
 )
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
-from replicate.journal.record import FrameBatch, walk
+from replicate.journal.frames import walk
+from replicate.journal.record import FrameBatch
 from replicate.vector import Position
 from tests.harness.instances import ROOT, lose_pool
 from tests.harness.pair import Pair
