@@ -209,7 +209,7 @@ class Window:
 
     first_seqno: int
     data: bytes
-    bodies: list[Any]
+    bodies: Sequence[Any]
     ends: list[int]
     alone: list[int]
     plain: Plain | None = None
@@ -280,7 +280,7 @@ class Window:
 
 
 def open_window(
-    data: bytes, decoded: list[Any], next_seqno: int, points: Points, records: Sequence[tuple[int, int]] = ()
+    data: bytes, decoded: Sequence[Any], next_seqno: int, points: Points, records: Sequence[tuple[int, int]] = ()
 ) -> Window:
     """Verify whole frames (`decoded` = record.decode_batch(data): length, check, body, …) against what came before.
 
@@ -322,7 +322,7 @@ def _lies(ends: list[int], records: Sequence[tuple[int, int]]) -> list[tuple[int
 
 
 def _verify(
-    view: memoryview, bodies: list[Any], ends: list[int], next_seqno: int, points: Points
+    view: memoryview, bodies: Sequence[Any], ends: list[int], next_seqno: int, points: Points
 ) -> tuple[Points, list[int]]:
     """Where the origins stand after the frames, and which frames come alone. The verdict on what is not plain."""
     moved: Points = {}

@@ -80,7 +80,7 @@ class Intake:
         """Verify what they hold but for the first `skip` transactions, and take them. Raises as `batch.open_window`;
         nothing is taken then."""
         data = records[0].data if len(records) == 1 else b"".join(record.data for record in records)
-        decoded = decode_batch(data, tuples=True)
+        decoded = decode_batch(data, tuples=True, count=sum(record.count for record in records))
         first_seqno = records[0].first_seqno + skip
         lie = [(len(record.data), self.pool.place_of_data(record)) for record in records]
         if skip:

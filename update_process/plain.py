@@ -127,7 +127,7 @@ class Plain:
         )
 
 
-def verify_plain(data: bytes, bodies: list[Any], ends: list[int], next_seqno: int, points: Points) -> Plain | None:
+def verify_plain(data: bytes, bodies: Sequence[Any], ends: list[int], next_seqno: int, points: Points) -> Plain | None:
     """Frames by columns, if they are plain and continue exactly what came before; None otherwise, which says nothing.
 
     `bodies`: decoded, at least one; `ends`: where in `data` each frame ends; `points`: where each origin stands, left

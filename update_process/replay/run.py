@@ -215,7 +215,8 @@ class Replay:
     def _take(self, found: FrameBatch) -> None:
         if found.first_seqno != self._next_seqno():
             raise GapError(f"transaction {self._next_seqno()} should come next, {found.first_seqno} came")
-        window = plans.open_window(found.data, decode_batch(found.data, tuples=True), found.first_seqno, self._points)
+        decoded = decode_batch(found.data, tuples=True, count=found.count)
+        window = plans.open_window(found.data, decoded, found.first_seqno, self._points)
         start = 0
         for alone in window.alone:
             self._fold(window, start, alone)

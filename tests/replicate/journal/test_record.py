@@ -162,8 +162,25 @@ def test_a_batch_with_one_thing_that_is_no_frame_is_refused(
     made = [maker.transaction("x" * 20) for _ in range(3)]
     assert decode_batch(b"".join(made), tuples=tuples)[0::3] == [len(frame) - 10 for frame in made]
     made[place] = wrong(made[place])
+    for count in (0, 3):
+        with pytest.raises(FrameDamaged):
+            decode_batch(b"".join(made), tuples=tuples, count=count)
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+def test_a_batch_whose_frames_are_counted_decodes_as_any_and_a_wrong_count_is_refused(tuples: bool) -> None:
+    maker = FrameMaker()
+    data = b"".join(maker.transaction("x" * n) for n in range(40))
+    expected = decode_batch(data, tuples=tuples)
+    assert list(decode_batch(data, tuples=tuples, count=40)) == expected
+    assert list(decode_batch(data, tuples=tuples, count=10**6)) == expected  # more than an array may have: not used
+    for count in (1, 39, 41, 20_000):
+        with pytest.raises(FrameDamaged):
+            decode_batch(data, tuples=tuples, count=count)
     with pytest.raises(FrameDamaged):
-        decode_batch(b"".join(made), tuples=tuples)
+        decode_batch(data[:-1], tuples=tuples, count=40)
+    with pytest.raises(FrameDamaged):
+        decode_batch(data + b"\0", tuples=tuples, count=40)
 
 
 def test_a_length_that_is_a_truth_is_refused_even_when_the_sum_is_right() -> None:
