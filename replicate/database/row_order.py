@@ -215,14 +215,12 @@ def places_arranged(
         for place, kind in enumerate(kinds):
             adds[kind](place)
         places_of = dict(found)
-    # A list gives its elements in half the time that an array takes; it goes when all is sorted.
-    rowid_of = list(rowids).__getitem__
-    orders = [sorted(places, key=rowid_of) for places in places_of.values()]
-    del rowid_of
-    for order in orders:
+    rowid_of = rowids.__getitem__
+    for places in places_of.values():
+        order = sorted(places, key=rowid_of)
         if len(tables) == 1:
             # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
-            in_order = array("q", map(rowids.__getitem__, order))
+            in_order = array("q", map(rowid_of, order))
             if not any(map(eq, in_order, islice(in_order, 1, None))):
                 yield order, True
                 continue
