@@ -181,6 +181,8 @@ def machine() -> dict[str, Any]:
         "load_before": round(os.getloadavg()[0], 1),
         "system": platform.release(),
         "python": platform.python_version(),
+        # How it was built is worth a fifth (bench_catch_up), and not written in it everywhere: but who built it is.
+        "interpreter": f"{os.path.realpath(sys.executable)}, {platform.python_compiler()}",
         "apsw": apsw.apsw_version(),
         "sqlite": apsw.sqlite_lib_version(),
     }

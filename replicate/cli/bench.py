@@ -46,4 +46,5 @@ def bench(directory: Path, seconds: float) -> None:
     lines += [f"{one.what:24}{one.figure:>14,}  {one.unit:18}{one.beside}".rstrip() for one in found.figures]
     facts = found.machine
     lines += ["", f"{facts['processor']}, {facts['cores']} cores, load {facts['load_before']} before; {found.took_s} s"]
+    lines += [f"Python {facts['python']} ({facts['interpreter']})"]
     emit(found, [*lines, f"dualsite {found.version}, SQLite {facts['sqlite']}, settings {json.dumps(found.settings)}"])

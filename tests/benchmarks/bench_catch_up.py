@@ -44,15 +44,36 @@ What a mixed transaction costs, µs of CPU, each step alone: copying its record 
 proving that it continues the one before 0.27, packing 0.25, its digest 0.05; arranging the batch 0.19, decoding anew
 0.33, changing the row 0.63 (SQLite and the binding); journal, flush and COMMIT 0.15 (0.26 of waiting, in which the next
 ones are read); the rest, freeing what was decoded, 0.3. With the Source Server's 0.65 and the Receiver Server's 0.33 to
-0.44 that is 3.5 to 4.0, of the 4.4 that two processors have for each of 450 thousand a second. So it is 0.36 million,
-and GT.M does 0.32 million in the same run (1.13, five rounds); in one process, with nobody else at work, 0.41.
+0.44 that is 3.5 to 4.0, of the 4.4 that two processors have for each of 450 thousand a second.
+
+These, and all figures above, are of a CPython that was compiled without profile-guided optimization, as pyenv does it
+unless told otherwise. Debian's, which deploy/install gives to the services, does the same work in 0.83 of the CPU time
+(2.3 to 2.5 µs in place of 2.8 to 3.0, in turns, alone in one process): 388 thousand a second beside GT.M's 310 (1.25,
+five rounds), in an hour in which the other one did 281. Which interpreter it was stands in each line. By samples, half
+of the Update Process's time is spent in CPython's objects, which are made, walked and freed, a fifth in the kernel, a
+tenth in SQLite and the binding, and 8 % in evaluating Python code. (Half of the rest is `malloc` and `memmove`.)
+
+What a machine's free memory is made of weighs as much as all of that. Where it is a virtual one that gives free memory
+back to its host, as this one is, one and the same code does 400 to 650 thousand inserts a second, the first round of a
+run nearly always the most, and GT.M, whose pools are made anew for each round, loses more. With `--own-memory 5`
+(own_memory.py) rounds lie within 5 %, and GT.M is ahead: thousand a second, medians of five rounds, GT.M's, ours, CPU
+µs of the Update Process, at d0e41c5, and the same without it, at 8d93748:
+
+    insert    647   515 (0.80)   1.63        429   623 (1.45)   1.34
+    update    279   221 (0.79)   4.51        254   238 (0.94)   4.17
+    mixed     450   385 (0.85)   2.69        310   388 (1.25)   2.57
+    ten                                      523   862 (1.65)   0.96
 
 Tried for it, and not kept: a process that reads the pool ahead on the other processor, and tells the Update Process
 rows and places: 1.11 times as quick at the mixed load (five rounds), 1.05 at updates, 0.88 at inserts (three), since
 source and receiver want that processor, too (0.51 million for 0.41 with nobody else at work, so it is for machines with
-more of them), and 14 MiB more. Inserts above all rows that wait made at once, in place of packing them: nothing, since
-half of the windows are read beside a commit. Rows, places and kinds in one float each, to be sorted without a call for
-each: 0.06 µs less, and 100 lines of bits.
+more of them), and 14 MiB more. Windows read without decoding them, a frame's head, kind and row by `unpack_from` at
+their places, in a loop: 0.64 µs in place of the 0.59 of decoding and verifying, 0.78 with packing in place of 0.90.
+UPDATE … FROM (VALUES …) of 8 to 50 rows in place of `executemany`: 0.69 to 0.81 µs a row beside 0.68. Inserts above all
+rows that wait made at once, in place of packing them: nothing, since half of the windows are read beside a commit.
+Rows, places and kinds in one float each, to be sorted without a call for each: 0.06 µs less, and 100 lines of bits; by
+a list of all rows in place of their array: 0.02 µs, and 1.4 MiB. Reads of 128 KiB in place of 512 from the socket:
+nothing.
 
 Transactions of several updates each still wait decoded, 6 MiB a batch: where values stand in such a frame only decoding
 tells.
@@ -67,6 +88,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -75,7 +97,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.bench.catch_up import DAEMONS, KINDS, VALUE_BYTES, catch_up, write
+from replicate.instance.instance import Instance
 from tests.benchmarks import peer_gtm, peer_postgresql
+from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database
 
 PEERS: Final[dict[str, Any]] = {"postgresql": peer_postgresql, "gtm": peer_gtm}
@@ -127,6 +151,7 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
                     measure_peers(arguments.peers, kind, count, peers)
                 if arguments.compare:
                     bench.run("-i", bench.primary, "compare", "--with", secondary)
+                forget(bench, secondary)
         except BaseException:
             print(bench.complaints(), file=sys.stderr)
             raise
@@ -151,9 +176,23 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "count": count,
         "rounds": arguments.rounds,
         "written_per_s": int(count / wrote_s),
-        "settings": {"value_bytes": VALUE_BYTES, "primary": "journal.durability=off", "secondary": arguments.settings},
+        "settings": {
+            "value_bytes": VALUE_BYTES,
+            "primary": "journal.durability=off",
+            "secondary": arguments.settings,
+            "own_memory_gib": arguments.own_memory,
+        },
         **facts,
     }
+
+
+def forget(bench: Bench, secondary: Path) -> None:
+    """Remove a secondary whose daemons are stopped: the memory that its files and its pool take is the next one's."""
+    uuid = Instance.open(secondary).content.uuid.hex()
+    for file in bench.shared_memory.iterdir():
+        if uuid in file.name:
+            file.unlink()
+    shutil.rmtree(secondary)
 
 
 def measure_peers(peers: list[str], kind: str, count: int, found: dict[str, list[dict[str, float]]]) -> None:
@@ -174,10 +213,12 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=[], help="measure these too, in turns")
     parser.add_argument("--settings", default="", help="replicate.toml of the secondaries")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
+    parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
     parser.add_argument("--compare", action="store_true", help="after each round, compare the two databases")
     arguments = parser.parse_args()
-    for kind in KINDS if arguments.kind == "all" else (arguments.kind,):
-        print(json.dumps(measure(kind, arguments)), flush=True)
+    with own_memory(arguments.own_memory):
+        for kind in KINDS if arguments.kind == "all" else (arguments.kind,):
+            print(json.dumps(measure(kind, arguments)), flush=True)
 
 
 if __name__ == "__main__":

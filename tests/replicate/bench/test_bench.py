@@ -89,7 +89,10 @@ def test_the_cost_of_a_process() -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_command_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
-    facts = {"processor": "a processor", "cores": 2, "load_before": 0.5, "sqlite": "3.0"}
+    facts = {
+        "processor": "a processor", "cores": 2, "load_before": 0.5, "sqlite": "3.0", "python": "3.11.2",
+        "interpreter": "/usr/bin/python3.11, GCC 12.2.0",
+    }  # fmt: skip
     figure = Figure("catch_up", 450_000, "transactions/s", "beside it")
     found = Result("host", "1.2", [figure], {"seconds": 7.0}, facts, 9.5)
     asked: list[tuple[Path, float]] = []
@@ -113,3 +116,4 @@ def test_the_command_says_what_was_found(tmp_path: Path, monkeypatch: pytest.Mon
     else:
         assert "catch_up                       450,000  transactions/s    beside it" in result.stdout
         assert "a processor, 2 cores, load 0.5 before; 9.5 s" in result.stdout
+        assert "Python 3.11.2 (/usr/bin/python3.11, GCC 12.2.0)" in result.stdout
