@@ -224,6 +224,10 @@ class Records(trio.abc.Stream):
         await self.stream.aclose()
 
 
+_ENDED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""How a connection that ends in the midst of TLS shows: as the second one by Debian 12's Python 3.11.2."""
+
+
 class TlsStream(trio.abc.HalfCloseableStream):
     """A TLS connection whose sending direction can be ended, as that of plain TCP can."""
 
@@ -253,7 +257,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
             cause = error.__cause__
             if self._records.is_stuck:
                 self.damage = self.unfinished()
-            elif isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+            elif isinstance(cause, ssl.SSLError) and not isinstance(cause, _ENDED):
                 if "_ALERT_" in (cause.reason or ""):
                     self.alert = tls_refusal(cause.reason, None, str(cause))
                 else:
@@ -336,7 +340,7 @@ async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server:
         cause = error.__cause__
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise tls_refusal(cause.reason, cause.verify_code, cause.verify_message) from error
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _ENDED):
             raise tls_refusal(cause.reason, None, cause.reason or str(cause)) from error
         raise refused(
             Reason.CUT,

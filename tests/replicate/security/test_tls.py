@@ -5,14 +5,16 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 import trio.testing
 
-from replicate.errors import PeerUnreachableError, ProtocolViolationError
+from replicate.errors import NotAuthenticatedError, PeerUnreachableError, ProtocolViolationError
 from replicate.security.authenticate import Authenticated
-from replicate.security.tls import RECORD_PROGRESS_S, Records, TlsStream
+from replicate.security.certificate import Described
+from replicate.security.tls import RECORD_PROGRESS_S, Identity, Records, TlsStream, handshake
 from replicate.wire.event import Closed, CloseReason
 from tests.harness.certificates import Authority, client_context
 
@@ -139,3 +141,29 @@ def test_a_record_that_arrives_in_pieces_around_an_outage_is_whole(tmp_path: Pat
             assert await stream.receive_some(100) == BEAT
 
     run(test)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("ended", [ssl.SSLEOFError(8, "EOF occurred"), ssl.SSLZeroReturnError(6, "closed (EOF)")])
+async def test_a_connection_that_ends_amid_tls_is_cut_however_the_interpreter_calls_it(
+    ended: ssl.SSLError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends(*_: object) -> None:
+        raise trio.BrokenResourceError from ended
+
+    context = client_context(None)
+    identity = Identity(context, context, cast("Described", None), cast("Described", None))
+    ours, theirs = trio.socket.socketpair()
+    stream = trio.SocketStream(ours)
+    monkeypatch.setattr(trio.SSLStream, "do_handshake", ends)
+    theirs.close()
+    with pytest.raises(NotAuthenticatedError) as caught:
+        await handshake(stream, identity, is_server=False)
+    assert caught.value.facts["reason"] == "CUT"
+    await trio.aclose_forcefully(stream)
+
+    monkeypatch.setattr(trio.SSLStream, "receive_some", ends)
+    tls = TlsStream(stream, Records(stream), trio.SSLStream(Records(stream), context))
+    with pytest.raises(trio.BrokenResourceError):
+        await tls.receive_some()
+    assert tls.damage is None
