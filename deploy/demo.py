@@ -33,6 +33,7 @@ CUT_AT: Final = 0.3
 KILL_AT: Final = 0.6
 """Parts of the duration after which things go wrong."""
 OUTAGE_S: Final = 1.5
+GONE_S: Final = 10.0
 CATCH_UP_S: Final = 120.0
 LINE_PERIOD_S: Final = 4.0
 REDRAW_PERIOD_S: Final = 0.5
@@ -230,7 +231,9 @@ class Story:
         assert self.secondary is not None
         self.secondary.connection.close()
         self.shop.stop_daemons(30.0, show=True)
-        left = self.shop.running()
+        until = time.monotonic() + GONE_S
+        while (left := self.shop.running()) and time.monotonic() < until:
+            time.sleep(0.05)  # a daemon has said its last word a little before its process is gone
         if left:
             raise DemoFailedError(f"still running after everything was stopped: {', '.join(left.values())}", 70)
 
