@@ -63,7 +63,7 @@ def _each(words: Sequence[int], numbers: Sequence[int]) -> Iterable[int]:
 class Packed:
     """The changes of some of a batch's frames."""
 
-    __slots__ = ("_begins", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")
+    __slots__ = ("_begins", "_behind", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")
 
     def __init__(self, place_of: PlaceOf, memory_bytes: int) -> None:
         """`memory_bytes`: of that where the frames lie."""
@@ -75,6 +75,7 @@ class Packed:
         code = "I" if memory_bytes < 2**32 else "Q"
         self._begins = array(code)
         self._ends = array(code)
+        self._behind = array("I")
 
     def take(self, changes: Changes, begins: Sequence[int], ends: Sequence[int]) -> bool:
         """Keep the changes of further frames, one each. `begins`, `ends`: where these lie in memory. False: some have
@@ -103,6 +104,7 @@ class Packed:
         self._rowids += kept
         self._begins.extend(values_at)
         self._ends.extend(ends)
+        self._behind.append(len(self._kinds))
         return True
 
     def runs(self, frames: memoryview) -> Iterator[Run]:
@@ -111,7 +113,8 @@ class Packed:
         Raises JournalDamagedError where the values are not where they should be.
         """
         ways, kinds = self._ways, self._kinds
-        for places, is_uniform in places_arranged(kinds, self._rowids, [way.table_id for way in ways]):
+        tables = [way.table_id for way in ways]
+        for places, is_uniform in places_arranged(kinds, self._rowids, tables, self._behind):
             for at in range(0, len(places), CHUNK_CHANGES):
                 for chunk in self._cut(places[at : at + CHUNK_CHANGES]):
                     count = len(chunk)

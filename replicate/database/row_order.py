@@ -18,8 +18,9 @@ Refuses to know: what may be moved, how a change is made. Pure.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress, islice
 from operator import eq, itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,10 @@ KINDS_MAX: Final = 64
 """Of more kinds of changes (sets of changed columns) the runs would be as short."""
 ENDS_MAX: Final = 8
 """So does a table where what may not be moved comes up more often than this among what may."""
+PART_CHANGES: Final = 16_384
+"""Sorted at a time: their numbers, rows and order take about a megabyte."""
+SAMPLED: Final = 64
+"""Of so many changes one says where parts begin."""
 
 _INSERT: Final = int(Op.INSERT)
 _SEQUENCE: Final = int(Op.SEQUENCE)
@@ -199,32 +204,70 @@ def _uniform(op: Any, table_id: Any, argument: Any, values: list[Any], place: in
 
 
 def places_arranged(
-    kinds: Sequence[int], rowids: Sequence[int], tables: Sequence[Any]
+    kinds: Sequence[int], rowids: Sequence[int], tables: Sequence[Any], ends: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], bool]]:
     """The same for changes of which nothing is at hand but their kind and their row, and which may all be moved.
 
-    `rowids`: of 64 bits. `tables`: of each kind, whose rows it changes. Gives runs of places, 0 for the first change,
-    and whether the changes there are of one kind, sorted by rowid; if not, all of a row stand together as they came.
+    `rowids`: of 64 bits. `tables`: of each kind, whose rows it changes. `ends`: behind which change each stretch ends
+    that is sorted by rowid already. Gives runs of places, 0 for the first change, and whether the changes there are of
+    one kind, sorted by rowid; if not, all of a row stand together as they came. Runs of a table come part by part, the
+    lower rows' first.
     """
-    places_of: dict[Any, Sequence[int]]
+    for places, behind in _places_of(kinds, tables, ends):
+        for order in _in_parts(places, behind, rowids):
+            if len(tables) == 1:
+                # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
+                in_order = array("q", map(rowids.__getitem__, order))
+                if not any(map(eq, in_order, islice(in_order, 1, None))):
+                    yield order, True
+                    continue
+            yield from _turns(order, kinds, rowids, len(tables))
+
+
+def _places_of(
+    kinds: Sequence[int], tables: Sequence[Any], ends: Sequence[int]
+) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
+    """The changes of each table, and behind which of them a stretch ends."""
     if len(set(tables)) == 1:
-        places_of = {tables[0]: range(len(rowids))}
-    else:
-        found: dict[Any, list[int]] = {table: [] for table in tables}
-        adds = [found[table].append for table in tables]
-        for place, kind in enumerate(kinds):
-            adds[kind](place)
-        places_of = dict(found)
+        return [(range(ends[-1]), ends)]
+    found = {table: (array("I"), array("I")) for table in tables}
+    adds = [found[table][0].append for table in tables]
+    begin = 0
+    for end in ends:
+        for place in range(begin, end):
+            adds[kinds[place]](place)
+        for places, behind in found.values():
+            behind.append(len(places))
+        begin = end
+    return found.values()
+
+
+def _in_parts(places: Sequence[int], ends: Sequence[int], rowids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """These places by rowid, those of one row as they were: some PART_CHANGES at a time, of every row all at once.
+
+    A part takes from each stretch what lies between two rowids of a sample, and is sorted by itself: while the numbers
+    of a part are at hand they stay in the processor's cache, and those of all would take several times what is kept.
+    """
     rowid_of = rowids.__getitem__
-    for places in places_of.values():
-        order = sorted(places, key=rowid_of)
-        if len(tables) == 1:
-            # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
-            in_order = array("q", map(rowid_of, order))
-            if not any(map(eq, in_order, islice(in_order, 1, None))):
-                yield order, True
-                continue
-        yield from _turns(order, kinds, rowids, len(tables))
+    if len(places) <= PART_CHANGES:
+        if places:
+            yield sorted(places, key=rowid_of)
+        return
+    sample = sorted(map(rowid_of, places[::SAMPLED]))
+    cuts = sample[PART_CHANGES // SAMPLED :: PART_CHANGES // SAMPLED]
+    # What is met twice is a row that fills a part by itself, and in its order already, however often it is changed.
+    often = set(compress(cuts, map(eq, cuts, islice(cuts, 1, None))))
+    begins = [0, *ends[:-1]]
+    for cut in [*sorted({*cuts, *(rowid + 1 for rowid in often)}), None]:
+        behind = (
+            list(ends)
+            if cut is None
+            else [bisect_left(places, cut, begin, end, key=rowid_of) for begin, end in zip(begins, ends, strict=True)]
+        )
+        part = array("I", chain.from_iterable(map(places.__getitem__, map(slice, begins, behind))))
+        begins = behind
+        if part:
+            yield part if cut is not None and cut - 1 in often else sorted(part, key=rowid_of)
 
 
 def _turns(
@@ -238,7 +281,7 @@ def _turns(
         return
     lists: list[dict[int, list[int]]] = [{kind: [] for kind in these} for _ in range(TURNS_MAX)]
     adds = [{kind: run.append for kind, run in turn.items()} for turn in lists]
-    rest: list[int] = []
+    rest = array("I")
     last, turn = None, 0
     for place in order:
         rowid = rowids[place]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replicate.database import digest
+from replicate.database import digest, row_order
 from replicate.database.row_order import ENDS_MAX, KINDS_MAX, TURNS_MAX, Run, arranged, places_arranged
 from replicate.errors import ConflictError, DamagedError, JournalDamagedError, NotSupportedError
 from replicate.transaction import Op, mask_of
@@ -96,6 +98,11 @@ def columns(changes: list[Change]) -> list[list[Any]]:
     return [list(column) for column in zip(*changes, strict=True)]
 
 
+def each(count: int) -> range:
+    """Every change a stretch of its own: sorted, whatever it is."""
+    return range(1, count + 1)
+
+
 def rowid_place(op: Any, table: Any, mask: Any) -> int | None:
     """Tables 1 and 2 may be moved, but for deletes of table 2."""
     if table > 2 or (table == 2 and op == DELETE):
@@ -107,14 +114,30 @@ def pieces(runs: list[Run]) -> list[Change]:
     return [change for run in runs for change in zip(*run[:4], strict=True)]
 
 
+def stretches(dice: random.Random, kinds: list[int], rowids: list[int]) -> list[int]:
+    """Sort them by rowid, stretch by stretch; where these end."""
+    ends = sorted({len(rowids), *(dice.randint(1, len(rowids)) for _ in range(dice.choice([0, 5, 100])))})
+    for begin, end in zip([0, *ends], ends, strict=False):
+        order = sorted(range(begin, end), key=rowids.__getitem__)
+        kinds[begin:end] = [kinds[at] for at in order]
+        rowids[begin:end] = [rowids[at] for at in order]
+    return ends
+
+
+@pytest.mark.parametrize("sampled", [1, 3])
+@pytest.mark.parametrize("part", [3, 30, 10_000])
 @pytest.mark.parametrize("seed", range(20))
-def test_places_are_arranged_as_changes_are(seed: int) -> None:
+def test_places_are_arranged_as_changes_are(
+    seed: int, part: int, sampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_order, "PART_CHANGES", part)
+    monkeypatch.setattr(row_order, "SAMPLED", sampled)
     dice = random.Random(seed)
     tables = dice.choice([[1], [1, 1, 1], [1, 2, 2, 1], [*range(9)], [1] * (KINDS_MAX + 1)])
     count = dice.choice([1, 2, 300])
     kinds = [dice.randrange(len(tables)) for _ in range(count)]
-    rowids = [dice.randint(-5, dice.choice([5, 100, 2**40])) for _ in range(count)]
-    runs = list(places_arranged(kinds, rowids, tables))
+    rowids = [dice.choice([dice.randint(-5, dice.choice([5, 100, 2**40])), 7, 2**63 - 1]) for _ in range(count)]
+    runs = list(places_arranged(kinds, rowids, tables, stretches(dice, kinds, rowids)))
     assert sorted(place for run, _ in runs for place in run) == list(range(count))
     orders: dict[tuple[int, int], list[int]] = {}
     for run, is_uniform in runs:
@@ -128,11 +151,36 @@ def test_places_are_arranged_as_changes_are(seed: int) -> None:
     assert all(order == sorted(order) for order in orders.values())
 
 
+def test_a_part_is_of_rows_beside_each_other_and_not_much_longer_than_it_should_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(row_order, "PART_CHANGES", 1000)
+    monkeypatch.setattr(row_order, "SAMPLED", 10)
+    dice = random.Random(4)
+    rowids = [dice.randint(1, 1_000_000) for _ in range(20_000)]
+    runs = [list(map(rowids.__getitem__, run)) for run, _ in places_arranged([0] * 20_000, rowids, [1], each(20_000))]
+    firsts = [run for run in runs if len(run) > 100]
+    assert sum(map(len, firsts)) > 19_000
+    assert 15 <= len(firsts) <= 25
+    assert all(low[-1] <= high[0] for low, high in pairwise(firsts))
+
+
+def test_a_row_that_fills_a_part_needs_no_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_order, "PART_CHANGES", 99)
+    monkeypatch.setattr(row_order, "SAMPLED", 9)
+    rowids = [2**63 - 1, 4, 5, 6] * 1000
+    runs = list(places_arranged([0] * len(rowids), rowids, [1], each(len(rowids))))
+    assert sorted(len(run) for run, _ in runs) == [1] * 4 * TURNS_MAX + [1000 - TURNS_MAX] * 4
+    parts = list(row_order._in_parts(range(len(rowids)), each(len(rowids)), rowids))
+    assert [{rowids[place] for place in part} for part in parts] == [{4}, {5}, {6}, {2**63 - 1}]
+    assert all(isinstance(part, array) for part in parts)  # as they were put together: sorted() gives a list
+
+
 def test_what_a_row_has_too_many_changes_of_comes_last_and_holds_nobody_up() -> None:
     rowids = [1, 2] * TURNS_MAX
-    runs = list(places_arranged([0] * len(rowids), rowids, [7]))
+    runs = list(places_arranged([0] * len(rowids), rowids, [7], each(len(rowids))))
     assert [is_uniform for _, is_uniform in runs] == [True] * TURNS_MAX
-    runs = list(places_arranged([0] * (len(rowids) + 3), [*rowids, 1, 3, 1], [7]))
+    runs = list(places_arranged([0] * (len(rowids) + 3), [*rowids, 1, 3, 1], [7], each(len(rowids) + 3)))
     assert [is_uniform for _, is_uniform in runs] == [True] * TURNS_MAX + [False]
     assert list(runs[0][0]) == [0, 1, len(rowids) + 1]
     assert list(runs[-1][0]) == [len(rowids), len(rowids) + 2]
