@@ -205,9 +205,9 @@ class UpdateConfig:
         250_000, "Most transactions applied in one local commit.", least=1, most=1_000_000
     )
     batch_bytes: int = _setting(
-        48 * MIB,
-        "Most bytes of frames applied in one local commit; at most three eighths of the receive pool "
-        "and three quarters of a journal segment are.",
+        64 * MIB,
+        "Most bytes of frames applied in one local commit; at most half of the receive pool and fifteen "
+        "sixteenths of a journal segment are.",
         unit="bytes",
         least=4 * KIB,
         most=GIB,

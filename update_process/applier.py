@@ -69,9 +69,9 @@ BATCH_S: Final = 0.4
 get the lock. At 0.1 s twice as much is written, and the CPU time is half as much again (measured)."""
 UNKNOWN_CHANGE_S: Final = 50e-6
 """What a change is taken to cost before any was made: several times what it does on a disk that is not slow."""
-POOL_SHARE: Final = 3 / 8
+POOL_SHARE: Final = 1 / 2
 """Of the receive pool that a batch takes at most: it is not freed before it is committed, and the next one arrives."""
-SEGMENT_SHARE: Final = 3 / 4
+SEGMENT_SHARE: Final = 15 / 16
 """Of a journal segment, likewise: a batch is in one segment, and the rest of one that it does not fit is not used."""
 
 
