@@ -54,7 +54,7 @@ from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
 from update_process.intake import Intake
 from update_process.large import LargeApply
-from update_process.open_batch import OpenBatch
+from update_process.open_batch import OpenBatch, most_bytes
 from update_process.plain import PAYLOAD
 from update_process.routes import Routes
 from update_process.single import take_single
@@ -69,10 +69,6 @@ BATCH_S: Final = 0.4
 get the lock. At 0.1 s twice as much is written, and the CPU time is half as much again (measured)."""
 UNKNOWN_CHANGE_S: Final = 50e-6
 """What a change is taken to cost before any was made: several times what it does on a disk that is not slow."""
-POOL_SHARE: Final = 1 / 2
-"""Of the receive pool that a batch takes at most: it is not freed before it is committed, and the next one arrives."""
-SEGMENT_SHARE: Final = 15 / 16
-"""Of a journal segment, likewise: a batch is in one segment, and the rest of one that it does not fit is not used."""
 
 
 class _Anew(Exception):
@@ -98,10 +94,7 @@ class Applier:
         """What was put off while the last one was being committed, and is a batch as soon as the regions are ours."""
         self._is_beside = False
         """A batch is being committed: the session is not ours."""
-        segment_bytes = session.door.instance.config.journal.segment_bytes
-        self._batch_bytes = min(
-            settings.batch_bytes, int(pool.capacity * POOL_SHARE), int(segment_bytes * SEGMENT_SHARE)
-        )
+        self._batch_bytes = most_bytes(settings, session.door.instance.config, pool.capacity)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
         self._change_s = UNKNOWN_CHANGE_S
@@ -148,7 +141,14 @@ class Applier:
                 try:
                     done.waiting = self._step(done)
                     is_over = self._batch is None and time.monotonic() >= deadline
-                    if done.waiting is not Waiting.MORE or is_over or stop():
+                    if (
+                        self._batch is not None
+                        and self._batch.is_long
+                        and done.waiting is Waiting.NOTHING
+                        and not stop()
+                    ):
+                        self._commit_reading_on(done)
+                    elif done.waiting is not Waiting.MORE or is_over or stop():
                         self._commit(done)
                         return done
                 except _Anew:
@@ -403,7 +403,8 @@ class Applier:
         self._committed(batch, done)
 
     def _read_on(self, behind: OpenBatch, done: Done) -> bool:
-        """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do."""
+        """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do
+        for now."""
         limit, window = self._settings.batch_transactions, self._intake.current()
         if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._change_s, self._intake.last_known_seqno):
             return False

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Event, Lock, Thread
+from typing import Final
+
+AGAIN_S: Final = 0.002
+"""Until one is asked again who had nothing to do."""
 
 
 def run_beside(call: Callable[[], None], meanwhile: Callable[[], bool], *, name: str) -> None:
-    """Run `call` in a thread called `name`, and `meanwhile` here, again and again until it says False or `call` ends.
+    """Run `call` in a thread called `name`, and `meanwhile` here, again and again until `call` ends. `meanwhile` says
+    False when it has nothing to do for now.
 
     Raises what `meanwhile` raises, otherwise what `call` raises.
     """
@@ -35,9 +40,9 @@ def run_beside(call: Callable[[], None], meanwhile: Callable[[], bool], *, name:
             Thread(target=work, name=name).start()
         except RuntimeError:
             work()
-        while not ended.is_set() and meanwhile():
-            pass
-        ended.wait()
+        while not ended.is_set():
+            if not meanwhile():
+                ended.wait(AGAIN_S)
     finally:
         # A thread per call, and no queue: what was not begun can be forbidden, and is not made up for later.
         if not begun.acquire(blocking=False):

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from replicate.config import Config
 from replicate.database.row_order import PlaceOf, Run
 from replicate.journal.pieces import PiecedBatch
 from replicate.journal.record import Head, read_head
+from replicate.settings import UpdateConfig
 from replicate.vector import Position
 from update_process.batch import Window
 from update_process.packed import Packed
@@ -27,9 +29,25 @@ again; where they do not wait, more in a batch saves nothing."""
 SPANS_MAX: Final = 100_000
 """Most stretches of the pool that its frames lie in, a dozen bytes for each: a slow stream has a record for each
 transaction."""
+POOL_SHARE: Final = 0.48
+"""Of the receive pool, as far as it is filled before the source is told to pause, that a batch takes at most: it is not
+freed before it is committed, and the next one is read meanwhile, all of it."""
+SEGMENT_SHARE: Final = 15 / 16
+"""Of a journal segment, likewise: a batch is in one segment, and the rest of one that it does not fit is not used."""
+LONG_BYTES: Final = 1024 * 1024
+"""While a batch of so much is committed, what arrives is read, also when there was nothing more before."""
 LONGER_S: Final = 0.6
 """How much longer a batch may take while at least as many transactions as it has wait behind it: then nobody sees
 anything recent here in any case."""
+
+
+def most_bytes(settings: UpdateConfig, config: Config, pool_bytes: int) -> int:
+    """What a batch takes at most: of an instance with this `config`, out of a receive pool of so many bytes."""
+    return min(
+        settings.batch_bytes,
+        int(pool_bytes * config.receiver.xoff_percent / 100 * POOL_SHARE),
+        int(config.journal.segment_bytes * SEGMENT_SHARE),
+    )
 
 
 @dataclass(slots=True)
@@ -76,6 +94,11 @@ class OpenBatch:
         self.loose_bytes += size_bytes
         self.defines = self.defines or start in window.alone
         window.done = stop
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it takes long enough to commit for something to be done meanwhile."""
+        return self.size_bytes >= LONG_BYTES
 
     def is_full(self, transactions_max: int, change_s: float, last_seqno: Callable[[], int]) -> bool:
         """Whether it is to be committed now. `change_s`: what making a change that is put off takes; `last_seqno`: of

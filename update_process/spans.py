@@ -13,11 +13,16 @@ Guarantees: `verified` gives the bytes that were taken, or raises. Refuses to kn
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 from xxhash import xxh3_64
 
 from replicate.errors import DamagedError
 from replicate.journal.pieces import Pieces
+
+STEP_BYTES: Final = 64 * 1024
+"""Digested at a time. Of more, xxhash lets others have the interpreter meanwhile, and gets it back after half a
+millisecond of theirs, each time: 60 MiB took 0.07 s beside one who computes, and 0.006 in such steps (measured)."""
 
 
 class Spans:
@@ -49,8 +54,9 @@ class Spans:
         """All of them. DamagedError when the memory holds anything else by now."""
         digest = xxh3_64()
         made = Pieces(self._memory, self._places, self._lengths)
-        for piece in made:
-            digest.update(piece)
+        for stretch in made.stretches():
+            for at in range(0, len(stretch), STEP_BYTES):
+                digest.update(stretch[at : at + STEP_BYTES])
         if digest.digest() != self._digest.digest():
             raise DamagedError(
                 "the receive pool has changed while a batch was being applied; nothing of the batch is committed",

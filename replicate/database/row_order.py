@@ -229,7 +229,7 @@ def _places_of(
 ) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
     """The changes of each table, and behind which of them a stretch ends."""
     if len(set(tables)) == 1:
-        return [(range(ends[-1]), ends)]
+        return [(range(ends[-1] if ends else 0), ends)]
     found = {table: (array("I"), array("I")) for table in tables}
     adds = [found[table][0].append for table in tables]
     begin = 0

@@ -1,6 +1,7 @@
 """Frames that come one behind the other and do not lie so: a batch as it stands in the receive pool, record by record.
 
-Guarantees: what is written is all of them in their order, without a gap. Nothing is copied but pieces that are short.
+Guarantees: what is written is all of them in their order, without a gap. Nothing is copied but stretches that are
+short, and these into the same memory again and again.
 Refuses to know: frames, files, whose memory it is.
 """
 
@@ -10,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-SHORT_BYTES: Final = 64 * 1024
-"""Shorter pieces are put together until they are as long: a call of the kernel for each frame of a slow stream cost
-more than the copy."""
+SHORT_BYTES: Final = 2 * 1024 * 1024
+"""Shorter stretches are put together while they are no longer than this. After each call of the kernel a thread waits
+for the interpreter until whoever decodes the next batch meanwhile has had its half a millisecond: 60 MiB in 240 pieces
+of a message each took 0.16 s, in 30 of them 0.02 (measured)."""
 
 
 class Pieces:
@@ -30,23 +32,29 @@ class Pieces:
     def __len__(self) -> int:
         return self._size_bytes
 
-    def __iter__(self) -> Iterator[memoryview | bytes]:
-        """All bytes in their order, in pieces that are not short, but for the last one. A piece is void when the next
-        one is asked for, so that nothing of the memory is held longer."""
-        short: list[bytes] = []
-        size_bytes = 0
+    def __iter__(self) -> Iterator[memoryview]:
+        """All bytes in their order, in pieces of which two neighbours are longer than SHORT_BYTES. A piece is void when
+        the next one is asked for, so that nothing of the memory is held longer."""
+        room = memoryview(bytearray(min(self._size_bytes, SHORT_BYTES)))
+        filled = 0
+        for view in self.stretches():
+            end = filled + len(view)
+            if end > SHORT_BYTES and filled:
+                yield room[:filled]
+                filled, end = 0, len(view)
+            if end > SHORT_BYTES:
+                yield view
+                continue
+            room[filled:end] = view
+            filled = end
+        if filled:
+            yield room[:filled]
+
+    def stretches(self) -> Iterator[memoryview]:
+        """The same as they lie, none copied. Each is void when the next one is asked for."""
         for at, length in zip(self._places, self._lengths, strict=True):
             with self._memory[at : at + length] as view:
-                if not short and length >= SHORT_BYTES:
-                    yield view
-                    continue
-                short.append(bytes(view))
-            size_bytes += length
-            if size_bytes >= SHORT_BYTES:
-                yield b"".join(short)
-                short, size_bytes = [], 0
-        if short:
-            yield b"".join(short)
+                yield view
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,11 @@ def test_places_are_arranged_as_changes_are(
     assert all(order == sorted(order) for order in orders.values())
 
 
+@pytest.mark.parametrize("tables", [[], [1], [1, 2]])
+def test_nothing_is_arranged_as_nothing(tables: list[int]) -> None:
+    assert list(places_arranged([], [], tables, [])) == []
+
+
 def test_a_part_is_of_rows_beside_each_other_and_not_much_longer_than_it_should_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,9 @@ def test_all_of_it_in_pieces_that_are_not_short(seed: int, short_bytes: int, mon
     assert len(made) == len(data)
     found = [bytes(piece) for piece in made]
     assert b"".join(found) == data
-    assert all(len(piece) >= short_bytes for piece in found[:-1])
+    assert all(len(one) + len(other) > short_bytes for one, other in pairwise(found))
     assert b"".join(map(bytes, made)) == data  # as often as one likes
+    assert b"".join(map(bytes, made.stretches())) == data
 
 
 def test_what_is_long_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +66,8 @@ def test_what_is_long_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_memory_is_held_when_it_was_read_or_left() -> None:
     memory = bytearray(cutting.SHORT_BYTES * 2)
     with memoryview(memory) as view:
-        made = Pieces(view, [0, 5], [cutting.SHORT_BYTES, 10])
-        assert [len(piece) for piece in made] == [cutting.SHORT_BYTES, 10]
+        made = Pieces(view, [0, 5], [cutting.SHORT_BYTES + 1, 10])
+        assert [len(piece) for piece in made] == [cutting.SHORT_BYTES + 1, 10]
         for _ in made:
             break
     memory.extend(b"x")
