@@ -141,14 +141,7 @@ class Applier:
                 try:
                     done.waiting = self._step(done)
                     is_over = self._batch is None and time.monotonic() >= deadline
-                    if (
-                        self._batch is not None
-                        and self._batch.is_long
-                        and done.waiting is Waiting.NOTHING
-                        and not stop()
-                    ):
-                        self._commit_reading_on(done)
-                    elif done.waiting is not Waiting.MORE or is_over or stop():
+                    if done.waiting is not Waiting.MORE or is_over or stop():
                         self._commit(done)
                         return done
                 except _Anew:
@@ -192,6 +185,9 @@ class Applier:
             if self._fresh:
                 return self._ask_restart(str(error), done)
             raise
+        if isinstance(step, plans.Idle) and self._batch is not None and self._batch.is_long:
+            self._commit_reading_on(done)
+            return Waiting.MORE
         if not isinstance(step, plans.Fill) and self._commit(done):
             return Waiting.MORE
         return self._take(step, records, barrier_seqno, done)

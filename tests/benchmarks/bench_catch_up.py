@@ -22,10 +22,10 @@ begins when the subscription is enabled, and is compared with our `from_start`; 
 What updates in random order cost. Nearly every row of a short batch has a page of its own, which is read, written to
 the WAL and copied to the database. SQLite's own share, the same rows in the same batches, sorted, through `executemany`
 alone, checkpoints included, on a disk, µs a row (CPU in brackets): in a table of a million 6.1 (4.6) with 43,000 rows a
-batch, 3.0 (2.5) with 115,000, 2.0 (1.6) with 230,000; in one of 200,000 1.2, 0.67 and 0.58. So a batch has three
-eighths of the receive pool, 48 MiB, which are 179,000 such rows: its frames stay in the pool (update_process/spans.py),
-its changes wait packed, some twenty bytes each (packed.py), and while one is being committed the next one is read,
-verified, packed and sorted.
+batch, 3.0 (2.5) with 115,000, 2.0 (1.6) with 230,000; in one of 200,000 1.2, 0.67 and 0.58. So a batch has nearly half
+of what the receive pool takes before the source is told to pause, 55 MiB, which are 206,000 such rows: its frames stay
+in the pool (update_process/spans.py), its changes wait packed, some twenty bytes each (packed.py), and while one is
+being committed the next one is read, verified, packed and sorted, all of it.
 
 The steps to there, a million updates of a table of a million rows, each in turns with the one before or in the same
 hour, thousand a second (µs of CPU of the Update Process): batches of 12 MiB, copied out of the pool, 110 to 116 (7.1 to
@@ -35,10 +35,8 @@ set of all rows: 249 to 270 (4.3). Windows of several kinds packed, too: a milli
 place of 3.5). What a row takes then, µs: reading 1.0, beside the commit; decoding it and changing it 2.0 to 2.4 (four
 tenths Python, three the kernel, two SQLite); the journal 0.2 to 0.5, its flush 0.15; COMMIT and checkpoint 0.93.
 
-Beside GT.M, idle, five rounds: 0.91 and 0.86 of it (239 against 261 thousand, 226 against 264; 0.40 before). GT.M's
-secondary changes pages that stay in shared memory, keeps no images before, and waits for no disk. What it does in a
-second varies from hour to hour as ours does not: at a million inserts 373, 462, 503 and 716 thousand where ours were
-567 to 577, at updates 261, 264 and 298.
+Beside GT.M it was 0.40 of it before all that, then 0.86 to 0.91. GT.M's secondary changes pages that stay in shared
+memory, keeps no images before, and waits for no disk.
 
 What a mixed transaction costs, µs of CPU, each step alone: copying its record and checking it 0.04, decoding 0.26,
 proving that it continues the one before 0.27, packing 0.25, its digest 0.05; arranging the batch 0.19, decoding anew
@@ -51,22 +49,32 @@ unless told otherwise. Debian's, which deploy/install gives to the services, doe
 (2.3 to 2.5 µs in place of 2.8 to 3.0, in turns, alone in one process): 388 thousand a second beside GT.M's 310 (1.25,
 five rounds), in an hour in which the other one did 281. Which interpreter it was stands in each line. By samples, half
 of the Update Process's time is spent in CPython's objects, which are made, walked and freed, a fifth in the kernel, a
-tenth in SQLite and the binding, and 8 % in evaluating Python code. (Half of the rest is `malloc` and `memmove`.)
+tenth in SQLite and the binding, and 8 % in evaluating Python code.
 
 What a machine's free memory is made of weighs as much as all of that. Where it is a virtual one that gives free memory
 back to its host, as this one is, one and the same code does 400 to 650 thousand inserts a second, the first round of a
-run nearly always the most, and GT.M, whose pools are made anew for each round, loses more. With `--own-memory 5`
-(own_memory.py) rounds lie within 5 %, and GT.M is ahead: thousand a second, medians of five rounds, GT.M's, ours, CPU
-µs of the Update Process, at d0e41c5, and the same without it, at 8d93748:
+run nearly always the most, and 2 MiB of frames take 5 ms to write to the journal, of CPU, instead of 0.4. `--own-memory
+17` (own_memory.py) holds what both need, for as long as the benchmark runs.
 
-    insert    647   515 (0.80)   1.63        429   623 (1.45)   1.34
-    update    279   221 (0.79)   4.51        254   238 (0.94)   4.17
-    mixed     450   385 (0.85)   2.69        310   388 (1.25)   2.57
-    ten                                      523   862 (1.65)   0.96
+Stamps at each step then showed where a batch of 224,000 updates waited: 0.35 s to decode its rows and change them, then
+0.49 s to commit it, beside which the next one was read in 0.2. The committing thread wrote 60 MiB in 240 pieces, and
+read them for their digest in as many, and waited behind each for the interpreter, 0.5 ms: 0.2 s in all (pieces.py,
+spans.py: 0.03 now). The source was told to pause just before the next batch was whole; so it was taken for the last
+one, and committed with nothing read meanwhile. The binding looks through its 512 kept statements for each row: 0.08 µs
+(128 now: 0.02). And 180,000 places sorted at once took 15 MiB and 0.25 to 0.37 µs each (row_order.py, part by part: 2
+MiB, 0.2 to 0.24). Together 1.15 times as many updates, 1.2 times as many of a mixed load, in 43 MiB in place of 52 and
+57 (five rounds in turns with ea5bb9c, which has none of it). Thousand a second, medians of five rounds, GT.M's, ours,
+CPU µs of the Update Process, at abeb0d8:
 
-A secondary with segments and a receive pool of 256 MiB, and batches of 96 MiB and 500,000 transactions, does 246
-thousand updates and 409 thousand mixed a second there (three rounds), in 70 and 75 MiB: an operator who has the memory
-can set that, and the defaults stay within 60.
+    insert    809   673 (0.82)   1.28
+    update    322   312 (0.97)   3.64
+    mixed     544   509 (0.94)   2.05
+    ten      1,078   885 (0.82)   0.89    (rows, three million of them, three rounds)
+
+What is left of an update: a batch of 206,000 takes 0.34 to 0.38 s to decode and make, and 0.27 to commit, 0.18 of it
+SQLite's COMMIT, which writes and copies some 30,000 pages, nearly all of the table. 450 thousand a second would be 0.46
+s for both. GT.M, whose pages stay in memory, and whose journal keeps no images before, does 322 here. Of inserts, in
+batches of 37,000, each takes 27 ms to decode and make, and 14 to commit, beside which 8 windows are read.
 
 Tried for it, and not kept: a process that reads the pool ahead on the other processor, and tells the Update Process
 rows and places: 1.11 times as quick at the mixed load (five rounds), 1.05 at updates, 0.88 at inserts (three), since
@@ -77,7 +85,8 @@ UPDATE … FROM (VALUES …) of 8 to 50 rows in place of `executemany`: 0.69 to 
 rows that wait made at once, in place of packing them: nothing, since half of the windows are read beside a commit.
 Rows, places and kinds in one float each, to be sorted without a call for each: 0.06 µs less, and 100 lines of bits; by
 a list of all rows in place of their array: 0.02 µs, and 1.4 MiB. Reads of 128 KiB in place of 512 from the socket:
-nothing.
+nothing. 16 windows read beside a commit in place of 8: nothing, and 10 MiB. A checkpoint each 256 MiB in place of 64:
+0.95 of the CPU of updates, and 0.93 of their number. A receive pool of 256 MiB, and batches of 112: no more updates.
 
 Transactions of several updates each still wait decoded, 6 MiB a batch: where values stand in such a frame only decoding
 tells.
@@ -117,8 +126,10 @@ def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         return round(statistics.median(numbers), digits)
 
     cpu = {name: median([one["cpu_us"][name] for one in rounds], 2) for name in DAEMONS}
+    # A backlog that was level before the first look has no rate, which is not a rate of 0.
+    since_first = [one["from_first"] for one in rounds if one["from_first"]]
     return {
-        "from_first": int(median([one["from_first"] for one in rounds], 0)),
+        "from_first": int(median(since_first, 0)) if since_first else 0,
         "from_start": int(median([one["from_start"] for one in rounds], 0)),
         "all_from_first": [int(one["from_first"]) for one in rounds],
         "cpu_us": cpu,

@@ -33,6 +33,23 @@ def test_both_run_at_once_and_both_have_ended() -> None:
     assert there.is_set()
 
 
+def test_who_has_nothing_to_do_is_asked_again() -> None:
+    asked, often = [0], Event()
+
+    def meanwhile() -> bool:
+        asked[0] += 1
+        if asked[0] == 3:
+            often.set()
+        return False
+
+    run_beside(lambda: _wait(often), meanwhile, name="commit")
+    assert asked[0] >= 3
+
+
+def _wait(event: Event) -> None:
+    assert event.wait(60)
+
+
 def test_what_the_call_raises_is_raised_here() -> None:
     def call() -> None:
         raise OSError("no room")

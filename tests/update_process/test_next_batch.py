@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import apsw
@@ -11,19 +12,21 @@ import pytest
 
 from replicate import failpoint
 from replicate.barrier import Barrier
+from replicate.config import Config
 from replicate.errors import BusyError, ConflictError, DamagedError, DiskFullError
 from replicate.failpoint import FailpointError
 from replicate.journal import pieces as cutting
 from replicate.pool.ring import HEAD_BYTES
-from replicate.settings import UpdateConfig
+from replicate.settings import JournalConfig, ReceiverConfig, UpdateConfig
 from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair, assert_equal, work_all
 from tests.harness.replaying import run
 from tests.harness.waiting import wait_until
 from tests.update_process.conftest import ROWS
 from update_process import applier as applying
+from update_process import open_batch as opening
 from update_process.applier import Applier, Waiting
-from update_process.open_batch import OpenBatch
+from update_process.open_batch import OpenBatch, most_bytes
 
 BATCH = UpdateConfig(batch_transactions=100)
 
@@ -90,6 +93,48 @@ def test_what_is_read_beside_a_commit_is_the_next_batch(pair: Pair, monkeypatch:
             assert (done.batches, done.transactions, done.waiting) == (4, 350, Waiting.NOTHING)
             assert pool.used_bytes == 0
     assert_equal(pair)
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_beside_a_long_batch_what_arrives_late_is_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    """When the batch ended, since there was no more, and not since it was full."""
+    monkeypatch.setattr(opening, "LONG_BYTES", 10_000 if is_long else 10_000_000)
+    behind: list[int] = []
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno
+        pair.deliver(pool, upto=first + 200, record_bytes=2000)
+        with pair.applier(pool) as applier:
+            real = applier._commit_batch
+
+            def commit(batch: Any) -> None:
+                if not behind:
+                    behind.append(batch.transactions)
+                    pair.deliver(pool, record_bytes=2000)
+                    if applier._is_beside:
+                        wait_until(lambda: applier._next is not None and applier._next.transactions >= 150, what="read")
+                        behind.append(150)
+                real(batch)
+
+            monkeypatch.setattr(applier, "_commit_batch", commit)
+            done = work_all(applier)
+            assert behind == [200, 150][: 1 + is_long]
+            assert done.waiting is Waiting.NOTHING
+            assert (done.transactions, done.batches) == (350, 2)
+    assert_equal(pair)
+
+
+@pytest.mark.parametrize("percent", [10, 50, 90, 95])
+def test_two_batches_are_in_the_pool_before_the_source_is_told_to_pause(percent: int) -> None:
+    config = replace(Config(), receiver=ReceiverConfig(xoff_percent=percent, xon_percent=5))
+    pool_bytes = config.receiver.pool_bytes
+    most = most_bytes(config.update, config, pool_bytes)
+    assert 0.95 * percent <= 100 * 2 * most / pool_bytes < percent
+    assert most <= 0.94 * config.journal.segment_bytes
+    assert most_bytes(UpdateConfig(batch_bytes=1_000_000), config, pool_bytes) == 1_000_000
+    short = replace(config, journal=JournalConfig(segment_bytes=8_000_000))
+    assert most_bytes(short.update, short, 2**31) == 7_500_000
 
 
 def test_kinds_that_were_not_met_before_wait_for_the_session(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
