@@ -61,7 +61,7 @@ RECEIVE_POOL_BYTES_MIN: Final = 4 * MIB
 
 POOL_BYTES_DEFAULT: Final = 64 * MIB
 RECEIVE_POOL_BYTES_DEFAULT: Final = 128 * MIB
-"""Twice and a half what a batch of the Update Process takes: the next one arrives while it is being applied."""
+"""Two batches of the Update Process, and some: the next one is read while one is being committed."""
 
 COLUMNS_MAX: Final = 2000
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z"

@@ -206,8 +206,8 @@ class UpdateConfig:
     )
     batch_bytes: int = _setting(
         64 * MIB,
-        "Most bytes of frames applied in one local commit; two of them stay below the receive pool's "
-        "mark to pause, and one is at most fifteen sixteenths of a journal segment.",
+        "Most bytes of frames applied in one local commit; at most 0.48 of the receive pool up to xoff_percent, "
+        "and fifteen sixteenths of a journal segment.",
         unit="bytes",
         least=4 * KIB,
         most=GIB,

@@ -20,11 +20,11 @@ Updates and deletes here and there in a table are put off to the end of their ba
 page is read, changed and written once a batch, not once a row. Where they do not fit, the windows are taken anew and
 applied as they came, so that the conflict that is told is the first one.
 
-Used by one thread at a time. A full batch is committed in a thread of its own (`_commit_reading_on`); the caller's
-waits for it, and only reads from the receive pool meanwhile, and packs what can wait packed for the batch behind it:
-the session is the other one's then; the intake, the next batch, and all freeing are the caller's. It never applies rows
-beside it: SQLite gives up the interpreter's lock with every statement, and each time it would have to wait to have it
-back.
+Used by one thread at a time. A batch that is full, or long, is committed in a thread of its own
+(`_commit_reading_on`); the caller's waits for it, and only reads from the receive pool meanwhile, and packs what can
+wait packed for the batch behind it: the session is the other one's then; the intake, the next batch, and all freeing
+are the caller's. It never applies rows beside it: SQLite gives up the interpreter's lock with every statement, and each
+time it would have to wait to have it back.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ class Applier:
         """What was put off while the last one was being committed, and is a batch as soon as the regions are ours."""
         self._is_beside = False
         """A batch is being committed: the session is not ours."""
+        self._refused: Window | None = None
+        """What can not wait packed while it is."""
         self._batch_bytes = most_bytes(settings, session.door.instance.config, pool.capacity)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
@@ -390,7 +392,7 @@ class Applier:
         batch, self._batch = self._batch, None
         assert batch is not None
         self._make_put_off(batch)
-        self._is_beside = True
+        self._is_beside, self._refused = True, None
         try:
             behind = self._made_batch(batch.position)
             run_beside(partial(self._commit_batch, batch), partial(self._read_on, behind, done), name="commit")
@@ -404,9 +406,11 @@ class Applier:
         limit, window = self._settings.batch_transactions, self._intake.current()
         if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._change_s, self._intake.last_known_seqno):
             return False
-        if window is not None and self._take_ahead(window, behind, limit):
-            self._next = behind
-            return True
+        if window is not None and window is not self._refused:
+            if self._take_ahead(window, behind, limit):
+                self._next = behind
+                return True
+            self._refused = window
         if len(self._intake.ahead) >= (AHEAD_MAX if self._next is None else AHEAD_MAX // 2):
             return False
         skipped = self._intake.read_ahead(WINDOW_BYTES)

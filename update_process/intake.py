@@ -35,6 +35,8 @@ class Intake:
         self.window: Window | None = None
         self.ahead: deque[Window] = deque()
         self._last_seqno = 0
+        self._in_vain = (0, 0)
+        """Behind which border nothing was to be read ahead, and how far the pool was written then."""
         self._borders: list[tuple[int, int]] = []
         """Of each window taken and not freed: its last seqno, and the address up to which may be freed then."""
 
@@ -97,16 +99,22 @@ class Intake:
 
     def read_ahead(self, room_bytes: int) -> int | None:
         """Put one window more behind those there are; how many transactions of its records had been taken before. None:
-        there is none to be had now; what is wrong is said again when its turn comes."""
+        there is none to be had now; what is wrong is said again when its turn comes. Asked again before more has come
+        it does not look."""
+        looked = self._borders[-1][1] if self._borders else 0, self.pool.written_address
+        if looked == self._in_vain:
+            return None
         try:
             records = self.peek(room_bytes)
             step = plans.plan(
                 self.pieces(records, None), next_seqno=self._last_seqno + 1, large=None, room_bytes=room_bytes
             )
             if not isinstance(step, plans.Fill):
+                self._in_vain = looked
                 return None
             self.ahead.append(self.open_window(records[: step.pieces], step.skip))
         except ReplicateError:
+            self._in_vain = looked
             return None
         return step.skip
 
@@ -123,4 +131,5 @@ class Intake:
         self.window = None
         self.ahead.clear()
         self._borders.clear()
+        self._in_vain = (0, 0)
         self.points = points

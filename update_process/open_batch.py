@@ -30,10 +30,12 @@ SPANS_MAX: Final = 100_000
 """Most stretches of the pool that its frames lie in, a dozen bytes for each: a slow stream has a record for each
 transaction."""
 POOL_SHARE: Final = 0.48
-"""Of the receive pool, as far as it is filled before the source is told to pause, that a batch takes at most: it is not
-freed before it is committed, and the next one is read meanwhile, all of it."""
+"""Of the receive pool up to `xoff_percent`, where the source is told to pause (earlier, if it has less than 36 MiB),
+that a batch takes at most, but for its last transaction: it is not freed before it is committed, and the next one is
+read meanwhile, all of it."""
 SEGMENT_SHARE: Final = 15 / 16
-"""Of a journal segment, likewise: a batch is in one segment, and the rest of one that it does not fit is not used."""
+"""Of a journal segment, likewise: a batch is in one segment, and the rest of one that it does not fit is not used.
+A transaction that is longer by itself makes a longer segment."""
 LONG_BYTES: Final = 1024 * 1024
 """While a batch of so much is committed, what arrives is read, also when there was nothing more before."""
 LONGER_S: Final = 0.6

@@ -31,8 +31,8 @@ ONE_CHANGE: Final = PAYLOAD + 4
 BOUND: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 """Statements are prepared anew after a transaction with one of these."""
 
-TABLES_AT_ONCE: Final = 256
-"""The binding keeps 512 prepared statements: with a thousand tables in turns, one was prepared for each row."""
+TABLES_AT_ONCE: Final = 100
+"""The binding keeps 128 prepared statements: with a thousand tables in turns, one was prepared for each row."""
 
 Points = dict[int, tuple[int, int]]
 """origin key -> (last origin_seqno seen, chain hash there)."""

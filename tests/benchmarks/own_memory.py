@@ -33,7 +33,7 @@ GIB: Final = 2**30
 
 
 def hold(size_bytes: int) -> mmap.mmap:
-    """Take so much that about `size_bytes` of it are free and ours when this returns; the result holds the rest."""
+    """Have `size_bytes`, or some more, free and ours when this returns; what is returned holds the rest."""
     page = mmap.PAGESIZE
     count = size_bytes // (KEPT_OF - 1) // page * KEPT_OF
     taken = mmap.mmap(-1, count * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -10,12 +10,14 @@ from typing import Any
 import apsw
 import pytest
 
+from receiver_server.flow import Flow
 from replicate import failpoint
 from replicate.barrier import Barrier
 from replicate.config import Config
 from replicate.errors import BusyError, ConflictError, DamagedError, DiskFullError
 from replicate.failpoint import FailpointError
 from replicate.journal import pieces as cutting
+from replicate.limits import FRAME_BYTES_MAX, RECEIVE_POOL_BYTES_MIN
 from replicate.pool.ring import HEAD_BYTES
 from replicate.settings import JournalConfig, ReceiverConfig, UpdateConfig
 from tests.harness.instances import lose_pool
@@ -125,12 +127,57 @@ def test_beside_a_long_batch_what_arrives_late_is_read(
     assert_equal(pair)
 
 
+def test_what_can_not_be_read_beside_a_commit_is_tried_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+    looked: list[int] = []
+    asked = [0]
+
+    def refuse(window: Any, _batch: Any, _limit: int) -> bool:
+        tried.append(window)
+        return False
+
+    with pair.receive_pool() as pool:
+        pair.deliver(pool, record_bytes=2000)
+        with pair.applier(pool, BATCH) as applier:
+            read_on, real, peek = applier._read_on, applier._commit_batch, applier._intake.peek
+
+            def counted(*arguments: Any) -> bool:
+                asked[0] += 1
+                return read_on(*arguments)
+
+            def commit(batch: Any) -> None:
+                if applier._is_beside and not tried:
+                    wait_until(lambda: asked[0] > 50, what="it is asked again and again")
+                    assert len(set(map(id, tried))) == len(tried) == 1
+                    assert len(looked) == len(set(looked))
+                real(batch)
+
+            def peeked(room_bytes: int) -> Any:
+                if applier._is_beside:
+                    looked.append(applier._intake._borders[-1][1])
+                return peek(room_bytes)
+
+            monkeypatch.setattr(applier, "_take_ahead", refuse)
+            monkeypatch.setattr(applier, "_read_on", counted)
+            monkeypatch.setattr(applier, "_commit_batch", commit)
+            monkeypatch.setattr(applier._intake, "peek", peeked)
+            assert work_all(applier).transactions == 350
+    assert tried
+    assert looked
+    assert_equal(pair)
+
+
 @pytest.mark.parametrize("percent", [10, 50, 90, 95])
 def test_two_batches_are_in_the_pool_before_the_source_is_told_to_pause(percent: int) -> None:
     config = replace(Config(), receiver=ReceiverConfig(xoff_percent=percent, xon_percent=5))
     pool_bytes = config.receiver.pool_bytes
     most = most_bytes(config.update, config, pool_bytes)
     assert 0.95 * percent <= 100 * 2 * most / pool_bytes < percent
+    boundless = replace(config, journal=JournalConfig(segment_bytes=2**32), update=UpdateConfig(batch_bytes=2**30))
+    for size_bytes in (36 * 2**20, pool_bytes, 2**30):
+        assert 2 * most_bytes(boundless.update, boundless, size_bytes) < Flow(size_bytes, percent, 5).xoff_bytes
+    least = replace(config, journal=JournalConfig(segment_bytes=2 * FRAME_BYTES_MAX))
+    assert most_bytes(config.update, least, RECEIVE_POOL_BYTES_MIN) > 100_000
     assert most <= 0.94 * config.journal.segment_bytes
     assert most_bytes(UpdateConfig(batch_bytes=1_000_000), config, pool_bytes) == 1_000_000
     short = replace(config, journal=JournalConfig(segment_bytes=8_000_000))
