@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from replicate.database import digest, row_order
-from replicate.database.row_order import ENDS_MAX, KINDS_MAX, TURNS_MAX, Run, arranged, places_arranged
+from replicate.database.row_order import ENDS_MAX, KINDS_FEW, TURNS_MAX, Run, arranged, places_arranged
 from replicate.errors import ConflictError, DamagedError, JournalDamagedError, NotSupportedError
 from replicate.transaction import Op, mask_of
 from tests.replicate.database.test_rows import Site
@@ -133,7 +133,8 @@ def test_places_are_arranged_as_changes_are(
     monkeypatch.setattr(row_order, "PART_CHANGES", part)
     monkeypatch.setattr(row_order, "SAMPLED", sampled)
     dice = random.Random(seed)
-    tables = dice.choice([[1], [1, 1, 1], [1, 2, 2, 1], [*range(9)], [1] * (KINDS_MAX + 1)])
+    monkeypatch.setattr(row_order, "KINDS_MAX", dice.choice([20, 1000]))
+    tables = dice.choice([[1], [1, 1, 1], [1, 2, 2, 1], [*range(9)], [1] * (KINDS_FEW + 1)])
     count = dice.choice([1, 2, 300])
     kinds = [dice.randrange(len(tables)) for _ in range(count)]
     rowids = [dice.choice([dice.randint(-5, dice.choice([5, 100, 2**40])), 7, 2**63 - 1]) for _ in range(count)]
@@ -154,6 +155,17 @@ def test_places_are_arranged_as_changes_are(
 @pytest.mark.parametrize("tables", [[], [1], [1, 2]])
 def test_nothing_is_arranged_as_nothing(tables: list[int]) -> None:
     assert list(places_arranged([], [], tables, [])) == []
+
+
+@pytest.mark.parametrize("kinds_max", [199, 200])
+def test_many_kinds_are_made_kind_by_kind_and_too_many_row_by_row(
+    kinds_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_order, "KINDS_MAX", kinds_max)
+    kinds = [number % 200 for number in range(2000)]
+    runs = list(places_arranged(kinds, range(2000), [1] * 200, [2000]))
+    found = [(len(run), is_uniform) for run, is_uniform in runs]
+    assert found == ([(10, True)] * 200 if kinds_max == 200 else [(2000, False)])
 
 
 def test_a_part_is_of_rows_beside_each_other_and_not_much_longer_than_it_should_be(
@@ -258,8 +270,9 @@ def test_a_mixture_is_a_run_of_each_kind() -> None:
     ]
 
 
-@pytest.mark.parametrize("masks", [1, 2, KINDS_MAX + 1])
-def test_a_row_that_is_changed_all_the_time_makes_no_run_a_change(masks: int) -> None:
+@pytest.mark.parametrize("masks", [1, 2, 31])
+def test_a_row_that_is_changed_all_the_time_makes_no_run_a_change(masks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_order, "KINDS_MAX", 30)
     changes = [(UPDATE, 1, n % masks, (n, 500 if n % 2 else n, "x")) for n in range(1000)]
     runs = list(arranged(*columns(changes), rowid_place))
     assert pieces(runs) == sorted(changes, key=lambda change: change[3][1])
