@@ -15,6 +15,10 @@ OPENING_S: Final = 5.0
 """So long one who opens a region waits for its file: the first one after a crash and the last one to close it go
 through its WAL, of 64 MiB and more on a secondary, and let nobody in meanwhile."""
 
+LOOK_S: Final = 0.001
+"""A writer that commits again and again looks so often whether a file still bears its name, a region's or the journal
+pool's: both looks together take a tenth of a commit."""
+
 FORMAT_VERSION: Final = 1
 """Version of journal segments, pools, the instance file and the wire."""
 

@@ -3,8 +3,8 @@
 Guarantees: a transaction is in the journal before it is committed in its region; when `commit` returns, both have it,
 and under the policy `durable` the journal's disk has it too; when it raises, neither has it, except for
 OutcomeUnknownError, which says so. What a killed writer left between append and COMMIT in this region is finished
-before the next transaction reads anything. Refuses to know: how changes were captured (database/capture.py), PEP 249
-(dbapi/__init__.py), what is in a frame.
+before the next transaction reads anything. One that begins LOOK_S after its file was replaced is refused. Refuses to
+know: how changes were captured (database/capture.py), PEP 249 (dbapi/__init__.py), what is in a frame.
 
 One session serves one connection and is used by one thread at a time. Its region lock is its own descriptor.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 from os import getpid, stat
+from time import monotonic
 from typing import Final
 
 import apsw
@@ -46,7 +47,7 @@ from replicate.errors import (
 )
 from replicate.failpoint import hit
 from replicate.journal.record import read_head
-from replicate.limits import OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
+from replicate.limits import LOOK_S, OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pruning import prune_journal
@@ -113,7 +114,7 @@ class RegionSession(AttachedRegions):
         self._schema_word = word.REGION_SCHEMA + self.entry.region_id
         self._appended_word = word.REGION_APPENDED + self.entry.region_id
         self._done_word = word.REGION_DONE + self.entry.region_id
-        self._inode, self._device = self.file.inode, self.file.device
+        self._inode, self._device, self._look_again_s = self.file.inode, self.file.device, 0.0
         self.schema = 0
         """SQLite's schema version as `begin` or `upgrade` found it."""
 
@@ -144,9 +145,12 @@ class RegionSession(AttachedRegions):
             if not lock.try_acquire():
                 lock.acquire(timeout_s, what=self._region_name)
             try:
-                found = stat(self.where)
-                if found.st_ino != self._inode or found.st_dev != self._device:
-                    self._check_place()
+                now_s = monotonic()
+                if now_s >= self._look_again_s:  # a look takes 2 µs, and others after it wait for their caches
+                    found = stat(self.where)
+                    if found.st_ino != self._inode or found.st_dev != self._device:
+                        self._check_place()
+                    self._look_again_s = now_s + LOOK_S
             except OSError:
                 self._check_place()
             try:
@@ -482,11 +486,9 @@ class RegionSession(AttachedRegions):
             return 0
 
     def _roll_back(self) -> None:
-        try:
+        with contextlib.suppress(apsw.Error):  # SQLite has rolled back by itself, or the connection is closed
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-        except apsw.Error:
-            pass  # SQLite has rolled back by itself, or the connection is closed
 
     def _abandon(self) -> None:
         if os.getpid() != self._pid:

@@ -127,7 +127,7 @@ class Door:
             self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)
             self._patience_s = timeout_s
             words = self.words
-            if not self._memory.is_current():
+            if not self._memory.was_current():
                 self.pool.check_current()
             if words[word.FATAL]:
                 self.durability.check_alive()

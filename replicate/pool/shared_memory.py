@@ -6,7 +6,8 @@ Not `ftruncate` alone: on a full tmpfs the first touch of an unallocated page ki
 
 Guarantees: a mapping is handed out only of a regular file that belongs to the instance's owner, that nobody else can
 open, that was made by this format, in this boot, for this instance, and that is as long as it says. A file that was
-unlinked or replaced behind us is noticed by `is_current()`, a new one is told from the old by its random epoch.
+unlinked or replaced behind us is noticed by `is_current()`, a new one is told from the old by its random epoch. Once a
+pool was retired nobody takes it for the instance's.
 Refuses to know: what the words and bytes behind the header mean.
 
 Stores become visible in program order on x86-64. On a machine with weaker order the readers' checks (address, seqno,
@@ -20,9 +21,11 @@ import mmap
 import os
 import secrets
 import stat
+import time
 import uuid
 from enum import Enum
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from replicate.boot import boot_word
@@ -39,7 +42,7 @@ from replicate.errors import (
     TryAgainError,
     WrongInstanceError,
 )
-from replicate.limits import FORMAT_VERSION
+from replicate.limits import FORMAT_VERSION, LOOK_S
 from replicate.pool.control import (
     CONTROL_BYTES,
     HOME_BYTES_MAX,
@@ -90,6 +93,7 @@ class SharedMemory:
     """A mapped pool file. `words` is the control area as native u64, `map` all of it; both die with `close()`."""
 
     __slots__ = (
+        "_look_again_s",
         "bytes",
         "epoch",
         "fd",
@@ -118,6 +122,7 @@ class SharedMemory:
         self.view = memoryview(self.map)
         self.words = self.view[:CONTROL_BYTES].cast("Q")
         self.epoch = self.words[POOL_EPOCH]
+        self._look_again_s = 0.0
 
     @classmethod
     def create(
@@ -229,6 +234,22 @@ class SharedMemory:
             and os.fstat(self.fd).st_nlink == 1
         )
 
+    def was_current(self) -> bool:
+        """`is_current()`, but its name may have been looked at up to LOOK_S seconds ago: no system call, mostly.
+
+        Ask under the lock under which pools of this instance are made. Whoever makes another one there waits so long
+        before (`retire`), also when this one has lost its name to somebody else: so no two are ever in use.
+        """
+        words = self.words
+        if words[POOL_STATE] == STATE_CLOSED or words[POOL_EPOCH] != self.epoch:
+            return False
+        now_s = monotonic()
+        if now_s >= self._look_again_s:
+            if os.fstat(self.fd).st_nlink != 1:
+                return False
+            self._look_again_s = now_s + LOOK_S
+        return True
+
     def check_current(self) -> None:
         """PoolReplacedError unless `is_current()`."""
         if not self.is_current():
@@ -251,9 +272,12 @@ class SharedMemory:
 def retire(kind: PoolKind, instance: bytes) -> bool:
     """Mark the instance's pool closed, so that everybody who has it mapped notices, and unlink it. False: none there.
 
-    A file that is not a pool of ours is unlinked unread (it bears our name, and nobody could attach to it).
+    A file that is not a pool of ours is unlinked unread (it bears our name, and nobody could attach to it). Under the
+    lock under which pools are made, no process takes an older one for the instance's from here on: one that lost its
+    name to somebody else is closed for nobody, so this takes LOOK_S longer (`was_current`).
     """
     path = pool_path(kind, instance)
+    time.sleep(LOOK_S)
     try:
         memory = SharedMemory.attach(kind, instance, building=True)
     except NotFoundError:

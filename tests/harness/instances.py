@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, chain_of, check_frame, decode, pack_elements
 from replicate.journal.spool import Spool
 from replicate.journal.verify import verify_journal
+from replicate.limits import LOOK_S
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, pool_path
 from replicate.transaction import Kind, Op, RowChange, Transaction
@@ -64,8 +66,9 @@ def make_primary(
 
 
 def lose_pool(instance: Instance) -> None:
-    """What a reboot does to the pool."""
+    """What a reboot does to the pool; whoever still has it notices from now on."""
     pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink(missing_ok=True)
+    time.sleep(LOOK_S)
 
 
 def insert_change(session: RegionSession, row_id: int, value: object) -> tuple[bytes, int]:
@@ -93,10 +96,10 @@ def insert(session: RegionSession, row_id: int, value: object = "x", *, timeout_
     return session.commit(begin_insert(session, row_id, value, timeout_s=timeout_s))
 
 
-def begin_large(session: RegionSession, row_id: int, rows: int) -> CapturedChanges:
+def begin_large(session: RegionSession, row_id: int, rows: int, *, timeout_s: float = 60.0) -> CapturedChanges:
     """Begin, insert `rows` rows of 1 KiB through a spool; what to commit."""
     door = session.door
-    session.begin(timeout_s=60.0)
+    session.begin(timeout_s=timeout_s)
     spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
     for number in range(row_id, row_id + rows):
         value = "y" * 1024

@@ -148,6 +148,8 @@ class SimulatedMemory:
     def is_current(self) -> bool:
         return self.words[POOL_STATE] != STATE_CLOSED and self._memory.is_linked
 
+    was_current = is_current
+
     def check_current(self) -> None:
         if not self.is_current():
             raise PoolReplacedError("the pool was replaced or removed")

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from replicate.door.opening import open_door
 from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, PoolReplacedError, RegionReplacedError
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.segment import SegmentFile, segment_name
+from replicate.limits import LOOK_S
 from replicate.locks import FileLock
 from replicate.pool import control as word
+from replicate.pool import shared_memory
 from replicate.pool.shared_memory import PoolKind, pool_path, retire
 from tests.harness.instances import (
     Writer,
@@ -54,6 +57,7 @@ def test_a_region_file_swapped_under_an_open_connection_is_refused_before_anythi
     with session_of(instance) as session:
         last = insert(session, 1)
         swap(path)
+        time.sleep(LOOK_S)
         for _ in range(2):
             with pytest.raises(RegionReplacedError, match="was replaced while it was open"):
                 begin_insert(session, 2)
@@ -133,7 +137,7 @@ def test_a_sync_lock_that_another_process_keeps_behind_the_commit_fails_nobody(
         other.acquire(5)
         last_seqno = session.door.words[word.LAST_SEQNO]
         # Before the append, when everything is to be synced, it is what it was: nothing has happened.
-        large = begin_large(session, 100, 300)
+        large = begin_large(session, 100, 300, timeout_s=0.1)
         with pytest.raises(BusyError):
             session.commit(large)
         other.close()
@@ -175,11 +179,55 @@ def test_a_connection_survives_a_pool_that_was_made_anew(tmp_path: Path) -> None
         first = insert(session, 1)
         retire(PoolKind.JOURNAL, instance.content.uuid)  # closed: noticed before anything begins
         assert insert(session, 2) == first + 1
-        pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()  # only unlinked: the next commit notices
+        pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()  # only unlinked: a commit soon notices
+        time.sleep(LOOK_S)
         with pytest.raises(PoolReplacedError):
             insert(session, 3)
         assert insert(session, 3) == first + 2
     check(instance)
+
+
+def test_no_commit_goes_by_a_pool_that_another_was_made_in_place_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pools in use would have two ends of one journal. The name was seen just now, so a writer does not look: who
+    makes the other one waits until it does."""
+    monkeypatch.setattr(shared_memory, "LOOK_S", 1.0)
+    instance = make_primary(tmp_path / "p")
+    with session_of(instance) as session:
+        first = insert(session, 1)
+        path = pool_path(PoolKind.JOURNAL, instance.content.uuid)
+        path.unlink()
+        assert insert(session, 2) == first + 1  # whoever comes now finds it in the journal
+        assert not path.exists()
+        with session_of(instance) as other:
+            assert path.exists()
+            with pytest.raises(PoolReplacedError):
+                insert(session, 3)
+            assert insert(other, 3) == first + 2
+            assert insert(session, 4) == first + 3
+    check(instance)
+
+
+def test_writing_again_and_again_looks_for_the_regions_file_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [1000.0]
+    looks: list[str] = []
+    instance = make_primary(tmp_path / "p")
+    monkeypatch.setattr(commit, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(commit, "stat", lambda path: looks.append(path) or os.stat(path))
+    with session_of(instance) as session:
+        for number in range(1, 51):
+            insert(session, number)
+            now_s[0] += LOOK_S / 100
+        assert looks == [session.where]
+        swap(Path(session.where))
+        now_s[0] += LOOK_S * 0.6
+        for _ in range(2):  # that it is another one is no reason to look less often
+            with pytest.raises(RegionReplacedError, match="was replaced while it was open"):
+                begin_insert(session, 60)
+        assert looks == [session.where] * 3
 
 
 def test_a_kill_between_rename_and_sync_of_the_directory_is_synced_by_the_next_holder(

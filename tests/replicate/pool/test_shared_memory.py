@@ -24,7 +24,7 @@ from replicate.errors import (
     TryAgainError,
     WrongInstanceError,
 )
-from replicate.limits import FORMAT_VERSION, MIB, POOL_BYTES_MIN
+from replicate.limits import FORMAT_VERSION, LOOK_S, MIB, POOL_BYTES_MIN
 from replicate.pool import control, shared_memory
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path, retire
 from tests.harness.descriptors import open_descriptors
@@ -138,6 +138,51 @@ def test_unlinked_by_somebody(ready: SharedMemory) -> None:
     assert not ready.is_current()
     with pytest.raises(PoolReplacedError):
         ready.check_current()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds, as `was_current` sees them."""
+    now_s = [1000.0]
+    monkeypatch.setattr(shared_memory, "monotonic", lambda: now_s[0])
+    return now_s
+
+
+def test_a_name_that_was_seen_is_looked_for_again_after_a_while(
+    ready: SharedMemory, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    fstat = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda fd: looks.append(fd) or fstat(fd))
+    for _ in range(100):
+        assert ready.was_current()
+    assert looks == [ready.fd]
+    os.unlink(ready.path)
+    clock[0] += LOOK_S * 0.99
+    assert ready.was_current()
+    clock[0] += LOOK_S * 0.02
+    for _ in range(3):  # that it is not there is no reason to look less often
+        assert not ready.was_current()
+    assert looks == [ready.fd] * 4
+
+
+def test_what_the_words_say_is_seen_at_once(ready: SharedMemory, clock: list[float]) -> None:
+    assert ready.was_current()
+    ready.words[control.POOL_EPOCH] += 1
+    assert not ready.was_current()
+    ready.words[control.POOL_EPOCH] -= 1
+    assert ready.was_current()
+    assert retire(JOURNAL, INSTANCE)
+    assert not ready.was_current()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_once_retired_it_is_nobodys_pool_whoever_has_unlinked_it(ready: SharedMemory, is_there: bool) -> None:
+    assert ready.was_current()
+    if not is_there:
+        os.unlink(ready.path)
+    assert retire(JOURNAL, INSTANCE) == is_there
+    assert not ready.was_current()
 
 
 def test_another_file_moved_over_it(ready: SharedMemory, tmp_path: Path) -> None:
