@@ -77,6 +77,13 @@ def write(instance: Path, kind: str, count: int, *, until_s: float = float("inf"
     return int(last or 0), rows
 
 
+def rate(left: int, seconds: float, backlog: int) -> float:
+    """Transactions a second when `left` of a backlog were still to do as the first ones were seen to be applied; 0.0 if
+    that says nothing. Of a single transaction there is no first one before the last, and nor does it where most of the
+    backlog was done before anybody looked."""
+    return left / seconds if left > max(FEW, backlog // 2) else 0.0
+
+
 def catch_up(bench: Bench, instance: Path, last_seqno: int, count: int) -> dict[str, Any]:
     """One round: start the three daemons, wait until everything is applied and durable, stop them."""
     bench.start_receiver(instance)
@@ -128,10 +135,7 @@ def catch_up(bench: Bench, instance: Path, last_seqno: int, count: int) -> dict[
     bench.run("-i", bench.primary, "source", "stop", "--peer", instance.name)
     bench.run("-i", instance, "receiver", "stop")
     bench.run("-i", instance, "update", "stop")
-    # Of a single transaction there is no first one before the last, and what was nearly level when somebody looked for
-    # the first time says nothing.
-    left = last_seqno - applied_then
-    since_first = left / (ended - first) if left > max(FEW, backlog_before // 2) else 0.0
+    since_first = rate(last_seqno - applied_then, ended - first, backlog_before) if first else 0.0
     return {
         "from_first": since_first * count / backlog_before,
         "from_start": count / (ended - begun),

@@ -1,6 +1,7 @@
 """Every benchmark, beside its peers, in one go; prints a table in the end.
 
 Run: python -m tests.benchmarks.all [--quick] [--minutes N] [--only NAME …] [--install] [--json FILE]
+     [--own-memory GIB]
 
 `--quick` takes smaller backlogs and is meant to end within twelve minutes on an idle machine of two cores; without it
 everything has its full size. Each benchmark takes its turns with its peers five times by itself, and prints a JSON line
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks import peer_gtm, peer_postgresql
+from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT
 
 PACKAGES: Final = {"postgresql": "postgresql-15", "gtm": peer_gtm.PACKAGE}
@@ -71,9 +73,9 @@ STEPS: Final = (
     _commit("row", "off"),
     _catch_up("mixed", "gtm"),
     Step("secondary down", "bench_steady", ("--down", "1000000", "--seconds", "20"), ("--down", "200000")),
-    Step("width", "bench_scaling", ("--part", "width"), ("--backlog", "30000")),
-    Step("tables", "bench_scaling", ("--part", "tables"), ("--backlog", "30000")),
-    Step("secondaries", "bench_scaling", ("--part", "secondaries"), ("--backlog", "100000")),
+    Step("width", "bench_scaling", ("--part", "width"), ("--backlog", "30000", "--rounds", "1")),
+    Step("tables", "bench_scaling", ("--part", "tables"), ("--backlog", "30000", "--rounds", "1")),
+    Step("secondaries", "bench_scaling", ("--part", "secondaries"), ("--backlog", "100000", "--rounds", "1")),
 )
 
 
@@ -215,6 +217,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="begin nothing after that [11 with --quick, else 180]")
     parser.add_argument("--only", nargs="*", choices=[step.name for step in STEPS], help="these only")
     parser.add_argument("--install", action="store_true", help="install the peers that are missing, with apt-get")
+    parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="all the time: see own_memory.py")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON lines there, too")
     arguments = parser.parse_args()
     if arguments.install:
@@ -225,29 +228,31 @@ def main() -> None:
     begun = time.monotonic()
     until = begun + 60 * (arguments.minutes or (11 if arguments.quick else 180))
     lines: list[Line] = []
-    for step in STEPS:
-        if arguments.only and step.name not in arguments.only:
-            continue
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            failed.append(f"{step.name}: not begun, the time was over")
-            continue
-        print(f"{time.monotonic() - begun:6.0f} s  {step.name}", file=sys.stderr, flush=True)
-        found, why = run(step, quick=arguments.quick, peers=peers, timeout_s=left_s + 60)
-        lines += found
-        failed += [f"{step.name}: {why}"] if why else []
-        for line in found:
-            print(json.dumps(line), flush=True)
-            if arguments.json is not None:
-                with arguments.json.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+    with own_memory(arguments.own_memory):
+        for step in STEPS:
+            if arguments.only and step.name not in arguments.only:
+                continue
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                failed.append(f"{step.name}: not begun, the time was over")
+                continue
+            print(f"{time.monotonic() - begun:6.0f} s  {step.name}", file=sys.stderr, flush=True)
+            found, why = run(step, quick=arguments.quick, peers=peers, timeout_s=left_s + 60)
+            lines += found
+            failed += [f"{step.name}: {why}"] if why else []
+            for line in found:
+                print(json.dumps(line), flush=True)
+                if arguments.json is not None:
+                    with arguments.json.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
     print()
     print(table(lines))
     if lines:
         facts = lines[0]
         print(
             f"\n{facts['processor']}, {facts['cores']} cores, Linux {facts['system']}, SQLite {facts['sqlite']}, "
-            f"load before {facts['load_before']}; {'--quick, ' if arguments.quick else ''}medians of {ROUNDS} rounds."
+            f"load before {facts['load_before']}; {'--quick, ' if arguments.quick else ''}"
+            f"{f'{arguments.own_memory:g} GiB held, ' if arguments.own_memory else ''}medians of {ROUNDS} rounds."
         )
     for one in failed:
         print(f"missing: {one}")

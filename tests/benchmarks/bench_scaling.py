@@ -1,15 +1,19 @@
 """Scaling: what costs more when the journal is long, rows are wide, tables or secondaries are many.
 
 Run: python -m tests.benchmarks.bench_scaling [--part PART] [--transactions N] [--backlog N] [--rounds N]
+     [--own-memory GIB]
 
 Parts: journal (start, resynchronization and status beside a journal of 1,000 transactions and one of N, 20 million if
 nothing else is said: frames of comments, which our own commit door appends, many at a time); width (values of 10 bytes
 to 1 MiB); tables (1 to 1000, the same backlog spread over them); secondaries (1 to 4, all catching up at once).
 
+Each backlog is written once, and caught up with by other secondaries in each round; figures are medians of the rounds.
+
 Prints one JSON line for each part. Seconds of `journal` are those of the whole command as an operator waits for it:
 `recover` is the first start after the machine's (nothing in shared memory), `start` that of a Source Server beside a
 secondary that is level, `resync` until it streams, `status` one look; `command` is one that does nothing, which each of
-them includes. Elsewhere rows and MB of values a second from the first one applied. Nothing is asserted.
+them includes. Elsewhere rows and MB of values a second from the first one applied, or where it was over before anybody
+saw that one, from the start of the Source Server on (`since`). Nothing is asserted.
 
 The longest way of a resynchronization leads through a newest segment that is full of the shortest frames. Through
 650,000 of them the source's answer and its first read take 0.15 s of CPU (0.63 s when each was verified, and the place
@@ -39,6 +43,8 @@ from replicate.journal.record import FrameBatch, pack_elements, pack_frame, read
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool
 from replicate.transaction import Kind, Op
+from tests.benchmarks.bench_catch_up import forget, middle
+from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT, commit_of
 
 PARTS: Final = ("journal", "width", "tables", "secondaries")
@@ -46,7 +52,7 @@ SHORT: Final = 1_000
 AT_ONCE: Final = 20_000
 """Frames appended together when a journal is lengthened."""
 WIDTHS: Final = (10, 100, 1_000, 10_000, 100_000, 1 << 20)
-WIDTH_BYTES_MAX: Final = 64 << 20
+WIDTH_BYTES_MAX: Final = 512 << 20
 """Of one backlog of wide rows."""
 TABLES: Final = (1, 10, 100, 1000)
 SECONDARIES: Final = (1, 2, 4)
@@ -163,12 +169,30 @@ def one_street(directory: Path, database: Path, secondaries: int = 1) -> tuple[B
         raise
 
 
-def width(directory: Path, size: int, backlog: int) -> dict[str, Any]:
+def rounds_of(bench: Bench, places: list[Path], last: int, count: int, size: int) -> dict[str, Any]:
+    """A round with each secondary: rows and MB of values of `size` bytes a second, and what they cost."""
+    found = []
+    for place in places:
+        found.append(catch_up(bench, place, last, count))
+        forget(bench, place)
+    one = middle(found)
+    rate = one["from_first"] or one["from_start"]
+    return {
+        "rows": count,
+        "rows_per_s": rate,
+        "since": "first applied" if one["from_first"] else "start of the Source Server",
+        "mb_per_s": round(rate * size / 1e6, 1),
+        "cpu_us_update": one["cpu_us"]["update"],
+        "memory_mib": max(one["memory_mib"].values()),
+    }
+
+
+def width(directory: Path, size: int, backlog: int, rounds: int) -> dict[str, Any]:
     """Values of `size` bytes."""
     count = max(20, min(backlog, WIDTH_BYTES_MAX // size))
     database = directory / "app.db"
     make_database(database, 0, 0)
-    bench, (secondary,) = one_street(directory, database)
+    bench, places = one_street(directory, database, rounds)
     try:
         connection = replicate.connect(bench.primary)
         for number in range(count):
@@ -176,12 +200,12 @@ def width(directory: Path, size: int, backlog: int) -> dict[str, Any]:
             connection.commit()
         last = connection.last_seqno
         connection.close()
-        return told(catch_up(bench, secondary, last or 0, count), count, size)
+        return rounds_of(bench, places, last or 0, count, size)
     finally:
         bench.close()
 
 
-def tables(directory: Path, many: int, backlog: int) -> dict[str, Any]:
+def tables(directory: Path, many: int, backlog: int, rounds: int) -> dict[str, Any]:
     """The backlog spread over so many tables, one after the other."""
     database = directory / "app.db"
     plain = apsw.Connection(str(database))
@@ -189,7 +213,7 @@ def tables(directory: Path, many: int, backlog: int) -> dict[str, Any]:
         for number in range(many):
             plain.execute(f"CREATE TABLE t{number} (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
     plain.close()
-    bench, (secondary,) = one_street(directory, database)
+    bench, places = one_street(directory, database, rounds)
     try:
         connection = replicate.connect(bench.primary)
         for number in range(backlog):
@@ -197,66 +221,67 @@ def tables(directory: Path, many: int, backlog: int) -> dict[str, Any]:
             connection.commit()
         last = connection.last_seqno
         connection.close()
-        return told(catch_up(bench, secondary, last or 0, backlog), backlog, 100)
+        return rounds_of(bench, places, last or 0, backlog, 100)
     finally:
         bench.close()
 
 
-def secondaries(directory: Path, many: int, backlog: int) -> dict[str, Any]:
+def secondaries(directory: Path, many: int, backlog: int, rounds: int) -> dict[str, Any]:
     """So many secondaries, from the start of the first Source Server until the last one is level and durable."""
     database = directory / "app.db"
     make_database(database, 0, 0)
-    bench, places = one_street(directory, database, many)
+    bench, places = one_street(directory, database, many * rounds)
     try:
         last, count = write(bench.primary, "insert", backlog)
-        pools = []
-        for place in places:
-            bench.start_receiver(place)
-            bench.run("-i", place, "update", "start")
-            pools.append(attach(place))
-        begun = time.perf_counter()
-        for place in places:
-            bench.run("-i", bench.primary, "source", "start", "--peer", place.name)
-        ended = wait_for(lambda: all(pool.durable_seqno >= last for pool in pools), "all are level")
-        for pool in pools:
-            pool.close()
-        return {"rows_per_s_each": int(count / (ended - begun)), "rows_per_s_all": int(many * count / (ended - begun))}
+        taken = [level_s(bench, places[at : at + many], last) for at in range(0, len(places), many)]
+        seconds = statistics.median(taken)
+        return {"rows_per_s_each": int(count / seconds), "rows_per_s_all": int(many * count / seconds)}
     finally:
         bench.close()
 
 
-def told(found: dict[str, Any], count: int, size: int) -> dict[str, Any]:
-    """Rows and MB a second, and what they cost."""
-    rate = found["from_first"] or found["from_start"]
-    return {
-        "rows": count,
-        "rows_per_s": int(rate),
-        "mb_per_s": round(rate * size / 1e6, 1),
-        "cpu_us_update": round(found["cpu_us"]["update"], 2),
-        "memory_mib": round(max(found["memory_mib"].values()), 1),
-    }
+def level_s(bench: Bench, places: list[Path], last: int) -> float:
+    """One round: the seconds until all of these secondaries are level."""
+    pools = []
+    for place in places:
+        bench.start_receiver(place)
+        bench.run("-i", place, "update", "start")
+        pools.append(attach(place))
+    begun = time.perf_counter()
+    for place in places:
+        bench.run("-i", bench.primary, "source", "start", "--peer", place.name)
+    ended = wait_for(lambda: all(pool.durable_seqno >= last for pool in pools), "all are level")
+    for pool in pools:
+        pool.close()
+    for place in places:
+        bench.run("-i", bench.primary, "source", "stop", "--peer", place.name)
+        bench.run("-i", place, "receiver", "stop")
+        bench.run("-i", place, "update", "stop")
+        forget(bench, place)
+    return ended - begun
 
 
 def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One part."""
     facts = machine()
     figure: dict[str, Any] = {}
-    calls: dict[str, tuple[Any, tuple[int, ...], int]] = {
-        "journal": (journal, (SHORT, arguments.transactions), arguments.rounds),
-        "width": (width, WIDTHS, arguments.backlog),
-        "tables": (tables, TABLES, arguments.backlog),
-        "secondaries": (secondaries, SECONDARIES, arguments.backlog),
+    rounds, backlog = arguments.rounds, arguments.backlog
+    calls: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
+        "journal": (journal, (SHORT, arguments.transactions), (rounds,)),
+        "width": (width, WIDTHS, (backlog, rounds)),
+        "tables": (tables, TABLES, (backlog, rounds)),
+        "secondaries": (secondaries, SECONDARIES, (backlog, rounds)),
     }
-    call, sizes, last = calls[part]
+    call, sizes, words = calls[part]
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="bench-scaling-", dir=arguments.directory) as name:
-            figure[str(size)] = call(Path(name), size, last)
+            figure[str(size)] = call(Path(name), size, *words)
     return {
         "benchmark": "scaling",
         "part": part,
         "unit": "s" if part == "journal" else "see the names",
         "figure": figure,
-        "settings": {"backlog": arguments.backlog, "rounds": arguments.rounds},
+        "settings": {"backlog": backlog, "rounds": rounds, "own_memory_gib": arguments.own_memory},
         "commit": commit_of(ROOT),
         **facts,
     }
@@ -267,12 +292,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
     parser.add_argument("--transactions", type=int, default=20_000_000, help="of the long journal")
-    parser.add_argument("--backlog", type=int, default=100_000, help="rows, elsewhere")
-    parser.add_argument("--rounds", type=int, default=5, help="of journal")
+    parser.add_argument("--backlog", type=int, default=500_000, help="rows, elsewhere")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     arguments = parser.parse_args()
-    for part in PARTS if arguments.part == "all" else (arguments.part,):
-        print(json.dumps(measure(part, arguments)), flush=True)
+    with own_memory(arguments.own_memory):
+        for part in PARTS if arguments.part == "all" else (arguments.part,):
+            print(json.dumps(measure(part, arguments)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Flat out on the wire: source to receiver with nobody applying, as a fraction of what bare bytes reach.
 
-Run: python -m tests.benchmarks.bench_wire [--transactions N] [--rounds N]
+Run: python -m tests.benchmarks.bench_wire [--transactions N] [--rounds N] [--own-memory GIB]
 
 A backlog waits in the primary's journal files; the Receiver Server puts what comes into a receive pool that has room
 for all of it, and no Update Process runs. In turns with that, as many bytes go from one process to another through a
@@ -20,11 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from replicate.bench.catch_up import VALUE_BYTES, write
 from replicate.bench.street import Bench, attach, machine, make_database, wait_for
+from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT, commit_of
 
 COMPRESSIONS: Final = ("none", "zstd")
@@ -65,8 +67,6 @@ def ours(bench: Bench, secondary: Path, last: int, compression: str) -> dict[str
     pid = bench.pid(secondary, "receiver")
     before = bench.cost(secondary, "receiver", pid).cpu_s
     words = ["source", "start", "--peer", secondary.name, "--set", f"source.compression={compression}"]
-    bench.run("-i", bench.primary, *words)
-    source = bench.pid(bench.primary, f"source-{secondary.name}")
     since = 0.0
     at = (first, 0)
 
@@ -76,7 +76,11 @@ def ours(bench: Bench, secondary: Path, last: int, compression: str) -> dict[str
             since, at = time.perf_counter(), (pool.last_received_seqno, pool.used_bytes)
         return pool.last_received_seqno >= last
 
-    ended = wait_for(received, f"{last} transactions have been received")
+    with ThreadPoolExecutor(1) as beside:  # hundreds of thousands are there before this returns
+        start = beside.submit(bench.run, "-i", bench.primary, *words)
+        ended = wait_for(received, f"{last} transactions have been received")
+        start.result()
+    source = bench.pid(bench.primary, f"source-{secondary.name}")
     passed, size = last - at[0], pool.used_bytes - at[1]
     cpu = {
         "source": bench.cost(bench.primary, f"source-{secondary.name}", source).cpu_s,
@@ -85,7 +89,9 @@ def ours(bench: Bench, secondary: Path, last: int, compression: str) -> dict[str
     pool.close()
     bench.run("-i", bench.primary, "source", "stop", "--peer", secondary.name)
     bench.run("-i", secondary, "receiver", "stop")
-    seconds = max(ended - since, 1e-6)
+    if passed < (last - first) // 2:
+        raise RuntimeError(f"{last - at[0]} of {last - first} were left at the first look: take more --transactions")
+    seconds = ended - since
     found = {"transactions_per_s": passed / seconds, "mb_per_s": size / seconds / 1e6}
     return found | {f"cpu_us_{daemon}": spent / (last - first) * 1e6 for daemon, spent in cpu.items()}
 
@@ -130,7 +136,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "unit": "see the names",
         "figure": figure,
         "rounds": arguments.rounds,
-        "settings": {"transactions": count, "value_bytes": VALUE_BYTES, "pool_bytes": pool_bytes},
+        "settings": {
+            "transactions": count,
+            "value_bytes": VALUE_BYTES,
+            "pool_bytes": pool_bytes,
+            "own_memory_gib": arguments.own_memory,
+        },
         "commit": commit_of(ROOT),
         **facts,
     }
@@ -139,10 +150,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transactions", type=int, default=500_000)
+    parser.add_argument("--transactions", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
-    print(json.dumps(measure(parser.parse_args())))
+    parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
+    arguments = parser.parse_args()
+    with own_memory(arguments.own_memory):
+        print(json.dumps(measure(arguments)))
 
 
 if __name__ == "__main__":

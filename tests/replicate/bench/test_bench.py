@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from replicate.bench.catch_up import KINDS, statements
+from replicate.bench.catch_up import KINDS, rate, statements
 from replicate.bench.latency import spread
 from replicate.bench.run import Figure, Result, run_bench
 from replicate.bench.street import cost_of, wait_for
@@ -55,6 +55,22 @@ def test_statements_are_the_same_each_time_and_as_many_as_asked(kind: str) -> No
     once, again = list(statements(kind, 100)), list(statements(kind, 100))
     assert once == again
     assert len(once) == 100
+
+
+@pytest.mark.parametrize(
+    ("left", "backlog", "found"),
+    [
+        (1000, 1000, 500.0),
+        (501, 1000, 250.5),
+        (500, 1000, 0.0),  # half of it was done before anybody looked
+        (0, 1000, 0.0),
+        (1, 1, 0.0),
+        (100, 100, 0.0),
+        (101, 101, 50.5),
+    ],
+)
+def test_a_rate_is_of_what_was_seen(left: int, backlog: int, found: float) -> None:
+    assert rate(left, 2.0, backlog) == found
 
 
 def test_mixed_touches_rows_that_are_there_only() -> None:
