@@ -69,7 +69,7 @@ CPU µs of the Update Process, at abeb0d8:
     insert    809   673 (0.82)   1.28
     update    322   312 (0.97)   3.64
     mixed     544   509 (0.94)   2.05
-    ten      1,078   885 (0.82)   0.89    (rows, three million of them, three rounds)
+    ten       983   907 (0.92)   0.89    (rows, three million of them, at 5eec499)
 
 What is left of an update: a batch of 206,000 takes 0.34 to 0.38 s to decode and make, and 0.27 to commit, 0.18 of it
 SQLite's COMMIT, which writes and copies some 30,000 pages, nearly all of the table. 450 thousand a second would be 0.46
