@@ -28,6 +28,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 
 import apsw
 
@@ -45,11 +46,13 @@ from replicate.door.redo import redo_region
 from replicate.errors import (
     NotSupportedError,
     OutcomeUnknownError,
+    RegionReplacedError,
     ReplicateError,
     SchemaChangedError,
     SnapshotStaleError,
 )
 from replicate.instance.file import RegionEntry
+from replicate.limits import LOOK_S
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool.wake_word import WakeWord
@@ -131,6 +134,7 @@ class AttachedRegions:
     while it is the only one."""
 
     door: Door
+    entry: RegionEntry
     connection: apsw.Connection
     schema: int
     writable: bool
@@ -140,6 +144,8 @@ class AttachedRegions:
     _write_slot: Callable[[int, bytes | None], None]
     _way_out: str
     _patience_s: float
+    _opened_s: float
+    _is_unproved: bool
 
     def _own_part(self) -> Part:
         raise AssertionError("the session's own")
@@ -164,6 +170,28 @@ class AttachedRegions:
         for the region is woken. Under the others it is not (locks.FileLock)."""
         durable = self.door.instance.config.journal.durability == "durable"
         lock.wake = WakeWord(self.door.pool.memory, word.REGION_WAKE + region_id, most=1) if durable else None
+
+    def _refuse_old(self, entry: RegionEntry, schema: str, done: int) -> None:
+        """RegionReplacedError unless the region holds the transactions up to `done`, as it did before."""
+        held = region_seqno(self.connection, schema)
+        if held < done:
+            raise RegionReplacedError(
+                f"region {entry.name} holds transactions up to {held}, it held {done} before: this is an old copy",
+                where=str(entry.path),
+                do=f"Put the right file back; or begin anew: {self._way_out}",
+            )
+
+    def _prove(self) -> None:
+        """The first transaction that may write, once it is begun: its files are those that others write to.
+
+        A file may have been put in another's place just before we opened it. Who had the other one open then committed
+        there what it had begun, or began within LOOK_S: so what the regions hold is compared once more, with nobody
+        else at work in them, and nobody remembers to have looked before we opened them when we are done.
+        """
+        time.sleep(max(0.0, self._opened_s + LOOK_S - monotonic()))
+        for entry, schema in [(part.entry, part.schema) for part in self.parts] or [(self.entry, "main")]:
+            self._refuse_old(entry, schema, self.door.words[word.REGION_DONE + entry.region_id])
+        self._is_unproved = False
 
     # Attaching.
 
@@ -192,6 +220,7 @@ class AttachedRegions:
         except BaseException:
             lock.close()
             raise
+        self._opened_s, self._is_unproved = monotonic(), True
         parts = [*(self.parts or [self._own_part()]), part]
         self._lock = RegionLocks(parts)
         self.parts = parts
@@ -237,6 +266,8 @@ class AttachedRegions:
                 self._redo_several()
                 self._execute("BEGIN IMMEDIATE")
             self._check_schemas()
+            if self._is_unproved:
+                self._prove()
         except BaseException:
             self._abandon()
             raise
@@ -265,6 +296,8 @@ class AttachedRegions:
                 except apsw.Error as error:
                     raise translate(error, where=part.where) from error
             self._check_schemas()
+            if self._is_unproved:
+                self._prove()
         except BaseException:
             self._lock.release()
             raise

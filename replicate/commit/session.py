@@ -41,7 +41,6 @@ from replicate.errors import (
     NotPrimaryError,
     OutcomeUnknownError,
     PoolReplacedError,
-    RegionReplacedError,
     ReplicateError,
     SnapshotStaleError,
 )
@@ -100,6 +99,7 @@ class RegionSession(AttachedRegions):
             self.connection = open_region(
                 self.entry.path, readonly=not self.writable, region=self.entry.uuid, opening_s=opening_s
             )
+            self._opened_s, self._is_unproved = monotonic(), True
             try:
                 self._check_file(adding=adding)
                 self._run = self.connection.cursor().execute  # a kept cursor: no new one for each statement
@@ -167,6 +167,8 @@ class RegionSession(AttachedRegions):
             if run("PRAGMA main.schema_version").get != words[self._schema_word]:
                 self._check_schema()
             self.schema = words[self._schema_word]
+            if self._is_unproved:
+                self._prove()
         except BaseException:
             self._abandon()
             raise
@@ -197,6 +199,8 @@ class RegionSession(AttachedRegions):
                 raise translate(error, where=self.where) from error
             self._check_schema()
             self.schema = self.door.words[self._schema_word]
+            if self._is_unproved:
+                self._prove()
         except BaseException:
             self._lock.release()
             raise
@@ -367,14 +371,8 @@ class RegionSession(AttachedRegions):
             instance=content.uuid,
             where=self.where,
         )
-        held = region_seqno(self.connection)
-        if held < done:
-            raise RegionReplacedError(
-                f"region {self.entry.name} holds transactions up to {held}, it held {done} before: this is an old copy",
-                where=self.where,
-                do=f"Put the right file back; or begin anew: {self.door.instance.way_out}",
-            )
-        if self.writable and not held and not adding and not self._unfinished():
+        self._refuse_old(self.entry, "main", done)
+        if self.writable and not adding and not region_seqno(self.connection) and not self._unfinished():
             raise NotFoundError(
                 f"region {self.entry.name} was not added completely",
                 where=self.where,

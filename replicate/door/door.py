@@ -120,8 +120,9 @@ class Door:
     def enter(self, timeout_s: float | None = None) -> None:
         """Take the commit lock (None: within `lock_timeout_s` seconds). What a dead holder left is mended first.
 
-        Raises BusyError, PoolReplacedError when the pool is no longer this instance's, JournalIOError when the
-        journal is poisoned; the lock is not held then. `leave` gives it up.
+        Raises BusyError, PoolReplacedError when the pool is no longer this instance's (within LOOK_S it may have lost
+        its name, while no other is in use), JournalIOError when the journal is poisoned; the lock is not held then.
+        `leave` gives it up.
         """
         try:
             self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)

@@ -119,7 +119,7 @@ class JournalPool:
         self.memory.mark_ready()
 
     def is_current(self) -> bool:
-        """Whether this still is the instance's pool: one system call. Ask under the commit lock, before any word."""
+        """Whether this still is the instance's pool: one system call. (The door asks `SharedMemory.was_current`.)"""
         return self.memory.is_current()
 
     def check_current(self) -> None:

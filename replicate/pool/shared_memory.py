@@ -7,7 +7,7 @@ Not `ftruncate` alone: on a full tmpfs the first touch of an unallocated page ki
 Guarantees: a mapping is handed out only of a regular file that belongs to the instance's owner, that nobody else can
 open, that was made by this format, in this boot, for this instance, and that is as long as it says. A file that was
 unlinked or replaced behind us is noticed by `is_current()`, a new one is told from the old by its random epoch. Once a
-pool was retired nobody takes it for the instance's.
+pool was retired under the commit lock, nobody takes it for the instance's there.
 Refuses to know: what the words and bytes behind the header mean.
 
 Stores become visible in program order on x86-64. On a machine with weaker order the readers' checks (address, seqno,
@@ -238,7 +238,8 @@ class SharedMemory:
         """`is_current()`, but its name may have been looked at up to LOOK_S seconds ago: no system call, mostly.
 
         Ask under the lock under which pools of this instance are made. Whoever makes another one there waits so long
-        before (`retire`), also when this one has lost its name to somebody else: so no two are ever in use.
+        before anything else (`outlast_looks`), also when this one has lost its name to somebody else: so no two are
+        ever in use.
         """
         words = self.words
         if words[POOL_STATE] == STATE_CLOSED or words[POOL_EPOCH] != self.epoch:
@@ -269,6 +270,12 @@ class SharedMemory:
         self.fd = -1
 
 
+def outlast_looks() -> None:
+    """Wait until nobody goes by a look at a pool's name that came before this call. Under the lock that `was_current`
+    is asked under."""
+    time.sleep(LOOK_S)
+
+
 def retire(kind: PoolKind, instance: bytes) -> bool:
     """Mark the instance's pool closed, so that everybody who has it mapped notices, and unlink it. False: none there.
 
@@ -277,7 +284,7 @@ def retire(kind: PoolKind, instance: bytes) -> bool:
     name to somebody else is closed for nobody, so this takes LOOK_S longer (`was_current`).
     """
     path = pool_path(kind, instance)
-    time.sleep(LOOK_S)
+    outlast_looks()
     try:
         memory = SharedMemory.attach(kind, instance, building=True)
     except NotFoundError:

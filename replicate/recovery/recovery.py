@@ -49,6 +49,7 @@ from replicate.journal.tail import Damaged, ScanResult, Torn, classify_tail
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
+from replicate.pool.shared_memory import outlast_looks
 from replicate.recovery.mending import changes_catalogue
 from replicate.recovery.redo import InForce, check_reach, note_region, roll_forward
 from replicate.recovery.rings import (
@@ -146,6 +147,7 @@ def _all_locks(instance: Instance, deadline_s: float) -> Iterator[None]:
 
 def _recover(instance: Instance, chain: Chain) -> JournalPool:
     began = time.monotonic()
+    outlast_looks()  # or who has a pool that lost its name could append behind a recovery that is killed
     remove_orphans(chain.directory)
     regions = open_regions(instance)
     try:

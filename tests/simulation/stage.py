@@ -147,6 +147,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (os.getpid, world.os.getpid),
         (os.stat, facts),
         (time, simulated_time),
+        (time.monotonic, simulated_time.monotonic),
         (random, world.dice),
         (uuid, simulated_uuid),
         (trio, world.trio),

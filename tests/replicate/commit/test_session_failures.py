@@ -5,6 +5,7 @@ Faults 22, 26, 36 and 48.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -12,11 +13,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
 import pytest
 
+import replicate
+from replicate.commit import attached
 from replicate.commit import session as commit
 from replicate.commit.session import RegionSession
 from replicate.database.sqlite import open_region
@@ -25,19 +29,23 @@ from replicate.door.opening import open_door
 from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, PoolReplacedError, RegionReplacedError
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.segment import SegmentFile, segment_name
+from replicate.journal.spool import remove_orphans
 from replicate.limits import LOOK_S
 from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool import shared_memory
 from replicate.pool.shared_memory import PoolKind, pool_path, retire
+from replicate.recovery import recovery
 from tests.harness.instances import (
     Writer,
     begin_insert,
     begin_large,
+    captured,
     change_schema,
     check,
     door_of,
     insert,
+    insert_change,
     make_primary,
     session_of,
 )
@@ -187,13 +195,28 @@ def test_a_connection_survives_a_pool_that_was_made_anew(tmp_path: Path) -> None
     check(instance)
 
 
+class Clock:
+    """Seconds, which pass only where somebody waits for what others remember to have seen."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        for module in (commit, attached, shared_memory):
+            monkeypatch.setattr(module, "monotonic", lambda: self.now_s)
+        for module in (attached, shared_memory):
+            monkeypatch.setattr(module, "time", SimpleNamespace(sleep=self.sleep, monotonic=time.monotonic))
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now_s += seconds
+
+
 def test_no_commit_goes_by_a_pool_that_another_was_made_in_place_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two pools in use would have two ends of one journal. The name was seen just now, so a writer does not look: who
     makes the other one waits until it does."""
-    monkeypatch.setattr(shared_memory, "LOOK_S", 1.0)
     instance = make_primary(tmp_path / "p")
+    Clock(monkeypatch)
     with session_of(instance) as session:
         first = insert(session, 1)
         path = pool_path(PoolKind.JOURNAL, instance.content.uuid)
@@ -206,7 +229,139 @@ def test_no_commit_goes_by_a_pool_that_another_was_made_in_place_of(
                 insert(session, 3)
             assert insert(other, 3) == first + 2
             assert insert(session, 4) == first + 3
+    monkeypatch.undo()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     check(instance)
+
+
+def test_no_commit_goes_by_a_pool_behind_a_recovery_that_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cuts and completes the journal before it makes a pool. If it is killed there, nobody appends to that by the
+    pool that there was."""
+    instance = make_primary(tmp_path / "p")
+    Clock(monkeypatch)
+    with session_of(instance) as session:
+        first = insert(session, 1)
+        pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()
+        monkeypatch.setattr(recovery, "remove_orphans", _fail)
+        with pytest.raises(KeyboardInterrupt):
+            open_door(instance)
+        monkeypatch.setattr(recovery, "remove_orphans", remove_orphans)
+        with pytest.raises(PoolReplacedError):
+            insert(session, 2)
+        assert insert(session, 2) == first + 1
+
+
+def _fail(_directory: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("how", ["begin", "upgrade"])
+def test_no_commit_goes_into_a_file_that_another_is_written_to_in_place_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Somebody puts a copy of the region, a current one, in its place; one who has it open saw the name just now, and
+    does not look. Who opens the other one waits until it does, before it writes."""
+    instance = make_primary(tmp_path / "p")
+    Clock(monkeypatch)
+    with session_of(instance) as session:
+        insert(session, 0)
+        first = insert(session, 1)
+        copy_whole(session)
+        put_whole(session)
+        with session_of(instance) as other:
+            assert insert_as(other, 2, how) == first + 1
+            with pytest.raises(RegionReplacedError, match="was replaced while it was open"):
+                insert(session, 3)
+            assert insert_as(other, 3, how) == first + 2
+    monkeypatch.undo()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    check(instance)
+
+
+@pytest.mark.parametrize("when", ["begun before", "begun after"])
+@pytest.mark.parametrize("how", ["begin", "upgrade"])
+def test_a_file_that_lacks_what_was_committed_since_it_was_opened_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, when: str
+) -> None:
+    """It was a current copy when it was put in the other's place, and when it was opened. The transaction that went
+    into the other file then was accepted: who goes on without it would lose it."""
+    instance = make_primary(tmp_path / "p")
+    clock = Clock(monkeypatch)
+    with session_of(instance) as session:
+        insert(session, 0)
+        last = insert(session, 1)
+        copy_whole(session)
+        begun = begin_insert(session, 2) if when == "begun before" else None
+        put_whole(session)
+        with session_of(instance) as other:
+            assert session.commit(begun or begin_insert(session, 2)) == last + 1
+            clock.now_s += 10
+            for _ in range(2):  # as often as it is tried
+                with pytest.raises(RegionReplacedError, match=f"up to {last}, it held {last + 1} before"):
+                    insert_as(other, 3, how)
+                other.rollback()
+            assert other.door.words[word.LAST_SEQNO] == last + 1
+
+
+@pytest.mark.parametrize("how", ["begin", "upgrade"])
+@pytest.mark.parametrize("lacks", [False, True])
+def test_so_it_is_where_the_file_was_attached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: bool, how: str
+) -> None:
+    instance = make_primary(tmp_path / "p", regions=("main", "two"))
+    clock = Clock(monkeypatch)
+    with session_of(instance, "two") as session, contextlib.closing(replicate.connect(instance.path, "main")) as other:
+        other.execute("INSERT INTO t VALUES (1, 'x')")
+        other.commit()
+        insert(session, 0)
+        last = insert(session, 1)
+        copy_whole(session)
+        put_whole(session)
+        other.attach("two")
+        if lacks:
+            assert insert(session, 2) == last + 1
+            clock.now_s += 10
+        for row_id in (2, 3):
+            if how == "upgrade":
+                other.execute("BEGIN")
+                assert other.execute("SELECT count(*) FROM two.t").fetchone() == (2,)
+            if lacks:
+                told = f"region two holds .* up to {last}, it held {last + 1} before|another transaction has written"
+                with pytest.raises(replicate.Error, match=told):
+                    other.execute("INSERT INTO main.t VALUES (2, 'x')")
+                other.rollback()
+            else:
+                other.execute(f"INSERT INTO main.t VALUES ({row_id}, 'x')")
+                other.commit()
+                with pytest.raises(RegionReplacedError, match="was replaced while it was open"):
+                    begin_insert(session, 2)
+        assert session.door.words[word.LAST_SEQNO] == last + (1 if lacks else 2)
+
+
+def copy_whole(session: RegionSession) -> None:
+    """Copy a region with all that it holds."""
+    session.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(session.where, f"{session.where}.copy")
+
+
+def put_whole(session: RegionSession) -> None:
+    """Put that in its place."""
+    for companion in ("-wal", "-shm"):
+        os.unlink(session.where + companion)
+    os.rename(f"{session.where}.copy", session.where)
+
+
+def insert_as(session: RegionSession, row_id: int, how: str) -> int:
+    """One row, by a transaction that begins as a writer or as a reader."""
+    if how == "begin":
+        return insert(session, row_id)
+    session.connection.execute("BEGIN")
+    assert session.connection.execute("SELECT count(*) FROM t").get >= 1
+    session.upgrade(timeout_s=1)
+    session.connection.execute("INSERT INTO t VALUES (?, 'x')", (row_id,))
+    return session.commit(captured(*insert_change(session, row_id, "x")))
 
 
 def test_writing_again_and_again_looks_for_the_regions_file_now_and_then(
@@ -218,10 +373,14 @@ def test_writing_again_and_again_looks_for_the_regions_file_now_and_then(
     monkeypatch.setattr(commit, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(commit, "stat", lambda path: looks.append(path) or os.stat(path))
     with session_of(instance) as session:
+        proved: list[object] = []
+        prove = session._prove
+        monkeypatch.setattr(session, "_prove", lambda: proved.append(prove()))
         for number in range(1, 51):
             insert(session, number)
             now_s[0] += LOOK_S / 100
         assert looks == [session.where]
+        assert proved == [None]
         swap(Path(session.where))
         now_s[0] += LOOK_S * 0.6
         for _ in range(2):  # that it is another one is no reason to look less often
