@@ -188,7 +188,9 @@ class AttachedRegions:
         there what it had begun, or began within LOOK_S: so what the regions hold is compared once more, with nobody
         else at work in them, and nobody remembers to have looked before we opened them when we are done.
         """
-        time.sleep(max(0.0, self._opened_s + LOOK_S - monotonic()))
+        left_s = self._opened_s + LOOK_S - monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
         for entry, schema in [(part.entry, part.schema) for part in self.parts] or [(self.entry, "main")]:
             self._refuse_old(entry, schema, self.door.words[word.REGION_DONE + entry.region_id])
         self._is_unproved = False

@@ -84,9 +84,10 @@ takes 2100 bytecodes in 63 calls, all told, at about 3.5 ns; no function has mor
 ns, so writing methods out gains little. Not done, below 0.5 % each: words read and written several at once (a word
 costs 14 ns, eight by one `unpack_from` 60), tuples without their class, BEGIN and the schema version as one text (0.08
 µs), failpoints behind a global (0.02 each), SQLite's data version in place of the schema's (0.07 for 0.37 µs, where
-nobody else writes). The looks for the region's file and the pool's name were at each commit then, and are a millisecond
-apart now: 0.91 of the CPU of one writer and of four, in turns (36.3 and 32.9 µs; 42.6 and 41.0 and 1.1 times as many a
-second). Two pools in use at once would be two ends of one journal; so whoever makes another waits as long
+nobody else writes). The looks for the region's file and the pool's name were at each commit then, and are half a
+millisecond apart now: 1.05 times as many commits a second, of one writer and of four, on a busy machine (1.03 with a
+quarter, 1.1 with a whole one, in which whoever connects for each commit waits for others' looks to run out: 1.22 times
+as long). Two pools in use at once would be two ends of one journal; so whoever makes another waits as long
 (shared_memory.py). By samples 43 % of it is the kernel's now, 40 % CPython's (its interpreter's loop 24), 10 % SQLite's
 and the binding's.
 
