@@ -192,7 +192,10 @@ class AttachedRegions:
         if left_s > 0:
             time.sleep(left_s)
         for entry, schema in [(part.entry, part.schema) for part in self.parts] or [(self.entry, "main")]:
-            self._refuse_old(entry, schema, self.door.words[word.REGION_DONE + entry.region_id])
+            try:
+                self._refuse_old(entry, schema, self.door.words[word.REGION_DONE + entry.region_id])
+            except apsw.Error as error:
+                raise translate(error, where=str(entry.path)) from error
         self._is_unproved = False
 
     # Attaching.

@@ -127,7 +127,8 @@ class RegionSession(AttachedRegions):
         """Region lock, BEGIN IMMEDIATE, redo of unfinished work, check of the schema. Nothing is held after a
         failure.
 
-        Raises NotPrimaryError, BusyError, SchemaChangedError, RegionDamagedError, JournalDamagedError, ForkedError.
+        Raises NotPrimaryError, BusyError, SchemaChangedError, RegionReplacedError, RegionDamagedError,
+        JournalDamagedError, ForkedError.
         """
         if self.parts:
             self._begin_several(timeout_s)

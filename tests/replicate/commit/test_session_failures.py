@@ -340,6 +340,20 @@ def test_so_it_is_where_the_file_was_attached(
         assert session.door.words[word.LAST_SEQNO] == last + (1 if lacks else 2)
 
 
+def test_what_a_region_holds_can_not_be_read_and_is_told_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> int:
+        raise apsw.IOError("planted")
+
+    with session_of(make_primary(tmp_path / "p")) as session:
+        monkeypatch.setattr(attached, "region_seqno", failing)
+        with pytest.raises(JournalIOError, match="planted"):
+            begin_insert(session, 1)
+        monkeypatch.undo()
+        assert not session.holds_region
+
+
 def copy_whole(session: RegionSession) -> None:
     """Copy a region with all that it holds."""
     session.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
