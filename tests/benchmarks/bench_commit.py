@@ -91,9 +91,11 @@ as long). Two pools in use at once would be two ends of one journal; so whoever 
 (shared_memory.py). By samples 43 % of it is the kernel's now, 40 % CPython's (its interpreter's loop 24), 10 % SQLite's
 and the binding's.
 
-With memory that is this machine's own (`--own-memory 17`) the same run after run, at d057a02: 29.1 and 24.7 thousand a
-second under interval, 0.34 and 0.35 of plain NORMAL (30 and 36 µs of CPU, plain 9.4 and 11); durable, a WAL that has
-grown, 8.3 and 11.5 thousand, 0.86 and 1.92 times plain FULL, 0.82 and 1.09 times GT.M.
+With memory that is this machine's own (`--own-memory 17`), at d057a02 in a quiet hour: 29.1 and 24.7 thousand a second
+under interval, 0.34 and 0.35 of plain NORMAL (30 and 36 µs of CPU, plain 9.4 and 11); durable, a WAL that has grown,
+8.3 and 11.5 thousand, 0.86 and 1.92 times plain FULL, 0.82 and 1.09 times GT.M. At 9a5a08d in another, three runs: 0.33
+and 0.32 to 0.38; 0.85 to 0.87 and 1.51 to 1.76, 0.81 to 0.83 and 0.83 to 1.02 times GT.M. With four writers it is the
+hour that decides: they share two processors with the disk's interrupts and with whoever else has this machine.
 An executemany takes 1.8 µs a row, of which SQLite with guard and hook takes 1.44, without the hook 0.66.
 
 Connections and cursors without a `__getattr__` of theirs, which keeps CPython 3.11 from specializing attributes: 0 to
