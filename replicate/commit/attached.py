@@ -28,7 +28,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from time import monotonic
 
 import apsw
 
@@ -171,8 +170,9 @@ class AttachedRegions:
         durable = self.door.instance.config.journal.durability == "durable"
         lock.wake = WakeWord(self.door.pool.memory, word.REGION_WAKE + region_id, most=1) if durable else None
 
-    def _refuse_old(self, entry: RegionEntry, schema: str, done: int) -> None:
-        """RegionReplacedError unless the region holds the transactions up to `done`, as it did before."""
+    def _check_held(self, entry: RegionEntry, schema: str, done: int) -> int:
+        """The last transaction that the region holds; RegionReplacedError if that is below `done`, which it held
+        before."""
         held = region_seqno(self.connection, schema)
         if held < done:
             raise RegionReplacedError(
@@ -180,6 +180,7 @@ class AttachedRegions:
                 where=str(entry.path),
                 do=f"Put the right file back; or begin anew: {self._way_out}",
             )
+        return held
 
     def _prove(self) -> None:
         """The first transaction that may write, once it is begun: its files are those that others write to.
@@ -188,12 +189,12 @@ class AttachedRegions:
         there what it had begun, or began within LOOK_S: so what the regions hold is compared once more, with nobody
         else at work in them, and nobody remembers to have looked before we opened them when we are done.
         """
-        left_s = self._opened_s + LOOK_S - monotonic()
+        left_s = self._opened_s + LOOK_S - time.monotonic()
         if left_s > 0:
             time.sleep(left_s)
         for entry, schema in [(part.entry, part.schema) for part in self.parts] or [(self.entry, "main")]:
             try:
-                self._refuse_old(entry, schema, self.door.words[word.REGION_DONE + entry.region_id])
+                self._check_held(entry, schema, self.door.words[word.REGION_DONE + entry.region_id])
             except apsw.Error as error:
                 raise translate(error, where=str(entry.path)) from error
         self._is_unproved = False
@@ -225,7 +226,7 @@ class AttachedRegions:
         except BaseException:
             lock.close()
             raise
-        self._opened_s, self._is_unproved = monotonic(), True
+        self._opened_s, self._is_unproved = time.monotonic(), True
         parts = [*(self.parts or [self._own_part()]), part]
         self._lock = RegionLocks(parts)
         self.parts = parts

@@ -372,8 +372,8 @@ class RegionSession(AttachedRegions):
             instance=content.uuid,
             where=self.where,
         )
-        self._refuse_old(self.entry, "main", done)
-        if self.writable and not adding and not region_seqno(self.connection) and not self._unfinished():
+        held = self._check_held(self.entry, "main", done)
+        if self.writable and not held and not adding and not self._unfinished():
             raise NotFoundError(
                 f"region {self.entry.name} was not added completely",
                 where=self.where,

@@ -200,10 +200,10 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        for module in (commit, attached, shared_memory):
+        for module in (commit, shared_memory):
             monkeypatch.setattr(module, "monotonic", lambda: self.now_s)
         for module in (attached, shared_memory):
-            monkeypatch.setattr(module, "time", SimpleNamespace(sleep=self.sleep, monotonic=time.monotonic))
+            monkeypatch.setattr(module, "time", SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.now_s))
 
     def sleep(self, seconds: float) -> None:
         assert seconds >= 0
