@@ -31,6 +31,7 @@ from tests.benchmarks.street_bench import ROOT
 
 PACKAGES: Final = {"postgresql": "postgresql-15", "gtm": peer_gtm.PACKAGE}
 ROUNDS: Final = "5"
+QUICKLY: Final = "--quick (by width, tables and secondaries: one round), "
 
 Line = dict[str, Any]
 
@@ -251,7 +252,7 @@ def main() -> None:
         facts = lines[0]
         print(
             f"\n{facts['processor']}, {facts['cores']} cores, Linux {facts['system']}, SQLite {facts['sqlite']}, "
-            f"load before {facts['load_before']}; {'--quick, ' if arguments.quick else ''}"
+            f"load before {facts['load_before']}; {QUICKLY if arguments.quick else ''}"
             f"{f'{arguments.own_memory:g} GiB held, ' if arguments.own_memory else ''}medians of {ROUNDS} rounds."
         )
     for one in failed:
