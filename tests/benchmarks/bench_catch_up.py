@@ -18,7 +18,7 @@ resident memory of each beyond the mapped pools. Nothing is asserted.
 replication of GT.M (peer_gtm.py: insert, update, mixed, ten) in the same run, in turns with ours. PostgreSQL's figure
 begins when the subscription is enabled, and is compared with our `from_start`; GT.M's, from the first applied, with our
 `from_first`. `--peers floor` measures what changing the same rows takes SQLite alone, with all else done for nothing
-(floor_update.py): what that does not reach is out of reach on that machine.
+(floor_update.py).
 
 What updates in random order cost. Nearly every row of a short batch has a page of its own, which is read, written to
 the WAL and copied to the database. SQLite's own share, the same rows in the same batches, sorted, through `executemany`
@@ -80,13 +80,15 @@ s for both. GT.M, whose pages stay in memory, and whose journal keeps no images 
 
 The floor of updates, at a59005d, load 0.5, five rounds in turns (`--own-memory 17 --peers floor gtm postgresql`), in an
 hour slower than those above: SQLite alone, its rows ready in the right order, 434 thousand a second (420 to 446), ours
-284 (0.65), GT.M 289, PostgreSQL 61 (ours 4.6 times, GT.M 4.7). So 450 is not to be had on that machine by whatever is
-done around one connection. The three daemons take 5.4 µs of CPU an update then: two processors that never waited would
-bear 370. Stamps at each step, seconds for a batch of 206,000: 0.42 to decode and make its rows (the floor's 0.30), then
-0.05 to 0.08 for the journal, 0.02 for its flush, and COMMIT, of which 0.002 is SQLite's and 0.17 its checkpoint; beside
-these three the next batch is read, in 0.27, so that neither is waited for, and the interpreter is never idle: it is the
-bound. In vain, therefore: a checkpoint behind each second batch only (192 MiB of WAL), 0.93 of the CPU and 1.00 of the
-number (six rounds). Numbers sorted by numpy would take 0.06 µs in place of 0.25, and 16 MiB to have it loaded.
+284 (0.65), GT.M 289, PostgreSQL 61 (ours 4.6 times, GT.M 4.7). So 450 is not to be had on that machine around one
+connection that makes its checkpoints itself. With these made beside, by another one, SQLite would take 1.5 µs in place
+of 2.3, on processors that are busy with the rest: the three daemons take 5.4 µs of CPU an update then, and two
+processors that never waited would bear 370 thousand. Stamps at each step, seconds for a batch of 206,000: 0.42 to
+decode and make its rows (the floor's 0.30), then 0.05 to 0.08 for the journal, 0.02 for its flush, and COMMIT, of which
+0.002 is SQLite's and 0.17 its checkpoint; beside these three the next batch is read, in 0.27, so that neither is waited
+for, and the interpreter is never idle: it is the bound. In vain, therefore: a checkpoint behind each second batch only
+(192 MiB of WAL), 0.93 of the CPU and 1.00 of the number (six rounds). Numbers sorted by numpy would take 0.06 µs in
+place of 0.25, and 16 MiB to have it loaded.
 
 Tried for it, and not kept: a process that reads the pool ahead on the other processor, and tells the Update Process
 rows and places: 1.11 times as quick at the mixed load (five rounds), 1.05 at updates, 0.88 at inserts (three), since

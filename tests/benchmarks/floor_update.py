@@ -4,8 +4,8 @@ Updates by key, of as many rows a batch as the Update Process takes (BATCH_ROWS)
 compares the whole row before, in the order of the rows, and the same rule for checkpoints. The rows wait as bytes, in
 the right order, and are decoded by one call for each CHUNK_ROWS; a journal of the same size is written and flushed
 beside that, in a thread. Nothing is received, verified, numbered, packed, sorted or proved to continue anything, no
-position is kept, and nobody else has the processors: what is left is what no arrangement around SQLite could leave out,
-with all the rest done elsewhere for nothing.
+position is kept, and nobody else has the processors: what is left is what no arrangement around a connection that
+makes its own checkpoints could leave out, with all the rest done elsewhere for nothing.
 
 Guarantees: rows a second from the first batch's begin to the last one's COMMIT. Refuses to know: our own daemons.
 """
