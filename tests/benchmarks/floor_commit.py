@@ -1,8 +1,8 @@
-"""What bench_commit.py is measured beside under `--peers floor`: the least that a journalled commit takes, in C.
+"""What bench_commit.py is measured beside under `--peers floor`: the least that a commit like ours takes, in C.
 
 Needs a C compiler and SQLite's header (Debian's packages gcc and libsqlite3-dev). floor_commit.c says what its ways do
 and what they leave out: all that makes a journal one that can be recovered. So what a way of it can not do is out of
-reach, in whatever language, on that machine.
+reach of this design on that machine, in whatever language.
 
 Guarantees: the program is that of this checkout. Refuses to know: rounds, rivals.
 """
