@@ -58,9 +58,11 @@ class Address:
         if self.host == "localhost":
             return True
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            address = ipaddress.ip_address(self.host)
         except ValueError:
             return False
+        # ::ffff:127.0.0.1 is one for Python from 3.13 on; a socket of IPv6 alone, as ours are, can not be bound to it.
+        return address.is_loopback and getattr(address, "ipv4_mapped", None) is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,9 +203,8 @@ class Applier:
         match step:
             case plans.Idle():
                 return Waiting.NOTHING if self._large is None else Waiting.PART
-            case plans.Skip(pieces, transactions):
-                done.skipped += transactions
-                self.pool.free(records[pieces - 1].next_address)
+            case plans.Skip(pieces):
+                done.skipped += self._intake.pass_over(records[:pieces])
             case plans.Restart(why):
                 return self._ask_restart(why, done)
             case plans.Abandon(why):
@@ -214,9 +213,8 @@ class Applier:
             case plans.TakeCatalogue():
                 self._take_catalogue(records[0])
             case plans.Fill(pieces, skip):
-                done.skipped += skip
                 try:
-                    self._intake.window = self._intake.open_window(records[:pieces], skip)
+                    done.skipped += self._intake.take(records[:pieces], skip)
                 except ReplicateError:
                     self._commit(done)  # what came before it is well
                     raise

@@ -1,7 +1,7 @@
 """What the Update Process does next, and how much of it: the pure decisions, without a pool, a clock or a database.
 
 Guarantees: `plan` looks only at what has arrived (it never waits to fill a batch) and answers with one step; a hole in
-the numbers is a GapError naming both numbers; what was applied before is skipped and counted. A `Window` has verified
+the numbers is a GapError naming both numbers; what was applied before is skipped. A `Window` has verified
 every frame before it is offered for application: number after number, origin_seqno after origin_seqno, and the origin's
 chain hash, so that nothing is applied that does not continue exactly what was applied before. `Window.cut` never passes
 a barrier, and lets what changes the schema come alone.
@@ -56,10 +56,9 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Free the first `pieces` records: their `transactions` were applied before."""
+    """Free the first `pieces` records: what is in them was applied before."""
 
     pieces: int
-    transactions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +156,12 @@ def plan(pieces: Sequence[Piece], *, next_seqno: int, large: OpenLarge | None, r
 
 
 def _applied_before(pieces: Sequence[Piece], next_seqno: int) -> Skip | None:
-    count = transactions = 0
+    count = 0
     for piece in pieces:
         if piece.kind is PieceKind.CATALOGUE or piece.last_seqno >= next_seqno:
             break
         count += 1
-        transactions += 0 if piece.kind is PieceKind.PARTS else piece.count
-    return Skip(count, transactions) if count else None
+    return Skip(count) if count else None
 
 
 def _fill(pieces: Sequence[Piece], next_seqno: int, room_bytes: int) -> Fill:

@@ -35,6 +35,9 @@ class Intake:
         self.window: Window | None = None
         self.ahead: deque[Window] = deque()
         self._last_seqno = 0
+        self._counted_to = 0
+        """What lies before this address has been taken once: of what is skipped there when it is taken again, some is
+        counted already, and the rest was skipped by nobody: we have committed it."""
         self._in_vain = (0, 0)
         """Behind which border nothing was to be read ahead, and how far the pool was written then."""
         self._borders: list[tuple[int, int]] = []
@@ -78,9 +81,30 @@ class Intake:
             made.append(Piece(kind, record.first_seqno, record.last_seqno, record.count, len(record.data), first_part))
         return made
 
-    def open_window(self, records: list[ReceivedRecord], skip: int) -> Window:
-        """Verify what they hold but for the first `skip` transactions, and take them. Raises as `batch.open_window`;
-        nothing is taken then."""
+    def take(self, records: list[ReceivedRecord], skip: int) -> int:
+        """Make them the window in turn, but for the first `skip` transactions; how many of these to count as skipped:
+        those that are skipped for the first time. Raises as `batch.open_window`; nothing is taken then."""
+        counted = self._counted(records[:1], skip)
+        self.window = self._open_window(records, skip)
+        return counted
+
+    def pass_over(self, records: list[ReceivedRecord]) -> int:
+        """Free these, the first there are, which were applied before; how many to count, as `take`."""
+        counted = self._counted(records)
+        self.pool.free(records[-1].next_address)
+        return counted
+
+    def _counted(self, records: list[ReceivedRecord], most: int | None = None) -> int:
+        """How many transactions of these, and the first `most` of them at most, are met for the first time."""
+        count = sum(
+            record.count
+            for record in records
+            if record.address >= self._counted_to and record.kind is not RecordKind.PARTS
+        )
+        return count if most is None else min(count, most)
+
+    def _open_window(self, records: list[ReceivedRecord], skip: int) -> Window:
+        """Verify and take them, as `take`."""
         data = records[0].data if len(records) == 1 else b"".join(record.data for record in records)
         decoded = decode_batch(data, tuples=True, count=sum(record.count for record in records))
         first_seqno = records[0].first_seqno + skip
@@ -95,10 +119,11 @@ class Intake:
         window = plans.open_window(data, decoded, first_seqno, self.points, lie)
         self._last_seqno = window.last_seqno
         self._borders.append((window.last_seqno, records[-1].next_address))
+        self._counted_to = max(self._counted_to, records[-1].next_address)
         return window
 
     def read_ahead(self, room_bytes: int) -> int | None:
-        """Put one window more behind those there are; how many transactions of its records had been taken before. None:
+        """Put one window more behind those there are; how many of its records' transactions to count as skipped. None:
         there is none to be had now; what is wrong is said again when its turn comes. Asked again before more has come
         it does not look."""
         looked = self._borders[-1][1] if self._borders else 0, self.pool.written_address
@@ -112,11 +137,12 @@ class Intake:
             if not isinstance(step, plans.Fill):
                 self._in_vain = looked
                 return None
-            self.ahead.append(self.open_window(records[: step.pieces], step.skip))
+            counted = self._counted(records[:1], step.skip)
+            self.ahead.append(self._open_window(records[: step.pieces], step.skip))
         except ReplicateError:
             self._in_vain = looked
             return None
-        return step.skip
+        return counted
 
     def free(self, last_seqno: int) -> None:
         """Everything up to and with `last_seqno` is committed."""

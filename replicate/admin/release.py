@@ -17,7 +17,13 @@ from replicate.admin.stale_pools import home_of
 from replicate.daemon.files import DaemonFiles, daemon_names
 from replicate.database.bookkeeping import check_region_identity, is_region, read_identity
 from replicate.database.sqlite import open_region, remove
-from replicate.errors import AlreadyExistsError, AlreadyRunningError
+from replicate.errors import (
+    AlreadyExistsError,
+    AlreadyRunningError,
+    NotFoundError,
+    RegionDamagedError,
+    RegionReplacedError,
+)
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.locks import FileLock
@@ -33,10 +39,12 @@ def release_region(
     timeout_s: float,
     finish: Callable[[], object] | None = None,
     force: bool = False,
-) -> None:
+) -> str:
     """Make the region `name` plain SQLite again. `finish` applies what a secondary has received and not yet applied.
 
-    `force`: do not ask the journal, which may be damaged or gone; what a killed writer left undone stays undone.
+    `force`: do not ask the journal, which may be damaged or gone; what a killed writer left undone stays undone. A file
+    that is gone, damaged or another's is left as it is, and only the entry goes: else the instance could never be
+    begun anew. Returns what is wrong with such a file, '' in all other cases.
 
     Raises NotFoundError (no such region), AlreadyRunningError (a daemon runs), BusyError (an application writes, for
     longer than `timeout_s` seconds), RegionReplacedError, and what `finish` raises. The region is untouched after any
@@ -46,15 +54,17 @@ def release_region(
     check_nothing_runs(instance)
     if finish is not None:
         finish()
+    left = ""
     if force:
-        _release(instance, entry, timeout_s)
+        left = _release(instance, entry, timeout_s, force=True)
     else:
         with door_of(instance) as door:
             finish_regions(door, timeout_s)
-            _release(instance, entry, timeout_s, check=True)
+            _release(instance, entry, timeout_s)
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)
+    return left
 
 
 def release_copy(file: Path) -> None:
@@ -65,6 +75,12 @@ def release_copy(file: Path) -> None:
     """
     connection = open_region(file, plain=True)
     try:
+        if not is_region(connection):
+            raise RegionReplacedError(
+                "the database carries no bookkeeping of ours: it is plain SQLite already",
+                where=str(file),
+                do="Use it as it is",
+            )
         identity = read_identity(connection, where=str(file))
         _refuse_the_region_itself(identity.instance, file)
         remove(connection)
@@ -85,25 +101,33 @@ def _refuse_the_region_itself(instance: bytes, file: Path) -> None:
             )
 
 
-def _release(instance: Instance, entry: RegionEntry, timeout_s: float, *, check: bool = False) -> None:
-    lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
+def _release(instance: Instance, entry: RegionEntry, timeout_s: float, *, force: bool = False) -> str:
+    lock, left = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock"), ""
     try:
         lock.acquire(timeout_s, what=f"region {entry.name}")
-        connection = open_region(entry.path)
         try:
-            if check:
-                refuse_stale(instance, entry, connection)
-            # Not a region any more: an earlier release got so far and no further.
-            if is_region(connection):
-                check_region_identity(
-                    connection, region=entry.uuid, instance=instance.content.uuid, where=str(entry.path)
-                )
-                remove(connection)
-        finally:
-            connection.close(True)
+            _make_plain(instance, entry, check=not force)
+        except (NotFoundError, RegionDamagedError, RegionReplacedError) as error:
+            if not force:
+                raise
+            left = error.what
         instance.unregister_region(entry.name)
     finally:
         lock.close()
+    return left
+
+
+def _make_plain(instance: Instance, entry: RegionEntry, *, check: bool) -> None:
+    connection = open_region(entry.path)
+    try:
+        if check:
+            refuse_stale(instance, entry, connection)
+        # Not a region any more: an earlier release got so far and no further.
+        if is_region(connection):
+            check_region_identity(connection, region=entry.uuid, instance=instance.content.uuid, where=str(entry.path))
+            remove(connection)
+    finally:
+        connection.close(True)
 
 
 def check_nothing_runs(instance: Instance) -> None:

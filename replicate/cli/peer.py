@@ -9,7 +9,7 @@ import click
 from replicate.cli.common import Noun, columns, emit, open_instance
 from replicate.config import parse_address
 from replicate.daemon.files import DaemonFiles
-from replicate.errors import AlreadyRunningError
+from replicate.errors import AlreadyRunningError, ConfigurationError
 
 if TYPE_CHECKING:
     from replicate.instance.file import PeerEntry
@@ -33,6 +33,12 @@ def add(name: str, address: str, certificate: str, replace: bool) -> None:
     """
     opened = open_instance()
     where = parse_address(address, where="HOST:PORT")
+    if not where.port:
+        raise ConfigurationError(
+            f"nobody can be reached at port 0 of {where.host}",
+            where="HOST:PORT",
+            do=f"Give the port that the Receiver Server of {name} listens at: there, replicate -i INSTANCE status",
+        )
     if not where.is_loopback:
         from replicate.security.tls import require_identity
         from replicate.security.tls_files import TlsFiles

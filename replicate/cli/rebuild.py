@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from replicate.cli.common import Verb, emit, open_instance
-from replicate.cli.replay import collapsing, sessions_for, summary_lines
+from replicate.cli.replay import collapsing, journal_named, sessions_for, summary_lines
 from replicate.errors import UsageError
 
 
@@ -70,7 +70,7 @@ def rebuild(
         done = make(
             opened,
             Path(base).absolute(),
-            journals,
+            [journal_named(one) for one in journals],
             last_seqno=last_seqno or None,
             until_s=until_s,
             restart=restart,

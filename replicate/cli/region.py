@@ -56,7 +56,10 @@ def move(name: str, path: Path) -> None:
 @click.argument("name")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
 @click.option(
-    "--force", is_flag=True, help="Do not finish anything first: for an instance whose journal can not be read."
+    "--force",
+    is_flag=True,
+    help="Do not finish anything first: for an instance whose journal can not be read, or whose region is lost (what "
+    "lies in its place is left as it is).",
 )
 def release(name: str, timeout_s: float, force: bool) -> None:
     """Finish what was received, remove our bookkeeping, and leave plain SQLite."""
@@ -71,8 +74,9 @@ def release(name: str, timeout_s: float, force: bool) -> None:
         return finish_received(opened, timeout_s=timeout_s)
 
     finishing = finish if opened.role == "secondary" and not force else None
-    release_region(opened, name, timeout_s=timeout_s, finish=finishing, force=force)
-    emit({"released": name, "path": path}, [f"region {name} released: {path} is plain SQLite again"])
+    left = release_region(opened, name, timeout_s=timeout_s, finish=finishing, force=force)
+    found = f"{path} was left as it is: {left}" if left else f"{path} is plain SQLite again"
+    emit({"released": name, "path": path, "left": left}, [f"region {name} released: {found}"])
 
 
 @region.command()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -82,7 +84,7 @@ def replay(
     with replaying() as told:
         done = replay_into(
             opened,
-            journals,
+            [journal_named(one) for one in journals],
             last_seqno=last_seqno or None,
             spark=spark,
             verify=verify_before,
@@ -90,6 +92,16 @@ def replay(
             told=told,
         )
     emit(done, summary_lines(done, opened.named))
+
+
+def journal_named(text: str) -> str:
+    """What --journal says, where it names an instance below REPLICATE_HOME as -i does; what is here goes before."""
+    from replicate.instance.instance import resolve_instance
+
+    with suppress(UsageError):
+        if os.sep not in text and not os.path.exists(text) and (named := resolve_instance(text)).is_dir():
+            return str(named)
+    return text
 
 
 def sessions_for(engine: str | None, master: str | None) -> SparkSessions | None:

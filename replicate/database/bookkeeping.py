@@ -48,7 +48,8 @@ OWN_STATEMENT: Final = apsw.SQLITE_PREPARE_PERSISTENT
 ask the authorizer (guards.refuse_own)."""
 PUT_BACK: Final = (
     "Put the right file, with its -wal, back; or begin anew: on a secondary replicate -i INSTANCE seed --restart; on a "
-    "primary replicate -i INSTANCE region release --force, then add this database and seed the secondaries"
+    "primary replicate -i INSTANCE region release NAME --force, then add the database to go on with, and seed the "
+    "secondaries"
 )
 FIND_IT: Final = f"If it was moved: replicate -i INSTANCE region move NAME NEW_PATH. {PUT_BACK}. None is created here"
 HELD_BELOW: Final = "held_below"

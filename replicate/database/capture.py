@@ -209,6 +209,7 @@ class Capture:
         if self._context.refusal is None:
             self._context = self._context._replace(refusal=why)
         self.poisoned = True
+        self._is_clear = False  # perhaps no transaction is open, and none clears it at its end
 
     def settle(self) -> None:
         """Have virtual tables write what they keep back, and tell of rows whose BLOBs were written in place, or which

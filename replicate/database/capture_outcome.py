@@ -39,18 +39,26 @@ def kept(connection: apsw.Connection, capture: Capture, mark: Mark, text: str) -
     packed = capture.behind(mark)
     if packed is None:
         # A part has left memory. Without the word FAIL anywhere, SQLite takes every failed statement back.
-        return None if "fail" in text.lower() or _schema_says_fail(connection, capture.schema) else False
+        fail = "fail" in text.lower() or any(_schema_says_fail(connection, one) for one in (capture.schema, "temp"))
+        return None if fail else False
     states = _net_states(packed, {t.definition.table_id: t for t in capture.tables.tables.values()})
     if states is None:
         return None
+    doubt = False
     for (table, key), (before, after) in states.items():
-        if _same(before, after):
+        if _same_signs(before, after):
             continue
         now = _read(connection, table, key, capture.schema)
+        if _same(before, after):  # but for the sign of a zero, which proves something only where it has come
+            if _same_signs(now, after):
+                return True
+            continue
         if _same(now, after):
             return True
-        return False if _same(now, before) else None
-    return False  # no net change at all: both answers give the same database
+        if _same(now, before):
+            return False
+        doubt = True  # under its collation two keys of these are one row's
+    return None if doubt else False  # no net change at all: both answers give the same database
 
 
 def _schema_says_fail(connection: apsw.Connection, schema: str) -> bool:
@@ -121,7 +129,12 @@ def _read(connection: apsw.Connection, table: _Table, key: tuple[Any, ...], sche
 
 
 def _same(one: _Image, other: _Image) -> bool:
-    """Equal values of equal types."""
+    """Equal values of equal types. 0.0 and -0.0 are the same: a REAL column keeps no sign, whatever the hook says."""
     if one is None or other is None:
         return one is other
     return one == other and all(type(a) is type(b) for a, b in zip(one, other, strict=True))
+
+
+def _same_signs(one: _Image, other: _Image) -> bool:
+    packed: bool = msgpack.packb(one) == msgpack.packb(other)
+    return packed

@@ -169,8 +169,22 @@ def classify(sql: str) -> Statement:
 
 
 def parameter_names(sql: str) -> tuple[str, ...]:
-    """The named parameters (`:x`, `@x`, `$x`) of a statement, without their mark, each once."""
-    return tuple(dict.fromkeys(t.text[1:] for t in tokens(sql) if t.kind == "param" and t.text[0] in ":@$"))
+    """The named parameters (`:x`, `@x`, `$x`, `?1`) of a statement, without their mark, each once."""
+    return tuple(dict.fromkeys(t.text[1:] for t in tokens(sql) if t.kind == "param" and t.text != "?"))
+
+
+def parameter_count(sql: str) -> int:
+    """How many parameters a statement has."""
+    if not any(mark in sql for mark in "?:@$#"):
+        return 0
+    count, names = 0, set[str]()
+    for token in tokens(sql):
+        if token.kind == "param" and token.text[1:].isdigit() and token.text[0] == "?":
+            count = max(count, int(token.text[1:]))
+        elif token.kind == "param" and token.text not in names:
+            count += 1
+            names |= {token.text} - {"?"}
+    return count
 
 
 def _first_keyword(sql: str) -> tuple[str, int]:

@@ -55,8 +55,8 @@ paramstyle: Final = "qmark"
 threadsafety: Final = 1
 sqlite_version: Final = apsw.sqlite_lib_version() if hasattr(apsw, "sqlite_lib_version") else apsw.sqlitelibversion()
 sqlite_version_info: Final = tuple(int(part) for part in sqlite_version.split("."))
-version: Final = _standard.version
-version_info: Final = _standard.version_info
+version: Final = "2.6.0"  # what the standard library's said until Python 3.14 took it away
+version_info: Final = tuple(int(part) for part in version.split("."))
 adapters: Final[dict[Any, Any]] = _standard.adapters
 converters: Final[dict[str, Callable[[bytes], Any]]] = _standard.converters
 

@@ -187,7 +187,7 @@ class Connection(Callbacks):
                 opened.close()
 
     def __enter__(self) -> Connection:
-        self._check()
+        self._check_open()
         return self
 
     def __exit__(
@@ -212,15 +212,14 @@ class Connection(Callbacks):
     @property
     def total_changes(self) -> int:
         """Rows changed by the application since the connection was opened."""
-        self._check()
+        self._check_open()
         return self._apsw.total_changes() - self._transactions.own_changes
 
     @property
     def isolation_level(self) -> str | None:
         """None: every statement is its own transaction. Else a data change begins one (always as BEGIN IMMEDIATE
         does)."""
-        if self._opened is not None or self._forks == _UNBORN:
-            self._check()
+        self._check_open()
         return self._isolation_level
 
     @isolation_level.setter

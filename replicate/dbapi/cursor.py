@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
-from replicate.database.statements import Statement, Verb, classify, keep, recall, split
+from replicate.database.statements import Statement, Verb, classify, keep, parameter_count, recall, split
 from replicate.dbapi.errors import DataError, InterfaceError, ProgrammingError, surface
 from replicate.dbapi.functions import Callbacks, report
 from replicate.dbapi.row import (
@@ -40,10 +40,13 @@ _BUSY: Final = "Recursive use of cursors not allowed."
 _CLOSED: Final = "Cannot operate on a closed cursor."
 _UNBORN: Final = "Base Cursor.__init__ not called."
 _WRITE: Final = Verb.WRITE
+_NO_CHANGES: Final = (Verb.READ, Verb.EMPTY, Verb.COMMIT, Verb.ROLLBACK, Verb.SAVEPOINT, Verb.RELEASE, Verb.ROLLBACK_TO)
 
 
 class Cursor:
     """Runs statements and gives their rows. `row_factory` is the connection's when the cursor is made."""
+
+    _row_factory: Any
 
     # What a cursor begins with stands here, for a connection's `execute` makes one each time. (A `__getattr__` would
     # do for one that never began, but with it CPython 3.11 looks up every attribute of every cursor the slow way.)
@@ -71,8 +74,19 @@ class Cursor:
             self._next, self._rows, self._columns, self._change, self._traced = _END, None, (), None, False
         self.connection = connection
         self._unusable = ""
-        self.row_factory: Any = connection.row_factory
+        self._row_factory = connection.row_factory
         self._apsw: apsw.Cursor = connection._apsw.cursor()
+
+    @property
+    def row_factory(self) -> Any:
+        """What makes a row of its values, (cursor, tuple) -> row; None: the tuple. It may be set between two rows."""
+        return self._row_factory
+
+    @row_factory.setter
+    def row_factory(self, factory: Any) -> None:
+        self._row_factory = factory
+        if self.description is not None:
+            self._describe()
 
     # PEP 249.
 
@@ -104,6 +118,7 @@ class Cursor:
                 self._columns = columns_of(self._apsw) if at_row else columns_of_text(connection._apsw, sql, parameters)
             self.lastrowid = connection._apsw.last_insert_rowid()
         except BaseException as error:
+            self.rowcount = -1
             raise self._failed(error) from _cause(error)
         finally:
             self._unusable = ""
@@ -121,7 +136,7 @@ class Cursor:
             sets = (bindings(parameters, sql) for parameters in seq_of_parameters)
             if statement.verb is Verb.WRITE:
                 transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
-            elif statement.verb is Verb.READ:
+            elif statement.verb in _NO_CHANGES or statement.kind == "DEFERRED":  # of a BEGIN
                 raise ProgrammingError("executemany() can only execute DML statements.")
             else:
                 for parameters in sets:
@@ -131,10 +146,10 @@ class Cursor:
             if statement.dml:
                 self.rowcount = transactions.changed
         except BaseException as error:
+            self.rowcount = -1
             raise self._failed(error) from _cause(error)
         finally:
             self._unusable = ""
-        self.description = None
         return self
 
     def executescript(self, sql_script: str, /) -> Cursor:
@@ -156,7 +171,8 @@ class Cursor:
             transactions.commit()
             for text in split(sql_script):
                 statement = classify(text)
-                if transactions.run(self._apsw, statement, None, False) is None:
+                nothing = (None,) * parameter_count(text)  # as sqlite3, which binds nothing: they are NULL
+                if transactions.run(self._apsw, statement, nothing, False) is None:
                     for _ in self._apsw:
                         pass
         except BaseException as error:
@@ -196,7 +212,6 @@ class Cursor:
             raise self._failed(error) from _cause(error)
 
     def __iter__(self) -> Cursor:
-        self._check()
         return self
 
     def __next__(self) -> Any:
@@ -287,12 +302,12 @@ class Cursor:
         connection = self.connection
         detect_types = connection._detect_types
         self.description = describe(columns, detect_types)
-        if not detect_types and connection.text_factory is str and self.row_factory is None:
+        if not detect_types and connection.text_factory is str and self._row_factory is None:
             self._change = None
             return
         converters = column_converters(columns, detect_types)
         text = text_from(connection.text_factory)
-        make = row_maker(self.row_factory, self.description)
+        make = row_maker(self._row_factory, self.description)
         if converters is None and text is None:
             self._change = make
             return
@@ -342,7 +357,7 @@ def cursor_of(connection: Connection) -> Cursor:
     cursor = _bare(Cursor)
     cursor.connection = connection
     cursor._unusable = ""
-    cursor.row_factory = connection.row_factory
+    cursor._row_factory = connection.row_factory
     cursor._apsw = connection._apsw.cursor()
     return cursor
 

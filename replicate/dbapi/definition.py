@@ -63,9 +63,10 @@ class SchemaChanges:
             capture.settle()
         capture.close_sequences()
         capture.deaf = statement.kind == "VIRTUAL TABLE"
-        mark = capture.mark()
-        connection.execute("SAVEPOINT _replicate_define")
+        mark, saved = capture.mark(), False
         try:
+            connection.execute("SAVEPOINT _replicate_define")  # refused while a writing statement calls us
+            saved = True
             versions = {schema: self._schema_version(schema) for schema in self._region_schemas()}
             self.inside = False
             cursor.execute(statement.text, bindings)
@@ -79,7 +80,7 @@ class SchemaChanges:
                 raise refused
         except BaseException:
             self.inside = True
-            if connection.in_transaction:
+            if saved and connection.in_transaction:
                 connection.execute("ROLLBACK TO _replicate_define")
                 connection.execute("RELEASE _replicate_define")
                 capture.cut(mark)

@@ -1,31 +1,38 @@
-"""Changes that no hook has told of yet, and BLOBs open for writing: parts of a connection's transactions.
+"""What a connection's transaction has under way beside the statement that it is given: changes that no hook has told
+of yet, BLOBs open for writing, statements that call functions of the application, which use the connection.
 
 Guarantees: while we ask SQLite for what is pending, the application's authorizer and progress handler are kept away; a
-BLOB is written to within the transaction in which it was opened, or not at all.
+BLOB is written to within the transaction in which it was opened, or not at all; rows that a statement has written
+behind the end of its transaction are never committed.
 Refuses to know: how transactions begin and end (dbapi/transaction.py, of which this is a part).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import NoReturn
 
 import apsw
 
 from replicate.database.capture import Capture
 from replicate.database.capture_several import SeveralCaptures
-from replicate.errors import NotSupportedError
+from replicate.database.statements import Statement
+from replicate.errors import NotSupportedError, ReplicateError
 
 
 class Pending:
     """The part of a connection's transactions that looks after what is pending.
 
-    `begun`: how often the region was taken. `blobs_open`: BLOBs open for writing.
+    `begun`: how often the region was taken. `blobs_open`: BLOBs open for writing. `unclean`: SQLite's cache holds rows
+    of no transaction.
     """
 
     connection: apsw.Connection
     capture: Capture | SeveralCaptures
     region: str
     inside: bool
+    unclean: bool
     begun: int
     blobs_open: int
 
@@ -35,6 +42,9 @@ class Pending:
     def _commit_own(self) -> None:
         raise AssertionError("the transaction's own")
 
+    def rollback(self) -> None:
+        raise AssertionError("the transaction's own")
+
     def _settle(self) -> None:
         """Have everything that is pending captured. Raises what SQLite says."""
         inside, self.inside = self.inside, True
@@ -42,6 +52,38 @@ class Pending:
             self.capture.settle()
         finally:
             self.inside = inside
+
+    def _cleanse(self, why: BaseException) -> NoReturn:
+        """A statement wrote behind the end of its transaction, which a function of the application had ended: in
+        SQLite's cache its rows have been left, for the next COMMIT to write (measured). A ROLLBACK throws them away.
+        Raises `why`."""
+        self.capture.clear()
+        self.unclean = True
+        with contextlib.suppress(ReplicateError, apsw.Error):  # while others write, the next transaction does it
+            self.rollback()  # of a reader that was begun since
+            self._become_writer()
+            self.rollback()
+        raise why
+
+    def _is_writing(self) -> bool:
+        """Whether a writing statement runs, so that what is asked for is asked by a function of the application."""
+        if self.blobs_open:  # SQLite takes one for such a statement
+            return False
+        inside, self.inside = self.inside, True
+        try:
+            self.connection.execute("SAVEPOINT _replicate_ask").close()
+            self.connection.execute("RELEASE _replicate_ask").close()
+        except apsw.BusyError:
+            return True
+        finally:
+            self.inside = inside
+        return False
+
+    def _may_count(self, statement: Statement) -> bool:
+        """Whether a statement may move a counter of AUTOINCREMENT: by itself or by a trigger, of which nobody has read
+        the temporary ones."""
+        capture = self.capture
+        return capture.counted and (statement.counts or capture.foreign or capture.tables.triggers_count)
 
     def write_blob(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """Take the region for a BLOB that is to be written in place. Gives what to call before each write, and when the

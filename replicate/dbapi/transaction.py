@@ -12,55 +12,30 @@ replicated rows, becomes a rollback.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from replicate.database import pragmas
-from replicate.database.capture import Capture, CapturedChanges, Mark
+from replicate.database.capture import Capture, Mark
 from replicate.database.capture_several import SeveralCaptures
 from replicate.database.capture_tables import TableMap
 from replicate.database.statements import Statement, Verb
 from replicate.dbapi.attach import Attaching
 from replicate.dbapi.pending import Pending
 from replicate.dbapi.returned import Rows, keep_rows
+from replicate.dbapi.stage import Session as Session
+from replicate.dbapi.stage import Stage as Stage
 from replicate.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from replicate.journal.spool import Spool
 
 _NO_ROWS: Final[Rows] = []
-
-
-class Stage(Enum):
-    """Where a connection stands: no transaction; one that has only read; one that holds the region."""
-
-    NONE = 0
-    READER = 1
-    WRITER = 2
-
-
 _NONE, _READER, _WRITER = Stage
 _WRITE, _READ = Verb.WRITE, Verb.READ
 """Looking a member up in its class costs more than a global; these stand in the way of every statement."""
-
-
-class Session(Protocol):
-    """The door as a connection needs it (commit.RegionSession). `schema`: the region's schema version when the open
-    transaction took the region."""
-
-    connection: apsw.Connection
-    schema: int
-    last_seqno: int
-
-    @property
-    def holds_region(self) -> bool: ...
-    def begin(self, *, timeout_s: float) -> None: ...
-    def upgrade(self, *, timeout_s: float) -> None: ...
-    def commit(self, captured: CapturedChanges) -> int: ...
-    def rollback(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Transactions(Attaching, Pending):
@@ -92,6 +67,7 @@ class Transactions(Attaching, Pending):
         self._savepoints: list[tuple[str | None, Mark | None]] = []
         self._map: tuple[int, TableMap] | None = None
         self._journaled = self.begun = self.blobs_open = 0
+        self.unclean = self._torn = False
         self.clear_attached()
         self.connection.set_commit_hook(self._forbid_commit, id=self)
 
@@ -140,18 +116,22 @@ class Transactions(Attaching, Pending):
             self.changed = total
             return
         fresh = self.stage is not _WRITER and self._become_writer(self.begin_text)
-        changes, capture = self._changes, self.capture
-        if capture.counted and (statement.counts or capture.tables.triggers_count):
-            capture.watch_sequences()
-        if capture.pressing:
-            self._settle()
+        changes, capture, begun, rest = self._changes, self.capture, self.begun, iter(sets)
         place: tuple[Any, ...] | None = None  # where the row that runs began
+        behind: list[Any] = []
 
         def feed() -> Iterator[Any]:
             nonlocal place, total
             place_now = capture.place
-            for bindings in sets:
-                if capture.pressing:
+            counts = self._may_count(statement)
+            for bindings in rest:
+                # Whoever gives the sets may use this connection meanwhile: end the transaction, or take a part back.
+                if self.stage is not _WRITER or self.begun != begun:
+                    behind.append(bindings)
+                    return
+                if counts:
+                    capture.watch_sequences()
+                if capture.pressing or (capture.restless and self.functions):
                     self._settle()
                 place = place_now()
                 yield bindings
@@ -166,6 +146,9 @@ class Transactions(Attaching, Pending):
             else:
                 self.check_alive()
             raise
+        for bindings in chain(behind, rest) if behind else ():  # each for itself, as in sqlite3
+            self.write(cursor, statement, bindings, False)
+            total += self.changed
         self.changed = total
         self._check_refusal(None, own=False)
 
@@ -182,6 +165,8 @@ class Transactions(Attaching, Pending):
             return
         if self.blobs_open:  # SQLite would say so too, but behind the append
             raise apsw.BusyError("cannot commit transaction - a BLOB is open for writing")
+        if self.functions and self._is_writing():  # as well
+            raise apsw.BusyError("cannot commit transaction - SQL statements in progress")
         before = connection.total_changes()
         self.inside = True
         try:
@@ -212,6 +197,7 @@ class Transactions(Attaching, Pending):
                     self.connection.execute("ROLLBACK")
             else:
                 self.session.rollback()
+                self.unclean = False
             self._end()
         except BaseException:
             if not self.connection.in_transaction:  # else it stands: an interrupt came before the ROLLBACK
@@ -240,11 +226,8 @@ class Transactions(Attaching, Pending):
             if self.stage is _WRITER:
                 self.session.rollback()
             self._end()
-        elif self.stage is _NONE and self.capture.refusal is not None:
-            refused = self.capture.refused
-            self.capture.clear()
-            assert refused is not None
-            raise refused
+        elif self.stage is _NONE and (refused := self.capture.refused) is not None:
+            self._cleanse(refused)
 
     # Ways.
 
@@ -262,9 +245,10 @@ class Transactions(Attaching, Pending):
             own = self.stage is _NONE and not (implicit and statement.dml)
             fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
-        if capture.counted and (statement.counts or capture.tables.triggers_count):
+        if capture.counted and self._may_count(statement):
             capture.watch_sequences()
-        if capture.pressing:  # or rows of earlier statements would be told of in the midst of this one, which may fail
+        # Or rows of earlier statements would be told of in the midst of this one, which may fail.
+        if capture.pressing or (capture.restless and self.functions):
             self._settle()
         place = capture.place()
         try:
@@ -371,6 +355,7 @@ class Transactions(Attaching, Pending):
         elif verb is Verb.RELEASE:
             self._release(cursor, statement, bindings)
         elif verb is Verb.ROLLBACK_TO:
+            self._torn = self._torn or (stage is _WRITER and self._is_writing())
             self._natively(cursor, statement, bindings)
             at = self._find_savepoint(statement.name)
             if at is not None:
@@ -384,6 +369,8 @@ class Transactions(Attaching, Pending):
     def _release(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
         at = self._find_savepoint(statement.name)
         if at is not None and at == 1 and self._savepoints[0] == (None, None):
+            if self.tell is not None:
+                self.tell(statement.text)
             self.commit()  # the savepoint that began the transaction
             return
         self._natively(cursor, statement, bindings)
@@ -411,6 +398,8 @@ class Transactions(Attaching, Pending):
             known = self._map
             self.capture.begin(known[1] if known is not None and known[0] == session.schema else self._tables())
             self.stage = _WRITER
+            if self.unclean:
+                self.capture.refuse(NotSupportedError("an earlier statement outlived its transaction", do="Roll back"))
         except BaseException:
             if fresh or session.holds_region:  # else it stands as a reader
                 session.rollback()
@@ -430,6 +419,7 @@ class Transactions(Attaching, Pending):
 
     def _end(self, adopted: bool = False) -> None:
         self.stage = _NONE
+        self._torn = False
         if self._savepoints:
             self._savepoints.clear()
         self.capture.clear(adopted)
@@ -438,12 +428,14 @@ class Transactions(Attaching, Pending):
 
     def _after_failure(self, mark: Mark, statement: Statement, error: BaseException, *, fresh: bool, own: bool) -> None:
         connection, capture = self.connection, self.capture
+        if not capture.active and capture.poisoned:
+            self._cleanse(apsw.AbortError("abort due to ROLLBACK"))
         if not connection.in_transaction:
             self.check_alive()
             return
         self.inside = True
         try:
-            rows_kept = capture.kept(mark, statement.text)
+            rows_kept = None if self._torn else capture.kept(mark, statement.text)
         finally:
             self.inside = False
         if rows_kept is None:
@@ -483,6 +475,8 @@ class Transactions(Attaching, Pending):
         refused = self.capture.refused
         if refused is None or (mark is not None and mark.refusal is not None):
             return
+        if not self.capture.active:
+            self._cleanse(apsw.AbortError("abort due to ROLLBACK"))
         why = self.capture.refusal
         if own:
             self.rollback()

@@ -13,10 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from replicate.door.door import Door
 from replicate.errors import BusyError, InternalError, NotFoundError
+from replicate.instance.consumers import read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.file import io_error
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -226,6 +228,18 @@ def open_history(door: Door, timeout_s: float | None = None) -> None:
         door.durability.note_durable(allotted.seqno)
 
 
+def _lower_consumers(instance: Instance, last_seqno: int) -> None:
+    """What a consumer of the journal that is gone has acknowledged beyond `last_seqno` is no witness of what the new
+    one must hold: recovery would find it cut off for ever, whatever is seeded."""
+    consumers = instance.consumers_directory
+    for peer in instance.peers:
+        known = read_consumer(consumers, peer.name)
+        if known is not None and known.acknowledged_seqno > last_seqno:
+            write_consumer(consumers, replace(known, acknowledged_seqno=last_seqno))
+        if (held := read_hold(consumers, peer.name)) is not None and held > last_seqno:
+            write_hold(consumers, peer.name, None)
+
+
 def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:
     """Replace the instance's journal by an empty one behind `position`, where `catalogue`'s definitions are in force.
 
@@ -243,6 +257,7 @@ def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) 
         for first_seqno in sorted(chain.first_seqnos(), reverse=True):
             os.unlink(chain.path_of(first_seqno))
         sync_directory(os.fspath(directory))
+        _lower_consumers(instance, position.last_seqno)
         DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
         content = instance.content
         header = SegmentHeader(

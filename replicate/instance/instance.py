@@ -148,7 +148,8 @@ class Instance:
         """Make a new instance in the directory `path` (made if missing, must be empty). Raises AlreadyExistsError
         when it is not.
 
-        A new network is founded unless `network` (16 bytes) names the one to join; a secondary always joins one.
+        A new network is founded unless `network` (16 bytes) names the one to join; a secondary always joins one. After
+        a failure nothing of it is left, so that the same call may be made again.
         """
         directory, named = resolve_instance(path), shlex.quote(os.fspath(path))
         name = check_name(name if name is not None else directory.name, "instance")
@@ -157,8 +158,11 @@ class Instance:
                 "a secondary joins the network of its primary",
                 do="Give --network UUID, as 'replicate -i PRIMARY instance show' prints it on the primary",
             )
+        was_there, made = os.path.exists(directory), contextlib.ExitStack()
         try:
             _make_directory(directory)
+            if not was_there:
+                made.callback(directory.rmdir)
             if (directory / FILE_NAME).exists():
                 raise AlreadyExistsError(
                     "an instance is here already",
@@ -173,6 +177,9 @@ class Instance:
             directory.chmod(0o700)
             for sub in DIRECTORIES:
                 (directory / sub).mkdir(mode=0o700)
+                made.callback((directory / sub).rmdir)
+            for file in ("replicate.toml", FILE_NAME):
+                made.callback((directory / file).unlink, missing_ok=True)
             replace_file(directory / "replicate.toml", default_text().encode())
             content = InstanceFile(
                 network=network or uuid.uuid4().bytes,
@@ -185,8 +192,12 @@ class Instance:
                 home=str(directory),
             )
             replace_file(directory / FILE_NAME, encode(content))
+            made.pop_all()
         except OSError as error:
             raise io_error(error, "could not make the instance", str(directory)) from error
+        finally:
+            with contextlib.suppress(OSError):  # the first error counts; what is no longer empty stays
+                made.close()
         return cls.open(path)
 
     @classmethod
@@ -281,7 +292,7 @@ class Instance:
         raise NotFoundError(
             f"no region {name!r}; there are: {known}",
             where=str(self.path),
-            do=f"Name one of them, or add it: replicate -i {self.named} region add PATH --name",
+            do=f"Name one of them, or add it: replicate -i {self.named} region add PATH --name {name}",
         )
 
     def peer(self, name: str) -> PeerEntry:

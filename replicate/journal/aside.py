@@ -19,15 +19,8 @@ from replicate.errors import GapError, InternalError
 from replicate.failpoint import hit
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import FrameBatch, Head
-from replicate.journal.segment import (
-    Directory,
-    catalogue_frame,
-    refuse_changed,
-    refuse_os_error,
-    segment_name,
-    write_all,
-)
-from replicate.journal.spool import SPOOL_SUFFIX, create_locked
+from replicate.journal.segment import catalogue_frame, refuse_os_error, segment_name, write_all
+from replicate.journal.spool import SPOOL_SUFFIX, create_locked, put_in_place
 from replicate.limits import SEGMENT_HEADER_BYTES
 from replicate.transaction import Catalogue
 
@@ -110,16 +103,13 @@ class AsideSegment:
         self.finish()
         path = os.path.join(self._directory, segment_name(self.first_seqno))
         hit("take.before_rename")
-        with Directory(self._directory) as names:
-            try:
-                os.rename(self.path, path)
-            except OSError as error:
-                refuse_changed(error, "entering a journal segment failed", self.path)
-            fd, self._fd = self._fd, -1
+
+        def renamed() -> None:
+            self._close()
             self.path = path
-            os.close(fd)
             hit("take.renamed")
-            names.sync()
+
+        put_in_place(self.path, path, "entering a journal segment failed", renamed)
         return path
 
     def abort(self) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -339,17 +339,14 @@ class Spool:
         self._store(large_frame + catalogue_frame(catalogue, final), summary.end_offset)
         self._store(final.pack(), 0)
         self._sync()
-        with Directory(directory) as names:
-            try:
-                os.rename(self.path, path)
-            except OSError as error:
-                refuse_changed(error, "adopting a spool failed", self.path)
+
+        def renamed() -> None:
             # From here on the file is the chain's: `abort` must not unlink it.
-            fd, self._fd = self._fd, -1
+            self.keep()
             self.path = path
-            os.close(fd)
             hit("adopt.renamed")
-            names.sync()
+
+        put_in_place(self.path, path, "adopting a spool failed", renamed)
         return path
 
     def keep(self) -> None:
@@ -400,6 +397,22 @@ def adopt(
 ) -> str:
     """`spool.adopt`."""
     return spool.adopt(header, large_frame, catalogue, replace_empty=replace_empty)
+
+
+def put_in_place(aside: str, path: str, doing: str, renamed: Callable[[], None]) -> None:
+    """Rename `aside`, which is on the disk, whole, to the segment `path` of the same directory, for good. `renamed` is
+    called as soon as the file has that name, before the directory is synced: whoever made it lets go of it.
+
+    ExhaustedError, DiskFullError or JournalIOError: the segment is not in the chain unless the error names a failed
+    fsync of the directory.
+    """
+    with Directory(os.path.dirname(path)) as names:
+        try:
+            os.rename(aside, path)
+        except OSError as error:
+            refuse_changed(error, doing, aside)
+        renamed()
+        names.sync()
 
 
 def _lock(fd: int, path: str) -> None:

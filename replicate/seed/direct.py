@@ -19,7 +19,17 @@ from replicate.database.snapshot import copy_pages
 from replicate.errors import NotFoundError, UsageError, WrongNetworkError
 from replicate.instance.consumers import Consumer, write_consumer, write_hold
 from replicate.instance.instance import Instance
-from replicate.seed.install import Progress, Seeded, begin, check_secondary, copies_directory, finish, seed_lock, settle
+from replicate.seed.install import (
+    Progress,
+    Seeded,
+    begin,
+    check_places,
+    check_secondary,
+    copies_directory,
+    finish,
+    seed_lock,
+    settle,
+)
 from replicate.seed.make import register_consumer
 from replicate.snapshot import door_of, take_snapshot
 
@@ -44,6 +54,7 @@ def seed(
     _check(primary, secondary)
     with seed_lock(secondary):
         check_secondary(secondary, restart=restart)
+        check_places(secondary, [entry.name for entry in primary.regions])
         return _seed(primary, secondary, progress, timeout_s)
 
 

@@ -2,7 +2,7 @@
 
 Guarantees: the regions, their bookkeeping and the journal stand at one position, or the instance is marked as being
 seeded, and nobody uses it until a seed has been done again. A seed file is verified whole before anything that the
-secondary holds is touched. One seed at a time.
+secondary holds is touched. A database that is not this secondary's region is never replaced. One seed at a time.
 Refuses to know: where the copies come from.
 """
 
@@ -11,20 +11,23 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from replicate.daemon.files import DaemonFiles
+from replicate.database.bookkeeping import is_region, read_identity
 from replicate.database.copied import adopt_at
+from replicate.database.sqlite import open_region
 from replicate.door.opening import SEEDING_MARKER, begin_journal
 from replicate.errors import (
     AlreadyExistsError,
     AlreadyRunningError,
     BusyError,
     PermissionRefusedError,
+    RegionDamagedError,
     UsageError,
     WrongInstanceError,
     WrongNetworkError,
@@ -101,6 +104,39 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
             where=where,
             do=f"{instead}To replace all of them: replicate -i INSTANCE {command} --restart",
         )
+
+
+def check_places(secondary: Instance, names: Iterable[str]) -> None:
+    """AlreadyExistsError if what lies where a region of the seed is to go is not this secondary's: a region that was
+    released here is the user's own database, and may be a region of another instance by now. BusyError if that can not
+    be told at this moment."""
+    ours = {entry.path for entry in secondary.regions}
+    for name in names:
+        place = secondary.path / "regions" / f"{name}.db"
+        if place in ours or not os.path.lexists(place):
+            continue
+        if whose := _whose(place, secondary):
+            raise AlreadyExistsError(
+                f"{whose} is where region {name} of the seed is to go",
+                where=str(place),
+                do="Move it away first, with its -wal if there is one; a seed replaces only what is a region here",
+            )
+
+
+def _whose(place: Path, secondary: Instance) -> str:
+    """Of whom the file is, for an error; '' if an earlier seed of this secondary has left it."""
+    try:
+        connection = open_region(place, readonly=True, plain=True, bare=True, opening_s=0)
+        try:
+            if not is_region(connection):
+                return "a database that is no region"
+            if read_identity(connection, where=str(place)).instance != secondary.content.uuid:
+                return "a region of another instance"
+        finally:
+            connection.close(True)
+    except RegionDamagedError:
+        return "" if (secondary.path / SEEDING_MARKER).exists() else "a file that is no whole database"
+    return ""
 
 
 def copies_directory(secondary: Instance) -> Path:
@@ -211,6 +247,8 @@ def install_checked(
     `settled`: called when all is in its place, while the instance still counts as not seeded."""
     with SeedReader(path) as reader:
         header = reader.header
+        names = [region.name for region in header.regions]
+        check_places(secondary, names)
         directory = secondary.path / "regions"
         require_free(directory, sum(region.bytes for region in header.regions), "the copy of the regions")
         copies = copies_directory(secondary)
@@ -220,7 +258,6 @@ def install_checked(
             shutil.rmtree(copies, ignore_errors=True)
             raise
         begin(secondary, f"{header.primary_name}, file {path}")
-        names = [region.name for region in header.regions]
         settle(secondary, header.position, header.csn, reader.catalogue, copies, names)
     if settled is not None:
         settled()

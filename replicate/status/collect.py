@@ -133,6 +133,8 @@ def _named(instance: Instance, finding: Finding) -> Finding:
 
 
 def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
+    if instance.was_copied:
+        return None  # a restored backup: what is in memory is of the journal that was here before it
     try:
         memory = SharedMemory.attach(PoolKind.JOURNAL, instance.content.uuid, owner_uid=os.stat(instance.path).st_uid)
     except (NotFoundError, TryAgainError, PoolReplacedError):

@@ -429,10 +429,12 @@ def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
         return
     if receiving.is_rebuilt_in_part and not receiving.update.is_running:  # the stream does not stop where that did
         text = f"a rebuild was ended at transaction {receiving.last_applied_seqno}, before the one that was asked for"
-        do = "run the same command again, and it goes on from there; or start receiver and update, and the stream does"
+        do = "run the same command again, without --restart, and it goes on from there; or start receiver and update, "
+        do += "and the stream does"
         yield Finding("REBUILD_UNFINISHED", text, do)
     yield from _daemon_finding(receiving.receiver, "replicate -i INSTANCE receiver start")
     yield from _daemon_finding(receiving.update, "replicate -i INSTANCE update start")
     if receiving.receiver.is_running and not receiving.is_connected:
-        text = f"no source is connected ({receiving.receiver.text})"
+        says = receiving.receiver.text
+        text = f"no source is connected{f' ({says})' if says else ''}"
         yield Finding("NO_SOURCE", text, f"on the primary: replicate -i {receiving.source or 'PRIMARY'} source status")

@@ -6,8 +6,8 @@ Run: python -m tests.benchmarks.all [--quick] [--minutes N] [--only NAME …] [-
 `--quick` takes smaller backlogs and is meant to end within twelve minutes on an idle machine of two cores; without it
 everything has its full size. Each benchmark takes its turns with its peers five times by itself, and prints a JSON line
 with the medians; here they run one after the other, the most important first. What would begin after `--minutes` is not
-begun, and said in the end; so is a peer that is not installed (`--install` fetches PostgreSQL and GT.M from Debian, as
-root) and a benchmark that fails. The exit code is 1 then.
+begun, and said in the end; so is a peer that is not installed (`--install` fetches PostgreSQL, GT.M and, for the floor
+in C, a compiler with SQLite's header from Debian, as root) and a benchmark that fails. The exit code is 1 then.
 
 Guarantees: a figure in the table is one of this run. Refuses to know: how anything is measured.
 """
@@ -19,17 +19,22 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks import peer_gtm, peer_postgresql
+from tests.benchmarks import floor_commit, peer_gtm, peer_postgresql
 from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT
 
-PACKAGES: Final = {"postgresql": "postgresql-15", "gtm": peer_gtm.PACKAGE}
+PACKAGES: Final = {
+    "postgresql": ("postgresql-15",),
+    "gtm": (peer_gtm.PACKAGE,),
+    "floor": ("gcc", "libc6-dev", floor_commit.PACKAGE),
+}
 ROUNDS: Final = "5"
 QUICKLY: Final = "--quick (by width, tables and secondaries: one round), "
 
@@ -54,7 +59,7 @@ def _catch_up(kind: str, *peers: str) -> Step:
 
 def _commit(case: str, policy: str) -> Step:
     words = ("--case", case, "--policy", policy, "--rounds", ROUNDS)
-    peers = ("gtm",) if (case, policy) == ("row", "durable") else ()
+    peers = ("gtm", "floor") if (case, policy) == ("row", "durable") else ("floor",) if case == "row" else ()
     return Step(f"commit {case} {policy}", "bench_commit", words, peers=peers)
 
 
@@ -63,7 +68,7 @@ STEPS: Final = (
     Step("latency", "bench_latency", ("--rounds", ROUNDS), ("--commits", "100"), ("postgresql", "gtm")),
     _commit("row", "interval"),
     _commit("row", "durable"),
-    _catch_up("update", "gtm", "postgresql"),
+    _catch_up("update", "gtm", "floor", "postgresql"),
     _commit("insert", "interval"),
     _commit("update", "interval"),
     _catch_up("one", "postgresql"),
@@ -88,12 +93,19 @@ def installed() -> dict[str, bool]:
         gtm = False
     else:
         gtm = True
-    return {"postgresql": (peer_postgresql.BIN / "initdb").exists(), "gtm": gtm}
+    try:
+        with tempfile.TemporaryDirectory(prefix="bench-floor-") as directory:
+            floor_commit.compiled(Path(directory))
+    except RuntimeError:
+        floor = False
+    else:
+        floor = True
+    return {"postgresql": (peer_postgresql.BIN / "initdb").exists(), "gtm": gtm, "floor": floor}
 
 
 def install() -> None:
     """Fetch the peers that are missing."""
-    missing = [PACKAGES[peer] for peer, there in installed().items() if not there]
+    missing = [package for peer, there in installed().items() if not there for package in PACKAGES[peer]]
     if missing:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for words in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
@@ -105,7 +117,7 @@ def run(step: Step, *, quick: bool, peers: list[str], timeout_s: float) -> tuple
     words = [*step.words, *(step.quick if quick else ())]
     beside = [peer for peer in step.peers if peer in peers]
     if quick and step.name == "catch-up update":
-        beside = beside[:1]  # the other one writes a random order slowly
+        beside = [peer for peer in beside if peer != "postgresql" or "gtm" not in beside]  # a random order: slowly
     if beside:
         words += ["--peers", *beside]
     command = [sys.executable, "-m", f"tests.benchmarks.{step.module}", *words]
@@ -131,7 +143,11 @@ def _row_catch_up(line: Line) -> tuple[str, str, str]:
     ours = _ours(line)
     ratios = [
         f"{line[f'ratio_to_{peer}']:.2f} × {name} ({line[peer][what]:,})"
-        for peer, name, what in (("gtm", "GT.M", "from_first"), ("postgresql", "PostgreSQL", "from_start"))
+        for peer, name, what in (
+            ("gtm", "GT.M", "from_first"),
+            ("postgresql", "PostgreSQL", "from_start"),
+            ("floor", "the floor", "from_first"),
+        )
         if f"ratio_to_{peer}" in line
     ]
     rate = ours["from_first"] or ours["from_start"]
@@ -156,6 +172,8 @@ def _row_commit(line: Line) -> tuple[str, str, str]:
     beside = f"{ratio['apsw']:.2f} × plain SQLite, {line['against']}"
     if "gtm" in ratio:
         beside += f", {ratio['gtm']:.2f} × GT.M ({line['figure']['gtm']:,})"
+    if "floor: door" in ratio:
+        beside += f", {ratio['floor: door']:.2f} × the floor ({line['figure']['floor: door']:,})"
     return what, beside, f"{_ours(line):,} rows/s"
 
 
@@ -225,7 +243,7 @@ def main() -> None:
         install()
     there = installed()
     peers = [peer for peer, is_there in there.items() if is_there]
-    failed = [f"peer {peer}: not installed ({PACKAGES[peer]})" for peer in there if peer not in peers]
+    failed = [f"peer {peer}: not installed ({' '.join(PACKAGES[peer])})" for peer in there if peer not in peers]
     begun = time.monotonic()
     until = begun + 60 * (arguments.minutes or (11 if arguments.quick else 180))
     lines: list[Line] = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ SETTINGS: Final = {
     "transactions": "TSTART with transactionid BATCH where several rows, else single SETs",
 }
 POOL_BYTES: Final = 256 << 20
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 PROGRAM: Final = """
 insert(n,size) new i
@@ -103,12 +105,13 @@ def distribution() -> Path:
 
 
 class Instance:
-    """One GT.M instance with one region below `directory`."""
+    """One GT.M instance with one region below `directory`. `stack`: ends what runs of it, and gives its memory back."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, stack: contextlib.ExitStack) -> None:
         self.directory = directory
         self.name = name
         self._gtm = distribution()
+        self._watching: list[subprocess.Popen[str]] = []
         (directory / "r").mkdir(parents=True)
         (directory / "r" / "bench.m").write_text(PROGRAM.lstrip())
         self.environment = {
@@ -126,6 +129,7 @@ class Instance:
             f"-global_buffer_count={SETTINGS['global_buffer_count']}\n"
             "change -region DEFAULT -record_size=4000 -key_size=255\nexit\n"
         )
+        stack.callback(self._close)
         self.run("mumps", "-run", "GDE", feed=layout)
         self.run("mupip", "create")
         journal = f"-journal={SETTINGS['journal']},file={directory}/m.mjl"
@@ -159,35 +163,43 @@ class Instance:
         return self.run("mumps", "-run", "%XCMD", f"do {what}")
 
     def watching(self, what: str) -> subprocess.Popen[str]:
-        """The same in the background, its output a pipe."""
-        return subprocess.Popen(
-            [str(self._gtm / "mumps"), "-run", "%XCMD", f"do {what}"],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=self.directory,
-        )
+        """The same in the background, its output a pipe; ended with the instance at the latest."""
+        command = [str(self._gtm / "mumps"), "-run", "%XCMD", f"do {what}"]
+        with _whole():
+            process = subprocess.Popen(
+                command, env=self.environment, stdout=subprocess.PIPE, text=True, cwd=self.directory
+            )
+            self._watching.append(process)
+        return process
 
     def replicate(self, *words: str, check: bool = True) -> str:
         """`mupip replicate …`."""
-        return self.run("mupip", "replicate", *words, check=check)
+        with _whole():
+            return self.run("mupip", "replicate", *words, check=check)
 
-    def close(self) -> None:
-        """Stop what may run, and give the shared memory back."""
-        self.replicate("-receiver", "-shutdown", "-timeout=0", check=False)
-        self.replicate("-source", "-shutdown", "-timeout=0", check=False)
-        self.run("mupip", "rundown", "-region", "*", check=False)
+    def _close(self) -> None:
+        with _whole():
+            for process in self._watching:
+                if process.poll() is None:  # else it would wait for ever, and the shared memory be in use
+                    process.terminate()
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        _finish(process, 20.0)
+            self._watching.clear()
+            self.replicate("-receiver", "-shutdown", "-timeout=0", check=False)
+            self.replicate("-source", "-shutdown", "-timeout=0", check=False)
+            self.run("mupip", "rundown", "-region", "*", check=False)
 
 
 class Pair:
     """A primary with its Source Server, and a secondary whose Receiver Server is started on demand."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
+        """`stack`: stops what has been begun, also where not everything was."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
-        self.primary = Instance(directory / "a", "BENCHA")
-        self.secondary = Instance(directory / "b", "BENCHB")
+        self.primary = Instance(directory / "a", "BENCHA", stack)
+        self.secondary = Instance(directory / "b", "BENCHB", stack)
         self.primary.replicate(
             "-source", "-start", f"-secondary=127.0.0.1:{self._port}", "-instsecondary=BENCHB",
             f"-buffsize={POOL_BYTES}", f"-log={directory}/source.log", "-connectparams=5,50,1,0,15,60",
@@ -208,23 +220,28 @@ class Pair:
         """Stop it."""
         self.secondary.replicate("-receiver", "-shutdown", "-timeout=0")
 
-    def close(self) -> None:
-        """Stop everything."""
-        self.secondary.close()
-        self.primary.close()
+
+@contextlib.contextmanager
+def _whole() -> Iterator[None]:
+    """What asks us to end comes when the block is done: of what it begins everybody knows then, and what it ends has
+    ended. Children begin as those of any other time."""
+    asked: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in asked[:1]:
+            signal.raise_signal(number)
 
 
 @contextlib.contextmanager
 def pair() -> Iterator[Pair]:
     """Two instances, gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="bench-gtm-") as name:
-        both = None
-        try:
-            both = Pair(Path(name))
-            yield both
-        finally:
-            if both is not None:
-                both.close()
+    with tempfile.TemporaryDirectory(prefix="bench-gtm-") as name, contextlib.ExitStack() as stack:
+        both = Pair(Path(name), stack)
+        yield both
 
 
 def catch_up(kind: str, count: int, value_bytes: int) -> dict[str, float]:
@@ -256,17 +273,19 @@ class Writers:
     commits N transactions of one SET; its CPU seconds are whole hundredths."""
 
     def __init__(self, directory: Path) -> None:
-        self._primary = Instance(directory / "gtm", "BENCHW")
-        self._primary.replicate(
-            "-source", "-start", "-secondary=127.0.0.1:1", "-instsecondary=BENCHB",
-            f"-buffsize={POOL_BYTES}", f"-log={directory}/gtm-source.log",
-        )  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            primary = Instance(directory / "gtm", "BENCHW", stack)
+            primary.replicate(
+                "-source", "-start", "-secondary=127.0.0.1:1", "-instsecondary=BENCHB",
+                f"-buffsize={POOL_BYTES}", f"-log={directory}/gtm-source.log",
+            )  # fmt: skip
+            self._stack = stack.pop_all()
         self.command = [str(distribution() / "mumps"), "-run", "%XCMD", "do write^bench"]
-        self.environment = self._primary.environment
+        self.environment = primary.environment
 
     def close(self) -> None:
         """Stop everything."""
-        self._primary.close()
+        self._stack.close()
 
 
 def latency(commits: int, pause_s: float) -> list[float]:

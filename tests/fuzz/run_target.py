@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 DIRECTORY = "REPLICATE_SHM_DIR"
@@ -42,10 +41,13 @@ def fuzz() -> None:
 
 def main() -> int:
     """Runs the child in a directory that is removed after it; its exit code."""
-    base = os.environ.get(DIRECTORY) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    with tempfile.TemporaryDirectory(prefix="dualsite-fuzz-", dir=base) as home:
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.fuzz.own_directory import OwnDirectory, base
+
+    with OwnDirectory(base(DIRECTORY)) as home:
         command = [sys.executable, __file__, *sys.argv[1:]]
-        return subprocess.run(command, env={**os.environ, DIRECTORY: home, CHILD: "1"}, check=False).returncode
+        environment = {**os.environ, DIRECTORY: str(home.path), CHILD: "1"}
+        return subprocess.run(command, env=environment, pass_fds=[home.fd], check=False).returncode
 
 
 if __name__ == "__main__":

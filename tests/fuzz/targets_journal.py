@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,16 +33,16 @@ from replicate.transaction import Catalogue, History, TableDefinition, changed_o
 from replicate.vector import Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.sequence import check_large, check_parts, check_sequence
 from tests.fuzz import repair
+from tests.fuzz.own_directory import OwnDirectory, base
 from update_process.batch import advance, open_window
 
 
 @functools.cache
 def directory(name: str) -> Path:
     """An empty directory of this process, in memory where that can be; gone at its end."""
-    base = os.environ.get(DIRECTORY_VARIABLE) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    made = tempfile.TemporaryDirectory(prefix="dualsite-fuzz-", dir=base)
-    atexit.register(made.cleanup)
-    path = Path(made.name) / name
+    made = OwnDirectory(base(DIRECTORY_VARIABLE))
+    atexit.register(made.close)
+    path = made.path / name
     path.mkdir()
     return path
 

@@ -58,8 +58,9 @@ def test_a_backup_is_read_and_made_plain(instance: Instance, tmp_path: Path, how
     names = [name for (name,) in opened.execute("SELECT name FROM sqlite_schema")]
     opened.close()
     assert names == ["item"]
-    with pytest.raises(RegionReplacedError):
+    with pytest.raises(RegionReplacedError, match="it is plain SQLite already") as caught:
         release_copy(copy)
+    assert "INSTANCE" not in caught.value.do
     two = Instance.create(tmp_path / "two", role="primary", name="two")
     assert add_region(two, copy).name == "main"
 

@@ -182,6 +182,7 @@ async def test_damage_in_our_journal_ends_it_by_name(pair: Pair) -> None:
         source = running.source(pair.primary)
         error = await source.failed()
         assert isinstance(error, JournalDamagedError)
+        assert "journal verify; then restore the file, or begin anew: replicate -i" in error.do
         await wait_until_async(lambda: receiver.log.events("connection closed"))
         assert "DAMAGED" in receiver.log.events("connection closed")[0]["error"]
         assert applied <= receiver.facts["last_received_seqno"] < last

@@ -221,6 +221,31 @@ def test_a_barrier_that_is_set_meanwhile_is_kept(pair: Pair, monkeypatch: pytest
     assert_equal(pair)
 
 
+@pytest.mark.parametrize("twice", [0, 1, 30])
+@pytest.mark.parametrize("held", [105, 150, 200])
+def test_what_is_read_again_behind_a_barrier_is_not_counted_as_skipped_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, held: int, twice: int
+) -> None:
+    """`twice`: so many transactions have come twice, in front of what is read beside the first commit."""
+    with pair.receive_pool() as pool:
+        first = pool.last_received_seqno
+        pair.deliver(pool, upto=first + 120, record_bytes=2000)
+        pool.words[17] = first + 120 - twice  # LAST_RECEIVED_SEQNO: as if the source had begun again too early
+        pair.deliver(pool, upto=first + 160, record_bytes=10_000)
+        pair.deliver(pool, record_bytes=700)
+        with pair.applier(pool, BATCH) as applier:
+            with Barrier(applier.session.door, timeout_s=3600) as barrier, monkeypatch.context() as patched:
+                found = ahead(applier, patched, lambda number: barrier.raise_to(first + held) if number == 1 else None)
+                before = work_all(applier)
+                assert (found[0], before.waiting) == (100, Waiting.BARRIER)
+                assert applier.applied_seqno == first + held
+            behind = work_all(applier)
+            assert before.transactions + behind.transactions == 350
+            assert before.skipped + behind.skipped == twice
+            assert pool.used_bytes == 0
+    assert_equal(pair)
+
+
 def test_a_commit_that_fails_takes_the_next_batch_with_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(number: int) -> None:
         if number == 2:

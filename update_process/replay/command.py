@@ -134,8 +134,10 @@ def replay_locked(
     told: Told,
     verify: bool = False,
     dry_run: bool = False,
+    goes_on_by: str = "",
 ) -> Summary:
-    """The same for one who has stopped the daemons, and holds the seed's lock, the stage and `one_session`."""
+    """The same for one who has stopped the daemons, and holds the seed's lock, the stage and `one_session`.
+    `goes_on_by`: as `Replay`."""
     journals = Journals(names, instance.content.network, stage=stage, spark=get)
     target = target_seqno(journals, last_seqno)
     with apply_session(instance) as session:
@@ -152,6 +154,7 @@ def replay_locked(
             verify=verify,
             dry_run=dry_run,
             told=heard,
+            goes_on_by=goes_on_by,
         )
         with no_collector():
             summary = run.run(target)

@@ -219,7 +219,7 @@ def _columns(
     if arguments is None:
         return None
     masks, values = arguments
-    if int(values.max()) >= source.size:
+    if int(np.max(values)) >= source.size:
         return None
     codes = ids.astype(np.uint64) << np.uint64(32) | ops.astype(np.uint64) << np.uint64(_MASK_BITS) | masks
     groups: list[Numbers] = [np.arange(len(starts))]
@@ -247,14 +247,14 @@ def _arguments(source: _Source, at: Numbers) -> tuple[npt.NDArray[np.uint64], Nu
     found = source.octets[at]
     masks = found.astype(np.uint64)
     ends = at + 1
-    if int(found.max()) < 0x80:
+    if int(np.max(found)) < 0x80:
         return masks, ends
     for mark, width in ((0xCC, 1), (0xCD, 2), (0xCE, 4)):
         here = found == mark
         if here.any():
             masks[here] = source.four(at[here] + 1) >> np.uint32(32 - 8 * width)
             ends[here] += width
-    if np.any((found >= 0x80) & ~np.isin(found, (0xCC, 0xCD, 0xCE))) or int(masks.max()) >> _MASK_BITS:
+    if np.any((found >= 0x80) & ~np.isin(found, (0xCC, 0xCD, 0xCE))) or int(np.max(masks)) >> _MASK_BITS:
         return None
     return masks, ends
 

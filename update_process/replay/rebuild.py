@@ -97,7 +97,8 @@ def rebuild(
                 )
                 hit("rebuild.installed")
                 instance.reload()
-            done = replay_locked(instance, names, stage, get, last_seqno=target, told=told)
+            again = "the same command without --restart" if restart else "the same command"
+            done = replay_locked(instance, names, stage, get, last_seqno=target, told=told, goes_on_by=again)
             if done.seqno > target:
                 raise AlreadyExistsError(
                     f"{instance.name} stands at transaction {done.seqno} already, beyond {target}",

@@ -136,6 +136,8 @@ class Replay:
     verify: bool = False
     dry_run: bool = False
     told: Told = silent
+    goes_on_by: str = ""
+    """In a rebuild: what goes on from where a failure has left it."""
     keys_max: int = PIECE_KEYS_MAX
     bytes_max: int = PIECE_BYTES_MAX
     _routes: Routes = field(init=False)
@@ -184,7 +186,10 @@ class Replay:
         """The same error, which says where we stand."""
         before, now = self._summary.first_seqno - 1, self._position.last_seqno
         stands = f"this secondary stands at transaction {now}, "
-        stands += "as before" if now == before else f"it stood at {before}; the same command goes on from there"
+        if self.goes_on_by:
+            stands += f"rebuilt in part; {self.goes_on_by} goes on from there"
+        else:
+            stands += "as before" if now == before else f"it stood at {before}; the same command goes on from there"
         do = f"{error.do.rstrip('. ')}; {stands}" if error.do else stands[0].upper() + stands[1:]
         return type(error)(error.what, where=error.where, do=do, **error.facts)
 

@@ -81,6 +81,8 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "source stop --peer west" in moved
     with pytest.raises(ConfigurationError, match="loopback"):
         invoke("peer", "add", "far", "192.0.2.1:1")
+    with pytest.raises(ConfigurationError, match="nobody can be reached at port 0"):
+        invoke("peer", "add", "far", "127.0.0.1:0")
     with pytest.raises(UsageError):
         invoke("peer", "add", "../x", "127.0.0.1:1")
     invoke("peer", "remove", "west")

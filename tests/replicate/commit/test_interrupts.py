@@ -8,19 +8,25 @@ is lost and nothing is there twice.
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
+import gc
+import itertools
 import linecache
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, Final
 
 import pytest
 
 import replicate
+from replicate.door.door import Door
 from replicate.pool import control as word
-from tests.harness.instances import check, make_primary
+from tests.harness.instances import Writer, check, lose_pool, make_primary
 
 pytestmark = pytest.mark.usefixtures("shared_memory")
 
@@ -133,6 +139,104 @@ def judge(connection: Any, row: int, before: int, at: str) -> None:
     assert connection.in_transaction or not session.holds_region, f"the region is held: {at}"
     if not connection.in_transaction:
         assert in_region(connection, row) == (connection.last_seqno > before), f"last_seqno does not tell: {at}"
+
+
+# In the midst of a switch of segments: what the next one finds, whoever that is.
+
+
+class InSwitch:
+    """Raises KeyboardInterrupt in a switch of segments, behind the `number`-th instruction of it where one can arise: a
+    call that has returned or begun, a jump back. `at`: where, once it has."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self.at = number, ""
+        self._depth = 0
+
+    def during(self, call: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        gc.disable()  # an interrupt in a `__del__` is told on standard error, and goes no further
+        sys.settrace(self._enter)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
+            gc.enable()
+
+    def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if not self._depth and frame.f_code is not Door._switch.__code__:
+            return None
+        self._depth += 1
+        frame.f_trace_opcodes = True
+        asked = _asked(frame.f_code)
+
+        def trace(frame: FrameType, event: str, _argument: object) -> Any:
+            if event == "return":
+                self._depth -= 1
+            elif event == "opcode" and frame.f_lasti in asked:
+                self.left -= 1
+                if not self.left:
+                    sys.settrace(None)
+                    self.at = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+                    raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+
+STRIDES: Final = {"we": 13, "another": 11, "recovery": 31}
+"""Every one of the thousand places has been tried; it takes minutes."""
+
+
+@functools.cache
+def _asked(code: CodeType) -> frozenset[int]:
+    """The instructions in front of which the interpreter asks whether there is an interrupt."""
+    asks = ("CALL", "RESUME", "JUMP_BACKWARD")
+    found = list(dis.get_instructions(code))
+    return frozenset(behind.offset for one, behind in itertools.pairwise(found) if one.opname.startswith(asks))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["we", "another", "recovery"])
+def test_an_interrupt_in_the_midst_of_a_switch(tmp_path: Path, who: str) -> None:
+    """Then we commit, or another process does, or the machine loses its memory: nothing is lost, nothing doubled."""
+    instance = make_primary(tmp_path / "p")
+    wanted: set[int] = set()
+    rows = iter(range(10**6))
+    number, at = 1 - STRIDES[who], "none yet"
+    connection = replicate.connect(instance.path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: connection.close())
+        other = stack.enter_context(Writer(instance))
+        while at:
+            number += STRIDES[who]
+            prepare_switch(connection, row := next(rows))
+            interrupt, before = InSwitch(number), connection.last_seqno
+            try:
+                interrupt.during(connection.commit)
+            except KeyboardInterrupt:
+                pass
+            at = interrupt.at
+            judge(connection, row, before, at)
+            if connection.in_transaction and number % 2:
+                connection.commit()  # again
+            connection.rollback()
+            if in_region(connection, row):
+                wanted.add(row)
+            if who == "recovery":
+                connection.close()
+                lose_pool(instance)
+                connection = replicate.connect(instance.path)
+            elif who == "another":
+                row = next(rows)
+                assert isinstance(other.ask("insert", "main", row), int), at
+                wanted.add(row)
+            insert(connection, row := next(rows))
+            connection.commit()
+            wanted.add(row)
+    assert check(instance).rows["main"].keys() == wanted
+    assert number > 500
 
 
 class Interrupted(bytearray):

@@ -101,7 +101,7 @@ def test_several_statements_are_seen() -> None:
 
 
 def test_parameter_names() -> None:
-    assert parameter_names("select :a, @b, $c, ':d', ?1, :a -- :e") == ("a", "b", "c")
+    assert parameter_names("select :a, @b, $c, ':d', ?1, :a -- :e") == ("a", "b", "c", "1")
 
 
 def test_unquote() -> None:

@@ -50,6 +50,32 @@ def test_created_then_opened(tmp_path: Path) -> None:
     assert joined.content.network == made.content.network
 
 
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("file", ["replicate.toml", FILE_NAME])
+def test_one_that_could_not_be_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, file: str
+) -> None:
+    """Else "free space, then try again" would end in "the directory is not empty"."""
+    directory = tmp_path / "alpha"
+    if there:
+        directory.mkdir()
+
+    def full(path: Path, data: bytes, mode: int = 0o600) -> None:
+        if path.name == file:
+            raise DiskFullError("no space left", where=str(path), do="Free space, then try again")
+        replace_file(path, data, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("replicate.instance.instance.replace_file", full)
+        with pytest.raises(DiskFullError):
+            Instance.create(directory, role="primary")
+    assert list(tmp_path.rglob("*")) == ([directory] if there else [])
+    assert Instance.create(directory, role="primary").name == "alpha"
+    with pytest.raises(AlreadyExistsError):
+        Instance.create(directory, role="primary")
+    assert Instance.open(directory).name == "alpha"
+
+
 def test_named_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
     assert home() == tmp_path

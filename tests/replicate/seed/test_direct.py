@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from replicate import connect
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.compare.compare import compare, digest
 from replicate.daemon.files import DaemonFiles
 from replicate.door.opening import SEEDING_MARKER, is_seeded, open_door, require_seeded
@@ -23,9 +27,11 @@ from replicate.errors import (
     UsageError,
     WrongNetworkError,
 )
-from replicate.instance.consumers import read_consumer
+from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.seed.direct import seed, seed_from_instance
+from replicate.seed.install import install_file
+from replicate.seed.make import make_seed
 from replicate.status.collect import collect
 from tests.harness.pair import Pair, work_all
 
@@ -130,6 +136,41 @@ def test_data_is_not_replaced_unless_asked_for(pair: Pair) -> None:
     assert_catches_up(pair)
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("by_file", [False, True])
+def test_what_is_no_region_of_the_secondary_is_never_replaced(pair: Pair, restart: bool, by_file: bool) -> None:
+    """A released region is the user's own database, and may be another instance's region by now."""
+    write(pair)
+    pair.seed()
+    release_region(pair.secondary, "main", timeout_s=5)
+    pair.secondary.reload()
+    place = pair.secondary.path / "regions" / "main.db"
+    made = make_seed(pair.primary, "west", pair.directory / "f").path if by_file else None
+
+    def refused(whose: str) -> None:
+        with pytest.raises(AlreadyExistsError, match=whose) as caught:
+            install_file(pair.secondary, made, restart=restart) if made else pair.seed(restart=restart)
+        assert (caught.value.where, "Move it away" in caught.value.do) == (str(place), True)
+        assert not (pair.secondary.path / SEEDING_MARKER).exists()
+
+    with closing(sqlite3.connect(place)) as plain:
+        plain.execute("INSERT INTO account VALUES (1000, 'mine', 0, NULL)")
+        plain.commit()
+    refused("a database that is no region")
+    after = Instance.create(pair.directory / "after", role="primary", name="after")
+    add_region(after, place, name="main")
+    refused("a region of another instance")
+    with closing(connect(after.path)) as connection:
+        assert connection.execute("SELECT owner FROM account WHERE rowid = 1000").fetchone() == ("mine",)
+    place.rename(pair.directory / "mine.db")
+    place.write_bytes(b"something else " * 100)
+    refused("a file that is no whole database")
+    place.unlink()
+    install_file(pair.secondary, made, restart=restart) if made else pair.seed(restart=restart)
+    pair.secondary.reload()
+    assert_catches_up(pair)
+
+
 @pytest.mark.parametrize("after", [1, 2])
 def test_an_interrupted_seed_is_done_again(pair: Pair, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     class Killed(BaseException):
@@ -151,6 +192,28 @@ def test_an_interrupted_seed_is_done_again(pair: Pair, monkeypatch: pytest.Monke
     assert (pair.secondary.path / SEEDING_MARKER).exists()
     pair.seed()
     assert_catches_up(pair)
+
+
+def test_what_a_third_site_has_acknowledged_does_not_bar_a_seed_of_smaller_numbers(pair: Pair) -> None:
+    """The primary was begun anew, so its numbers are small; no seed could have mended the secondary again."""
+    write(pair)
+    last = pair.seed()
+    pair.secondary.register_peer("third", "127.0.0.1", 7431)
+    consumers = pair.secondary.consumers_directory
+    write_consumer(consumers, Consumer("third", last + 100, "ab" * 16))
+    write_hold(consumers, "third", last + 50)
+    pair.seed(restart=True)
+    assert read_consumer(consumers, "third") == Consumer("third", last, "ab" * 16)
+    assert read_hold(consumers, "third") is None
+    write_hold(consumers, "third", last)
+    write_consumer(consumers, Consumer("third", last - 1, "ab" * 16))
+    write(pair, first=100)
+    assert_catches_up(pair)
+    pair.seed(restart=True)
+    assert (read_consumer(consumers, "third"), read_hold(consumers, "third")) == (
+        Consumer("third", last - 1, "ab" * 16),
+        last,
+    )
 
 
 def test_a_half_done_seed_is_not_started(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

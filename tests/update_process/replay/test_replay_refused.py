@@ -241,6 +241,46 @@ def test_a_rebuild_ends_where_it_was_told(backlog: Backlog, capsys: pytest.Captu
     assert state(secondary) == before
 
 
+@pytest.mark.parametrize("onwards", ["--restart", ""])
+@pytest.mark.parametrize("restart", ["--restart", ""])
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_rebuild_from_an_archive_with_a_damaged_segment_can_be_given_again(
+    scene: Scene, capsys: pytest.CaptureFixture[str], at: int, restart: str, onwards: str
+) -> None:
+    """Of a secondary that holds all of it already, or nothing. The error says where it stands now: no more than that is
+    left of it, whatever it held before; and how to go on from there."""
+    secondary = scene.secondary if restart else scene.backlog.empty_secondary()
+    end = read_ranges(LocalFiles(scene.archive))[-1].last_seqno
+    command = ["-i", str(secondary.path), "rebuild", "--from-file", str(scene.backlog.base)]
+    command += ["--journal", str(scene.archive)]
+    if restart:
+        assert run(scene.command()) == 0
+        capsys.readouterr()
+    segment = sorted(scene.archive.glob("segments/*/*.zst"))[at]
+    whole = segment.read_bytes()
+    scene.flip(segment)
+    stands = int(segment.stem.split(".")[0]) - 1 if at else scene.backlog.base_seqno
+    for _ in range(2 if restart else 1):
+        assert run([*command, *filter(None, [restart])]) == 65
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1), err
+        assert err.startswith("DAMAGED: a segment in the archive is damaged: ")
+        assert f"[{segment.as_uri()}]. Restore the file, or archive anew elsewhere; " in err
+        without = " without --restart" if restart else ""
+        said = f"this secondary stands at transaction {stands}, rebuilt in part; the same command{without} goes on from"
+        assert said in err
+        secondary.reload()
+        assert state(secondary)[1] == stands
+        assert not (secondary.path / "replay").exists()
+        assert not list((secondary.path / "regions").glob("seed*"))
+    segment.write_bytes(whole)
+    assert run([*command, *filter(None, [onwards])]) == 0
+    assert capsys.readouterr().out.startswith("base copy at" if onwards else "the base copy was in its place")
+    secondary.reload()
+    assert state(secondary)[1] == end
+    assert run(["-i", str(secondary.path), "replay", "--journal", str(scene.archive)]) == 0  # it is none in part now
+
+
 def test_a_dry_run_tells_its_plan_and_changes_nothing(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is told on standard error, which is no terminal; then the summary says what was done."""
     archive, journal = scene.archive, scene.backlog.pair.primary.journal_directory

@@ -1,0 +1,79 @@
+"""`replicate region release --force`: the way out where the file of a region is gone, damaged, or another's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import replicate
+from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
+from replicate.admin.removal import remove_instance
+from replicate.errors import NotFoundError, RegionDamagedError, RegionReplacedError, ReplicateError
+from replicate.instance.instance import Instance
+
+
+def make_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, note TEXT)")
+        database.executemany("INSERT INTO item (note) VALUES (?)", [("x" * 500,)] * 100)
+        database.commit()
+
+
+@pytest.fixture
+def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    (tmp_path / "shm").mkdir()
+    made = Instance.create(tmp_path / "east", role="primary")
+    make_database(tmp_path / "shop.db")
+    add_region(made, tmp_path / "shop.db", name="main")
+    return Instance.open(made.path)
+
+
+def another_region(file: Path) -> None:
+    other = Instance.create(file.parent / "other", role="primary")
+    file.rename(file.parent / "kept.db")
+    make_database(file)
+    add_region(other, file, name="main")
+
+
+def damage(file: Path) -> None:
+    """In the bookkeeping: half of its tables, as a bad restore may leave it."""
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("DROP TABLE _replicate_ring")
+        database.commit()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "what"),
+    [
+        (Path.unlink, NotFoundError, "no such database file"),
+        (lambda file: file.write_bytes(b"no database" * 1000), RegionDamagedError, "not an SQLite database"),
+        (damage, RegionDamagedError, "the bookkeeping is incomplete"),
+        (another_region, RegionReplacedError, "belongs to region"),
+    ],
+)
+def test_a_lost_region_is_released_by_force_and_the_instance_goes_on(
+    primary: Instance, tmp_path: Path, spoil: Callable[[Path], object], error: type[ReplicateError], what: str
+) -> None:
+    file = tmp_path / "shop.db"
+    spoil(file)
+    before = file.read_bytes() if file.exists() else None
+    with pytest.raises(error, match=what):
+        release_region(primary, "main", timeout_s=5)
+    assert [entry.name for entry in Instance.open(primary.path).regions] == ["main"]
+    assert what in release_region(primary, "main", timeout_s=5, force=True)
+    assert (file.read_bytes() if file.exists() else None) == before
+    opened = Instance.open(primary.path)
+    assert opened.regions == ()
+    make_database(tmp_path / "again.db")
+    add_region(opened, tmp_path / "again.db", name="main")
+    with closing(replicate.connect(opened.path)) as connection, connection:
+        connection.execute("INSERT INTO item (note) VALUES ('new')")
+    opened = Instance.open(primary.path)
+    assert release_region(opened, "main", timeout_s=5) == ""
+    remove_instance(Instance.open(primary.path))
