@@ -5,7 +5,10 @@ anything; a region that the standard library has open already is not opened (bes
 Refuses to know: everything about SQL.
 
 Why: POSIX locks belong to the process. When the other library closes its descriptor of the file, our locks are gone,
-another process writes between our pages, and a committed row was lost (measured, facts.md).
+another process writes between our pages, and a committed row was lost (measured).
+
+A connection of the standard library that another thread made does not say what file it has. Such a one is suspected
+only when more descriptors of the file are open here than APSW's connections have; in doubt the region is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from collections import Counter, deque
 from typing import Any, Final
 from urllib.parse import unquote as percent_decoded
+
+import apsw
 
 from replicate.errors import NotSupportedError
 
@@ -28,6 +34,10 @@ _open: Counter[_FileKey] = Counter()
 _left: deque[_FileKey] = deque()
 """What `leave` has been told and `_open` does not know yet."""
 _installed = False
+_LOOKS: Final = 20
+_BETWEEN_LOOKS_S: Final = 0.02
+"""How often, and after what pause, descriptors and connections are counted before one more descriptor is believed: one
+of APSW's may just be busy in another thread, and then it is not to be asked either."""
 _DO: Final = "Use replicate.connect() for this database everywhere in this process"
 
 
@@ -121,32 +131,62 @@ def _count_left() -> None:
 
 
 def _is_open_here(key: _FileKey) -> bool:
+    descriptors = _descriptors(key)
+    return descriptors is None or descriptors > 0  # not to be seen: ask further
+
+
+def _descriptors(key: _FileKey) -> int | None:
+    """How many descriptors of the file this process has; None where that is not to be seen."""
     try:
         numbers = os.listdir("/proc/self/fd")
     except OSError:
-        return True  # not to be seen: ask further
+        return None
+    count = 0
     for number in numbers:
         try:
             facts = os.fstat(int(number))
         except (OSError, ValueError):
             continue
-        if (facts.st_dev, facts.st_ino) == key:
-            return True
-    return False
+        count += (facts.st_dev, facts.st_ino) == key
+    return count
+
+
+def _own_connections(key: _FileKey) -> int:
+    """How often a connection of APSW has the file, as far as those that are not busy say."""
+    count = 0
+    for connection in apsw.connections():
+        try:
+            files = [connection.db_filename(name) for name in connection.db_names()]
+        except apsw.Error:
+            continue  # busy in another thread, or closed by now
+        count += sum(bool(file) and _key(file) == key for file in files)
+    return count
+
+
+def _others_have(key: _FileKey) -> bool:
+    """Whether more descriptors of the file are open than APSW accounts for, at each of some looks."""
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_BETWEEN_LOOKS_S)
+        before = _own_connections(key)
+        descriptors = _descriptors(key)
+        if descriptors is not None and descriptors <= max(before, _own_connections(key)):
+            return False
+    return True
 
 
 def _standard_library_has(key: _FileKey) -> bool:
+    silent = False
     for thing in gc.get_objects():
         if not issubclass(type(thing), sqlite3.Connection):
             continue
         try:
             files = [row[2] for row in thing.execute("PRAGMA database_list")]
         except sqlite3.ProgrammingError as error:
-            if "thread" in str(error):
-                return True  # alive in another thread, and not to be asked
+            silent = silent or "thread" in str(error)  # of another thread, alive or not: not to be asked
             continue
         except sqlite3.Error:
             continue
         if any(file and _key(file) == key for file in files):
             return True
-    return False
+    return silent and _others_have(key)

@@ -77,6 +77,59 @@ def test_another_apsw_connection_is_no_danger(path: str) -> None:
     other.close()
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> sqlite3.Connection:
+    """A connection of another thread, to another file: it says nothing of itself here, closed or not."""
+    made: list[sqlite3.Connection] = []
+    thread = threading.Thread(target=lambda: made.append(sqlite3.connect(tmp_path / "other.db")))
+    thread.start()
+    thread.join()
+    with pytest.raises(sqlite3.ProgrammingError, match="thread"):
+        made[0].execute("PRAGMA database_list")
+    return made[0]
+
+
+def test_a_silent_connection_to_another_file_is_no_danger(path: str, elsewhere: sqlite3.Connection) -> None:
+    """The file is open here, by a snapshot that a seed is made of, say; an application's thread has its own cache."""
+    main, attached = apsw.Connection(path), apsw.Connection(":memory:")
+    attached.execute("ATTACH ? AS other", (path,))
+    main.execute("SELECT * FROM t")
+    dbapi_watch.leave(dbapi_watch.enter(path))
+    main.close()
+    dbapi_watch.leave(dbapi_watch.enter(path))
+    attached.close()
+
+
+def test_a_silent_connection_is_suspected_where_a_descriptor_is_nobodys(
+    path: str, elsewhere: sqlite3.Connection
+) -> None:
+    own = apsw.Connection(path)
+    with open(path, "rb"), pytest.raises(NotSupportedError, match="second SQLite library"):
+        dbapi_watch.enter(path)
+    own.close()
+
+
+def test_a_busy_connection_is_waited_for(path: str, elsewhere: sqlite3.Connection) -> None:
+    """It does not say what file it has, either."""
+    own, began, go_on = apsw.Connection(path), threading.Event(), threading.Event()
+    own.create_scalar_function("hold", lambda: began.set() or go_on.wait(60))
+    thread = threading.Thread(target=lambda: own.execute("SELECT hold()").fetchall())
+    thread.start()
+    assert began.wait(60)
+    looks = iter(range(1000))
+
+    def sleep(_seconds: float) -> None:
+        if next(looks) == 3:
+            go_on.set()
+            thread.join()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dbapi_watch.time, "sleep", sleep)
+        dbapi_watch.leave(dbapi_watch.enter(path))
+    assert next(looks) == 4
+    own.close()
+
+
 def test_what_does_not_exist_is_somebody_elses_error(tmp_path: Path) -> None:
     assert dbapi_watch.enter(str(tmp_path / "none")) is None
     dbapi_watch.leave(None)
