@@ -14,12 +14,12 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from replicate.errors import ConfigurationError, PermissionRefusedError
+from replicate.errors import ConfigurationError, PermissionRefusedError, ReplicateError
 from replicate.limits import DEFAULT_PORT, KIB, MIB
 from replicate.peer_authority import parse_allow
 from replicate.settings import (
@@ -100,8 +100,17 @@ class Config:
             section: replace(getattr(self, section), **names) for section, names in changed.items()
         }
         made = replace(self, **parts)
-        _check_combinations(made, where)
+        for check in _COMBINATIONS.values():
+            check(made, where)
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A part of a file that is not taken, and why. `section`: of which it is a part; "" where it may be of any."""
+
+    section: str
+    error: ReplicateError
 
 
 def _table() -> dict[str, Setting]:
@@ -119,22 +128,69 @@ SECTIONS: Final = tuple(item.name for item in fields(Config))
 
 def parse(text: str, *, where: str = FILE_NAME) -> Config:
     """A checked Config from TOML text; what is not set there has its default. Raises ConfigurationError."""
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is one; also numbers and nesting without an end
-        raise ConfigurationError(f"not valid TOML: {error}", where=where, do="Mend that line") from error
-    values: dict[str, object] = {}
-    for section, content in document.items():
-        if section not in SECTIONS:
-            raise _unknown(section, where)
-        if not isinstance(content, dict):
-            raise ConfigurationError(f"{section} is a section, not a key", where=where, do=f"Write [{section}]")
-        values.update({f"{section}.{name}": value for name, value in content.items()})
-    return Config().with_values(values, where=where)
+    config, refused = _parse_what_can_be(text, where)
+    if refused:
+        raise refused[0].error
+    return config
 
 
 def load(path: Path) -> Config:
     """The Config of the file at `path` (a file that is not there sets nothing). Raises ConfigurationError."""
+    return parse(_read(path), where=str(path))
+
+
+def load_what_can_be(path: Path) -> tuple[Config, tuple[Refused, ...]]:
+    """For who only looks: what of the file can be taken, and why the rest can not, which has its default. A section
+    whose values can not work together has all of its defaults."""
+    try:
+        text = _read(path)
+    except ReplicateError as error:
+        return Config(), (Refused("", error),)
+    return _parse_what_can_be(text, str(path))
+
+
+def _parse_what_can_be(text: str, where: str) -> tuple[Config, tuple[Refused, ...]]:
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is one; also numbers and nesting without an end
+        wrong = ConfigurationError(f"not valid TOML: {error}", where=where, do="Mend that line")
+        wrong.__cause__ = error
+        return Config(), (Refused("", wrong),)
+    config = Config()
+    refused: list[Refused] = []
+    for section, content in document.items():
+        if section not in SECTIONS:
+            refused.append(Refused("", _unknown(section, where)))
+            continue
+        if not isinstance(content, dict):
+            wrong = ConfigurationError(f"{section} is a section, not a key", where=where, do=f"Write [{section}]")
+            refused.append(Refused(section, wrong))
+            continue
+        values = {}
+        for name, value in content.items():
+            key = f"{section}.{name}"
+            try:
+                if key not in SETTINGS:
+                    raise _unknown(key, where)
+                values[name] = _convert(SETTINGS[key], value, where)
+            except ConfigurationError as error:
+                refused.append(Refused(section, error))
+        parts: dict[str, Any] = {section: replace(getattr(config, section), **values)}
+        config = replace(config, **parts)
+    known = {one.section for one in refused}
+    for section, check in _COMBINATIONS.items():
+        try:
+            check(config, where)
+        except ConfigurationError as error:
+            parts = {section: getattr(Config(), section)}
+            config = replace(config, **parts)
+            if section not in known:  # else a default that stands in for a bad value does not go with the others
+                refused.append(Refused(section, error))
+    return config, tuple(refused)
+
+
+def _read(path: Path) -> str:
+    """The text of the file, "" where there is none. ConfigurationError, PermissionRefusedError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -142,7 +198,7 @@ def load(path: Path) -> Config:
         finally:
             os.close(fd)
     except FileNotFoundError:
-        return Config()
+        return ""
     except PermissionError as error:
         raise PermissionRefusedError(
             "the configuration can not be read", where=str(path), do="Run as the instance's owner"
@@ -152,10 +208,9 @@ def load(path: Path) -> Config:
     if len(data) == BYTES_MAX:
         raise ConfigurationError(f"longer than {BYTES_MAX} bytes", where=str(path), do="Leave out what has its default")
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"byte {error.start} is not UTF-8", where=str(path), do="Save it as UTF-8") from error
-    return parse(text, where=str(path))
 
 
 def default_text() -> str:
@@ -295,24 +350,10 @@ def _bounds(setting: Setting) -> str:
     return f" {'In ' + facts.unit + '; ' if facts.unit else ''}{facts.least:g} to {facts.most:g}."
 
 
-def _check_combinations(config: Config, where: str) -> None:
-    """Values that are each right and can not work together."""
-    for section in ("source", "receiver"):
-        part: SourceConfig | ReceiverConfig = getattr(config, section)
-        if part.dead_after_s <= part.heartbeat_period_s:
-            raise ConfigurationError(
-                f"{section}.dead_after_s = {part.dead_after_s:g} is not above "
-                f"{section}.heartbeat_period_s = {part.heartbeat_period_s:g}: every peer would look dead",
-                where=where,
-                do=f"Set {section}.dead_after_s to at least two periods",
-            )
-    if config.receiver.xon_percent >= config.receiver.xoff_percent:
-        raise ConfigurationError(
-            f"receiver.xon_percent = {config.receiver.xon_percent} is not below "
-            f"receiver.xoff_percent = {config.receiver.xoff_percent}: the source would never go on",
-            where=where,
-            do="Set xon_percent below xoff_percent (defaults 80 and 90)",
-        )
+# Values of one section that are each right and can not work together.
+
+
+def _check_journal(config: Config, where: str) -> None:
     if config.journal.cap_bytes < 2 * config.journal.segment_bytes:
         raise ConfigurationError(
             f"journal.cap_bytes = {config.journal.cap_bytes} does not hold two segments of "
@@ -326,10 +367,47 @@ def _check_combinations(config: Config, where: str) -> None:
             where=where,
             do="Set journal.archive, or another cap_policy",
         )
+
+
+def _check_source(config: Config, where: str) -> None:
+    _check_periods("source", config.source, where)
+    _check_metrics_listen(config.source.metrics_listen, f"{where}: source.metrics_listen")
+
+
+def _check_receiver(config: Config, where: str) -> None:
+    _check_periods("receiver", config.receiver, where)
+    if config.receiver.xon_percent >= config.receiver.xoff_percent:
+        raise ConfigurationError(
+            f"receiver.xon_percent = {config.receiver.xon_percent} is not below "
+            f"receiver.xoff_percent = {config.receiver.xoff_percent}: the source would never go on",
+            where=where,
+            do="Set xon_percent below xoff_percent (defaults 80 and 90)",
+        )
     parse_address(config.receiver.listen, where=f"{where}: receiver.listen")
     parse_allow(config.receiver.allow, where=f"{where}: receiver.allow")
-    for section in ("source", "receiver", "update"):
-        _check_metrics_listen(getattr(config, section).metrics_listen, f"{where}: {section}.metrics_listen")
+    _check_metrics_listen(config.receiver.metrics_listen, f"{where}: receiver.metrics_listen")
+
+
+def _check_update(config: Config, where: str) -> None:
+    _check_metrics_listen(config.update.metrics_listen, f"{where}: update.metrics_listen")
+
+
+_COMBINATIONS: Final[Mapping[str, Callable[[Config, str], None]]] = {
+    "source": _check_source,
+    "receiver": _check_receiver,
+    "journal": _check_journal,
+    "update": _check_update,
+}
+
+
+def _check_periods(section: str, part: SourceConfig | ReceiverConfig, where: str) -> None:
+    if part.dead_after_s <= part.heartbeat_period_s:
+        raise ConfigurationError(
+            f"{section}.dead_after_s = {part.dead_after_s:g} is not above "
+            f"{section}.heartbeat_period_s = {part.heartbeat_period_s:g}: every peer would look dead",
+            where=where,
+            do=f"Set {section}.dead_after_s to at least two periods",
+        )
 
 
 def _check_metrics_listen(text: str, where: str) -> None:

@@ -28,6 +28,7 @@ class Kind:
 
 
 _KINDS: Final = (
+    Kind("SETTINGS_REFUSED", "error", "A part of replicate.toml is refused: what is running goes on, nothing starts."),
     Kind("JOURNAL_FATAL", "error", "A write or sync of the journal failed, and nothing is committed any more."),
     Kind("JOURNAL_UNREADABLE", "error", "The next open of the journal would find it damaged or missing."),
     Kind("JOURNAL_FULL", "error", "The journal has nearly reached its cap (95 %)."),

@@ -73,7 +73,7 @@ def show(file: Path | None) -> None:
     if file is not None:
         files = [file]
     else:
-        opened = open_instance()
+        opened = open_instance(("tls",))
         found = TlsFiles.of(instance_path(), opened.config.tls)
         files = [found.certificate, found.ca]
     shown = {

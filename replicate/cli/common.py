@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,11 +109,17 @@ def has_instance() -> bool:
     return bool(_globals().instance or os.environ.get(INSTANCE_VARIABLE))
 
 
-def open_instance() -> Instance:
-    """The instance named, opened. Raises what Instance.open raises."""
+LOOKS: tuple[str, ...] = ()
+"""What a verb `needs` of the settings when it only looks at what is there."""
+DOOR: tuple[str, ...] = ("journal", "region")
+"""And when it opens the journal and the regions."""
+
+
+def open_instance(needs: Collection[str] | None = None) -> Instance:
+    """The instance named, opened; `needs` and what it raises as with Instance.open."""
     from replicate.instance.instance import Instance
 
-    return Instance.open(instance_name())
+    return Instance.open(instance_name(), needs=needs)
 
 
 def named_in(arguments: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import Verb, columns, emit, open_instance, plain
+from replicate.cli.common import DOOR, Verb, columns, emit, open_instance, plain
 
 if TYPE_CHECKING:
     from replicate.compare.compare import InstanceComparison, InstanceDigest
@@ -32,7 +32,7 @@ def digest(at: int | None, timeout_s: float) -> None:
     """Print a digest of every table at one sequence number."""
     from replicate.compare.compare import digest as digest_instance
 
-    found = digest_instance(open_instance(), at=at, timeout_s=timeout_s)
+    found = digest_instance(open_instance(DOOR), at=at, timeout_s=timeout_s)
     rows: list[tuple[object, ...]] = []
     for region, digests in found.regions:
         rows += [(f"{region}.{table.table}", f"{table.rows} rows", table.digest) for table in digests.tables]
@@ -67,7 +67,9 @@ def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | Non
     from replicate.compare.compare import compare as compare_instances
     from replicate.instance.instance import Instance
 
-    found = compare_instances(open_instance(), Instance.open(other), at=at, timeout_s=timeout_s, limit=limit)
+    found = compare_instances(
+        open_instance(DOOR), Instance.open(other, needs=DOOR), at=at, timeout_s=timeout_s, limit=limit
+    )
     emit({"equal": found.equal, **plain(found)}, _lines(found))
     return 0 if found.equal else 1
 
@@ -81,7 +83,7 @@ def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> in
     if at is not None and at != told[-1].seqno:
         raise UsageError(f"the digest is of transaction {told[-1].seqno}, not {at}", where=files[-1], do="Omit --at")
     if len(told) == 1:
-        told.insert(0, digest_instance(open_instance(), at=told[0].seqno, timeout_s=timeout_s))
+        told.insert(0, digest_instance(open_instance(DOOR), at=told[0].seqno, timeout_s=timeout_s))
     found = compare_digests(*told)
     verdict = f"equal, {found.tables} tables" if found.equal else "DIFFERENT"
     lines = [f"{found.first} and {found.second} at seqno {found.seqno}: {verdict}"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from replicate.cli.common import Noun, columns, emit, instance_name, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, emit, instance_name, open_instance
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def create(directory: str | None, role: str, name: str | None, network: str | No
 @instance.command()
 def show() -> None:
     """Show role, name, network, regions and peers."""
-    opened = open_instance()
+    opened = open_instance(LOOKS)
     facts = _facts(opened)
     rows = [(key, value) for key, value in facts.items() if not isinstance(value, list)]
     rows += [("region", f"{r.name}  {r.path}") for r in opened.regions]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from replicate.cli.common import Noun, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, emit, open_instance
 
 from_option = click.option("--from", "first_seqno", type=click.IntRange(1), metavar="SEQNO", help="First transaction.")
 to_option = click.option("--to", "last_seqno", type=click.IntRange(1), metavar="SEQNO", help="Last transaction.")
@@ -22,7 +22,7 @@ def show(first_seqno: int | None, last_seqno: int | None) -> None:
     """Show transactions, one after another."""
     from replicate.journal.show import show_journal
 
-    for shown in show_journal(open_instance(), first_seqno, last_seqno):
+    for shown in show_journal(open_instance(LOOKS), first_seqno, last_seqno):
         emit(shown, shown.lines())
 
 
@@ -35,7 +35,7 @@ def verify(first_seqno: int | None, last_seqno: int | None) -> int:
     from replicate.journal.verify import verify_journal
 
     check_order(first_seqno, last_seqno)
-    opened = open_instance()
+    opened = open_instance(LOOKS)
     found = verify_journal(opened, first_seqno, last_seqno)
     outside = (first_seqno or 0) > found.last_seqno or (last_seqno or 1) > found.last_seqno or not found.segment_count
     if outside and not found.findings and (first_seqno or last_seqno):

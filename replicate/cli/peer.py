@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import Noun, columns, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 from replicate.config import parse_address
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, ConfigurationError
@@ -74,7 +74,7 @@ def list_() -> None:
     """List the registered peers, and what each has durably applied."""
     from replicate.instance.consumers import read_consumer
 
-    opened = open_instance()
+    opened = open_instance(LOOKS)
     rows = []
     for entry in opened.peers:
         consumer = read_consumer(opened.consumers_directory, entry.name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replicate.cli.common import Noun, columns, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 
 
 @click.group(cls=Noun)
@@ -37,7 +37,7 @@ def add(path: Path, name: str | None) -> None:
 @region.command(name="list")
 def list_() -> None:
     """List the regions."""
-    opened = open_instance()
+    opened = open_instance(LOOKS)
     emit(opened.regions, columns((r.name, r.path) for r in opened.regions))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli import daemons
-from replicate.cli.common import Noun, instance_path, open_instance
+from replicate.cli.common import LOOKS, Noun, instance_path, open_instance
 from replicate.daemon.files import daemon_names
 from replicate.errors import UsageError
 
@@ -39,10 +39,10 @@ def _names(peer: str | None) -> list[str]:
     """The one named, else all that ever ran or could. NotFoundError for a name that neither is nor was a peer."""
     ran = {name for name in daemon_names(instance_path()) if name.startswith("source-")}
     if peer is None:
-        return sorted(ran | {f"source-{entry.name}" for entry in open_instance().peers})
+        return sorted(ran | {f"source-{entry.name}" for entry in open_instance(LOOKS).peers})
     name = f"source-{peer}"
     if name not in ran:
-        open_instance().peer(peer)
+        open_instance(LOOKS).peer(peer)
     return [name]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from replicate.cli.common import Verb, emit, open_instance
+from replicate.cli.common import DOOR, LOOKS, Verb, emit, open_instance
 
 
 @click.command(cls=Verb)
@@ -21,7 +21,7 @@ def status(explain: str | None) -> int:
     from replicate.status.collect import collect
     from replicate.status.text import lines
 
-    found = collect(open_instance())
+    found = collect(open_instance(LOOKS))
     emit(found, lines(found))
     return 1 if found.is_wrong else 0
 
@@ -33,5 +33,5 @@ def wait(seqno: int, timeout_s: float) -> None:
     """Wait until the databases of this instance hold transaction N; exit code 75 if they do not in time."""
     from replicate.wait import wait_for_seqno
 
-    reached = wait_for_seqno(open_instance(), seqno, timeout_s=timeout_s)
+    reached = wait_for_seqno(open_instance(DOOR), seqno, timeout_s=timeout_s)
     emit({"last_seqno": reached}, [f"at seqno {reached}"])

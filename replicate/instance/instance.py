@@ -14,12 +14,12 @@ import shlex
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from replicate.config import Config, default_text
-from replicate.config import load as load_config
+from replicate.config import FILE_NAME as SETTINGS_NAME
+from replicate.config import Config, Refused, default_text, load_what_can_be
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -40,7 +40,7 @@ from replicate.instance.file import (
     read_file,
     replace_file,
 )
-from replicate.instance.private_files import DIRECTORY_MODES, check_directories
+from replicate.instance.private_files import DIRECTORY_MODES, check_directories, check_settings
 from replicate.limits import REGIONS_MAX
 from replicate.pasteable import pasteable
 from replicate.region_functions import set_init
@@ -113,6 +113,15 @@ def _read(directory: Path) -> InstanceFile:
     return replace(content, home=str(directory), regions=regions)
 
 
+def _settings(directory: Path) -> tuple[Config, tuple[Refused, ...]]:
+    """What of them can be taken: nothing of a file that others may have written."""
+    try:
+        check_settings(directory)
+    except PermissionRefusedError as error:
+        return Config(), (Refused("", error),)
+    return load_what_can_be(directory / SETTINGS_NAME)
+
+
 def _make_directory(directory: Path) -> None:
     """Make it, and what is missing above it; the names stay, whatever happens to the machine. OSError."""
     named = {directory, *(one for one in directory.parents if not one.exists())}
@@ -129,8 +138,17 @@ def _make_directory(directory: Path) -> None:
 class Instance:
     """One instance directory, opened. Immutable facts are read once; `reload` reads them anew."""
 
-    def __init__(self, path: Path, content: InstanceFile, config: Config, named: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        content: InstanceFile,
+        config: Config,
+        named: str | None = None,
+        refused: tuple[Refused, ...] = (),
+    ) -> None:
         self.path = path
+        self.refused_settings = refused
+        """What of the settings can not be taken, where `open` was asked for less than all of them."""
         self.named = shlex.quote(str(path) if named is None else named)
         """How a command line names it after -i: as whoever opened it has."""
         self.config = config
@@ -178,9 +196,9 @@ class Instance:
             for sub in DIRECTORIES:
                 (directory / sub).mkdir(mode=0o700)
                 made.callback((directory / sub).rmdir)
-            for file in ("replicate.toml", FILE_NAME):
+            for file in (SETTINGS_NAME, FILE_NAME):
                 made.callback((directory / file).unlink, missing_ok=True)
-            replace_file(directory / "replicate.toml", default_text().encode())
+            replace_file(directory / SETTINGS_NAME, default_text().encode())
             content = InstanceFile(
                 network=network or uuid.uuid4().bytes,
                 uuid=uuid.uuid4().bytes,
@@ -201,9 +219,12 @@ class Instance:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Instance:
+    def open(cls, path: str | os.PathLike[str], *, needs: Collection[str] | None = None) -> Instance:
         """Open an existing instance. NotFoundError, PermissionRefusedError, DamagedError, FormatUnknownError or
-        ConfigurationError."""
+        ConfigurationError.
+
+        `needs`: the sections of settings that the caller can not do without (None: all). Whatever else can not be taken
+        has its default, and is in `refused_settings`: who only looks must not be kept out by a slip in that file."""
         directory = resolve_instance(path)
         try:
             facts = os.stat(directory)
@@ -229,7 +250,11 @@ class Instance:
                     f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
                 )
         check_directories(directory)
-        return cls(directory, content, load_config(directory / "replicate.toml"), os.fspath(path))
+        config, refused = _settings(directory)
+        for one in refused:
+            if needs is None or one.section in needs or (needs and not one.section):
+                raise one.error
+        return cls(directory, content, config, os.fspath(path), refused)
 
     # Facts.
 

@@ -28,14 +28,15 @@ DIRECTORY_MODES: Final = {
 }
 """The directories of an instance, and which permissions nobody may have there: rows are in journals and conflicts; a
 group may read logs, in which there are none; who may read a database is its owner's to say, by the file's own mode."""
-FILE_MODES: Final = {"instance.json": 0o022, "replicate.toml": 0o022}
+SETTINGS: Final = "replicate.toml"
+FILE_MODES: Final = {"instance.json": 0o022, SETTINGS: 0o022}
 BYTES_MAX: Final = 16 * 1024 * 1024
 _NOBODY_ELSE: Final = 0o022
 
 
 def check_directories(instance: Path) -> None:
-    """The instance's directory (which is there), those in it, and the two files in it: about ten `lstat`. What is
-    missing is somebody else's to say.
+    """The instance's directory (which is there), those in it, and its file: about ten `lstat`. What is missing is
+    somebody else's to say. Its settings are `check_settings`'.
 
     PermissionRefusedError (exit code 77) when one is a link, belongs to another user, or is too open.
     """
@@ -43,9 +44,13 @@ def check_directories(instance: Path) -> None:
     _check(facts, instance, _NOBODY_ELSE, {os.geteuid(), 0})
     owners = {facts.st_uid, 0}
     for name, forbidden in {**DIRECTORY_MODES, **FILE_MODES}.items():
-        found = _lstat(instance / name)
-        if found is not None:
-            _check(found, instance / name, forbidden, owners)
+        if name != SETTINGS:
+            _check_one(instance / name, forbidden, owners)
+
+
+def check_settings(instance: Path) -> None:
+    """The same for the file of settings, without which one may still look at the instance."""
+    _check_one(instance / SETTINGS, FILE_MODES[SETTINGS], {os.stat(instance).st_uid, 0})
 
 
 def check_contents(instance: Path) -> None:
@@ -62,9 +67,7 @@ def check_contents(instance: Path) -> None:
         except OSError as error:
             raise PermissionRefusedError(f"no access: {error.strerror}", where=str(instance / name)) from error
         for path in (instance / name / entry for entry in names):
-            found = _lstat(path)
-            if found is not None:  # else it was removed meanwhile
-                _check(found, path, forbidden, owners)
+            _check_one(path, forbidden, owners)
 
 
 def read_private(path: Path) -> bytes:
@@ -102,6 +105,12 @@ def _lstat(path: Path) -> os.stat_result | None:
         return None
     except OSError as error:
         raise PermissionRefusedError(f"no access: {error.strerror}", where=str(path)) from error
+
+
+def _check_one(path: Path, forbidden: int, owners: set[int]) -> None:
+    found = _lstat(path)
+    if found is not None:  # else it is not there, or not any more
+        _check(found, path, forbidden, owners)
 
 
 def _check(facts: os.stat_result, path: Path, forbidden: int, owners: set[int]) -> None:

@@ -87,7 +87,7 @@ def collect(instance: Instance) -> Status:
     """Everything, now. Raises PermissionRefusedError if the instance is another user's; otherwise only what is broken
     in the instance file itself."""
     now_wall_ns = time.time_ns()
-    problems: list[Finding] = []
+    problems = list(_refused_settings(instance))
     words = _read_words(instance, problems)
     regions = tuple(_region(instance, entry, words) for entry in instance.regions)
     closed = ClosedJournal()
@@ -126,6 +126,18 @@ def collect(instance: Instance) -> Status:
         bottleneck=bottleneck(journal, peers, receiving),
         findings=tuple(sorted((_named(instance, finding) for finding in (*problems, *found)), key=worst_first)),
     )
+
+
+def _refused_settings(instance: Instance) -> Iterator[Finding]:
+    """Daemons and applications that run have the settings of their start, and feel nothing of it until they end."""
+    for one in instance.refused_settings:
+        error = one.error
+        text = (
+            f"no daemon starts and no application connects, though what runs goes on: {error.what} [{error.where}]; "
+            f"what status shows by {f'[{one.section}]' if one.section else 'the settings'} it shows by defaults there"
+        )
+        do = error.do or "mend that"
+        yield Finding("SETTINGS_REFUSED", text, f"{do}; then replicate -i INSTANCE config check")
 
 
 def _named(instance: Instance, finding: Finding) -> Finding:
