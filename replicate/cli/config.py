@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from replicate.cli.common import Noun, emit, has_instance, instance_path
-from replicate.config import FILE_NAME, Config, default_text, load, shown
-from replicate.errors import NotFoundError
+from replicate.cli.common import Noun, emit, has_instance, instance_path, open_instance
+from replicate.config import FILE_NAME, Config, default_text, shown
 
 
 @click.group(cls=Noun)
@@ -30,18 +29,15 @@ def show(defaults: bool) -> None:
 
 @config.command()
 def check() -> None:
-    """Check the settings; exit code 78 names the first that is wrong."""
+    """Check the settings, as a start of a daemon does; exit code 78 names the first that is wrong."""
     loaded = _load()
     changed = {setting.key: value for setting, value in loaded.values() if value != setting.default}
     path = instance_path() / FILE_NAME
-    emit(
-        {"well": True, "path": path, "changed": changed},
-        [f"{path}: well; {len(changed)} settings differ from defaults"],
-    )
+    is_there = path.exists()
+    says = f"{len(changed)} settings differ from defaults" if is_there else "there is no such file: the defaults hold"
+    emit({"well": True, "path": path, "is_there": is_there, "changed": changed}, [f"{path}: well; {says}"])
 
 
 def _load() -> Config:
-    directory = instance_path()
-    if not directory.is_dir():
-        raise NotFoundError("there is no such instance directory", where=str(directory), do="Name one with -i")
-    return load(directory / FILE_NAME)
+    """What a daemon would have, or its very refusal: of the file, and of the instance around it."""
+    return open_instance().config

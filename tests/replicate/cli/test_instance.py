@@ -11,7 +11,14 @@ from click.testing import CliRunner, Result
 
 from replicate.cli.root import root
 from replicate.daemon.files import SERVING, DaemonFiles, DaemonStatus
-from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, ReplicateError, UsageError
+from replicate.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    NotFoundError,
+    PermissionRefusedError,
+    ReplicateError,
+    UsageError,
+)
 from replicate.instance.instance import Instance
 
 
@@ -105,3 +112,22 @@ def test_config(tmp_path: Path) -> None:
         invoke("-i", "east", "config", "check")
     with pytest.raises(NotFoundError):
         invoke("-i", "nowhere", "config", "check")
+
+
+def test_config_check_says_what_a_daemon_would_say(tmp_path: Path) -> None:
+    invoke("instance", "create", "east", "--role", "primary")
+    file = tmp_path / "east" / "replicate.toml"
+    file.chmod(0o666)
+    for words in (("config", "check"), ("config", "show"), ("update", "start")):
+        with pytest.raises(PermissionRefusedError, match=r"written by others \(mode 0666\) .*chmod 644"):
+            invoke("-i", "east", *words)
+    file.unlink()
+    assert f"{file}: well; there is no such file: the defaults hold" in invoke("-i", "east", "config", "check").stdout
+    told = json.loads(invoke("-i", "east", "config", "check", "--json").stdout)
+    assert told == {"well": True, "path": str(file), "is_there": False, "changed": {}}
+    file.symlink_to(tmp_path / "elsewhere.toml")
+    with pytest.raises(PermissionRefusedError, match="symbolic link"):
+        invoke("-i", "east", "config", "check")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(NotFoundError):  # a directory that is no instance has no settings that are well
+        invoke("-i", "nothing", "config", "check")
