@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from replicate.errors import (
     JournalIOError,
     NotFoundError,
     PermissionRefusedError,
+    ReplicateError,
 )
 from replicate.instance.private_files import read_private
 
@@ -40,6 +41,8 @@ SERVING: Final = "serving"
 STOPPING: Final = "stopping"
 STOPPED: Final = "stopped"
 FAILED: Final = "failed"
+_OF_THE_DATA: Final = (65, 69, 76)
+"""Exit codes of what a seed mends: damage, conflicts and gaps, nothing there yet, another history than the source's."""
 DEAD: Final = "dead"
 """What `read_status` reports of a daemon that ended without saying so (killed)."""
 
@@ -207,25 +210,20 @@ class DaemonFiles:
                 temporary.unlink()
             raise
 
+    def forget_failure(self, since: str) -> None:
+        """The databases that the daemon may have failed by are not there any more, `since` a seed, say: it reads as
+        stopped. What does not come of them (a setting, a disk) stays. The caller holds the lock."""
+        status = self._read_stored()
+        if status is not None and status.state == FAILED and status.exit_code in _OF_THE_DATA:
+            text = f"it had failed before the {since} ({status.error.partition(':')[0]})"
+            with suppress(OSError):  # it is no more than a word to the operator, and the work itself is done
+                self.write_status(replace(status, state=STOPPED, text=text, error="", exit_code=0))
+
     def read_status(self) -> DaemonStatus | None:
         """What the daemon last said; None if it never ran. A daemon that was killed reads as DEAD, and as STOPPED while
         something else is at work in its place, however it has ended before."""
         running = self.probe()
-        try:
-            made = json.loads(read_private(self.status))
-            status = DaemonStatus(
-                name=str(made["name"]),
-                pid=int(made["pid"]),
-                state=str(made["state"]),
-                text=str(made["text"]),
-                started_wall_ns=int(made["started_wall_ns"]),
-                changed_wall_ns=int(made["changed_wall_ns"]),
-                facts=dict(made["facts"]),
-                error=str(made["error"]),
-                exit_code=int(made["exit_code"]),
-            )
-        except (OSError, JournalIOError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            status = None
+        status = self._read_stored()
         if running is not None and running.instead:
             return DaemonStatus(
                 name=self.name,
@@ -253,6 +251,37 @@ class DaemonFiles:
             changed_wall_ns=status.changed_wall_ns,
             facts=status.facts,
         )
+
+    def _read_stored(self) -> DaemonStatus | None:
+        try:
+            made = json.loads(read_private(self.status))
+            return DaemonStatus(
+                name=str(made["name"]),
+                pid=int(made["pid"]),
+                state=str(made["state"]),
+                text=str(made["text"]),
+                started_wall_ns=int(made["started_wall_ns"]),
+                changed_wall_ns=int(made["changed_wall_ns"]),
+                facts=dict(made["facts"]),
+                error=str(made["error"]),
+                exit_code=int(made["exit_code"]),
+            )
+        except (OSError, JournalIOError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+
+
+def forget_failures(instance_path: Path, since: str) -> None:
+    """`forget_failure` of every daemon of the instance that nobody runs, nor keeps from running."""
+    for name in daemon_names(instance_path):
+        files = DaemonFiles(instance_path, name)
+        try:
+            fd = files.acquire(instead=since)
+        except ReplicateError:
+            continue
+        try:
+            files.forget_failure(since)
+        finally:
+            os.close(fd)
 
 
 def daemon_names(instance_path: Path) -> tuple[str, ...]:

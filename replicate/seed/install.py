@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicate.daemon.files import DaemonFiles
+from replicate.daemon.files import DaemonFiles, forget_failures
 from replicate.database.bookkeeping import is_region, read_identity
 from replicate.database.copied import adopt_at
 from replicate.database.sqlite import open_region
@@ -214,6 +214,7 @@ def finish(secondary: Instance) -> None:
     except OSError as error:
         raise io_error(error, "the mark of a seed under way could not be removed", str(marker)) from error
     sync_directory(os.fspath(secondary.path))
+    forget_failures(secondary.path, "seed")
 
 
 # From a file.

@@ -225,9 +225,10 @@ def no_collector() -> Iterator[None]:
 
 
 @contextmanager
-def stopped_daemons(instance: Instance, what: str) -> Iterator[None]:
+def stopped_daemons(instance: Instance, what: str) -> Iterator[list[DaemonFiles]]:
     """Hold the locks of the daemons that must not run during `what`. AlreadyRunningError naming the one that does."""
     with ExitStack() as stack:
+        held = []
         for name, title in DAEMONS:
             files = DaemonFiles(instance.path, name)
             try:
@@ -242,7 +243,8 @@ def stopped_daemons(instance: Instance, what: str) -> Iterator[None]:
                     do=f"Stop it first: replicate -i {instance.named} {name} stop",
                 ) from error
             stack.callback(os.close, fd)
-        yield
+            held.append(files)
+        yield held
 
 
 @contextmanager

@@ -87,7 +87,11 @@ def rebuild(
         check_base(instance, header, str(base))
         goes_on = not restart and _is_begun(instance, header)
         check_secondary(instance, restart=restart or goes_on, command="rebuild", instead=GO_ON)
-        with stopped_daemons(instance, "rebuild"), stage_of(instance) as stage, one_session(spark, told) as get:
+        with (
+            stopped_daemons(instance, "rebuild") as daemons,
+            stage_of(instance) as stage,
+            one_session(spark, told) as get,
+        ):
             journals = Journals(names, instance.content.network, stage=stage, spark=get)
             target = _target(header, journals, last_seqno, until_s)
             seeded = None
@@ -107,6 +111,8 @@ def rebuild(
                 )
             hit("rebuild.replayed")
             _marker(instance).unlink(missing_ok=True)
+            for files in daemons:
+                files.forget_failure("rebuild")
     return Rebuilt(done.seqno, seeded, done)
 
 

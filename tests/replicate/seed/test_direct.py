@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from replicate import connect
 from replicate.admin.regions import add_region
 from replicate.admin.release import release_region
 from replicate.compare.compare import compare, digest
-from replicate.daemon.files import DaemonFiles
+from replicate.daemon.files import FAILED, STOPPED, DaemonFiles, DaemonStatus
 from replicate.door.opening import SEEDING_MARKER, is_seeded, open_door, require_seeded
 from replicate.errors import (
     AlreadyExistsError,
@@ -285,6 +286,30 @@ def test_not_under_a_running_update_process(pair: Pair) -> None:
             pair.seed()
     finally:
         os.close(lock)
+
+
+@pytest.mark.parametrize("name", ["update", "source-third"])
+@pytest.mark.parametrize("way", ["direct", "file"])
+def test_what_failed_for_want_of_a_seed_has_only_stopped_after_it(pair: Pair, name: str, way: str) -> None:
+    made = make_seed(pair.primary, "west", pair.directory / "f").path
+    pair.secondary.register_peer("third", "127.0.0.1", 7431)
+    files = DaemonFiles(pair.secondary.path, name)
+    os.close(files.acquire())
+    failed = DaemonStatus(name, 7, FAILED, "text", 1, 2, error="NOT_FOUND: not seeded yet. Run: seed", exit_code=69)
+    for exit_code, state in ((69, STOPPED), (65, STOPPED), (76, STOPPED), (78, FAILED)):
+        files.write_status(replace(failed, exit_code=exit_code))
+        (found,) = [one for one in collect(Instance.open(pair.secondary.path)).findings if one.subject == name]
+        assert found.code == "DAEMON_FAILED"
+        if way == "direct":
+            pair.seed(restart=True)
+        else:
+            install_file(pair.secondary, made, restart=True)
+        told = files.read_status()
+        assert told is not None
+        assert told.state == state
+        assert ("before the seed (NOT_FOUND)" in told.text, told.error == "") == ((state == STOPPED,) * 2)
+        (found,) = [one for one in collect(Instance.open(pair.secondary.path)).findings if one.subject == name]
+        assert found.code == ("DAEMON_STOPPED" if state == STOPPED else "DAEMON_FAILED")
 
 
 def test_a_seeded_secondary_takes_no_writes(pair: Pair) -> None:

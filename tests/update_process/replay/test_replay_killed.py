@@ -17,6 +17,7 @@ import pytest
 
 from replicate import failpoint
 from replicate.compare.compare import compare
+from replicate.daemon.files import FAILED, DaemonFiles, DaemonStatus
 from replicate.errors import AlreadyExistsError, DiskFullError, OutcomeUnknownError
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.verify import verify_journal
@@ -145,8 +146,11 @@ def test_a_rebuild_goes_on_from_its_own_base_copy_only(backlog: Backlog, tmp_pat
     with pytest.raises(AlreadyExistsError, match="already, beyond"):
         rebuild(secondary, backlog.base, names(backlog), last_seqno=backlog.base_seqno + 100)
     assert last_seqno(secondary) == backlog.base_seqno + 200
+    update = DaemonFiles(secondary.path, "update")
+    update.write_status(DaemonStatus("update", 7, FAILED, "", 1, 2, error="CONFLICT: a row. Look", exit_code=65))
+    assert "DAEMON_FAILED" in seen(secondary)
     assert half().seqno == backlog.base_seqno + 200
-    assert "REBUILD_UNFINISHED" not in seen(secondary)
+    assert not {"REBUILD_UNFINISHED", "DAEMON_FAILED"} & seen(secondary)
     assert rebuild(secondary, tmp_path / "other.seed", [backlog.pair.primary.path], restart=True).seqno == other.seqno
 
 
