@@ -9,7 +9,7 @@ import click
 from replicate.cli import daemons
 from replicate.cli.common import LOOKS, Noun, instance_path, open_instance
 from replicate.daemon.files import daemon_names
-from replicate.errors import UsageError
+from replicate.errors import ReplicateError, UsageError
 
 if TYPE_CHECKING:
     from replicate.daemon.daemon import DaemonContext
@@ -36,10 +36,17 @@ def _verbs(peer: str | None) -> tuple[str, daemons.Verbs]:
 
 
 def _names(peer: str | None) -> list[str]:
-    """The one named, else all that ever ran or could. NotFoundError for a name that neither is nor was a peer."""
+    """The one named, else all that ever ran or could. NotFoundError for a name that neither is nor was a peer.
+
+    What is wrong with the instance may be just why they are to be stopped: then those that ever ran."""
     ran = {name for name in daemon_names(instance_path()) if name.startswith("source-")}
     if peer is None:
-        return sorted(ran | {f"source-{entry.name}" for entry in open_instance(LOOKS).peers})
+        try:
+            return sorted(ran | {f"source-{entry.name}" for entry in open_instance(LOOKS).peers})
+        except ReplicateError:
+            if ran:
+                return sorted(ran)
+            raise
     name = f"source-{peer}"
     if name not in ran:
         open_instance(LOOKS).peer(peer)

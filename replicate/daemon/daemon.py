@@ -35,7 +35,14 @@ from structlog.typing import FilteringBoundLogger
 
 from replicate.config import FILE_NAME, Config, load
 from replicate.daemon.files import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonFiles, DaemonStatus
-from replicate.errors import InternalError, JournalIOError, ReplicateError, TryAgainError
+from replicate.errors import (
+    AlreadyRunningError,
+    InternalError,
+    JournalIOError,
+    PermissionRefusedError,
+    ReplicateError,
+    TryAgainError,
+)
 from replicate.instance.private_files import check_contents, read_private
 from replicate.listening import listen
 from replicate.log import LogFile, make_logger, terminal
@@ -44,6 +51,8 @@ from replicate.metrics.port import MetricsServer, Watched
 
 STATUS_PERIOD_S: Final = 1.0
 """Least time between two writes of the status file."""
+KEEP_PERIOD_S: Final = 2.0
+"""Between two looks whether our files are still there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -149,22 +158,29 @@ def run_daemon(
         os.set_inheritable(ready_fd, False)
     files = DaemonFiles(instance_path, name)
     check_contents(instance_path)
-    lock = files.acquire()
+    held = [files.acquire()]
     try:
-        _Frame(files, overrides or {}, ready_fd).run(serve)
+        _Frame(files, overrides or {}, ready_fd, held).run(serve)
     finally:
-        os.close(lock)
+        for fd in held:
+            os.close(fd)
 
 
 class _Frame:
     """One run of one daemon."""
 
-    def __init__(self, files: DaemonFiles, overrides: Mapping[str, object], ready_fd: int | None) -> None:
+    def __init__(
+        self, files: DaemonFiles, overrides: Mapping[str, object], ready_fd: int | None, held: list[int]
+    ) -> None:
+        """`held`: the descriptors of our lock, the last one of the file that has a name."""
         self._files = files
+        self._held = held
         self._ready_fd = ready_fd
         self._started_wall_ns = time.time_ns()
         self._writing = threading.Lock()
         self._status_failed = False
+        self._is_ousted = False
+        """Another daemon of our name has the lock: the status file is its own."""
         self._early_stop = False
         config = load(files.instance_path / FILE_NAME).with_values(overrides)
         try:
@@ -254,6 +270,7 @@ class _Frame:
                         self._request_stop(signal.SIGTERM, drain)
                     helpers.start_soon(self._obey, signals, drain)
                     helpers.start_soon(self._keep_status)
+                    helpers.start_soon(self._keep_files)
                     helpers.start_soon(self._feed_watchdog)
                     await self._serve_metrics(helpers)
                     await serve(context)
@@ -326,6 +343,32 @@ class _Frame:
             notify(f"STATUS={_one_line(self._context.text)}")
             await trio.sleep(STATUS_PERIOD_S)
 
+    async def _keep_files(self) -> None:
+        """Whoever has removed run/, locks/ or what is in it must not believe that we are not there, nor start a second
+        one beside us. Raises AlreadyRunningError where that has happened all the same, NotFoundError."""
+        while True:
+            await trio.sleep(KEEP_PERIOD_S)
+            await trio.to_thread.run_sync(self._keep_files_now)
+
+    def _keep_files_now(self) -> None:
+        try:
+            fd = self._files.keep(self._held[-1])
+        except AlreadyRunningError as error:
+            self._is_ousted = True
+            raise AlreadyRunningError(
+                f"the lock files of {self._files.name} were removed, and another one was started: this one ends",
+                where=str(self._files.lock),
+                do="Never remove lock files of what runs",
+            ) from error
+        except (JournalIOError, PermissionRefusedError, OSError):
+            return  # of a disk that takes nothing others tell; the lock that we have stands
+        if fd is not None:
+            self._held.append(fd)
+            self._context.log.warning("lock made anew: its file was removed", path=str(self._files.lock))
+        said = self._files.read_stored()
+        if said is None or said.pid != os.getpid():
+            self._write(self._picture())
+
     async def _feed_watchdog(self) -> None:
         period_s = watchdog_period_s()
         while period_s is not None:
@@ -366,6 +409,8 @@ class _Frame:
 
     def _write(self, status: DaemonStatus) -> None:
         """A status that can not be written is logged once and harms nothing else."""
+        if self._is_ousted:
+            return
         try:
             with self._writing:  # a thread does it once a second, and this one when the state changes
                 self._files.write_status(status)

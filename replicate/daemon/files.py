@@ -1,8 +1,9 @@
 """The files through which a daemon is seen from outside: its lock, its status, its log.
 
 Guarantees: the lock is held exactly as long as the daemon lives (the kernel drops it, however the process ends), and
-asking whether it is held takes no lock, so a question never makes a start fail. A status file is replaced whole. A
-process id is believed only while the lock is held and the process's start time is the one noted with it.
+asking whether it is held takes no lock, so a question never makes a start fail. The lock file has two names, in two
+directories: who removes one of them lets no second daemon start. A status file is replaced whole. A process id is
+believed only while the lock is held and the process's start time is the one noted with it.
 Refuses to know: what the daemon does; signals; trio.
 """
 
@@ -35,6 +36,9 @@ _WHOLE_FILE: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 # Python 3.11 names them only where its headers did.
 _F_OFD_GETLK: Final = getattr(fcntl, "F_OFD_GETLK", 36)
 _F_OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 37)
+
+_LOCK_PREFIX: Final = "daemon-"
+"""Tells them from the locks of journal and regions, which are beside them."""
 
 STARTING: Final = "starting"
 SERVING: Final = "serving"
@@ -90,6 +94,12 @@ class DaemonFiles:
 
     @property
     def lock(self) -> Path:
+        return self.instance_path / "locks" / f"{_LOCK_PREFIX}{self.name}.lock"
+
+    @property
+    def second_lock(self) -> Path:
+        """The other name of the same file: run/ is what people take for disposable. Both are one file wherever both
+        directories are on one file system that knows hard links; the first alone counts where they are not."""
         return self.run_directory / f"{self.name}.lock"
 
     @property
@@ -109,14 +119,14 @@ class DaemonFiles:
         return self.instance_path / "log" / f"{self.name}.err"
 
     def make_directories(self) -> None:
-        """Make run/ and log/ where they are missing. NotFoundError if the instance itself is not there."""
+        """Make run/, locks/ and log/ where they are missing. NotFoundError if the instance itself is not there."""
         if not self.instance_path.is_dir():
             raise NotFoundError(
                 "no such instance",
                 where=str(self.instance_path),
                 do="Name an instance with -i, or make it: instance create",
             )
-        for directory in (self.run_directory, self.log.parent):
+        for directory in (self.run_directory, self.lock.parent, self.log.parent):
             try:
                 directory.mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
@@ -132,43 +142,59 @@ class DaemonFiles:
         is not held then.
         """
         self.make_directories()
+        self._name_twice()  # before: who holds the file by the one name must be met under the other
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             fd = os.open(self.lock, flags, 0o600)
         except OSError as error:
             raise _translated(error, self.lock) from error
         try:
-            fcntl.fcntl(fd, _F_OFD_SETLK, _WHOLE_FILE)
-        except (BlockingIOError, PermissionError):
-            os.close(fd)
-            raise self.running_error(self.probe() or Running(0)) from None
-        pid = os.getpid()
-        try:
+            try:
+                fcntl.fcntl(fd, _F_OFD_SETLK, _WHOLE_FILE)
+            except (BlockingIOError, PermissionError):
+                raise self.running_error(self.probe() or Running(0)) from None
+            if (other := _holder(self.second_lock, but=fd)) is not None:
+                raise self.running_error(other)
+            self._name_twice(fd)
+            pid = os.getpid()
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{pid} {_start_ticks(pid)} {instead}\n".encode(), 0)
-        except OSError as error:
+        except BaseException as error:
             os.close(fd)
-            raise _translated(error, self.lock) from error
+            if isinstance(error, OSError):
+                raise _translated(error, self.lock) from error
+            raise
         return fd
+
+    def keep(self, fd: int) -> int | None:
+        """For who has the lock as `fd`, from time to time: give the file back a name that somebody has removed. Where
+        it has none any more, the descriptor of a new lock, which must stay open as well.
+
+        Raises AlreadyRunningError when somebody else has begun meanwhile, NotFoundError when the instance is gone.
+        """
+        links = os.fstat(fd).st_nlink
+        if links == 0:
+            return self.acquire()
+        if links == 1:
+            self.make_directories()
+            self._name_twice(fd)
+        return None
+
+    def _name_twice(self, fd: int | None = None) -> None:
+        """See to it that both names are there, and are one file: the one locked as `fd`, if it is."""
+        if fd is not None:
+            ours = os.fstat(fd)
+            with suppress(OSError):
+                there = os.lstat(self.second_lock)
+                if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+                    self.second_lock.unlink()  # a copy, and nobody holds it
+        for one, other in ((self.lock, self.second_lock), (self.second_lock, self.lock)):
+            with suppress(OSError):  # not there, there already, on another file system, or one without hard links
+                os.link(one, other, follow_symlinks=False)
 
     def probe(self) -> Running | None:
         """Who holds the lock, or None. Takes no lock itself."""
-        try:
-            fd = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _translated(error, self.lock) from error
-        try:
-            answer = _FLOCK.unpack(fcntl.fcntl(fd, _F_OFD_GETLK, _WHOLE_FILE))
-            if answer[0] == fcntl.F_UNLCK:
-                return None
-            words = os.pread(fd, 64, 0).split()
-        finally:
-            os.close(fd)
-        if len(words) in (2, 3) and words[0].isdigit() and _start_ticks(int(words[0])) == int(words[1]):
-            return Running(int(words[0]), b"".join(words[2:]).decode("ascii", "replace"))
-        return Running(0)
+        return _holder(self.lock) or _holder(self.second_lock)
 
     def running_error(self, running: Running) -> AlreadyRunningError:
         """What to tell who wants to start or stop the daemon while somebody has its lock."""
@@ -199,7 +225,12 @@ class DaemonFiles:
             "exit_code": status.exit_code,
         }
         temporary = self.status.with_suffix(".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(temporary, flags, 0o600)
+        except FileNotFoundError:
+            self.run_directory.mkdir(mode=0o700)  # somebody has removed it under us
+            fd = os.open(temporary, flags, 0o600)
         try:
             with open(fd, "w", encoding="utf-8") as file:
                 # In one call of C: `dump` takes a turn of Python for each fact, in which the daemon's own loop waits.
@@ -213,7 +244,7 @@ class DaemonFiles:
     def forget_failure(self, since: str) -> None:
         """The databases that the daemon may have failed by are not there any more, `since` a seed, say: it reads as
         stopped. What does not come of them (a setting, a disk) stays. The caller holds the lock."""
-        status = self._read_stored()
+        status = self.read_stored()
         if status is not None and status.state == FAILED and status.exit_code in _OF_THE_DATA:
             text = f"it had failed before the {since} ({status.error.partition(':')[0]})"
             with suppress(OSError):  # it is no more than a word to the operator, and the work itself is done
@@ -223,7 +254,7 @@ class DaemonFiles:
         """What the daemon last said; None if it never ran. A daemon that was killed reads as DEAD, and as STOPPED while
         something else is at work in its place, however it has ended before."""
         running = self.probe()
-        status = self._read_stored()
+        status = self.read_stored()
         if running is not None and running.instead:
             return DaemonStatus(
                 name=self.name,
@@ -239,7 +270,11 @@ class DaemonFiles:
         if running is not None:
             if status is not None and status.is_running and running.pid in (0, status.pid):
                 return status
-            return DaemonStatus(self.name, running.pid, STARTING, "", 0, 0)
+            text = "" if status is not None else "has not said how it stands: its status file is not there"
+            return DaemonStatus(self.name, running.pid, STARTING, text if self.log.exists() else "", 0, 0)
+        if status is None and self.log.exists():
+            text = f"nobody holds its lock, and its status file is gone; how it has ended says {self.log}"
+            return DaemonStatus(self.name, 0, STOPPED, text, 0, 0)
         if status is None or not status.is_running:
             return status
         return DaemonStatus(
@@ -252,7 +287,8 @@ class DaemonFiles:
             facts=status.facts,
         )
 
-    def _read_stored(self) -> DaemonStatus | None:
+    def read_stored(self) -> DaemonStatus | None:
+        """What stands in the status file, whether or not its writer lives; None where nothing sensible does."""
         try:
             made = json.loads(read_private(self.status))
             return DaemonStatus(
@@ -286,7 +322,31 @@ def forget_failures(instance_path: Path, since: str) -> None:
 
 def daemon_names(instance_path: Path) -> tuple[str, ...]:
     """Names of all daemons that ever ran for this instance, sorted."""
-    return tuple(sorted(path.name.removesuffix(".lock") for path in (instance_path / "run").glob("*.lock")))
+    locks = [path.name.removeprefix(_LOCK_PREFIX) for path in (instance_path / "locks").glob(f"{_LOCK_PREFIX}*.lock")]
+    locks += [path.name for path in (instance_path / "run").glob("*.lock")]
+    return tuple(sorted({name.removesuffix(".lock") for name in locks}))
+
+
+def _holder(lock: Path, *, but: int | None = None) -> Running | None:
+    """Who holds the lock of this name; None also where it is the file that is open as `but`."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _translated(error, lock) from error
+    try:
+        if but is not None and os.path.sameopenfile(fd, but):
+            return None
+        answer = _FLOCK.unpack(fcntl.fcntl(fd, _F_OFD_GETLK, _WHOLE_FILE))
+        if answer[0] == fcntl.F_UNLCK:
+            return None
+        words = os.pread(fd, 64, 0).split()
+    finally:
+        os.close(fd)
+    if len(words) in (2, 3) and words[0].isdigit() and _start_ticks(int(words[0])) == int(words[1]):
+        return Running(int(words[0]), b"".join(words[2:]).decode("ascii", "replace"))
+    return Running(0)
 
 
 def _start_ticks(pid: int) -> int:

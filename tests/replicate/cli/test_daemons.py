@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,14 @@ def test_status_and_reopen_log(instance: Instance) -> None:
     finally:
         os.close(fd)
     assert invoke("source", "status")[1].startswith("source-west: dead: was serving, and ended without a word")
+
+
+def test_what_ran_is_stopped_also_where_the_instance_can_not_be_opened(instance: Instance) -> None:
+    """That run/ is missing is told with the word to stop every process first."""
+    os.close(DaemonFiles(instance.path, "source-west").acquire())
+    shutil.rmtree(instance.run_directory)
+    with pytest.raises(NotFoundError, match=r"'run' of the instance is missing.*Stop every process"):
+        invoke("status")
+    assert invoke("source", "stop") == (0, "source-west: does not run\n")
+    (instance.path / "instance.json").write_text("{")
+    assert invoke("source", "status")[0] == 1

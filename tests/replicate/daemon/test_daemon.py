@@ -284,7 +284,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_believed(files: DaemonFi
 def test_two_threads_that_tell_the_status_leave_it_whole(files: DaemonFiles) -> None:
     """The one that tells each second, and the one whose state changes: they have one temporary file."""
     files.make_directories()
-    frame = _Frame(files, {}, None)
+    frame = _Frame(files, {}, None, [])
     long, failures = {"said": "x" * 5000}, []
 
     def tell(facts: dict[str, Any]) -> None:
