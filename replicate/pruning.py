@@ -23,7 +23,14 @@ from replicate.archived import archived_seqno
 from replicate.database.sqlite import note_held
 from replicate.door.door import Door
 from replicate.errors import BusyError, ReplicateError
-from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
+from replicate.instance.consumers import (
+    Consumer,
+    needed_seqno,
+    positions_locked,
+    read_consumer,
+    write_consumer,
+    write_hold,
+)
 from replicate.instance.file import InstanceFile, RegionEntry, io_error, read_file
 from replicate.instance.instance import FILE_NAME
 from replicate.journal.chain import Chain
@@ -101,7 +108,8 @@ class _Pruning:
             if below is None or not self._note_idle(below):
                 break  # nothing would become free, or not now
             dropped = replace(slowest, needs_seed=True)
-            write_consumer(self._directory, dropped)
+            with positions_locked(self._directory):
+                write_consumer(self._directory, dropped)
             write_hold(self._directory, dropped.name, None)
             on_drop(dropped)
             self._consumers = [*without, dropped]

@@ -13,9 +13,10 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -26,6 +27,7 @@ from replicate.daemon.repetition import Repetitions
 from replicate.door.door import Door
 from replicate.door.opening import close_door, make_chain, open_door
 from replicate.errors import (
+    BusyError,
     DiskFullError,
     JournalDamagedError,
     JournalIOError,
@@ -34,7 +36,14 @@ from replicate.errors import (
     ReplicateError,
     WrongInstanceError,
 )
-from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
+from replicate.instance.consumers import (
+    Consumer,
+    positions_locked,
+    read_consumer,
+    read_hold,
+    write_consumer,
+    write_hold,
+)
 from replicate.instance.instance import Instance
 from replicate.metrics.gauges import no_figures
 from replicate.metrics.statistics import Lag, Statistics, was_there_ns
@@ -110,7 +119,7 @@ class Source:
         """Of the lines of connections: a peer that refuses for days does not fill the disk."""
         self._stored: Consumer | None = None
         self._is_removed = False
-        self._is_disk_full = False
+        self._is_unstored = False
         self._consumer_lock = trio.Lock()
         self.consumer = Consumer(peer_name)
         self.progressed = trio.Event()
@@ -152,7 +161,7 @@ class Source:
                 nursery.cancel_scope.cancel()
         finally:
             self.context.figures = no_figures
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True), suppress(PoolReplacedError):
                 await self._keep_stored()
         self.tell("stopped")
 
@@ -394,12 +403,20 @@ class Source:
             self._is_removed = False
 
     async def store_consumer(self) -> None:
-        """Write the consumer's position when it has moved; what somebody else has written meanwhile counts instead."""
+        """Write the consumer's position when it has moved; what somebody else has written meanwhile counts instead.
+        PoolReplacedError."""
         async with self._consumer_lock:
             await trio.to_thread.run_sync(self._store_consumer)
 
     def _store_consumer(self) -> None:
-        wanted, directory = self.consumer, self.instance.consumers_directory
+        directory = self.instance.consumers_directory
+        with positions_locked(directory):
+            # What the peer has said of a journal that a seed has begun anew since must not come back.
+            self.door.pool.check_current()
+            self._store_alone(directory)
+
+    def _store_alone(self, directory: Path) -> None:
+        wanted = self.consumer
         found = read_consumer(directory, self.peer_name)
         self._is_removed |= found is None and self._stored is not None
         if self._is_removed:
@@ -435,12 +452,12 @@ class Source:
         an end of replication would free nothing."""
         try:
             await self.store_consumer()
-        except DiskFullError as error:
-            if not self._is_disk_full:
+        except (DiskFullError, BusyError) as error:
+            if not self._is_unstored:
                 self.log.error("consumer's position not stored", error=str(error), code=error.code)
-            self._is_disk_full = True
+            self._is_unstored = True
         else:
-            self._is_disk_full = False
+            self._is_unstored = False
 
     async def _prune(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from typing import Final
 
 from replicate.door.door import Door
 from replicate.errors import BusyError, InternalError, NotFoundError
-from replicate.instance.consumers import read_consumer, read_hold, write_consumer, write_hold
+from replicate.instance.consumers import positions_locked, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.file import io_error
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -232,12 +232,13 @@ def _lower_consumers(instance: Instance, last_seqno: int) -> None:
     """What a consumer of the journal that is gone has acknowledged beyond `last_seqno` is no witness of what the new
     one must hold: recovery would find it cut off for ever, whatever is seeded."""
     consumers = instance.consumers_directory
-    for peer in instance.peers:
-        known = read_consumer(consumers, peer.name)
-        if known is not None and known.acknowledged_seqno > last_seqno:
-            write_consumer(consumers, replace(known, acknowledged_seqno=last_seqno))
-        if (held := read_hold(consumers, peer.name)) is not None and held > last_seqno:
-            write_hold(consumers, peer.name, None)
+    with positions_locked(consumers):  # after the pool was retired: so no Source Server writes one of before any more
+        for peer in instance.peers:
+            known = read_consumer(consumers, peer.name)
+            if known is not None and known.acknowledged_seqno > last_seqno:
+                write_consumer(consumers, replace(known, acknowledged_seqno=last_seqno))
+            if (held := read_hold(consumers, peer.name)) is not None and held > last_seqno:
+                write_hold(consumers, peer.name, None)
 
 
 def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:

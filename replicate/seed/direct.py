@@ -17,7 +17,7 @@ from typing import Final
 
 from replicate.database.snapshot import copy_pages
 from replicate.errors import NotFoundError, UsageError, WrongNetworkError
-from replicate.instance.consumers import Consumer, write_consumer, write_hold
+from replicate.instance.consumers import Consumer, positions_locked, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.seed.install import (
     Progress,
@@ -104,10 +104,11 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
         # What the secondary has must not be lost by a crash of the primary: then the secondary would be ahead of it.
         door.wait_durable(snapshot.seqno)
         settle(secondary, snapshot.position, snapshot.csn, snapshot.catalogue, copies, list(copied))
-        write_consumer(
-            primary.consumers_directory,
-            Consumer(secondary.name, snapshot.seqno, secondary.content.uuid.hex(), consumer.acknowledged_wall_ns),
-        )
+        with positions_locked(primary.consumers_directory):
+            write_consumer(
+                primary.consumers_directory,
+                Consumer(secondary.name, snapshot.seqno, secondary.content.uuid.hex(), consumer.acknowledged_wall_ns),
+            )
         write_hold(primary.consumers_directory, secondary.name, None)
     finish(secondary)
     return Seeded(snapshot.seqno, tuple(copied), sum(copied.values()))

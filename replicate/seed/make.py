@@ -23,7 +23,14 @@ from replicate.daemon.files import DaemonFiles
 from replicate.database.snapshot import copy_pages, size_of
 from replicate.door.door import Door
 from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, RegionDamagedError, UsageError
-from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
+from replicate.instance.consumers import (
+    Consumer,
+    positions_locked,
+    read_consumer,
+    read_hold,
+    write_consumer,
+    write_hold,
+)
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
@@ -54,11 +61,13 @@ class MadeSeed:
 
 def register_consumer(primary: Instance, name: str, uuid_hex: str, door: Door) -> Consumer:
     """Make the primary keep everything from here on for the secondary. What it kept already, it keeps."""
-    known = read_consumer(primary.consumers_directory, name)
-    last_seqno = int(door.words[word.LAST_SEQNO])
-    kept = last_seqno if known is None or known.needs_seed else min(known.acknowledged_seqno, last_seqno)
-    consumer = Consumer(name, kept, uuid_hex)
-    write_consumer(primary.consumers_directory, consumer)
+    directory = primary.consumers_directory
+    with positions_locked(directory):
+        known = read_consumer(directory, name)
+        last_seqno = int(door.words[word.LAST_SEQNO])
+        kept = last_seqno if known is None or known.needs_seed else min(known.acknowledged_seqno, last_seqno)
+        consumer = Consumer(name, kept, uuid_hex)
+        write_consumer(directory, consumer)
     return consumer
 
 
