@@ -3,8 +3,8 @@
 Guarantees: a segment goes only when every registered consumer has durably applied all of it (and so has the seed that
 is on its way to one), and every region holds it on the disk, so that neither a secondary nor our own recovery can want
 it; the newest two always stay. Where an archive is configured, a segment goes only when that holds it, too. At the cap
-the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumer, one after another as far as it
-takes, each marked as to be seeded; `prune-archived` removes what is archived, whatever consumers still need.
+the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumers, as few as it takes, each marked
+as to be seeded; `prune-archived` removes what is archived, whatever consumers still need.
 Refuses to know: who asks and how often, what a consumer does about it.
 """
 
@@ -97,24 +97,29 @@ class _Pruning:
         if self._settings.cap_policy != "drop-consumer":
             return removed
         while self._chain.size_bytes() > self._settings.cap_bytes:
-            kept = [
-                (needed, consumer) for consumer in self._consumers if (needed := self._needed(consumer)) is not None
-            ]
-            if not kept:
-                break
-            slowest = min(kept, key=itemgetter(0))[1]
-            without = [consumer for consumer in self._consumers if consumer is not slowest]
-            below = self._below(without)
+            below, slowest = self._slowest()
             if below is None or not self._note_idle(below):
                 break  # nothing would become free, or not now
-            dropped = replace(slowest, needs_seed=True)
-            with positions_locked(self._directory):
-                write_consumer(self._directory, dropped)
-            write_hold(self._directory, dropped.name, None)
-            on_drop(dropped)
-            self._consumers = [*without, dropped]
+            for consumer in slowest:
+                dropped = replace(consumer, needs_seed=True)
+                with positions_locked(self._directory):
+                    write_consumer(self._directory, dropped)
+                write_hold(self._directory, dropped.name, None)
+                on_drop(dropped)
+                self._consumers = [dropped if one is consumer else one for one in self._consumers]
             removed += self._remove(self._below(self._consumers))
         return removed
+
+    def _slowest(self) -> tuple[int | None, list[Consumer]]:
+        """As few of the slowest consumers as must be given up for anything to become free: several may need the same
+        segment. And below what segments may go then; None when giving up all of them would free nothing."""
+        kept = [(needed, consumer) for consumer in self._consumers if (needed := self._needed(consumer)) is not None]
+        by_need = [consumer for _, consumer in sorted(kept, key=itemgetter(0))]
+        for count in range(1, len(by_need) + 1):
+            below = self._below(by_need[count:])
+            if below is not None:
+                return below, by_need[:count]
+        return None, []
 
     def _needed(self, consumer: Consumer) -> int | None:
         return needed_seqno(self._directory, consumer)

@@ -24,12 +24,12 @@ import trio
 from replicate.config import Address
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.repetition import Repetitions
+from replicate.door.damage import with_way_out
 from replicate.door.door import Door
 from replicate.door.opening import close_door, make_chain, open_door
 from replicate.errors import (
     BusyError,
     DiskFullError,
-    JournalDamagedError,
     JournalIOError,
     PeerUnreachableError,
     PoolReplacedError,
@@ -170,18 +170,10 @@ class Source:
         while not stop.is_set():
             failure = await self._connect_once()
             if self.failure is not None:
-                raise self._with_way_out(self.failure)
+                raise with_way_out(self.failure, self.instance)
             if stop.is_set():
                 return
             await self._wait(failure)
-
-    def _with_way_out(self, failure: ReplicateError) -> ReplicateError:
-        """Who finds a damaged frame does not know whose journal it is, and so not what to do about it."""
-        if not isinstance(failure, JournalDamagedError) or failure.do:
-            return failure
-        do = f"Run: replicate -i {self.instance.named} journal verify; then restore the file, or begin anew: "
-        facts = failure.facts
-        return type(failure)(failure.what, where=failure.where, do=f"{do}{self.instance.way_out}", **facts)
 
     async def _connect_once(self) -> ReplicateError | None:
         """One attempt and, if it succeeds, one connection. None when the peer ended it in order."""

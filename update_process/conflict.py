@@ -8,6 +8,7 @@ Refuses to know: how the conflict came about, and what is done about it.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,12 @@ def stopped(error: ReplicateError, seqno: int, directory: Path) -> ReplicateErro
     if not isinstance(conflict, Conflict):
         error.facts.setdefault("seqno", seqno)
         return error
-    path = write_conflict(directory, conflict)
+    path = write_conflict(directory, replace(conflict, seqno=seqno))
     return ConflictError(
         f"{conflict.table}: {conflict.reason} at transaction {seqno}",
         where=str(path),
-        do="Both images are in that file; compare the sites, mend the row or seed anew, then start update again",
+        do='Both images are in that file: make the row here as "expected" there says (README, When a row differs), or '
+        "seed anew: replicate -i INSTANCE seed --restart; then start again what stopped here",
         region=conflict.region,
         table=conflict.table,
         key=error.facts.get("key", ""),

@@ -20,6 +20,8 @@ from replicate.database.sqlite import open_region, remove
 from replicate.errors import (
     AlreadyExistsError,
     AlreadyRunningError,
+    JournalDamagedError,
+    JournalMissingError,
     NotFoundError,
     RegionDamagedError,
     RegionReplacedError,
@@ -42,9 +44,9 @@ def release_region(
 ) -> str:
     """Make the region `name` plain SQLite again. `finish` applies what a secondary has received and not yet applied.
 
-    `force`: do not ask the journal, which may be damaged or gone; what a killed writer left undone stays undone. A file
-    that is gone, damaged or another's is left as it is, and only the entry goes: else the instance could never be
-    begun anew. Returns what is wrong with such a file, '' in all other cases.
+    `force`: do not ask the journal, which may be damaged or gone, and do not `finish`; what a killed writer left undone
+    stays undone. A file that is gone, damaged or another's is left as it is, and only the entry goes: else the instance
+    could never be begun anew. Returns what is wrong with such a file, '' in all other cases.
 
     Raises NotFoundError (no such region), AlreadyRunningError (a daemon runs), BusyError (an application writes, for
     longer than `timeout_s` seconds), RegionReplacedError, and what `finish` raises. The region is untouched after any
@@ -52,15 +54,19 @@ def release_region(
     """
     entry = instance.region(name)
     check_nothing_runs(instance)
-    if finish is not None:
-        finish()
     left = ""
     if force:
         left = _release(instance, entry, timeout_s, force=True)
     else:
-        with door_of(instance) as door:
-            finish_regions(door, timeout_s)
-            _release(instance, entry, timeout_s)
+        try:
+            if finish is not None:
+                finish()
+            with door_of(instance) as door:
+                finish_regions(door, timeout_s)
+                _release(instance, entry, timeout_s)
+        except (JournalDamagedError, JournalMissingError) as error:
+            do = f"To release it as it is: replicate -i {instance.named} region release {name} --force. {error.do}"
+            raise type(error)(error.what, where=error.where, do=do, **error.facts) from error
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)

@@ -11,6 +11,7 @@ import os
 import time
 from dataclasses import replace
 
+from replicate.door.damage import telling_way_out
 from replicate.failpoint import hit
 from replicate.instance.instance import Instance
 from replicate.journal.catalogue import catalogue_before, catalogue_with
@@ -107,9 +108,10 @@ class NewestSegment:
         generation = words[word.CATALOGUE_GENERATION]
         if self._catalogue is None or self._catalogue[0] != generation:
             offsets = tuple(words[word.DEFINITION_OFFSET + i] for i in range(words[word.DEFINITION_COUNT]))
-            segment = self.segment()
-            known = segment.read_catalogue()[0]
-            self._catalogue = (generation, catalogue_with(known, segment, offsets))
+            with telling_way_out(self._instance):
+                segment = self.segment()
+                known = segment.read_catalogue()[0]
+                self._catalogue = (generation, catalogue_with(known, segment, offsets))
         return self._catalogue[1]
 
     def position(self) -> Position:
@@ -118,7 +120,8 @@ class NewestSegment:
         last_seqno = words[word.LAST_SEQNO]
         if self._instance.role != "primary" or words[word.SEGMENT_FOREIGN]:
             # Other origins move within a segment, and only its frames say how far: rare questions may walk them.
-            there = catalogue_before(self._chain, last_seqno + 1)
+            with telling_way_out(self._instance):
+                there = catalogue_before(self._chain, last_seqno + 1)
             return Position(last_seqno, there.vector, there.chains)
         known = self.catalogue()
         origin, origin_seqno, chain = words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN]

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from replicate.door.damage import telling_way_out
 from replicate.door.door import Door
 from replicate.errors import BusyError, InternalError, NotFoundError
 from replicate.instance.consumers import positions_locked, read_consumer, read_hold, write_consumer, write_hold
@@ -69,7 +70,8 @@ def open_door(instance: Instance, timeout_s: float = LOCK_TIMEOUT_S) -> Door:
     key = (os.getpid(), os.path.realpath(instance.path))
     _refuse_half_seeded(instance)
     try:
-        return _open(instance, key, time.monotonic() + timeout_s)
+        with telling_way_out(instance):
+            return _open(instance, key, time.monotonic() + timeout_s)
     finally:
         _close_given_up()
 

@@ -255,7 +255,7 @@ def _begin_new(instance: Instance, chain: Chain, regions: list[Region]) -> None:
         raise JournalMissingError(
             f"the journal is gone, but region {held[0].entry.name} holds transactions up to {held[0].seqno}",
             where=chain.directory,
-            do="Restore the journal directory, or release the region and begin anew",
+            do=f"Restore the journal directory; or begin anew: {instance.way_out}",
         )
     with contextlib.suppress(JournalMissingError):
         if (known := DurableSidecar(instance.journal_directory / "durable")).read():

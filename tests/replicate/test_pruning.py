@@ -115,6 +115,29 @@ def test_drop_consumer_gives_up_the_slowest_as_far_as_it_takes(make: Make) -> No
     assert door.chain.first_seqnos() == numbers[-2:]
 
 
+def test_drop_consumer_gives_up_all_that_need_the_same_segment(make: Make) -> None:
+    """Giving up either alone would free nothing, and so the journal would grow beyond its cap for good."""
+    door = make("cap_bytes = 8388608\ncap_policy = 'drop-consumer'\n")
+    door.instance.register_peer("north", "127.0.0.1", 7430)
+    numbers = door.chain.first_seqnos()
+    acknowledge(door, "north", 199)
+    acknowledge(door, "west", 1)  # south has never been heard of: its segment is the same
+    dropped: list[Consumer] = []
+    assert prune_journal(door, dropped.append) == numbers[:-2]
+    assert sorted(consumer.name for consumer in dropped) == ["south", "west"]
+    assert door.chain.first_seqnos() == numbers[-2:]
+    assert prune_journal(door, dropped.append) == []
+    assert len(dropped) == 2
+
+
+def test_drop_consumer_drops_nobody_where_nothing_would_become_free(make: Make) -> None:
+    door = make("cap_bytes = 2097152\ncap_policy = 'drop-consumer'\narchive = '/nowhere'\n")
+    acknowledge(door, "west", 1)
+    dropped: list[Consumer] = []
+    assert prune_journal(door, dropped.append) == []  # nothing is in the archive
+    assert dropped == []
+
+
 def test_what_is_not_in_the_archive_stays(make: Make) -> None:
     door = make("archive = '/srv/archive'\n")
     numbers = door.chain.first_seqnos()

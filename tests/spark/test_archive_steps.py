@@ -21,7 +21,7 @@ from replicate import failpoint
 from replicate.archived import archived_seqno
 from replicate.cli.main import run
 from replicate.compare.compare import compare
-from replicate.errors import BusyError, DamagedError, DiskFullError, DivergedError, JournalIOError
+from replicate.errors import BusyError, DamagedError, DiskFullError, DivergedError, JournalIOError, NotFoundError
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -119,6 +119,26 @@ def test_the_bare_command_tells_what_may_be_pruned(
     # One that is not the configured one tells nobody anything.
     assert run(["-i", str(instance.path), "archive", str(tmp_path / "other")]) == 0
     assert archived_seqno(instance) == before[-1] - 1
+
+
+def test_an_archive_that_is_not_mounted_is_not_begun_anew(primary: Pair, spark: Any, tmp_path: Path) -> None:
+    """Else the segments behind it would go into the mount point, and then from the journal."""
+    instance, sessions, mounted = primary.primary, lambda: nullcontext(spark), tmp_path / "archive"
+    reached = archive_instance(instance, None, spark=sessions, told=silent).last_seqno
+    mounted.rename(tmp_path / "elsewhere")
+    write_large(primary)
+    for _ in range(2):
+        with pytest.raises(NotFoundError, match=f"where everything up to transaction {reached} was") as caught:
+            archive_instance(instance, None, spark=sessions, told=silent)
+        assert "journal.archive" in caught.value.do
+        assert archived_seqno(instance) == reached
+        assert not mounted.exists() or not any(mounted.iterdir())
+        mounted.mkdir(exist_ok=True)
+    # Any other place may begin where the journal does; so may this one when it is back, where it ended.
+    assert archive_instance(instance, str(tmp_path / "new"), spark=sessions, told=silent).last_seqno > reached
+    mounted.rmdir()
+    (tmp_path / "elsewhere").rename(mounted)
+    assert archive_instance(instance, None, spark=sessions, told=silent).last_seqno > reached
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs: needs root")

@@ -30,6 +30,7 @@ from replicate.errors import (
     DivergedError,
     GapError,
     JournalMissingError,
+    NotFoundError,
     WrongInstanceError,
     WrongNetworkError,
 )
@@ -40,6 +41,7 @@ from replicate.journal.segment import SegmentFile
 from update_process.replay.archive_files import local_path, open_files, pack_file, unpack_file
 from update_process.replay.blocks import COLUMNS
 from update_process.replay.manifest import (
+    FOLDER,
     FORMAT_APART,
     Range,
     SegmentCopy,
@@ -142,15 +144,23 @@ class Archive:
         """A DataFrame of `changes` or `transactions` of some ranges."""
         return rows(self._spark, self.uri, what, ranges)
 
-    def add(self, chain: Chain, *, clean: bool = False, told: Told = _silent) -> Archived:
+    def add(self, chain: Chain, *, clean: bool = False, reached: int = 0, told: Told = _silent) -> Archived:
         """Archive the sealed segments of `chain` that are not yet there: all but the one that is appended to. `clean`:
-        remove what killed runs have left, also where the archive is no directory of this machine.
+        remove what killed runs have left, also where the archive is no directory of this machine. `reached`: up to
+        where it is known to have come before.
 
-        WrongNetworkError and WrongInstanceError (another journal's archive), JournalMissingError (segments between the
-        archive and the journal were pruned), DivergedError (the journal does not go on where the archive ends: it was
-        restored from an older copy), BusyError (another run), what reading segments and `ranges` raise. What was
-        finished stays.
+        NotFoundError (nothing is there, and it had come somewhere: begun anew where its disk is not mounted, it would
+        let go of segments that the archive itself then lacks), WrongNetworkError and WrongInstanceError (another
+        journal's archive), JournalMissingError (segments between the archive and the journal were pruned),
+        DivergedError (the journal does not go on where the archive ends: it was restored from an older copy), BusyError
+        (another run), what reading segments and `ranges` raise. What was finished stays.
         """
+        if reached and not self._files.names(FOLDER):
+            raise NotFoundError(
+                f"nothing is archived here, where everything up to transaction {reached} was",
+                where=self.uri,
+                do="Mount or restore it; if it is lost, begin another archive: name another place in journal.archive",
+            )
         with self._files.locked():
             return self._add(chain, clean, told)
 

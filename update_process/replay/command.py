@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from replicate.apply_session import ApplySession, open_apply_session
-from replicate.archived import note_archived
+from replicate.archived import archived_seqno, note_archived
 from replicate.daemon.files import DaemonFiles
 from replicate.door.opening import close_door, require_seeded
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
@@ -287,6 +287,7 @@ def archive_journal(
     spark: SparkSessions,
     clean: bool = False,
     verify: bool = False,
+    reached: int = 0,
     told: Callable[[Step], None],
 ) -> Archived:
     """Archive the sealed segments of the journal (or instance) at `path`. What `Archive.add` and `verify` raise."""
@@ -295,7 +296,7 @@ def archive_journal(
         from update_process.replay.archive import Archive
 
         archive = Archive(session, archive_uri(uri))
-        done = archive.add(chain, clean=clean, told=told)
+        done = archive.add(chain, clean=clean, reached=reached, told=told)
         if verify:
             archive.verify()
         return done
@@ -319,8 +320,12 @@ def archive_instance(
             where=str(instance.path),
             do="Name a directory or URI, or set journal.archive",
         )
-    done = archive_journal(instance.path, uri or configured, spark=spark, clean=clean, verify=verify, told=told)
-    if configured and archive_uri(uri or configured) == archive_uri(configured):
+    is_it = bool(configured) and archive_uri(uri or configured) == archive_uri(configured)
+    reached = (archived_seqno(instance) or 0) if is_it else 0
+    done = archive_journal(
+        instance.path, uri or configured, spark=spark, clean=clean, verify=verify, reached=reached, told=told
+    )
+    if is_it:
         hit("archive.before_note")
         note_archived(instance, done.last_seqno)
     return done

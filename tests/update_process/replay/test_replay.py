@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -242,11 +243,15 @@ def foreign(pair: Pair, statement: str) -> None:
 
 def test_a_conflict_leaves_the_old_state_and_its_images(pair: Pair) -> None:
     before = pair.last_seqno(pair.secondary)
-    first = run(pair, "UPDATE account SET balance = 9 WHERE id = 1", "UPDATE account SET balance = 10 WHERE id = 2") - 1
+    changes = [f"UPDATE account SET balance = {8 + number} WHERE id = {number}" for number in (1, 2, 3)]
+    met = run(pair, *changes) - 1
     foreign(pair, "UPDATE account SET balance = -1 WHERE id = 2")
-    with pytest.raises(ConflictError, match=f"differs from its before-image at transaction {first + 1}") as caught:
+    with pytest.raises(ConflictError, match=f"differs from its before-image at transaction {met}") as caught:
         replayed(pair)
-    assert Path(caught.value.where).exists()
+    assert Path(caught.value.where).name == f"{met}.json"  # not of the piece's last one
+    written = json.loads(Path(caught.value.where).read_text())
+    assert (written["seqno"], written["expected"]["balance"], written["found"]["balance"]) == (met, 2, -1)
+    assert "When a row differs" in caught.value.do
     assert pair.last_seqno(pair.secondary) == before
     assert str(caught.value).endswith(f"his secondary stands at transaction {before}, as before")
     assert (1, 1, "one", 1, None) in pair.rows("account")
