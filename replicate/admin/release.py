@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from replicate.admin.stale_pools import home_of
@@ -52,15 +53,17 @@ def release_region(
     """
     entry = instance.region(name)
     check_nothing_runs(instance)
-    if finish is not None:
-        finish()
     left = ""
-    if force:
-        left = _release(instance, entry, timeout_s, force=True)
-    else:
-        with door_of(instance) as door:
-            finish_regions(door, timeout_s)
-            _release(instance, entry, timeout_s)
+    update = DaemonFiles(instance.path, "update")
+    with update.kept_down("release") if instance.role == "secondary" else nullcontext():
+        if finish is not None:
+            finish()
+        if force:
+            left = _release(instance, entry, timeout_s, force=True)
+        else:
+            with door_of(instance) as door:
+                finish_regions(door, timeout_s)
+                _release(instance, entry, timeout_s)
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)

@@ -13,8 +13,8 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -147,6 +147,15 @@ class DaemonFiles:
             os.close(fd)
             raise _translated(error, self.lock) from error
         return fd
+
+    @contextmanager
+    def kept_down(self, instead: str) -> Iterator[None]:
+        """`instead` is at work for the length of a block, and the daemon can not run meanwhile. As `acquire`."""
+        fd = self.acquire(instead=instead)
+        try:
+            yield
+        finally:
+            os.close(fd)
 
     def probe(self) -> Running | None:
         """Who holds the lock, or None. Takes no lock itself."""
