@@ -60,7 +60,7 @@ _KINDS: Final = (
     Kind("CERTIFICATE_EXPIRED", "error", "A certificate has expired, and no peer accepts it."),
     Kind("CERTIFICATE_EXPIRES", "warning", "A certificate expires soon (tls.warn_days)."),
     Kind("REPLAY_IS_QUICKER", "info", "A secondary is so far behind that a replay would be quicker than the stream."),
-    Kind("REPLAY_RUNS", "info", "A replay or a rebuild is at work, and the daemons can not run meanwhile."),
+    Kind("REPLAY_RUNS", "info", "A replay, rebuild or seed is at work, and the Update Process can not run meanwhile."),
     Kind(
         "REBUILD_UNFINISHED", "info", "A rebuild has brought the secondary to a transaction before the one asked for."
     ),

@@ -26,7 +26,7 @@ from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.repetition import Repetitions
 from replicate.door.damage import with_way_out
 from replicate.door.door import Door
-from replicate.door.opening import close_door, make_chain, open_door
+from replicate.door.opening import close_door, is_being_seeded, make_chain, open_door
 from replicate.errors import (
     BusyError,
     DiskFullError,
@@ -63,6 +63,7 @@ PRUNE_PERIOD_S: Final = 10.0
 CONSUMER_PERIOD_S: Final = 1.0
 """A consumer's position is stored at most this often: an older one only keeps more journal."""
 WAITING: Final = "waiting for a connection"
+SEEDED: Final = "waiting for the end of the seed of this instance"
 BRIEF_REASONS: Final = ("CUT", "HELLO_TIMEOUT", "KEY_MISSING")
 """Why an opening fails while the peer is only being stopped or started."""
 
@@ -84,6 +85,17 @@ async def serve(context: DaemonContext, peer: str) -> None:
             context.log.warning("journal pool replaced", peer=peer)
         finally:
             close_door(door)
+        await _outlast_seed(context, instance)
+        if context.stop_requested.is_set():
+            return
+
+
+async def _outlast_seed(context: DaemonContext, instance: Instance) -> None:
+    """A secondary that sends on is being seeded anew: wait for the end of that, or for the stop."""
+    while is_being_seeded(instance) and not context.stop_requested.is_set():
+        context.status(SEEDED)
+        with trio.move_on_after(CONSUMER_PERIOD_S):
+            await context.stop_requested.wait()
 
 
 class Source:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from replicate.admin.stale_pools import home_of
@@ -55,18 +56,22 @@ def release_region(
     entry = instance.region(name)
     check_nothing_runs(instance)
     left = ""
-    if force:
-        left = _release(instance, entry, timeout_s, force=True)
-    else:
-        try:
+    update = DaemonFiles(instance.path, "update")
+    with update.kept_down("release") if instance.role == "secondary" else nullcontext():
+        if force:
             if finish is not None:
                 finish()
-            with door_of(instance) as door:
-                finish_regions(door, timeout_s)
-                _release(instance, entry, timeout_s)
-        except (JournalDamagedError, JournalMissingError) as error:
-            do = f"To release it as it is: replicate -i {instance.named} region release {name} --force. {error.do}"
-            raise type(error)(error.what, where=error.where, do=do, **error.facts) from error
+            left = _release(instance, entry, timeout_s, force=True)
+        else:
+            try:
+                if finish is not None:
+                    finish()
+                with door_of(instance) as door:
+                    finish_regions(door, timeout_s)
+                    _release(instance, entry, timeout_s)
+            except (JournalDamagedError, JournalMissingError) as error:
+                do = f"To release it as it is: replicate -i {instance.named} region release {name} --force. {error.do}"
+                raise type(error)(error.what, where=error.where, do=do, **error.facts) from error
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, emit, open_instance, wants_json
 
 from_option = click.option("--from", "first_seqno", type=click.IntRange(1), metavar="SEQNO", help="First transaction.")
 to_option = click.option("--to", "last_seqno", type=click.IntRange(1), metavar="SEQNO", help="Last transaction.")
@@ -19,10 +19,10 @@ def journal() -> None:
 @from_option
 @to_option
 def show(first_seqno: int | None, last_seqno: int | None) -> None:
-    """Show transactions, one after another."""
+    """Show transactions, one after another. With --json everything: whole values, and the rows of large ones."""
     from replicate.journal.show import show_journal
 
-    for shown in show_journal(open_instance(LOOKS), first_seqno, last_seqno):
+    for shown in show_journal(open_instance(LOOKS), first_seqno, last_seqno, parts=wants_json()):
         emit(shown, shown.lines())
 
 

@@ -14,8 +14,8 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -192,6 +192,15 @@ class DaemonFiles:
             with suppress(OSError):  # not there, there already, on another file system, or one without hard links
                 os.link(one, other, follow_symlinks=False)
 
+    @contextmanager
+    def kept_down(self, instead: str) -> Iterator[None]:
+        """`instead` is at work for the length of a block, and the daemon can not run meanwhile. As `acquire`."""
+        fd = self.acquire(instead=instead)
+        try:
+            yield
+        finally:
+            os.close(fd)
+
     def probe(self) -> Running | None:
         """Who holds the lock, or None. Takes no lock itself."""
         return _holder(self.lock) or _holder(self.second_lock)
@@ -307,11 +316,16 @@ class DaemonFiles:
 
 
 def forget_failures(instance_path: Path, since: str) -> None:
-    """`forget_failure` of every daemon of the instance that nobody runs, nor keeps from running."""
+    """`forget_failure` of every daemon of the instance that nobody runs, nor keeps from running but this process."""
     for name in daemon_names(instance_path):
         files = DaemonFiles(instance_path, name)
         try:
             fd = files.acquire(instead=since)
+        except AlreadyRunningError:
+            held = files.probe()
+            if held is not None and held.instead and held.pid == os.getpid():
+                files.forget_failure(held.instead)
+            continue
         except ReplicateError:
             continue
         try:

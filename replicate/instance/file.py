@@ -35,6 +35,11 @@ from replicate.vector import Origin
 
 Role = Literal["primary", "secondary"]
 _NAME: Final = re.compile(NAME_PATTERN)
+_ELSE: Final = (
+    "; or begin anew: stop its processes, replicate region plain FILE for each of its databases (the rows stay as they "
+    "are), move them and this directory away, and make the instance again"
+)
+"""No command but that one does without the file."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -140,7 +145,9 @@ def decode(raw: bytes, where: str) -> InstanceFile:
         check = facts.pop("check", None)
         version = facts["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedError("the instance file is not readable", where=where, do="Restore it from a backup") from error
+        raise DamagedError(
+            "the instance file is not readable", where=where, do=f"Restore it from a backup{_ELSE}"
+        ) from error
     if version != FORMAT_VERSION:
         raise FormatUnknownError(
             f"the instance file has format {version!r}, this release knows {FORMAT_VERSION}",
@@ -151,7 +158,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
         raise DamagedError(
             "the instance file was changed by hand or is damaged: its check does not match",
             where=where,
-            do="Restore it from a backup; settings belong into replicate.toml",
+            do=f"Restore it from a backup (settings belong into replicate.toml){_ELSE}",
         )
     try:
         role = facts["role"]
@@ -179,7 +186,9 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             ),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
-        raise DamagedError(f"the instance file makes no sense: {error}", where=where) from error
+        raise DamagedError(
+            f"the instance file makes no sense: {error}", where=where, do=f"Restore it from a backup{_ELSE}"
+        ) from error
     if content.incarnation < 1 or len(content.regions) > REGIONS_MAX:
         raise DamagedError("the instance file makes no sense: incarnation or regions out of range", where=where)
     return content

@@ -149,6 +149,10 @@ class DurableSidecar:
         """The last durable seqno that was written. JournalDamagedError (neither slot is whole), FormatUnknownError."""
         return self._newest()[1]
 
+    def counter(self) -> int:
+        """How often it was written, at least; never lower than a control word said before. Raises as `read` does."""
+        return self._newest()[0]
+
     def is_of_this_boot(self) -> bool:
         """True when the mark was written since the machine was started: nothing can have been lost to a power cut."""
         return self._newest()[2] == _BOOT

@@ -40,7 +40,7 @@ from replicate.instance.consumers import read_consumer
 from replicate.instance.instance import Instance
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
-from replicate.journal.durable import DurableSidecar
+from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import read_head
 from replicate.journal.segment import SegmentFile, read_exactly, sync_directory
@@ -78,34 +78,56 @@ def attach_or_recover(instance: Instance, chain: Chain, deadline_s: float | None
     Raises BusyError (a writer holds a lock), NotFoundError (nothing to recover), JournalDamagedError,
     JournalMissingError, RegionDamagedError, RegionReplacedError, ConflictError, DiskFullError.
     """
-    pool = _attach(instance)
+    pool, _ = _attach(instance)
     if pool is not None:
         return pool
     instance.reload()
     with _all_locks(instance, time.monotonic() + LOCK_TIMEOUT_S if deadline_s is None else deadline_s):
-        pool = _attach(instance)  # somebody may have been quicker
+        pool, is_restored = _attach(instance)  # somebody may have been quicker
         if pool is not None:
             return pool
-        return _recover(instance, chain)
+        return _recover(instance, chain, is_restored=is_restored)
 
 
-def _attach(instance: Instance) -> JournalPool | None:
+def _attach(instance: Instance) -> tuple[JournalPool | None, bool]:
+    """The pool that is there and can be used; whether there is one that knows of more than the files do."""
     try:
         pool = JournalPool.attach(instance.content.uuid)
     except (NotFoundError, TryAgainError, DamagedError):
-        return None
+        return None, False
+    is_restored = False
     try:
         mark_used(pool)
         if (pool.words[word.JOURNAL_DEVICE], pool.words[word.JOURNAL_INODE]) != _journal_inode(instance):
             refuse_if_used(instance, pool)
+        elif is_restored := _is_restored(instance, pool):
+            refuse_if_used(
+                instance,
+                pool,
+                what="the journal was replaced by an older copy while processes use it",
+                do="Stop every process of this instance, then start again: recovery runs first",
+            )
         elif not pool.words[word.FATAL]:
             pool.memory.note_home(instance.path)  # it may have been moved
-            return pool
+            return pool, False
     except BaseException:
         pool.close()
         raise
     pool.close()
-    return None
+    return None, is_restored
+
+
+def _is_restored(instance: Instance, pool: JournalPool) -> bool:
+    """Whether files of a backup have been put into the journal's directory: its durable mark is older than the pool
+    knows it. Nothing may be appended behind what the pool says then: there would be a hole before it."""
+    counted = pool.words[word.SIDECAR_COUNTER]  # first: whoever writes the mark counts behind that
+    sidecar = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
+    try:
+        return sidecar.counter() < counted
+    except (JournalDamagedError, JournalMissingError):
+        return False  # whoever needs the mark says so
+    finally:
+        sidecar.close()
 
 
 def mark_used(pool: JournalPool) -> None:
@@ -113,16 +135,18 @@ def mark_used(pool: JournalPool) -> None:
     fcntl.flock(pool.memory.fd, fcntl.LOCK_SH)
 
 
-def refuse_if_used(instance: Instance, pool: JournalPool) -> None:
-    """ConfigurationError when the pool is that of a copy of this instance, and a process uses it."""
+def refuse_if_used(
+    instance: Instance,
+    pool: JournalPool,
+    *,
+    what: str = "another copy of this instance is in use on this machine",
+    do: str = "Stop the processes of the other one; for a second site make an instance of its own and seed it",
+) -> None:
+    """ConfigurationError when the pool is not of what lies here (of a copy, say), and a process uses it."""
     try:
         fcntl.flock(pool.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigurationError(
-            "another copy of this instance is in use on this machine",
-            where=str(instance.path),
-            do="Stop the processes of the other one; for a second site make an instance of its own and seed it",
-        ) from None
+        raise ConfigurationError(what, where=str(instance.path), do=do) from None
 
 
 def _journal_inode(instance: Instance) -> tuple[int, int]:
@@ -145,7 +169,7 @@ def _all_locks(instance: Instance, deadline_s: float) -> Iterator[None]:
             lock.close()
 
 
-def _recover(instance: Instance, chain: Chain) -> JournalPool:
+def _recover(instance: Instance, chain: Chain, *, is_restored: bool) -> JournalPool:
     began = time.monotonic()
     outlast_looks()  # or who has a pool that lost its name could append behind a recovery that is killed
     remove_orphans(chain.directory)
@@ -163,6 +187,8 @@ def _recover(instance: Instance, chain: Chain) -> JournalPool:
             hit("recovery.journal_done")
             if instance.was_copied:
                 journal.fork(instance, "the journal directory is a copy")
+            elif is_restored:
+                journal.fork(instance, "the journal was replaced by an older copy")
             pool = _make_pool(instance, journal, regions)
             try:
                 _bring_regions_forward(instance, chain, pool, journal, regions)
@@ -189,7 +215,7 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
     last, scan = chain.scan_last()
     _check_incarnation(instance, last)
     consumers = [read_consumer(instance.consumers_directory, peer.name) for peer in instance.peers]
-    durable = DurableSidecar(instance.journal_directory / "durable")
+    durable = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
     try:
         last_durable = durable.read()
         power_lost = not durable.is_of_this_boot()
@@ -258,7 +284,7 @@ def _begin_new(instance: Instance, chain: Chain, regions: list[Region]) -> None:
             do=f"Restore the journal directory; or begin anew: {instance.way_out}",
         )
     with contextlib.suppress(JournalMissingError):
-        if (known := DurableSidecar(instance.journal_directory / "durable")).read():
+        if (known := DurableSidecar(instance.journal_directory / SIDECAR_NAME)).read():
             raise JournalDamagedError(
                 f"the journal's segments are gone; they held transactions up to {known.read()} at least",
                 where=chain.directory,
@@ -272,7 +298,7 @@ def _begin_new(instance: Instance, chain: Chain, regions: list[Region]) -> None:
         )
     content = instance.content
     header = SegmentHeader(content.network, content.uuid, content.incarnation, 1, time.time_ns())
-    DurableSidecar.create(instance.journal_directory / "durable").close()
+    DurableSidecar.create(instance.journal_directory / SIDECAR_NAME).close()
     chain.create_first(header, Catalogue()).close()
 
 
@@ -314,7 +340,7 @@ def _rewrite(journal: Journal) -> None:
 def _note_durable(instance: Instance, journal: Journal) -> None:
     # A segment that was adopted or begun by a killed process may have a name that the disk has not got.
     sync_directory(os.fspath(instance.journal_directory))
-    sidecar = DurableSidecar(instance.journal_directory / "durable")
+    sidecar = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
     try:
         sidecar.write(journal.last_seqno)
         sidecar.sync()

@@ -27,6 +27,7 @@ from replicate.seed.install import (
     check_secondary,
     copies_directory,
     finish,
+    no_update_process,
     seed_lock,
     settle,
 )
@@ -55,7 +56,8 @@ def seed(
     with seed_lock(secondary):
         check_secondary(secondary, restart=restart)
         check_places(secondary, [entry.name for entry in primary.regions])
-        return _seed(primary, secondary, progress, timeout_s)
+        with no_update_process(secondary):
+            return _seed(primary, secondary, progress, timeout_s)
 
 
 def seed_from_instance(

@@ -2,7 +2,8 @@
 
 Guarantees: the regions, their bookkeeping and the journal stand at one position, or the instance is marked as being
 seeded, and nobody uses it until a seed has been done again. A seed file is verified whole before anything that the
-secondary holds is touched. A database that is not this secondary's region is never replaced. One seed at a time.
+secondary holds is touched. A database that is not this secondary's region is never replaced. One seed at a time, and no
+Update Process beside it.
 Refuses to know: where the copies come from.
 """
 
@@ -12,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -77,6 +78,12 @@ def seed_lock(secondary: Instance) -> Iterator[None]:
         yield
     finally:
         lock.close()
+
+
+def no_update_process(secondary: Instance) -> AbstractContextManager[None]:
+    """For a block in which the regions are replaced: the Update Process can not be started, and lose them under its
+    hands. AlreadyRunningError when it runs by now."""
+    return DaemonFiles(secondary.path, "update").kept_down("seed")
 
 
 def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed", instead: str = "") -> None:
@@ -237,13 +244,15 @@ def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progr
     check_secondary(secondary, restart=restart)
     with SeedReader(path) as reader:
         check_header(secondary, reader.header, str(path))
-    return install_checked(secondary, path, progress=progress)
+    with no_update_process(secondary):
+        return install_checked(secondary, path, progress=progress)
 
 
 def install_checked(
     secondary: Instance, path: Path, *, progress: Progress = silent, settled: Callable[[], object] | None = None
 ) -> Seeded:
-    """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held.
+    """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held, and
+    its Update Process can not start.
 
     `settled`: called when all is in its place, while the instance still counts as not seeded."""
     with SeedReader(path) as reader:

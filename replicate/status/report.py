@@ -424,6 +424,10 @@ def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
     if receiving.instead is not None:
         what, pid = receiving.instead.instead, receiving.instead.pid
         text = f"a {what} of this instance is under way{f' (process {pid})' if pid else ''}"
+        if not receiving.receiver.instead:  # a seed, which needs the Receiver Server
+            do = "wait for its end; then replicate -i INSTANCE update start"
+            yield Finding("REPLAY_RUNS", f"{text}, and the Update Process can not run meanwhile", do)
+            return
         do = "wait for its end; then replicate -i INSTANCE receiver start; replicate -i INSTANCE update start"
         yield Finding("REPLAY_RUNS", f"{text}, and its daemons can not run meanwhile", do)
         return

@@ -14,12 +14,13 @@ import trio
 
 from replicate.door.door import Door
 from replicate.door.durability import Durability
-from replicate.door.opening import close_door, make_chain, open_door
+from replicate.door.opening import SEEDING_MARKER, close_door, make_chain, open_door
 from replicate.errors import DiskFullError, JournalDamagedError, NotFoundError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
+from replicate.seed.direct import seed
 from source_server import server as module
 from tests.harness.counting import count_calls
 from tests.harness.pair import Pair
@@ -226,6 +227,24 @@ async def test_a_journal_pool_made_anew_is_attached_again(pair: Pair, tmp_path: 
         await wait_until_async(lambda: source.log.events("journal pool replaced"))
         last = await trio.to_thread.run_sync(lambda: pair.write(5))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
+
+
+async def test_one_that_sends_on_outlasts_the_seed_of_its_own_instance(pair: Pair, tmp_path: Path) -> None:
+    """Else the third site is fed no more, and `status` says to seed again what has just been seeded."""
+    network = pair.primary.content.network
+    third = Instance.create(tmp_path / "third", role="secondary", name="third", network=network)
+    pair.secondary.register_peer("third", "127.0.0.1", 1)
+    seed(pair.secondary, third)
+    async with servers() as running:
+        point(pair.secondary, "third", await running.receiver(third))
+        source = running.source(pair.secondary, "third")
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        marker = pair.secondary.path / SEEDING_MARKER
+        marker.touch()
+        retire(PoolKind.JOURNAL, pair.secondary.content.uuid)
+        await wait_until_async(lambda: source.context.text == module.SEEDED)
+        marker.unlink()
+        await wait_until_async(lambda: source.context.text == "sending")
 
 
 async def test_a_small_pool_is_left_and_returned_to_and_counts_are_kept(pair: Pair) -> None:

@@ -13,8 +13,10 @@ import replicate
 from replicate.admin.regions import add_region
 from replicate.admin.release import release_region
 from replicate.admin.removal import remove_instance
-from replicate.errors import NotFoundError, RegionDamagedError, RegionReplacedError, ReplicateError
+from replicate.daemon.files import DaemonFiles
+from replicate.errors import AlreadyRunningError, NotFoundError, RegionDamagedError, RegionReplacedError, ReplicateError
 from replicate.instance.instance import Instance
+from tests.harness.pair import Pair
 
 
 def make_database(path: Path) -> None:
@@ -77,3 +79,16 @@ def test_a_lost_region_is_released_by_force_and_the_instance_goes_on(
     opened = Instance.open(primary.path)
     assert release_region(opened, "main", timeout_s=5) == ""
     remove_instance(Instance.open(primary.path))
+
+
+def test_no_update_process_begins_under_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pair = Pair.create(tmp_path)
+    pair.seed()
+
+    def finish() -> None:
+        with pytest.raises(AlreadyRunningError, match="a release of this instance is under way"):
+            DaemonFiles(pair.secondary.path, "update").acquire()
+
+    assert release_region(pair.secondary, "main", timeout_s=5, finish=finish) == ""
+    assert not pair.secondary.regions

@@ -252,3 +252,13 @@ def test_a_copy_beside_its_original_is_refused_and_a_moved_instance_finds_its_re
     assert Instance.open(tmp_path / "moved").region("inner").path == tmp_path / "moved" / "regions" / "inner.db"
     # What the copy was made of has left that place: nothing says any more that two would write the same regions.
     assert Instance.open(tmp_path / "copy").name == "alpha"
+
+
+def test_a_lost_instance_file_names_a_way_out(tmp_path: Path) -> None:
+    """No command but one does without it, so the error must say which."""
+    made = Instance.create(tmp_path / "east", role="primary")
+    raw = (made.path / FILE_NAME).read_bytes()
+    for spoilt in (raw[:100], raw.replace(b"east", b"west")):
+        (made.path / FILE_NAME).write_bytes(spoilt)
+        with pytest.raises(DamagedError, match=r"or begin anew: .* replicate region plain FILE"):
+            Instance.open(made.path)

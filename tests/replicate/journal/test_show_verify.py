@@ -71,6 +71,36 @@ def test_show(full: ToyJournal) -> None:
     assert [one.seqno for one in show_chain(full.chain, 4, 6)] == [4, 5, 6]
 
 
+def test_the_fields_have_every_value_whole(journal: ToyJournal) -> None:
+    """Whoever enters by a program what a lost primary has more needs more than the first 60 characters."""
+    definition = make_definition()
+    journal.append(journal.maker.transaction(payload=define_payload(definition)))
+    values = ["x" * 500, b"\x00\xff", float("-inf")]
+    journal.append(journal.maker.transaction(payload=insert_payload(values, definition.table_id)))
+    update = pack_elements(2, definition.table_id, mask_of((1,), 3), ["b", 1, "a", None])
+    journal.append(journal.maker.transaction(payload=update))
+    inserted, updated = (one.changes[0] for one in show_chain(journal.chain, 2))
+    assert inserted.columns == ("c0", "c1", "c2")
+    assert (inserted.before, inserted.after) == (None, ("x" * 500, {"blob": "00ff"}, {"real": "-inf"}))
+    assert (updated.before, updated.after) == ((1, "a", None), (1, "b", None))
+
+
+def test_the_rows_of_a_large_transaction_are_told_part_by_part(journal: ToyJournal) -> None:
+    first, later = make_definition(), make_definition("made")
+    journal.append(journal.maker.transaction(payload=define_payload(first)))
+    inserts = [insert_payload([row, "x" * 1000, None], first.table_id)[0] for row in range(PART_BYTES // 900)]
+    made = define_payload(later)[0] + insert_payload([1, "made in it", None], later.table_id)[0]
+    journal.adopt(b"".join([*inserts, made]))
+    journal.switch()
+    assert [one.kind for one in show_chain(journal.chain, 2)] == ["LARGE"]
+    _, commit, *parts = show_chain(journal.chain, 1, parts=True)
+    assert [(one.seqno, one.kind, one.csn) for one in parts] == [(2, "PART", commit.csn)] * 2
+    changes = [change for part in parts for change in part.changes]
+    assert [one.after for one in changes[:-2]] == [(row, "x" * 1000, None) for row in range(len(inserts))]
+    assert {one.table for one in changes[:-2]} == {"main.main.customer"}
+    assert (changes[-1].table, changes[-1].after) == ("main.main.made", (1, "made in it", None))
+
+
 def test_a_range_that_is_not_there_is_refused(full: ToyJournal) -> None:
     for first, last in ((10, None), (10, 12), (8, 10), (None, 10)):
         with pytest.raises(UsageError, match="the journal holds transactions 1 to 9"):

@@ -28,6 +28,7 @@ from replicate.errors import (
     UsageError,
     WrongNetworkError,
 )
+from replicate.findings import Finding
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.seed.direct import seed, seed_from_instance
@@ -310,6 +311,27 @@ def test_what_failed_for_want_of_a_seed_has_only_stopped_after_it(pair: Pair, na
         assert ("before the seed (NOT_FOUND)" in told.text, told.error == "") == ((state == STOPPED,) * 2)
         (found,) = [one for one in collect(Instance.open(pair.secondary.path)).findings if one.subject == name]
         assert found.code == ("DAEMON_STOPPED" if state == STOPPED else "DAEMON_FAILED")
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_no_update_process_begins_under_a_seed(pair: Pair, tmp_path: Path, by_file: bool) -> None:
+    """It would lose its regions under its hands, and end with REGION_REPLACED."""
+    write(pair)
+    pair.seed()
+    looked: list[Finding] = []
+
+    def told(_region: str, _done: int, _pages: int) -> None:
+        looked.extend(one for one in collect(pair.secondary).findings if one.code == "REPLAY_RUNS")
+        with pytest.raises(AlreadyRunningError, match="a seed of this instance is under way as process"):
+            DaemonFiles(pair.secondary.path, "update").acquire()
+
+    if by_file:
+        make_seed(pair.primary, "west", tmp_path / "west.seed")
+        install_file(pair.secondary, tmp_path / "west.seed", restart=True, progress=told)
+    else:
+        seed(pair.primary, pair.secondary, restart=True, progress=told)
+    assert looked[0].do == f"wait for its end; then replicate -i {pair.secondary.path} update start"
+    os.close(DaemonFiles(pair.secondary.path, "update").acquire())
 
 
 def test_a_seeded_secondary_takes_no_writes(pair: Pair) -> None:
