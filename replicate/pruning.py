@@ -20,13 +20,13 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from replicate.archived import archived_seqno
+from replicate.consumer_positions import positions_locked
 from replicate.database.sqlite import note_held
 from replicate.door.door import Door
 from replicate.errors import BusyError, ReplicateError
 from replicate.instance.consumers import (
     Consumer,
     needed_seqno,
-    positions_locked,
     read_consumer,
     write_consumer,
     write_hold,

@@ -16,7 +16,6 @@ from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -26,24 +25,15 @@ from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.repetition import Repetitions
 from replicate.door.damage import with_way_out
 from replicate.door.door import Door
-from replicate.door.opening import close_door, is_being_seeded, make_chain, open_door
+from replicate.door.opening import close_door, is_being_seeded, open_door
 from replicate.errors import (
-    BusyError,
-    DiskFullError,
     JournalIOError,
     PeerUnreachableError,
     PoolReplacedError,
     ReplicateError,
     WrongInstanceError,
 )
-from replicate.instance.consumers import (
-    Consumer,
-    positions_locked,
-    read_consumer,
-    read_hold,
-    write_consumer,
-    write_hold,
-)
+from replicate.instance.consumers import Consumer, read_hold, write_hold
 from replicate.instance.instance import Instance
 from replicate.metrics.gauges import no_figures
 from replicate.metrics.statistics import Lag, Statistics, was_there_ns
@@ -55,6 +45,7 @@ from replicate.wire.event import Acknowledged, Closed, CloseReason
 from replicate.wire.message import RefuseCode, UpdateState
 from source_server.connection import Connection
 from source_server.figures import figures, why_not_ready
+from source_server.position import ConsumerPosition
 from source_server.reader import FILES
 from source_server.retry import Retry, Tries
 from source_server.seed import SeedKeeper
@@ -98,7 +89,7 @@ async def _outlast_seed(context: DaemonContext, instance: Instance) -> None:
             await context.stop_requested.wait()
 
 
-class Source:
+class Source(ConsumerPosition):
     """The daemon between connections: what it knows of its consumer, and when it tries again."""
 
     def __init__(
@@ -110,14 +101,10 @@ class Source:
         peer_name: str,
         authenticator: Authenticator,
     ) -> None:
-        self.context = context
-        self.instance = instance
-        self.door = door
+        super().__init__(context, instance, door, peer_name)
         self.doorbell = doorbell
-        self.peer_name = peer_name
         self.authenticator = authenticator
         self.settings = context.config.source
-        self.log = context.log.bind(peer=peer_name)
         self.words = door.words
         self.committers_flush = context.config.journal.durability == "durable"
         """Whoever commits flushes, and rings when that is done."""
@@ -129,11 +116,6 @@ class Source:
         self.lag = Lag()
         self.repetitions = Repetitions()
         """Of the lines of connections: a peer that refuses for days does not fill the disk."""
-        self._stored: Consumer | None = None
-        self._is_removed = False
-        self._is_unstored = False
-        self._consumer_lock = trio.Lock()
-        self.consumer = Consumer(peer_name)
         self.progressed = trio.Event()
         """Set, and replaced, when the consumer has told how far it is."""
         self.failure: ReplicateError | None = None
@@ -161,7 +143,7 @@ class Source:
 
     async def run(self) -> None:
         """Connect, stream, connect again, until the stop. The consumer's position is stored last."""
-        self._load_consumer()
+        self.load_consumer()
         self.tell(WAITING, last_error=None)
         self.context.figures, self.context.why_not_ready = partial(figures, self), partial(why_not_ready, self)
         self.context.ready(WAITING)
@@ -174,7 +156,7 @@ class Source:
         finally:
             self.context.figures = no_figures
             with trio.CancelScope(shield=True), suppress(PoolReplacedError):
-                await self._keep_stored()
+                await self.keep_stored()
         self.tell("stopped")
 
     async def _connect_again_and_again(self) -> None:
@@ -192,7 +174,7 @@ class Source:
         self.instance.reload()
         entry = self.instance.peer(self.peer_name)
         where = f"[{entry.host}]:{entry.port}" if ":" in entry.host else f"{entry.host}:{entry.port}"
-        self._load_consumer()
+        self.load_consumer()
         peer: Authenticated | None = None
         hello_by = trio.current_time() + self.settings.connect_timeout_s
         with trio.CancelScope() as self._connecting:
@@ -397,71 +379,15 @@ class Source:
         if read_hold(self.instance.consumers_directory, self.peer_name) == last_seqno:
             write_hold(self.instance.consumers_directory, self.peer_name, None)
 
-    # The consumer's position, which others (a seed, a pruner at the cap) write too.
-
-    def _load_consumer(self) -> None:
-        found = read_consumer(self.instance.consumers_directory, self.peer_name)
-        if found != self._stored:
-            self._stored = found
-            self.consumer = found if found is not None else Consumer(self.peer_name)
-            self._is_removed = False
-
-    async def store_consumer(self) -> None:
-        """Write the consumer's position when it has moved; what somebody else has written meanwhile counts instead.
-        PoolReplacedError."""
-        async with self._consumer_lock:
-            await trio.to_thread.run_sync(self._store_consumer)
-
-    def _store_consumer(self) -> None:
-        directory = self.instance.consumers_directory
-        with positions_locked(directory):
-            # What the peer has said of a journal that a seed has begun anew since must not come back.
-            self.door.pool.check_current()
-            self._store_alone(directory)
-
-    def _store_alone(self, directory: Path) -> None:
-        wanted = self.consumer
-        found = read_consumer(directory, self.peer_name)
-        self._is_removed |= found is None and self._stored is not None
-        if self._is_removed:
-            return  # the peer was unregistered: we must not bring it back
-        if found is not None and found != self._stored:
-            self._stored = found
-            if not found.needs_seed:
-                self.consumer = found
-                return
-        if wanted == self._stored:
-            return
-        if found is not None and found.needs_seed:
-            # Given up at the journal's cap: it counts again once it needs nothing that is gone.
-            is_served = wanted.acknowledged_seqno + 1 >= make_chain(self.instance).oldest_seqno()
-            wanted = replace(wanted, needs_seed=not is_served)
-        write_consumer(directory, wanted)
-        self._stored = wanted
-        if self.consumer.acknowledged_seqno == wanted.acknowledged_seqno:
-            self.consumer = wanted
-
     # House-keeping.
 
     async def _keep_house(self) -> None:
         while True:
             self.authenticator.warn_of_expiry(time.time())
             await trio.sleep(CONSUMER_PERIOD_S)
-            if self.consumer != (self._stored or Consumer(self.peer_name)):
-                await self._keep_stored()
+            if self.has_moved:
+                await self.keep_stored()
             self.tell()
-
-    async def _keep_stored(self) -> None:
-        """Store the consumer's position; on a full disk not now: an older one keeps more of the journal, no more, and
-        an end of replication would free nothing."""
-        try:
-            await self.store_consumer()
-        except (DiskFullError, BusyError) as error:
-            if not self._is_unstored:
-                self.log.error("consumer's position not stored", error=str(error), code=error.code)
-            self._is_unstored = True
-        else:
-            self._is_unstored = False
 
     async def _prune(self) -> None:
         while True:

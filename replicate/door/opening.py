@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from replicate.consumer_positions import positions_locked
 from replicate.door.damage import telling_way_out
 from replicate.door.door import Door
 from replicate.errors import BusyError, InternalError, NotFoundError
-from replicate.instance.consumers import positions_locked, read_consumer, read_hold, write_consumer, write_hold
+from replicate.instance.consumers import read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.file import io_error
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain

@@ -5,15 +5,13 @@ goes on to move the position of a consumer that still lives.
 
 Guarantees: pruning asks `least_acknowledged` and never goes beyond it; a registered consumer that has applied nothing
 counts as zero; a file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more
-journal, and who writes what he has made of what he read holds `positions_locked`.
+journal, and who writes what he has made of what he read holds `consumer_positions.positions_locked`.
 Refuses to know: who sends to the consumer, and what a journal is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +19,7 @@ from typing import Any, Final
 from replicate.errors import DamagedError, FormatUnknownError
 from replicate.instance.file import check_name, replace_file
 from replicate.instance.private_files import read_private
-from replicate.locks import FileLock
 
-LOCK_TIMEOUT_S: Final = 30.0
 FORMAT: Final = 1
 """Of both files; one that says nothing has it too."""
 
@@ -38,18 +34,6 @@ class Consumer:
     uuid: str = ""
     acknowledged_wall_ns: int = 0
     needs_seed: bool = False
-
-
-@contextmanager
-def positions_locked(directory: Path) -> Iterator[None]:
-    """Alone with the positions: else a Source Server, say, would undo what a seed has written since it read. BusyError
-    when somebody who has them stands still."""
-    lock = FileLock(directory.parent / "locks" / "consumers.lock")
-    try:
-        lock.acquire(LOCK_TIMEOUT_S, what="the lock of the consumers' positions")
-        yield
-    finally:
-        lock.close()
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from replicate.consumer_positions import positions_locked
 from replicate.database.snapshot import copy_pages
 from replicate.errors import NotFoundError, UsageError, WrongNetworkError
-from replicate.instance.consumers import Consumer, positions_locked, write_consumer, write_hold
+from replicate.instance.consumers import Consumer, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.seed.install import (
     Progress,

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import replicate
+from replicate.consumer_positions import positions_locked
 from replicate.daemon.files import DaemonFiles
 from replicate.database.snapshot import copy_pages, size_of
 from replicate.door.door import Door
 from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, RegionDamagedError, UsageError
 from replicate.instance.consumers import (
     Consumer,
-    positions_locked,
     read_consumer,
     read_hold,
     write_consumer,

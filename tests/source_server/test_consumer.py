@@ -23,6 +23,7 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.pruning import _Pruning
 from replicate.wire.event import Acknowledged
 from replicate.wire.message import HeartbeatReply
+from source_server import position
 from source_server import server as module
 from tests.harness.pair import Pair
 from tests.harness.servers import ListLog
@@ -67,7 +68,7 @@ async def source(pair: Pair) -> module.Source:
     door = open_door(pair.primary)
     close_door(door)  # the pair's own keeps it
     made = module.Source(context, pair.primary, door, cast(Any, None), "west", cast(Any, None))
-    made._load_consumer()
+    made.load_consumer()
     return made
 
 
@@ -84,7 +85,7 @@ async def test_what_was_said_of_the_old_journal_is_not_stored_after_a_seed(pair:
 async def test_a_seed_between_its_look_and_its_writing_is_not_undone(
     pair: Pair, source: module.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, seeds = module.read_consumer, []
+    real, seeds = position.read_consumer, []
     asked = threading.Event()
 
     def lower() -> None:
@@ -101,7 +102,7 @@ async def test_a_seed_between_its_look_and_its_writing_is_not_undone(
         assert asked.wait(PATIENCE_S)
         return found
 
-    monkeypatch.setattr(module, "read_consumer", read)
+    monkeypatch.setattr(position, "read_consumer", read)
     says(source, OLD + 1)
     await source.store_consumer()
     (seed,) = seeds
@@ -113,7 +114,7 @@ async def test_a_drop_at_the_cap_between_its_look_and_its_writing_is_not_undone(
     pair: Pair, source: module.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal that the peer needs is gone then: it must not be taken for one that only lags."""
-    real, drops = module.read_consumer, []
+    real, drops = position.read_consumer, []
     asked = threading.Event()
     made = _Pruning(source.door, pair.primary.content, make_chain(pair.primary))
     made._settings = replace(made._settings, cap_policy="drop-consumer", cap_bytes=1)
@@ -135,7 +136,7 @@ async def test_a_drop_at_the_cap_between_its_look_and_its_writing_is_not_undone(
             assert asked.wait(PATIENCE_S)
         return found
 
-    monkeypatch.setattr(module, "read_consumer", read)
+    monkeypatch.setattr(position, "read_consumer", read)
     says(source, OLD + 1)
     await source.store_consumer()
     await trio.to_thread.run_sync(drops[0].join)
