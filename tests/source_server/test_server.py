@@ -21,6 +21,7 @@ from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.seed.direct import seed
+from source_server import position
 from source_server import server as module
 from tests.harness.counting import count_calls
 from tests.harness.pair import Pair
@@ -118,7 +119,7 @@ async def test_a_full_disk_ends_no_stream(pair: Pair, monkeypatch: pytest.Monkey
         running.start("update", pair.secondary, serve_update)
         source = running.source(pair.primary)
         await wait_until_async(lambda: source.facts.get("state") == "sending")
-        monkeypatch.setattr(module, "write_consumer", write)
+        monkeypatch.setattr(position, "write_consumer", write)
         last = await trio.to_thread.run_sync(lambda: pair.write(50))
         await wait_until_async(lambda: source.facts.get("last_acknowledged_seqno") == last and tried > 2)
         assert [one["code"] for one in source.log.events("consumer's position not stored")] == ["DISK_FULL"]
