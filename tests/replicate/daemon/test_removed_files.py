@@ -6,9 +6,11 @@ Guarantees: the daemons are real processes (the toy). Refuses to know: what a da
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,23 @@ def test_no_second_daemon_starts_where_a_directory_was_removed(
     wait_until(lambda: is_named_twice(files))
     assert control.stop(files, timeout_s=7.0) == control.Stopped(was_running=True, drained=True)
     os.close(files.acquire())
+
+
+def test_two_files_and_the_older_release_has_the_one_in_run(files: DaemonFiles) -> None:
+    """It knows no other, and made it anew after run/ had been removed."""
+    os.close(files.acquire())
+    remove(files, "run")
+    files.make_directories()
+    files.second_lock.touch(mode=0o600)
+    other = files.second_lock.open("r+b")
+    fcntl.fcntl(other, getattr(fcntl, "F_OFD_SETLK", 37), struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    assert files.probe() == Running(0)
+    with pytest.raises(AlreadyRunningError):
+        files.acquire()
+    assert not is_named_twice(files)
+    other.close()
+    os.close(files.acquire())
+    assert is_named_twice(files)
 
 
 def test_one_after_the_other_is_no_way_either(files: DaemonFiles) -> None:
