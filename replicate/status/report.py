@@ -247,7 +247,7 @@ def findings(
     """All that an operator should know, errors first. `cores`: that this machine has for us. `took`: the last replays
     into this instance, of each engine."""
     found = [
-        *_journal_findings(journal),
+        *_journal_findings(journal, peers),
         *_region_findings(role, regions),
         *(finding for peer in peers for finding in (*_peer_findings(peer), *_archive_need(journal, peer))),
         *(_receiving_findings(receiving) if receiving is not None else ()),
@@ -274,7 +274,25 @@ def _mark(percent: float) -> str:
     return f"{max(mark for mark in FILL_MARKS_PERCENT if percent >= mark):g} %"
 
 
-def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
+def _way_to_room(journal: JournalReport, peers: tuple[PeerReport, ...]) -> str:
+    """What to do about a journal that is long: it is kept for whoever needs the oldest part of it."""
+    keepers = []
+    for peer in peers:
+        if peer.seed_seqno is not None and (peer.needs_seed or peer.seed_seqno <= peer.last_durable_seqno):
+            do = f"finish it there, or give it up (replicate -i INSTANCE seed --forget {peer.name})"
+            keepers.append((peer.seed_seqno, f"the seed that waits for peer {peer.name}: {do}"))
+        elif not peer.needs_seed:
+            do = f"let it catch up, or remove it if it is gone (replicate -i INSTANCE peer remove {peer.name})"
+            keepers.append((peer.last_durable_seqno, f"peer {peer.name}: {do}"))
+    if journal.archive and journal.unarchived_bytes:
+        keepers.append((journal.archived_seqno or 0, f"the archive {journal.archive}: replicate -i INSTANCE archive"))
+    behind = [keeper for keeper in keepers if keeper[0] < journal.last_written_seqno]
+    if not behind:
+        return "raise journal.cap_bytes"
+    return f"it is kept for {min(behind)[1]}; or raise journal.cap_bytes"
+
+
+def _journal_findings(journal: JournalReport, peers: tuple[PeerReport, ...]) -> Iterator[Finding]:
     if journal.fatal_errno:
         full = journal.fatal_errno in (ENOSPC, EDQUOT, EFBIG)
         yield Finding(
@@ -290,8 +308,7 @@ def _journal_findings(journal: JournalReport) -> Iterator[Finding]:
         yield Finding(
             f"JOURNAL_{level}",
             f"the journal is at {journal.cap_percent:.0f} % of its cap (above {_mark(journal.cap_percent)})",
-            "let the slowest peer catch up, remove one that is gone (replicate -i INSTANCE peer remove), or raise "
-            "journal.cap_bytes",
+            _way_to_room(journal, peers),
         )
     level = fill_level(journal.disk_percent)
     if level is not None:
