@@ -1,4 +1,4 @@
-"""status/report.py: what a finding says of a daemon that does not say anything itself, and of a journal that is long."""
+"""status/report.py: what a finding says of a daemon that says nothing itself, and of a journal that has become long."""
 
 from __future__ import annotations
 
