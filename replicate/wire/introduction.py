@@ -58,7 +58,8 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     ),
     RefuseCode.WRONG_INSTANCE: (
         WrongInstanceError,
-        "Correct the peer's address or name (`replicate -i PRIMARY peer list`)",
+        "Correct the peer's address or name (`replicate -i PRIMARY peer list`); of an instance that was made anew, "
+        "`replicate -i PRIMARY peer remove NAME` and `peer add NAME HOST:PORT`, then seed it",
     ),
     RefuseCode.WRONG_ROLE: (
         PeerRefusedError,
