@@ -21,7 +21,15 @@ from replicate import failpoint
 from replicate.archived import archived_seqno
 from replicate.cli.main import run
 from replicate.compare.compare import compare
-from replicate.errors import BusyError, DamagedError, DiskFullError, DivergedError, JournalIOError, NotFoundError
+from replicate.errors import (
+    BusyError,
+    DamagedError,
+    DiskFullError,
+    DivergedError,
+    JournalIOError,
+    NotFoundError,
+    UsageError,
+)
 from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -119,6 +127,16 @@ def test_the_bare_command_tells_what_may_be_pruned(
     # One that is not the configured one tells nobody anything.
     assert run(["-i", str(instance.path), "archive", str(tmp_path / "other")]) == 0
     assert archived_seqno(instance) == before[-1] - 1
+
+
+def test_a_journal_is_not_archived_into_itself(primary: Pair, spark: Any, tmp_path: Path) -> None:
+    directory = primary.primary.journal_directory
+    held = sorted(path.name for path in directory.iterdir())
+    (tmp_path / "link").symlink_to(directory)
+    for uri in (str(directory), directory.as_uri(), str(tmp_path / "link")):
+        with pytest.raises(UsageError, match="this is the journal itself"):
+            archive_instance(primary.primary, uri, spark=lambda: nullcontext(spark), told=silent)
+    assert sorted(path.name for path in directory.iterdir()) == held
 
 
 def test_an_archive_that_is_not_mounted_is_not_begun_anew(primary: Pair, spark: Any, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from replicate.seed.install import seed_lock
 from replicate.status.catching_up import Took
 from replicate.status.replays import note_replay
 from update_process.replay.apply import Progress, Told
-from update_process.replay.archive_files import archive_uri
+from update_process.replay.archive_files import archive_uri, local_path
 from update_process.replay.journals import Journals, Span, journal_directory, require_here
 from update_process.replay.run import Engine, Replay, Source, Summary, local_engine, silent
 
@@ -290,8 +290,12 @@ def archive_journal(
     reached: int = 0,
     told: Callable[[Step], None],
 ) -> Archived:
-    """Archive the sealed segments of the journal (or instance) at `path`. What `Archive.add` and `verify` raise."""
+    """Archive the sealed segments of the journal (or instance) at `path`. What `Archive.add` and `verify` raise, and
+    UsageError where the archive would be in the journal's own directory: a replay takes that for one of the two."""
     chain = Chain(journal_directory(path))
+    place = local_path(archive_uri(uri))
+    if place is not None and place.resolve() == Path(chain.directory).resolve():
+        raise UsageError("this is the journal itself", where=str(place), do="Name a directory of the archive's own")
     with spark() as session:
         from update_process.replay.archive import Archive
 
