@@ -171,9 +171,11 @@ def test_alert_rules_name_metrics_that_exist_and_cover_what_must_wake_somebody()
         assert re.fullmatch(r"\d+[sm]", rule.get("for", "1m"))
         bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]', "", rule["expr"])
         assert bare.count("(") == bare.count(")")
-        words = set(re.findall(r"\b[a-z_]{2,}\b(?!\()", bare)) - {"and", "or", "unless", "on", "ignoring"}
+        words = set(re.findall(r"\b[a-z_]{2,}\b(?!\()", bare)) - {"and", "or", "unless", "on", "ignoring", "offset"}
         assert words <= METRICS.keys() | PROMETHEUS_OWN, rule["alert"]
         used |= words
+        for metric in words & ON_REFUSAL_ONLY:  # whose first sample is no increase
+            assert f"{metric} > 0 unless {metric} offset" in rule["expr"]
     for metric in (
         "last_contact_seconds",
         "lag_seconds",
