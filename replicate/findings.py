@@ -57,6 +57,7 @@ _KINDS: Final = (
     Kind("PEER_PAUSED", "warning", "A peer has asked for a pause (XOFF), because its receive pool is full."),
     Kind("PEER_NOT_APPLYING", "warning", "The Update Process of a peer does not run, and transactions wait for it."),
     Kind("NO_SOURCE", "warning", "The Receiver Server runs, and no source is connected."),
+    Kind("CERTIFICATE_UNUSABLE", "error", "A daemon that starts can not use the certificate, its key or the CA's."),
     Kind("CERTIFICATE_EXPIRED", "error", "A certificate has expired, and no peer accepts it."),
     Kind("CERTIFICATE_EXPIRES", "warning", "A certificate expires soon (tls.warn_days)."),
     Kind("REPLAY_IS_QUICKER", "info", "A secondary is so far behind that a replay would be quicker than the stream."),

@@ -138,7 +138,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "*_server.*",
         "update_process.*",
     ),
-    "ssl": ("replicate.security.tls",),
+    "ssl": ("replicate.security.identity", "replicate.security.tls"),
     "cryptography": ("replicate.security.certificate",),
     "prometheus_client": ("replicate.metrics.gauges",),
     "multiprocessing": (),  # its shared memory unlinks what others still use; our pools are files of our own

@@ -35,12 +35,12 @@ from replicate.peer_authority import (
     parse_allow,
     refused,
 )
+from replicate.security.identity import Identity
 from replicate.security.shared_key import SharedKey, default_path, read_key
 from replicate.security.tls import (
     HANDSHAKE_BYTE,
     READ_BYTES,
     Credentials,
-    Identity,
     TlsStream,
     first_byte,
     handshake,

@@ -39,7 +39,7 @@ from replicate.limits import REGIONS_MAX
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.recovery.stale_wal import refuse_stale
-from replicate.security.tls_files import certificate_findings
+from replicate.security.tls_files import TlsFiles, certificate_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.replays import look_at_replays
 from replicate.status.report import (
@@ -104,6 +104,7 @@ def collect(instance: Instance) -> Status:
         do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
         problems.append(Finding("BARRIER_HELD", text, do))
     problems += certificate_findings(instance.path, instance.config.tls, now_wall_ns / 1e9)
+    problems += _unusable_certificate(instance)
     problems += _read_only(instance, regions)
     journal = _journal(instance, words, closed, regions, problems)
     peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
@@ -138,6 +139,21 @@ def _refused_settings(instance: Instance) -> Iterator[Finding]:
         )
         do = error.do or "mend that"
         yield Finding("SETTINGS_REFUSED", text, f"{do}; then replicate -i INSTANCE config check")
+
+
+def _unusable_certificate(instance: Instance) -> Iterator[Finding]:
+    """A daemon that runs goes on with what it has loaded, and says so in its log once; the next start fails."""
+    files = TlsFiles.of(instance.path, instance.config.tls)
+    if not files.are_there():
+        return
+    from replicate.security.identity import load_identity  # its libraries take a tenth of a second to load
+
+    try:
+        load_identity(files, instance.name)
+    except ReplicateError as error:
+        text = f"what runs goes on with what it has loaded, and nothing else can start: {error.what} [{error.where}]"
+        do = error.do or "Put it back, or issue another one: replicate -i INSTANCE certificate issue NAME --ca DIR"
+        yield Finding("CERTIFICATE_UNUSABLE", text, do)
 
 
 def _named(instance: Instance, finding: Finding) -> Finding:

@@ -24,7 +24,7 @@ from replicate.errors import (
 from replicate.instance.instance import Instance
 from replicate.security.certificate import describe, issue, make_ca
 from replicate.security.guarded_file import read_guarded
-from replicate.security.tls import load_identity
+from replicate.security.identity import load_identity
 from replicate.security.tls_files import TlsFiles
 from replicate.status.collect import collect
 from tests.harness.certificates import DAY_S, Authority
@@ -226,3 +226,31 @@ def test_status_warns_before_the_end(authority: Authority, instance: Instance) -
     assert codes() == ["CERTIFICATE_EXPIRES"]
     authority.install(instance, days=1, age_days=5)
     assert codes() == ["CERTIFICATE_EXPIRED"]
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "expected"),
+    [
+        ("key.pem", Path.unlink, "the private key is not there"),
+        ("certificate.pem", Path.unlink, "the certificate is not there"),
+        ("ca.pem", Path.unlink, "the CA's certificate is not there"),
+        ("key.pem", lambda path: path.chmod(0o644), "the private key may be read by others"),
+        ("certificate.pem", lambda path: path.write_text(path.read_text()[:200]), ""),
+        (
+            "key.pem",
+            lambda path: path.write_bytes((path.parents[2] / "ca/ca-key.pem").read_bytes()),
+            "do not fit",
+        ),
+    ],
+)
+def test_status_says_what_the_next_start_could_not_use(
+    authority: Authority, instance: Instance, file: str, spoil: Any, expected: str
+) -> None:
+    """What runs has loaded it, and says nothing more of it."""
+    path = authority.install(instance, days=100) / file
+    spoil(path)
+    (found,) = [one for one in collect(instance).findings if one.code.startswith("CERT")]
+    assert found.code == "CERTIFICATE_UNUSABLE"
+    assert expected in found.text
+    assert str(path) in found.text
+    assert found.do

@@ -14,7 +14,8 @@ import trio.testing
 from replicate.errors import NotAuthenticatedError, PeerUnreachableError, ProtocolViolationError
 from replicate.security.authenticate import Authenticated
 from replicate.security.certificate import Described
-from replicate.security.tls import RECORD_PROGRESS_S, Identity, Records, TlsStream, handshake
+from replicate.security.identity import Identity
+from replicate.security.tls import RECORD_PROGRESS_S, Records, TlsStream, handshake
 from replicate.wire.event import Closed, CloseReason
 from tests.harness.certificates import Authority, client_context
 

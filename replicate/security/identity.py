@@ -1,0 +1,93 @@
+"""This instance's certificate, its key and the CA's certificate, loaded and checked.
+
+Guarantees: what is loaded has passed security/guarded_file.py, fits together, and is for this instance; nothing below
+TLS 1.3 is spoken with it. Refuses to know: connections (security/tls.py), and who may do what.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from replicate.errors import ConfigurationError
+from replicate.security.guarded_file import open_guarded, read_guarded
+from replicate.security.tls_files import TlsFiles
+
+if TYPE_CHECKING:
+    from replicate.security.certificate import Described
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Our certificate, loaded for both ends of a connection."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    certificate: Described
+    ca: Described
+
+
+def load_identity(files: TlsFiles, instance: str) -> Identity:
+    """The files, checked: as security/guarded_file.py demands, fitting together, valid now, and for `instance` if they
+    name one.
+
+    NotFoundError, PermissionRefusedError, ConfigurationError; each names the file.
+    """
+    from replicate.security.certificate import describe  # its library takes a tenth of a daemon's start to load
+
+    ca_text = read_guarded(files.ca, is_secret=False, what="the CA's certificate")
+    ca = describe(ca_text, where=str(files.ca))
+    certificate = describe(
+        read_guarded(files.certificate, is_secret=False, what="the certificate"), where=str(files.certificate)
+    )
+    if certificate.instances and instance not in certificate.instances:
+        raise ConfigurationError(
+            f"the certificate is that of {', '.join(certificate.instances)}, and this instance is {instance}",
+            where=str(files.certificate),
+            do=f"Issue one for it: replicate -i INSTANCE certificate issue {instance} --ca DIR",
+        )
+    contexts = []
+    for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(side)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if side == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0
+        try:
+            context.load_verify_locations(cadata=ca_text.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(f"the CA's certificate can not be used: {error}", where=str(files.ca)) from error
+        _load_own(context, files)
+        contexts.append(context)
+    return Identity(contexts[0], contexts[1], certificate, ca)
+
+
+def _load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Through descriptors: what is loaded is what was checked, whatever stands at the path meanwhile."""
+
+    def no_password() -> bytes:
+        raise ConfigurationError(
+            "the private key is encrypted, and a daemon has nobody to ask for the password",
+            where=str(files.key),
+            do="Store it without a password, mode 0600",
+        )
+
+    certificate = open_guarded(files.certificate, is_secret=False, what="the certificate")
+    try:
+        key = open_guarded(files.key, is_secret=True, what="the private key")
+        try:
+            context.load_cert_chain(f"/proc/self/fd/{certificate}", f"/proc/self/fd/{key}", no_password)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigurationError(
+                f"certificate and key do not fit together: {error}",
+                where=f"{files.certificate}, {files.key}",
+                do="Put both files of one `replicate -i INSTANCE certificate issue` there",
+            ) from error
+        finally:
+            os.close(key)
+    finally:
+        os.close(certificate)
