@@ -85,6 +85,28 @@ class Pending:
         capture = self.capture
         return capture.counted and (statement.counts or capture.foreign or capture.tables.triggers_count)
 
+    def _watch_sequences(self, statement: Statement) -> None:
+        """Before a statement, where there are counters of AUTOINCREMENT. The application's progress handler is not to
+        stop it: in sqlite3 there is nothing here that it could stop."""
+        capture = self.capture
+        if statement.counts or capture.foreign or capture.tables.triggers_count:
+            self.inside = True  # what an application runs never comes from within us
+            try:
+                capture.watch_sequences()
+            finally:
+                self.inside = False
+
+    def _can_prepare(self, statement: Statement, error: BaseException) -> bool:
+        if not isinstance(error, apsw.SQLError | apsw.AuthError | NotSupportedError):
+            return True
+        try:
+            self.connection.execute("EXPLAIN " + statement.text, can_cache=False).close(True)
+        except apsw.BindingsError:
+            return True
+        except (apsw.Error, NotSupportedError):
+            return False
+        return True
+
     def write_blob(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """Take the region for a BLOB that is to be written in place. Gives what to call before each write, and when the
         BLOB has been closed: that commits, if this began the transaction and it still stands."""

@@ -130,7 +130,11 @@ class Transactions(Attaching, Pending):
                     behind.append(bindings)
                     return
                 if counts:
-                    capture.watch_sequences()
+                    self.inside = True
+                    try:
+                        capture.watch_sequences()
+                    finally:
+                        self.inside = False
                 if capture.pressing or (capture.restless and self.functions):
                     self._settle()
                 place = place_now()
@@ -245,11 +249,16 @@ class Transactions(Attaching, Pending):
             own = self.stage is _NONE and not (implicit and statement.dml)
             fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
-        if capture.counted and self._may_count(statement):
-            capture.watch_sequences()
-        # Or rows of earlier statements would be told of in the midst of this one, which may fail.
-        if capture.pressing or (capture.restless and self.functions):
-            self._settle()
+        try:
+            if capture.counted:
+                self._watch_sequences(statement)
+            # Or rows of earlier statements would be told of in the midst of this one, which may fail.
+            if capture.pressing or (capture.restless and self.functions):
+                self._settle()
+        except BaseException:
+            if own or fresh:
+                self.rollback()
+            raise
         place = capture.place()
         try:
             cursor.execute(statement.text, bindings)
@@ -459,17 +468,6 @@ class Transactions(Attaching, Pending):
                 self.rollback()
         elif fresh and capture.changes == 0 and not self._can_prepare(statement, error):
             self.rollback()  # sqlite3 prepares before it begins: a text that is no SQL leaves no transaction open
-
-    def _can_prepare(self, statement: Statement, error: BaseException) -> bool:
-        if not isinstance(error, apsw.SQLError | apsw.AuthError | NotSupportedError):
-            return True
-        try:
-            self.connection.execute("EXPLAIN " + statement.text, can_cache=False).close(True)
-        except apsw.BindingsError:
-            return True
-        except (apsw.Error, NotSupportedError):
-            return False
-        return True
 
     def _check_refusal(self, mark: Mark | None, *, own: bool) -> None:
         refused = self.capture.refused

@@ -1,0 +1,69 @@
+"""What a differential fuzzer found to end otherwise than with the standard library's sqlite3, each with the shortest
+program that showed it (see test_as_sqlite3.py).
+
+Guarantees: what the program returns and the tables behind it are the same on both, and the secondary's too.
+Refuses to know: what has been promised otherwise (test_differences.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from replicate.database.capture import Capture
+from tests.harness.differential import Street
+from tests.replicate.dbapi.test_as_sqlite3 import SCRIPT as SCRIPT
+from tests.replicate.dbapi.test_as_sqlite3 import same
+
+
+def told(action: Callable[[], Any]) -> str:
+    """What an action raises: its class in sqlite3 or Python, and what it says."""
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# Interrupts.
+
+
+@pytest.mark.parametrize("isolation_level", [None, ""])
+@pytest.mark.parametrize("sql", ["INSERT INTO counted (a) VALUES (5)", "INSERT INTO t (a) VALUES (5)"])
+def test_a_progress_handler_stops_a_write(sides: Street, isolation_level: str | None, sql: str) -> None:
+    """Our look at the counters of AUTOINCREMENT was stopped, and the statement's own transaction stayed open."""
+
+    def program(connection: Any) -> Any:
+        connection.isolation_level = isolation_level
+        connection.commit()
+        found = []
+        for run in (lambda: connection.execute(sql), lambda: connection.executemany(sql, [()])):
+            connection.set_progress_handler(lambda: True, 1)
+            found.append((told(run), connection.in_transaction))
+            connection.set_progress_handler(None, 1)
+            connection.rollback()
+        return found
+
+    assert same(sides, program) == [("OperationalError: interrupted", False)] * 2
+
+
+@pytest.mark.parametrize("isolation_level", [None, ""])
+def test_whatever_stops_our_look_at_the_counters_leaves_no_transaction(
+    sides: Street, monkeypatch: pytest.MonkeyPatch, isolation_level: str | None
+) -> None:
+    connection = sides.calls.connections[0]  # type: ignore[union-attr]
+    connection.isolation_level = isolation_level
+
+    def interrupted(self: Capture) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Capture, "watch_sequences", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.execute("INSERT INTO counted (a) VALUES (5)")
+    assert not connection.in_transaction
+    connection.execute("INSERT INTO counted (a) VALUES (6)")
+    connection.commit()
+    sides.prove(plain=False)
