@@ -379,11 +379,13 @@ class Connection(Callbacks):
     def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Any:
         """A BLOB to be read and written in place. Outside of a transaction it begins one, which its `close` commits."""
         self._check()
-        from replicate.dbapi.blob import Blob
+        from replicate.dbapi.blob import Blob, refuse_write
 
         check = end = None
         try:
-            if not readonly and self._transactions.is_region(fold(name)):
+            if readonly:
+                check = refuse_write
+            elif self._transactions.is_region(fold(name)):
                 if is_own(table):
                     raise NotReplicable(f"{table} belongs to replication's bookkeeping", do="Leave it alone")
                 check, end = self._transactions.write_blob()

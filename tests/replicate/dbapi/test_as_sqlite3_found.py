@@ -67,3 +67,25 @@ def test_whatever_stops_our_look_at_the_counters_leaves_no_transaction(
     connection.execute("INSERT INTO counted (a) VALUES (6)")
     connection.commit()
     sides.prove(plain=False)
+
+
+# BLOBs.
+
+
+@pytest.mark.parametrize("begin", ["", "BEGIN", "INSERT INTO t VALUES (9, 9)"])
+@pytest.mark.parametrize("data", [b"z", b""])
+def test_a_blob_opened_for_reading_is_not_written_to(sides: Street, data: bytes, begin: str) -> None:
+    """The hook had heard of the write before SQLite refused it, and the next commit failed with INTERNAL."""
+
+    def program(connection: Any) -> Any:
+        connection.execute("INSERT INTO log (value) VALUES (zeroblob(4))")
+        connection.commit()
+        if begin:
+            connection.execute(begin)
+        with connection.blobopen("log", "value", 1, readonly=True) as blob:
+            found = [told(lambda: blob.write(data)), told(lambda: blob.__setitem__(0, 5)), blob.tell(), blob.read()]
+        found += [told(connection.commit), told(lambda: connection.execute("INSERT INTO t VALUES (10, 10)"))]
+        return found
+
+    refused = "OperationalError: attempt to write a readonly database"
+    assert same(sides, program) == [refused, refused, 0, bytes(4), "", ""]
