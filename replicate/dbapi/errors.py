@@ -160,5 +160,7 @@ def surface(error: BaseException) -> BaseException:
     if isinstance(error, apsw.Error):
         return from_apsw(error)
     if isinstance(error, errors.ReplicateError):
+        if type(error) is errors.JournalIOError and isinstance(error.__cause__, apsw.InterruptError):
+            return from_apsw(error.__cause__)  # it came while the region was taken: no disk has failed
         return from_replicate(error)
     return error

@@ -69,6 +69,29 @@ def test_whatever_stops_our_look_at_the_counters_leaves_no_transaction(
     sides.prove(plain=False)
 
 
+@pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE"])
+@pytest.mark.parametrize("begin", ["", "BEGIN", "BEGIN IMMEDIATE"])
+def test_an_interrupt_while_the_region_is_taken(sides: Street, isolation_level: str | None, begin: str) -> None:
+    """It was shown as an I/O error of the disk. (SQLite stops all that begins until what ran then has ended.)"""
+
+    def program(connection: Any) -> Any:
+        connection.isolation_level = isolation_level
+        connection.commit()
+        rows = connection.execute("WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c")
+        rows.fetchone()
+        if begin == "BEGIN":
+            connection.execute(begin)
+        connection.interrupt()
+        found = [told(lambda: connection.execute("INSERT INTO t VALUES (9, 9)")), connection.in_transaction]
+        if begin == "BEGIN IMMEDIATE":
+            found += [told(lambda: connection.execute(begin)), connection.in_transaction]
+        rows.close()
+        found += [told(lambda: connection.execute("INSERT INTO t VALUES (10, 10)")), connection.in_transaction]
+        return found
+
+    assert same(sides, program)[0] == "OperationalError: interrupted"
+
+
 # BLOBs.
 
 
