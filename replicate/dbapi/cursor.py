@@ -26,10 +26,10 @@ from replicate.dbapi.row import (
     columns_of_text,
     decode_failed,
     describe,
+    row_changer,
     row_maker,
     text_from,
 )
-from replicate.dbapi.row import as_bytes as _as_bytes
 
 if TYPE_CHECKING:
     from replicate.dbapi.connection import Connection
@@ -61,7 +61,8 @@ class Cursor:
     _columns: Columns = ()
     _next: Any = _END
     _rows: Iterator[tuple[Any, ...]] | None = None
-    _change: Callable[[Any, tuple[Any, ...]], Any] | None = None
+    _change: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    _make: Callable[[Any, tuple[Any, ...]], Any] | None = None
 
     def __init__(self, connection: Connection) -> None:
         if not isinstance(connection, Callbacks):
@@ -71,7 +72,8 @@ class Cursor:
                 raise ProgrammingError(_BUSY)
             for name in ("arraysize", "description", "rowcount", "lastrowid"):
                 self.__dict__.pop(name, None)
-            self._next, self._rows, self._columns, self._change, self._traced = _END, None, (), None, False
+            self._next, self._rows, self._columns, self._traced = _END, None, (), False
+            self._change = self._make = None
         self.connection = connection
         self._unusable = ""
         self._row_factory = connection.row_factory
@@ -162,9 +164,11 @@ class Cursor:
             raise ValueError("embedded null character")
         if len(sql_script) > self.connection._sql_bytes_max:
             raise DataError("query string is too large")
-        self._reset()
+        # By an APSW cursor of its own: the rows that this one has still to give stay, as in sqlite3.
+        kept = self._apsw, self._traced
+        left = self._next, self._rows
+        self._apsw, self._traced = self.connection._apsw.cursor(), False
         self._listen()
-        self._fresh = False
         self._unusable = _BUSY
         transactions = self.connection._transactions
         try:
@@ -178,6 +182,9 @@ class Cursor:
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
+            self._apsw.close(True)
+            self._apsw, self._traced = kept
+            self._next, self._rows = left
             self._unusable = ""
         return self
 
@@ -202,7 +209,7 @@ class Cursor:
     def fetchall(self) -> list[Any]:
         """All rows that are left."""
         self._check()
-        if self._change is not None or self._next is _END:
+        if self._change is not None or self._make is not None or self._next is _END:
             return list(self)
         first, rows = self._next, self._rows
         self._next, self._rows = _END, None
@@ -221,9 +228,13 @@ class Cursor:
         if row is _END:
             raise StopIteration
         self._unusable = _BUSY
+        if self._change is not None:
+            try:
+                row = self._change(row)
+            except BaseException:
+                self._unusable = ""
+                raise  # as in sqlite3: this row is still the next one
         try:
-            if self._change is not None:
-                row = self._change(self, row)
             rows = self._rows
             self._next = next(rows, _END) if rows is not None else _END
         except BaseException as error:
@@ -232,7 +243,7 @@ class Cursor:
             self._unusable = ""
         if self._next is _END:
             self._rows = None
-        return row
+        return row if self._make is None else self._make(self, row)
 
     def close(self) -> None:
         """End the statement. The cursor can not be used afterwards."""
@@ -296,41 +307,27 @@ class Cursor:
 
     def _describe(self) -> None:
         columns = self._columns
+        self._change = self._make = None
         if not columns:
-            self.description, self._change = None, None
+            self.description = None
             return
         connection = self.connection
         detect_types = connection._detect_types
         self.description = describe(columns, detect_types)
         if not detect_types and connection.text_factory is str and self._row_factory is None:
-            self._change = None
             return
         converters = column_converters(columns, detect_types)
         text = text_from(connection.text_factory)
-        make = row_maker(self._row_factory, self.description)
-        if converters is None and text is None:
-            self._change = make
-            return
-
-        def change(cursor: Any, row: tuple[Any, ...]) -> Any:
-            values = []
-            for at, value in enumerate(row):
-                converter = converters[at] if converters is not None else None
-                if converter is not None:
-                    value = converter(_as_bytes(value)) if value not in (None, "", b"") else None
-                elif text is not None and type(value) is str:
-                    value = text(value)
-                values.append(value)
-            return make(cursor, tuple(values)) if make is not None else tuple(values)
-
-        self._change = change
+        self._make = row_maker(self._row_factory, self.description)
+        if converters is not None or text is not None:
+            self._change = row_changer(converters, text)
 
     def _reset(self) -> None:
         if self._rows is not None and self._rows is self._apsw:
             self._apsw.close(True)
             self._apsw = self.connection._open().cursor()
         self._next, self._rows = _END, None
-        self._columns, self._change = (), None
+        self._columns, self._change, self._make = (), None, None
         self._fresh = True
 
     def _failed(self, error: BaseException) -> BaseException:

@@ -142,6 +142,25 @@ def text_from(factory: Any) -> Callable[[str], Any] | None:
     return lambda text: factory(text.encode())
 
 
+def row_changer(
+    converters: Sequence[Callable[[bytes], Any] | None] | None, text: Callable[[str], Any] | None
+) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What applies converters and text factory to a row."""
+
+    def change(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = []
+        for at, value in enumerate(row):
+            converter = converters[at] if converters is not None else None
+            if converter is not None:
+                value = converter(as_bytes(value)) if value not in (None, "", b"") else None
+            elif text is not None and type(value) is str:
+                value = text(value)
+            values.append(value)
+        return tuple(values)
+
+    return change
+
+
 def decode_failed(columns: Sequence[tuple[str, str | None]], error: UnicodeDecodeError) -> OperationalError:
     """The error for TEXT that is not UTF-8. (APSW does not say which column it was.)"""
     names = ", ".join(f"'{name}'" for name, _ in columns)

@@ -112,3 +112,75 @@ def test_a_blob_opened_for_reading_is_not_written_to(sides: Street, data: bytes,
 
     refused = "OperationalError: attempt to write a readonly database"
     assert same(sides, program) == [refused, refused, 0, bytes(4), "", ""]
+
+
+# Rows of a cursor.
+
+
+@pytest.mark.parametrize("script", ["", "INSERT INTO log VALUES (1, 2); SELECT 5", "SELECT 1; SELECT nonsense"])
+def test_a_script_leaves_the_cursors_rows(sides: Street, script: str) -> None:
+    def program(connection: Any) -> Any:
+        cursor = connection.execute("SELECT a FROM t")
+        found = [cursor.fetchone(), told(lambda: cursor.executescript(script))]
+        return [*found, cursor.description, cursor.rowcount, cursor.fetchall(), cursor.execute("SELECT 3").fetchall()]
+
+    assert same(sides, program)[4]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_script_is_told_to_the_trace_callback_and_what_follows_it(sides: Street, first: bool) -> None:
+    def program(connection: Any) -> Any:
+        texts: list[str] = []
+        cursor = connection.cursor()
+        for trace in (texts.append, None, texts.append):
+            if first:
+                cursor.execute("SELECT 1")
+            connection.set_trace_callback(trace)
+            cursor.executescript("SELECT 2; SELECT 3;")
+            cursor.execute("SELECT 4")
+        return [text.strip("; ") for text in texts]
+
+    same(sides, program)
+
+
+def test_a_row_factory_that_fails_has_had_its_row(sides: Street) -> None:
+    def program(connection: Any) -> Any:
+        def picky(cursor: Any, row: tuple[Any, ...]) -> Any:
+            if row[0] == 2:
+                raise ValueError("not this one")
+            return row
+
+        connection.row_factory = picky
+        cursor = connection.execute("SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4")
+        connection.row_factory = None
+        return [cursor.fetchone(), told(cursor.fetchone), cursor.fetchone(), cursor.fetchall()]
+
+    assert same(sides, program) == [(1,), "ValueError: not this one", (3,), [(4,)]]
+
+
+def test_a_row_factory_may_use_its_cursor(sides: Street) -> None:
+    def program(connection: Any) -> Any:
+        connection.row_factory = lambda cursor, row: (row, next(cursor, None) if row[0] == 1 else None)
+        cursor = connection.execute("SELECT 1 UNION SELECT 2 UNION SELECT 3")
+        connection.row_factory = None
+        return cursor.fetchall()
+
+    assert same(sides, program) == [((1,), ((2,), None)), ((3,), None)]
+
+
+def test_a_row_that_a_text_factory_failed_at_is_still_the_next_one(sides: Street) -> None:
+    def program(connection: Any) -> Any:
+        failures = [LookupError("no")]
+
+        def picky(text: bytes) -> Any:
+            if text == b"b" and failures:
+                raise failures.pop()
+            return text
+
+        connection.text_factory = picky
+        cursor = connection.execute("SELECT 'a' UNION SELECT 'b' UNION SELECT 'c'")
+        found = [cursor.fetchone(), told(cursor.fetchone), cursor.fetchone(), cursor.fetchone(), cursor.fetchone()]
+        connection.text_factory = str
+        return found
+
+    assert same(sides, program) == [(b"a",), "LookupError: no", (b"b",), (b"c",), None]
