@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from operator import index
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,11 +37,16 @@ if TYPE_CHECKING:
     from replicate.dbapi.returned import Rows
 
 _END: Final = object()
+_ARRAYSIZE: Final[Any] = object()
 _BUSY: Final = "Recursive use of cursors not allowed."
 _CLOSED: Final = "Cannot operate on a closed cursor."
 _UNBORN: Final = "Base Cursor.__init__ not called."
 _WRITE: Final = Verb.WRITE
-_NO_CHANGES: Final = (Verb.READ, Verb.EMPTY, Verb.COMMIT, Verb.ROLLBACK, Verb.SAVEPOINT, Verb.RELEASE, Verb.ROLLBACK_TO)
+_NO_CHANGES: Final = (
+    *(Verb.READ, Verb.EMPTY, Verb.COMMIT, Verb.ROLLBACK, Verb.SAVEPOINT, Verb.RELEASE, Verb.ROLLBACK_TO),
+    Verb.PRAGMA,
+)
+"""What may change nothing; SQLite is asked."""
 
 
 class Cursor:
@@ -135,10 +141,14 @@ class Cursor:
         transactions = connection._transactions
         try:
             # (No `map`: a StopIteration that an adapter raises would end it, and no row that is left be written.)
-            sets = (bindings(parameters, sql) for parameters in seq_of_parameters)
+            sets: Iterator[Any] = (bindings(parameters, sql) for parameters in seq_of_parameters)
             if statement.verb is Verb.WRITE:
+                if statement.rows:
+                    sets = self._describing(statement, sets)
                 transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
-            elif statement.verb in _NO_CHANGES or statement.kind == "DEFERRED":  # of a BEGIN
+            elif (
+                statement.verb in _NO_CHANGES or statement.kind == "DEFERRED"  # of a BEGIN
+            ) and transactions.prepare(statement):
                 raise ProgrammingError("executemany() can only execute DML statements.")
             else:
                 for parameters in sets:
@@ -192,18 +202,16 @@ class Cursor:
         """The next row; None when there is none."""
         return next(self, None)
 
-    def fetchmany(self, size: int | None = None) -> list[Any]:
-        """The next `size` (else `arraysize`) rows."""
+    def fetchmany(self, size: int = _ARRAYSIZE) -> list[Any]:
+        """The next `size` (else `arraysize`) rows; all that are left if that is not positive."""
+        wanted = index(self.arraysize if size is _ARRAYSIZE else size)
         self._check()
         rows: list[Any] = []
-        wanted = self.arraysize if size is None else size
-        while len(rows) < wanted or wanted < 0:
+        while len(rows) < wanted or wanted <= 0:
             row = next(self, _END)
             if row is _END:
                 break
             rows.append(row)
-            if wanted == 0:
-                break
         return rows
 
     def fetchall(self) -> list[Any]:
@@ -321,6 +329,16 @@ class Cursor:
         self._make = row_maker(self._row_factory, self.description)
         if converters is not None or text is not None:
             self._change = row_changer(converters, text)
+
+    def _describing(self, statement: Statement, sets: Iterator[Any]) -> Iterator[Any]:
+        """`sets`, of a statement that returns rows: when the first one has been run, its columns are described."""
+        for first in sets:
+            yield first
+            self._columns = columns_of_text(self.connection._apsw, statement.text, first)
+            self._fresh = False
+            self._describe()
+            break
+        yield from sets
 
     def _reset(self) -> None:
         if self._rows is not None and self._rows is self._apsw:

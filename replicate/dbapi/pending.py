@@ -17,8 +17,25 @@ import apsw
 
 from replicate.database.capture import Capture
 from replicate.database.capture_several import SeveralCaptures
-from replicate.database.statements import Statement
+from replicate.database.statements import Statement, parameter_count
+from replicate.dbapi.stage import Stage
 from replicate.errors import NotSupportedError, ReplicateError
+
+
+def prepare(connection: apsw.Connection, sql: str) -> bool:
+    """Have SQLite say what is wrong with a statement, which is not run. Returns whether it takes it for a reader."""
+    reads = True
+
+    def stop(cursor: apsw.Cursor, text: str, values: object) -> bool:
+        nonlocal reads
+        reads = cursor.is_readonly
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = stop
+    with contextlib.suppress(apsw.ExecTraceAbort):
+        cursor.execute(sql, (None,) * parameter_count(sql))  # kept by APSW for when it is
+    return reads
 
 
 class Pending:
@@ -29,6 +46,8 @@ class Pending:
     """
 
     connection: apsw.Connection
+    stage: Stage
+    begin_text: str
     capture: Capture | SeveralCaptures
     region: str
     inside: bool
@@ -44,6 +63,22 @@ class Pending:
 
     def rollback(self) -> None:
         raise AssertionError("the transaction's own")
+
+    def prepare(self, statement: Statement, *, fresh: bool = False) -> bool:
+        """For a statement that may not be run: what is wrong with its text is said first, as in sqlite3. Returns
+        whether it only reads. `fresh`: the transaction begins with it, and ends if the text is no SQL."""
+        try:
+            return prepare(self.connection, statement.text)
+        except BaseException:
+            if fresh:
+                self.rollback()
+            raise
+
+    def prepare_and_begin(self, statement: Statement, implicit: bool) -> None:
+        """What comes of a statement before its parameters are looked at."""
+        self.prepare(statement)
+        if implicit and statement.dml and self.stage is Stage.NONE:
+            self._become_writer(self.begin_text)
 
     def _settle(self) -> None:
         """Have everything that is pending captured. Raises what SQLite says."""

@@ -110,14 +110,15 @@ class Transactions(Attaching, Pending):
         and such a run does not count (as in CPython 3.11)."""
         total = 0
         if statement.rows or (self.stage is _NONE and not (implicit and statement.dml)):
+            self.prepare_and_begin(statement, implicit)  # once: whoever gives the sets may end it
             for bindings in sets:
-                rows = self.write(cursor, statement, bindings, implicit)
+                rows = self.write(cursor, statement, bindings, False)
                 total += 0 if rows else self.changed
             self.changed = total
             return
         fresh = self.stage is not _WRITER and self._become_writer(self.begin_text)
         changes, capture, begun, rest = self._changes, self.capture, self.begun, iter(sets)
-        place: tuple[Any, ...] | None = None  # where the row that runs began
+        place: tuple[Any, ...] | None = None  # where the row that runs began; () between two, None before the first
         behind: list[Any] = []
 
         def feed() -> Iterator[Any]:
@@ -139,21 +140,25 @@ class Transactions(Attaching, Pending):
                     self._settle()
                 place = place_now()
                 yield bindings
-                place = None
+                place = ()
                 total += changes()
 
         try:
             cursor.executemany(statement.text, feed())
         except BaseException as error:
-            if place is not None:
+            if place:
                 self._after_failure(Mark(*place), statement, error, fresh=fresh, own=False)
             else:
                 self.check_alive()
+                if place is None:
+                    self.prepare(statement, fresh=fresh and self.begun == begun)  # as below
             raise
         for bindings in chain(behind, rest) if behind else ():  # each for itself, as in sqlite3
             self.write(cursor, statement, bindings, False)
             total += self.changed
         self.changed = total
+        if place is None and not behind:  # APSW prepares nothing without a set
+            self.prepare(statement, fresh=fresh and self.begun == begun)
         self._check_refusal(None, own=False)
 
     def commit(self) -> None:

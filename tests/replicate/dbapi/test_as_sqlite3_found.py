@@ -7,7 +7,7 @@ Refuses to know: what has been promised otherwise (test_differences.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -184,3 +184,71 @@ def test_a_row_that_a_text_factory_failed_at_is_still_the_next_one(sides: Street
         return found
 
     assert same(sides, program) == [(b"a",), "LookupError: no", (b"b",), (b"c",), None]
+
+
+@pytest.mark.parametrize("size", [None, 1.0, "2", 0, -1, 2, True])
+def test_how_many_rows_are_fetched(sides: Street, size: Any) -> None:
+    def program(connection: Any) -> Any:
+        cursor = connection.execute("SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4")
+        found: list[Any] = []
+        return [told(lambda: found.extend(cursor.fetchmany(size))), found, cursor.fetchmany(), cursor.fetchall()]
+
+    same(sides, program)
+
+
+# Sets of parameters.
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("isolation_level", [None, ""])
+def test_sets_for_a_statement_that_returns_rows(sides: Street, count: int, isolation_level: str | None) -> None:
+    def program(connection: Any) -> Any:
+        connection.isolation_level = isolation_level
+        cursor = connection.cursor()
+        cursor.executemany("INSERT INTO t (a) VALUES (?) RETURNING a AS x, id", [(n + 5,) for n in range(count)])
+        return cursor.description, cursor.fetchall(), cursor.rowcount, connection.in_transaction
+
+    assert (same(sides, program)[0] is None) == (count == 0)
+
+
+@pytest.mark.parametrize("returning", ["", "RETURNING a"])
+def test_sets_begin_one_transaction(sides: Street, returning: str) -> None:
+    """One began with each set of a statement that returns rows."""
+
+    def program(connection: Any) -> Any:
+        def give() -> Iterator[tuple[int]]:
+            yield (5,)
+            connection.commit()
+            yield (6,)
+
+        connection.executemany(f"INSERT INTO t (a) VALUES (?) {returning}", give())
+        return connection.in_transaction
+
+    assert same(sides, program) is False
+
+
+@pytest.mark.parametrize("isolation_level", [None, ""])
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    "sql", ["INSERT INTO nowhere VALUES (?)", "INSERT INTO t (a) VALUES (?) RETURNING b", "UPDATE"]
+)
+def test_sql_is_looked_at_before_the_sets(sides: Street, isolation_level: str | None, fails: bool, sql: str) -> None:
+    def program(connection: Any) -> Any:
+        connection.isolation_level = isolation_level
+
+        def give() -> Iterator[tuple[int]]:
+            if fails:
+                raise LookupError("no set")
+            yield from ()
+
+        return told(lambda: connection.executemany(sql, give())), connection.in_transaction
+
+    assert same(sides, program)[0].startswith("OperationalError")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["PRAGMA table_info(t)", "PRAGMA user_version", "SELECT b FROM t", "SELECT 1", "COMMIT", "RELEASE s", "-- none"],
+)
+def test_what_takes_no_sets(sides: Street, sql: str) -> None:
+    same(sides, lambda connection: told(lambda: connection.executemany(sql, [()])))
