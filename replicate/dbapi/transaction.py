@@ -415,7 +415,7 @@ class Transactions(Attaching, Pending):
             if self.unclean:
                 self.capture.refuse(NotSupportedError("an earlier statement outlived its transaction", do="Roll back"))
         except BaseException:
-            if fresh or session.holds_region:  # else it stands as a reader
+            if fresh or session.holds_region or not self.connection.in_transaction:  # else it stands as a reader
                 session.rollback()
                 self._end()
             raise

@@ -92,6 +92,24 @@ def test_an_interrupt_while_the_region_is_taken(sides: Street, isolation_level: 
     assert same(sides, program)[0] == "OperationalError: interrupted"
 
 
+def test_an_interrupt_that_ends_the_transaction_of_a_reader(sides: Street) -> None:
+    """SQLite rolls back when it stops a statement that writes, and what takes the region is one (but the first time,
+    when it is stopped as it is prepared). We took the transaction for open, and no commit could end it."""
+
+    def program(connection: Any) -> Any:
+        connection.isolation_level = None
+        for text in ("BEGIN", "INSERT INTO t VALUES (9, 9)", "DELETE FROM t WHERE id = 9", "COMMIT", "BEGIN"):
+            connection.execute(text)
+        rows = connection.execute("WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c")
+        rows.fetchone()
+        connection.interrupt()
+        found = [told(lambda: connection.execute("INSERT INTO t VALUES (9, 9)")), connection.in_transaction]
+        rows.close()
+        return [*found, told(connection.commit), connection.in_transaction]
+
+    assert same(sides, program) == ["OperationalError: interrupted", False, "", False]
+
+
 # BLOBs.
 
 
