@@ -105,7 +105,11 @@ class Cursor:
         transactions = connection._transactions
         try:
             if parameters or type(parameters) is not tuple:
-                parameters = bindings(parameters, sql)
+                try:
+                    parameters = bindings(parameters, sql)
+                except BaseException:
+                    transactions.prepare_and_begin(statement, connection._isolation_level is not None)
+                    raise
             implicit = connection._isolation_level is not None
             if statement.verb is _WRITE:
                 rows: Rows | None = transactions.write(self._apsw, statement, parameters, implicit)
@@ -182,7 +186,7 @@ class Cursor:
         self._unusable = _BUSY
         transactions = self.connection._transactions
         try:
-            transactions.commit()
+            transactions.commit_told()
             for text in split(sql_script):
                 statement = classify(text)
                 nothing = (None,) * parameter_count(text)  # as sqlite3, which binds nothing: they are NULL
@@ -293,6 +297,7 @@ class Cursor:
         if statement is None:
             statement = classify(sql)
             if statement.several:
+                self.rowcount = -1
                 raise ProgrammingError("You can only execute one statement at a time.")
             if type(sql) is str:
                 keep(statement)

@@ -58,16 +58,16 @@ def bindings(parameters: Any, text: str) -> Any:
 
 def _named(parameters: Mapping[str, Any], text: str, native: frozenset[type]) -> dict[str, Any]:
     found = {}
-    for name in parameter_names(text):
+    for place, name in enumerate(parameter_names(text), 1):
         try:
             value = parameters[name]
         except LookupError:
             raise ProgrammingError(f"You did not supply a value for binding parameter :{name}.") from None
-        found[name] = _adapt(value, name, native)
+        found[name] = _adapt(value, place, native)
     return found
 
 
-def _adapt(value: Any, place: int | str, native: frozenset[type]) -> Any:
+def _adapt(value: Any, place: int, native: frozenset[type]) -> Any:
     if type(value) in native:
         return value
     adapted = sqlite3.adapt(value, sqlite3.PrepareProtocol, value)
@@ -76,9 +76,8 @@ def _adapt(value: Any, place: int | str, native: frozenset[type]) -> Any:
     try:
         return contiguous(adapted)
     except TypeError:
-        mark = f":{place}" if isinstance(place, str) else str(place)
         raise ProgrammingError(
-            f"Error binding parameter {mark}: type '{type(adapted).__name__}' is not supported"
+            f"Error binding parameter {place}: type '{type(adapted).__name__}' is not supported"
         ) from None
 
 

@@ -216,16 +216,16 @@ class Transactions(Attaching, Pending):
         finally:
             self.inside = False
 
-    def commit_told(self) -> None:
+    def commit_told(self, text: str = "COMMIT") -> None:
         """`commit`, told to the trace callback."""
         if self.tell is not None and self.stage is not _NONE:
-            self.tell("COMMIT")
+            self.tell(text)
         self.commit()
 
-    def rollback_told(self) -> None:
+    def rollback_told(self, text: str = "ROLLBACK") -> None:
         """`rollback`, told to the trace callback."""
         if self.tell is not None and self.stage is not _NONE:
-            self.tell("ROLLBACK")
+            self.tell(text)
         self.rollback()
 
     def check_alive(self) -> None:
@@ -355,9 +355,9 @@ class Transactions(Attaching, Pending):
                 self._natively(cursor, statement, bindings)
                 self.stage = _READER
         elif verb is Verb.COMMIT and stage is not _NONE:
-            self.commit_told()
+            self.commit_told(statement.text)
         elif verb is Verb.ROLLBACK and stage is not _NONE:
-            self.rollback_told()
+            self.rollback_told(statement.text)
         elif verb is Verb.SAVEPOINT:
             if stage is _WRITER and self.capture.restless:
                 self._settle()

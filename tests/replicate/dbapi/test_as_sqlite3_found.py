@@ -270,3 +270,68 @@ def test_sql_is_looked_at_before_the_sets(sides: Street, isolation_level: str | 
 )
 def test_what_takes_no_sets(sides: Street, sql: str) -> None:
     same(sides, lambda connection: told(lambda: connection.executemany(sql, [()])))
+
+
+# Parameters that fail, and texts that do.
+
+
+@pytest.mark.parametrize("isolation_level", [None, ""])
+@pytest.mark.parametrize("given", [(object(),), (2**70,), {"x": 1}, 5, (), (1, 2)])
+@pytest.mark.parametrize(
+    "sql", ["INSERT INTO t (a) VALUES (:a)", "INSERT INTO t (b) VALUES (:a)", "SELECT :a", "NO :a"]
+)
+def test_parameters_that_fail(sides: Street, isolation_level: str | None, given: Any, sql: str) -> None:
+    """What is wrong with the text is said first, and the transaction has begun when the parameters are looked at."""
+
+    def program(connection: Any) -> Any:
+        connection.isolation_level = isolation_level
+        cursor = connection.cursor()
+        return told(lambda: cursor.execute(sql, given)), connection.in_transaction, cursor.rowcount
+
+    assert same(sides, program)[0]
+
+
+@pytest.mark.parametrize("given", [{"a": 1, "b": object()}, {"a": 1}])
+def test_named_parameters_that_fail(sides: Street, given: Any) -> None:
+    assert same(sides, lambda connection: told(lambda: connection.execute("SELECT :a, :b", given)))
+
+
+@pytest.mark.parametrize("text", ["COMMIT", "END", "commit transaction", "ROLLBACK", "rollback transaction"])
+def test_the_trace_callback_is_told_the_end_as_it_was_written(sides: Street, text: str) -> None:
+    def program(connection: Any) -> Any:
+        texts: list[str] = []
+        connection.execute("INSERT INTO t (a) VALUES (5)")
+        connection.set_trace_callback(texts.append)
+        connection.execute(text)
+        connection.set_trace_callback(None)
+        return texts
+
+    assert same(sides, program) == [text]
+
+
+def test_the_trace_callback_is_told_of_the_commit_before_a_script(sides: Street) -> None:
+    def program(connection: Any) -> Any:
+        texts: list[str] = []
+        connection.execute("INSERT INTO t (a) VALUES (5)")
+        connection.set_trace_callback(texts.append)
+        connection.executescript("")
+        connection.set_trace_callback(None)
+        return texts
+
+    assert same(sides, program) == ["COMMIT"]
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1", "SELECT nothing", "NO", "INSERT INTO t VALUES (?, :x)", "", "COMMIT"])
+def test_a_connection_that_is_called_prepares(sides: Street, sql: str) -> None:
+    def program(connection: Any) -> Any:
+        return told(lambda: connection(sql)), connection.in_transaction
+
+    same(sides, program)
+
+
+def test_several_statements_have_no_count_of_rows(sides: Street) -> None:
+    def program(connection: Any) -> Any:
+        cursor = connection.execute("INSERT INTO t (a) VALUES (5)")
+        return told(lambda: cursor.execute("SELECT 1; SELECT 2")), cursor.rowcount
+
+    assert same(sides, program)[1] == -1
