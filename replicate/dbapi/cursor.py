@@ -150,9 +150,9 @@ class Cursor:
                 if statement.rows:
                     sets = self._describing(statement, sets)
                 transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
-            elif (
+            elif transactions.prepare(statement) and (
                 statement.verb in _NO_CHANGES or statement.kind == "DEFERRED"  # of a BEGIN
-            ) and transactions.prepare(statement):
+            ):
                 raise ProgrammingError("executemany() can only execute DML statements.")
             else:
                 for parameters in sets:
@@ -297,7 +297,7 @@ class Cursor:
         if statement is None:
             statement = classify(sql)
             if statement.several:
-                self.rowcount = -1
+                self.description, self.rowcount = None, -1
                 raise ProgrammingError("You can only execute one statement at a time.")
             if type(sql) is str:
                 keep(statement)

@@ -272,6 +272,17 @@ def test_what_takes_no_sets(sides: Street, sql: str) -> None:
     same(sides, lambda connection: told(lambda: connection.executemany(sql, [()])))
 
 
+@pytest.mark.parametrize("sets", [[], [()]])
+@pytest.mark.parametrize("sql", ["ALTER TABLE nowhere RENAME TO x", "DROP TABLE log", "DROP TABLE nowhere"])
+def test_a_definition_takes_sets(sides: Street, sql: str, sets: list[Any]) -> None:
+    def program(connection: Any) -> Any:
+        found = told(lambda: connection.executemany(sql, sets)), connection.in_transaction
+        connection.execute("CREATE TABLE IF NOT EXISTS log (what, value)")
+        return found
+
+    same(sides, program)
+
+
 # Parameters that fail, and texts that do.
 
 
@@ -329,9 +340,9 @@ def test_a_connection_that_is_called_prepares(sides: Street, sql: str) -> None:
     same(sides, program)
 
 
-def test_several_statements_have_no_count_of_rows(sides: Street) -> None:
+def test_several_statements_have_no_count_of_rows_and_no_description(sides: Street) -> None:
     def program(connection: Any) -> Any:
-        cursor = connection.execute("INSERT INTO t (a) VALUES (5)")
-        return told(lambda: cursor.execute("SELECT 1; SELECT 2")), cursor.rowcount
+        cursor = connection.execute("INSERT INTO t (a) VALUES (5) RETURNING a")
+        return told(lambda: cursor.execute("SELECT 1; SELECT 2")), cursor.rowcount, cursor.description
 
-    assert same(sides, program)[1] == -1
+    assert same(sides, program)[1:] == (-1, None)
