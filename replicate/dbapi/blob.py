@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import apsw
 
-from replicate.dbapi.errors import ProgrammingError, surface
+from replicate.dbapi.errors import OperationalError, ProgrammingError, coded, surface
 from replicate.dbapi.row import contiguous
 from replicate.errors import ReplicateError
 
 if TYPE_CHECKING:
     from replicate.dbapi.connection import Connection
+
+
+def refuse_write() -> None:
+    """Of a BLOB that was opened for reading. SQLite says so too, but only behind the hook that captures the write."""
+    raise coded(OperationalError("attempt to write a readonly database"), apsw.SQLITE_READONLY)
 
 
 class Blob:
@@ -32,7 +37,7 @@ class Blob:
         check: Callable[[], None] | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
-        """`check`: raises unless it may be written to now (None: it is for reading)."""
+        """`check`: raises unless it may be written to now (None: of no region)."""
         self._connection = connection
         self._check, self._end = check, end
         self._blob: apsw.Blob | None = blob

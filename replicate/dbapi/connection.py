@@ -28,6 +28,7 @@ from replicate.dbapi.cursor import Cursor, cursor_of
 from replicate.dbapi.dump import dump
 from replicate.dbapi.errors import ProgrammingError, surface
 from replicate.dbapi.functions import Callbacks
+from replicate.dbapi.pending import prepare
 from replicate.dbapi.transaction import Session, Stage, Transactions
 from replicate.errors import ForkedError
 from replicate.errors import NotSupportedError as NotReplicable
@@ -316,6 +317,7 @@ class Connection(Callbacks):
             raise pep249.DataError("query string is too large")
         if classify(sql).several:
             raise ProgrammingError("You can only execute one statement at a time.")
+        self._run(lambda: prepare(self._apsw, sql))
         return sql
 
     def interrupt(self) -> None:
@@ -379,11 +381,13 @@ class Connection(Callbacks):
     def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Any:
         """A BLOB to be read and written in place. Outside of a transaction it begins one, which its `close` commits."""
         self._check()
-        from replicate.dbapi.blob import Blob
+        from replicate.dbapi.blob import Blob, refuse_write
 
         check = end = None
         try:
-            if not readonly and self._transactions.is_region(fold(name)):
+            if readonly:
+                check = refuse_write
+            elif self._transactions.is_region(fold(name)):
                 if is_own(table):
                     raise NotReplicable(f"{table} belongs to replication's bookkeeping", do="Leave it alone")
                 check, end = self._transactions.write_blob()
@@ -455,7 +459,7 @@ class Connection(Callbacks):
                 f"The object was created in thread id {self._thread} and this is thread id {get_ident()}."
             )
 
-    def _run(self, action: Callable[[], None]) -> None:
+    def _run(self, action: Callable[[], object]) -> None:
         try:
             action()
         except BaseException as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from operator import index
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,21 +27,26 @@ from replicate.dbapi.row import (
     columns_of_text,
     decode_failed,
     describe,
+    row_changer,
     row_maker,
     text_from,
 )
-from replicate.dbapi.row import as_bytes as _as_bytes
 
 if TYPE_CHECKING:
     from replicate.dbapi.connection import Connection
     from replicate.dbapi.returned import Rows
 
 _END: Final = object()
+_ARRAYSIZE: Final[Any] = object()
 _BUSY: Final = "Recursive use of cursors not allowed."
 _CLOSED: Final = "Cannot operate on a closed cursor."
 _UNBORN: Final = "Base Cursor.__init__ not called."
 _WRITE: Final = Verb.WRITE
-_NO_CHANGES: Final = (Verb.READ, Verb.EMPTY, Verb.COMMIT, Verb.ROLLBACK, Verb.SAVEPOINT, Verb.RELEASE, Verb.ROLLBACK_TO)
+_NO_CHANGES: Final = (
+    *(Verb.READ, Verb.EMPTY, Verb.COMMIT, Verb.ROLLBACK, Verb.SAVEPOINT, Verb.RELEASE, Verb.ROLLBACK_TO),
+    Verb.PRAGMA,
+)
+"""What may change nothing; SQLite is asked."""
 
 
 class Cursor:
@@ -61,7 +67,8 @@ class Cursor:
     _columns: Columns = ()
     _next: Any = _END
     _rows: Iterator[tuple[Any, ...]] | None = None
-    _change: Callable[[Any, tuple[Any, ...]], Any] | None = None
+    _change: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    _make: Callable[[Any, tuple[Any, ...]], Any] | None = None
 
     def __init__(self, connection: Connection) -> None:
         if not isinstance(connection, Callbacks):
@@ -71,7 +78,8 @@ class Cursor:
                 raise ProgrammingError(_BUSY)
             for name in ("arraysize", "description", "rowcount", "lastrowid"):
                 self.__dict__.pop(name, None)
-            self._next, self._rows, self._columns, self._change, self._traced = _END, None, (), None, False
+            self._next, self._rows, self._columns, self._traced = _END, None, (), False
+            self._change = self._make = None
         self.connection = connection
         self._unusable = ""
         self._row_factory = connection.row_factory
@@ -97,7 +105,11 @@ class Cursor:
         transactions = connection._transactions
         try:
             if parameters or type(parameters) is not tuple:
-                parameters = bindings(parameters, sql)
+                try:
+                    parameters = bindings(parameters, sql)
+                except BaseException:
+                    transactions.prepare_and_begin(statement, connection._isolation_level is not None)
+                    raise
             implicit = connection._isolation_level is not None
             if statement.verb is _WRITE:
                 rows: Rows | None = transactions.write(self._apsw, statement, parameters, implicit)
@@ -133,10 +145,14 @@ class Cursor:
         transactions = connection._transactions
         try:
             # (No `map`: a StopIteration that an adapter raises would end it, and no row that is left be written.)
-            sets = (bindings(parameters, sql) for parameters in seq_of_parameters)
+            sets: Iterator[Any] = (bindings(parameters, sql) for parameters in seq_of_parameters)
             if statement.verb is Verb.WRITE:
+                if statement.rows:
+                    sets = self._describing(statement, sets)
                 transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
-            elif statement.verb in _NO_CHANGES or statement.kind == "DEFERRED":  # of a BEGIN
+            elif transactions.prepare(statement) and (
+                statement.verb in _NO_CHANGES or statement.kind == "DEFERRED"  # of a BEGIN
+            ):
                 raise ProgrammingError("executemany() can only execute DML statements.")
             else:
                 for parameters in sets:
@@ -162,13 +178,15 @@ class Cursor:
             raise ValueError("embedded null character")
         if len(sql_script) > self.connection._sql_bytes_max:
             raise DataError("query string is too large")
-        self._reset()
+        # By an APSW cursor of its own: the rows that this one has still to give stay, as in sqlite3.
+        kept = self._apsw, self._traced
+        left = self._next, self._rows
+        self._apsw, self._traced = self.connection._apsw.cursor(), False
         self._listen()
-        self._fresh = False
         self._unusable = _BUSY
         transactions = self.connection._transactions
         try:
-            transactions.commit()
+            transactions.commit_told()
             for text in split(sql_script):
                 statement = classify(text)
                 nothing = (None,) * parameter_count(text)  # as sqlite3, which binds nothing: they are NULL
@@ -178,6 +196,9 @@ class Cursor:
         except BaseException as error:
             raise self._failed(error) from _cause(error)
         finally:
+            self._apsw.close(True)
+            self._apsw, self._traced = kept
+            self._next, self._rows = left
             self._unusable = ""
         return self
 
@@ -185,24 +206,22 @@ class Cursor:
         """The next row; None when there is none."""
         return next(self, None)
 
-    def fetchmany(self, size: int | None = None) -> list[Any]:
-        """The next `size` (else `arraysize`) rows."""
+    def fetchmany(self, size: int = _ARRAYSIZE) -> list[Any]:
+        """The next `size` (else `arraysize`) rows; all that are left if that is not positive."""
+        wanted = index(self.arraysize if size is _ARRAYSIZE else size)
         self._check()
         rows: list[Any] = []
-        wanted = self.arraysize if size is None else size
-        while len(rows) < wanted or wanted < 0:
+        while len(rows) < wanted or wanted <= 0:
             row = next(self, _END)
             if row is _END:
                 break
             rows.append(row)
-            if wanted == 0:
-                break
         return rows
 
     def fetchall(self) -> list[Any]:
         """All rows that are left."""
         self._check()
-        if self._change is not None or self._next is _END:
+        if self._change is not None or self._make is not None or self._next is _END:
             return list(self)
         first, rows = self._next, self._rows
         self._next, self._rows = _END, None
@@ -221,9 +240,13 @@ class Cursor:
         if row is _END:
             raise StopIteration
         self._unusable = _BUSY
+        if self._change is not None:
+            try:
+                row = self._change(row)
+            except BaseException:
+                self._unusable = ""
+                raise  # as in sqlite3: this row is still the next one
         try:
-            if self._change is not None:
-                row = self._change(self, row)
             rows = self._rows
             self._next = next(rows, _END) if rows is not None else _END
         except BaseException as error:
@@ -232,7 +255,7 @@ class Cursor:
             self._unusable = ""
         if self._next is _END:
             self._rows = None
-        return row
+        return row if self._make is None else self._make(self, row)
 
     def close(self) -> None:
         """End the statement. The cursor can not be used afterwards."""
@@ -274,6 +297,7 @@ class Cursor:
         if statement is None:
             statement = classify(sql)
             if statement.several:
+                self.description, self.rowcount = None, -1
                 raise ProgrammingError("You can only execute one statement at a time.")
             if type(sql) is str:
                 keep(statement)
@@ -296,41 +320,37 @@ class Cursor:
 
     def _describe(self) -> None:
         columns = self._columns
+        self._change = self._make = None
         if not columns:
-            self.description, self._change = None, None
+            self.description = None
             return
         connection = self.connection
         detect_types = connection._detect_types
         self.description = describe(columns, detect_types)
         if not detect_types and connection.text_factory is str and self._row_factory is None:
-            self._change = None
             return
         converters = column_converters(columns, detect_types)
         text = text_from(connection.text_factory)
-        make = row_maker(self._row_factory, self.description)
-        if converters is None and text is None:
-            self._change = make
-            return
+        self._make = row_maker(self._row_factory, self.description)
+        if converters is not None or text is not None:
+            self._change = row_changer(converters, text)
 
-        def change(cursor: Any, row: tuple[Any, ...]) -> Any:
-            values = []
-            for at, value in enumerate(row):
-                converter = converters[at] if converters is not None else None
-                if converter is not None:
-                    value = converter(_as_bytes(value)) if value not in (None, "", b"") else None
-                elif text is not None and type(value) is str:
-                    value = text(value)
-                values.append(value)
-            return make(cursor, tuple(values)) if make is not None else tuple(values)
-
-        self._change = change
+    def _describing(self, statement: Statement, sets: Iterator[Any]) -> Iterator[Any]:
+        """`sets`, of a statement that returns rows: when the first one has been run, its columns are described."""
+        for first in sets:
+            yield first
+            self._columns = columns_of_text(self.connection._apsw, statement.text, first)
+            self._fresh = False
+            self._describe()
+            break
+        yield from sets
 
     def _reset(self) -> None:
         if self._rows is not None and self._rows is self._apsw:
             self._apsw.close(True)
             self._apsw = self.connection._open().cursor()
         self._next, self._rows = _END, None
-        self._columns, self._change = (), None
+        self._columns, self._change, self._make = (), None, None
         self._fresh = True
 
     def _failed(self, error: BaseException) -> BaseException:

@@ -8,6 +8,7 @@ Refuses to know: connections and transactions.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping
 from sqlite3 import (
@@ -117,10 +118,15 @@ def coded(error: sqlite3.Error, code: int) -> sqlite3.Error:
     return error
 
 
+_BINDINGS: Final = re.compile(
+    r"(Incorrect number of bindings supplied\.)  (The current statement uses \d+) (and there are \d+ supplied\.).*"
+)
+
+
 def from_apsw(error: apsw.Error) -> Exception:
     """The sqlite3 exception for one of APSW's."""
     if isinstance(error, _MISUSED):
-        return ProgrammingError(str(error))
+        return ProgrammingError(_BINDINGS.sub(r"\1 \2, \3", str(error)))
     code = getattr(error, "extendedresult", None)
     if code is None:
         return OperationalError(str(error))
@@ -160,5 +166,7 @@ def surface(error: BaseException) -> BaseException:
     if isinstance(error, apsw.Error):
         return from_apsw(error)
     if isinstance(error, errors.ReplicateError):
+        if type(error) is errors.JournalIOError and isinstance(error.__cause__, apsw.InterruptError):
+            return from_apsw(error.__cause__)  # it came while the region was taken: no disk has failed
         return from_replicate(error)
     return error

@@ -17,8 +17,25 @@ import apsw
 
 from replicate.database.capture import Capture
 from replicate.database.capture_several import SeveralCaptures
-from replicate.database.statements import Statement
+from replicate.database.statements import Statement, parameter_count
+from replicate.dbapi.stage import Stage
 from replicate.errors import NotSupportedError, ReplicateError
+
+
+def prepare(connection: apsw.Connection, sql: str) -> bool:
+    """Have SQLite say what is wrong with a statement, which is not run. Returns whether it takes it for a reader."""
+    reads = True
+
+    def stop(cursor: apsw.Cursor, text: str, values: object) -> bool:
+        nonlocal reads
+        reads = cursor.is_readonly
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = stop
+    with contextlib.suppress(apsw.ExecTraceAbort):
+        cursor.execute(sql, (None,) * parameter_count(sql))  # kept by APSW for when it is
+    return reads
 
 
 class Pending:
@@ -29,6 +46,8 @@ class Pending:
     """
 
     connection: apsw.Connection
+    stage: Stage
+    begin_text: str
     capture: Capture | SeveralCaptures
     region: str
     inside: bool
@@ -44,6 +63,22 @@ class Pending:
 
     def rollback(self) -> None:
         raise AssertionError("the transaction's own")
+
+    def prepare(self, statement: Statement, *, fresh: bool = False) -> bool:
+        """For a statement that may not be run: what is wrong with its text is said first, as in sqlite3. Returns
+        whether it only reads. `fresh`: the transaction begins with it, and ends if the text is no SQL."""
+        try:
+            return prepare(self.connection, statement.text)
+        except BaseException:
+            if fresh:
+                self.rollback()
+            raise
+
+    def prepare_and_begin(self, statement: Statement, implicit: bool) -> None:
+        """What comes of a statement before its parameters are looked at."""
+        self.prepare(statement)
+        if implicit and statement.dml and self.stage is Stage.NONE:
+            self._become_writer(self.begin_text)
 
     def _settle(self) -> None:
         """Have everything that is pending captured. Raises what SQLite says."""
@@ -84,6 +119,28 @@ class Pending:
         the temporary ones."""
         capture = self.capture
         return capture.counted and (statement.counts or capture.foreign or capture.tables.triggers_count)
+
+    def _watch_sequences(self, statement: Statement) -> None:
+        """Before a statement, where there are counters of AUTOINCREMENT. The application's progress handler is not to
+        stop it: in sqlite3 there is nothing here that it could stop."""
+        capture = self.capture
+        if statement.counts or capture.foreign or capture.tables.triggers_count:
+            self.inside = True  # what an application runs never comes from within us
+            try:
+                capture.watch_sequences()
+            finally:
+                self.inside = False
+
+    def _can_prepare(self, statement: Statement, error: BaseException) -> bool:
+        if not isinstance(error, apsw.SQLError | apsw.AuthError | NotSupportedError):
+            return True
+        try:
+            self.connection.execute("EXPLAIN " + statement.text, can_cache=False).close(True)
+        except apsw.BindingsError:
+            return True
+        except (apsw.Error, NotSupportedError):
+            return False
+        return True
 
     def write_blob(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """Take the region for a BLOB that is to be written in place. Gives what to call before each write, and when the

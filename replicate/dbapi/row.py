@@ -58,16 +58,16 @@ def bindings(parameters: Any, text: str) -> Any:
 
 def _named(parameters: Mapping[str, Any], text: str, native: frozenset[type]) -> dict[str, Any]:
     found = {}
-    for name in parameter_names(text):
+    for place, name in enumerate(parameter_names(text), 1):
         try:
             value = parameters[name]
         except LookupError:
             raise ProgrammingError(f"You did not supply a value for binding parameter :{name}.") from None
-        found[name] = _adapt(value, name, native)
+        found[name] = _adapt(value, place, native)
     return found
 
 
-def _adapt(value: Any, place: int | str, native: frozenset[type]) -> Any:
+def _adapt(value: Any, place: int, native: frozenset[type]) -> Any:
     if type(value) in native:
         return value
     adapted = sqlite3.adapt(value, sqlite3.PrepareProtocol, value)
@@ -76,9 +76,8 @@ def _adapt(value: Any, place: int | str, native: frozenset[type]) -> Any:
     try:
         return contiguous(adapted)
     except TypeError:
-        mark = f":{place}" if isinstance(place, str) else str(place)
         raise ProgrammingError(
-            f"Error binding parameter {mark}: type '{type(adapted).__name__}' is not supported"
+            f"Error binding parameter {place}: type '{type(adapted).__name__}' is not supported"
         ) from None
 
 
@@ -140,6 +139,25 @@ def text_from(factory: Any) -> Callable[[str], Any] | None:
     if factory is bytearray:
         return lambda text: bytearray(text.encode())
     return lambda text: factory(text.encode())
+
+
+def row_changer(
+    converters: Sequence[Callable[[bytes], Any] | None] | None, text: Callable[[str], Any] | None
+) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What applies converters and text factory to a row."""
+
+    def change(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = []
+        for at, value in enumerate(row):
+            converter = converters[at] if converters is not None else None
+            if converter is not None:
+                value = converter(as_bytes(value)) if value not in (None, "", b"") else None
+            elif text is not None and type(value) is str:
+                value = text(value)
+            values.append(value)
+        return tuple(values)
+
+    return change
 
 
 def decode_failed(columns: Sequence[tuple[str, str | None]], error: UnicodeDecodeError) -> OperationalError:

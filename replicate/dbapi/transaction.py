@@ -110,14 +110,15 @@ class Transactions(Attaching, Pending):
         and such a run does not count (as in CPython 3.11)."""
         total = 0
         if statement.rows or (self.stage is _NONE and not (implicit and statement.dml)):
+            self.prepare_and_begin(statement, implicit)  # once: whoever gives the sets may end it
             for bindings in sets:
-                rows = self.write(cursor, statement, bindings, implicit)
+                rows = self.write(cursor, statement, bindings, False)
                 total += 0 if rows else self.changed
             self.changed = total
             return
         fresh = self.stage is not _WRITER and self._become_writer(self.begin_text)
         changes, capture, begun, rest = self._changes, self.capture, self.begun, iter(sets)
-        place: tuple[Any, ...] | None = None  # where the row that runs began
+        place: tuple[Any, ...] | None = None  # where the row that runs began; () between two, None before the first
         behind: list[Any] = []
 
         def feed() -> Iterator[Any]:
@@ -130,26 +131,34 @@ class Transactions(Attaching, Pending):
                     behind.append(bindings)
                     return
                 if counts:
-                    capture.watch_sequences()
+                    self.inside = True
+                    try:
+                        capture.watch_sequences()
+                    finally:
+                        self.inside = False
                 if capture.pressing or (capture.restless and self.functions):
                     self._settle()
                 place = place_now()
                 yield bindings
-                place = None
+                place = ()
                 total += changes()
 
         try:
             cursor.executemany(statement.text, feed())
         except BaseException as error:
-            if place is not None:
+            if place:
                 self._after_failure(Mark(*place), statement, error, fresh=fresh, own=False)
             else:
                 self.check_alive()
+                if place is None:
+                    self.prepare(statement, fresh=fresh and self.begun == begun)  # as below
             raise
         for bindings in chain(behind, rest) if behind else ():  # each for itself, as in sqlite3
             self.write(cursor, statement, bindings, False)
             total += self.changed
         self.changed = total
+        if place is None and not behind:  # APSW prepares nothing without a set
+            self.prepare(statement, fresh=fresh and self.begun == begun)
         self._check_refusal(None, own=False)
 
     def commit(self) -> None:
@@ -207,16 +216,16 @@ class Transactions(Attaching, Pending):
         finally:
             self.inside = False
 
-    def commit_told(self) -> None:
+    def commit_told(self, text: str = "COMMIT") -> None:
         """`commit`, told to the trace callback."""
         if self.tell is not None and self.stage is not _NONE:
-            self.tell("COMMIT")
+            self.tell(text)
         self.commit()
 
-    def rollback_told(self) -> None:
+    def rollback_told(self, text: str = "ROLLBACK") -> None:
         """`rollback`, told to the trace callback."""
         if self.tell is not None and self.stage is not _NONE:
-            self.tell("ROLLBACK")
+            self.tell(text)
         self.rollback()
 
     def check_alive(self) -> None:
@@ -245,11 +254,16 @@ class Transactions(Attaching, Pending):
             own = self.stage is _NONE and not (implicit and statement.dml)
             fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
-        if capture.counted and self._may_count(statement):
-            capture.watch_sequences()
-        # Or rows of earlier statements would be told of in the midst of this one, which may fail.
-        if capture.pressing or (capture.restless and self.functions):
-            self._settle()
+        try:
+            if capture.counted:
+                self._watch_sequences(statement)
+            # Or rows of earlier statements would be told of in the midst of this one, which may fail.
+            if capture.pressing or (capture.restless and self.functions):
+                self._settle()
+        except BaseException:
+            if own or fresh:
+                self.rollback()
+            raise
         place = capture.place()
         try:
             cursor.execute(statement.text, bindings)
@@ -341,9 +355,9 @@ class Transactions(Attaching, Pending):
                 self._natively(cursor, statement, bindings)
                 self.stage = _READER
         elif verb is Verb.COMMIT and stage is not _NONE:
-            self.commit_told()
+            self.commit_told(statement.text)
         elif verb is Verb.ROLLBACK and stage is not _NONE:
-            self.rollback_told()
+            self.rollback_told(statement.text)
         elif verb is Verb.SAVEPOINT:
             if stage is _WRITER and self.capture.restless:
                 self._settle()
@@ -401,7 +415,7 @@ class Transactions(Attaching, Pending):
             if self.unclean:
                 self.capture.refuse(NotSupportedError("an earlier statement outlived its transaction", do="Roll back"))
         except BaseException:
-            if fresh or session.holds_region:  # else it stands as a reader
+            if fresh or session.holds_region or not self.connection.in_transaction:  # else it stands as a reader
                 session.rollback()
                 self._end()
             raise
@@ -459,17 +473,6 @@ class Transactions(Attaching, Pending):
                 self.rollback()
         elif fresh and capture.changes == 0 and not self._can_prepare(statement, error):
             self.rollback()  # sqlite3 prepares before it begins: a text that is no SQL leaves no transaction open
-
-    def _can_prepare(self, statement: Statement, error: BaseException) -> bool:
-        if not isinstance(error, apsw.SQLError | apsw.AuthError | NotSupportedError):
-            return True
-        try:
-            self.connection.execute("EXPLAIN " + statement.text, can_cache=False).close(True)
-        except apsw.BindingsError:
-            return True
-        except (apsw.Error, NotSupportedError):
-            return False
-        return True
 
     def _check_refusal(self, mark: Mark | None, *, own: bool) -> None:
         refused = self.capture.refused

@@ -46,14 +46,19 @@ class Pair:
     secondary: Instance
 
     @classmethod
-    def create(cls, directory: Path, schema: str = SCHEMA) -> Pair:
+    def create(cls, directory: Path, schema: str = SCHEMA, *, settings: str = "") -> Pair:
         """A primary with the region main, and a secondary that is its peer and empty. REPLICATE_SHM_DIR is set for this
-        process: whoever calls puts it back (monkeypatch.setenv before)."""
+        process: whoever calls puts it back (monkeypatch.setenv before). `settings`: of both, from before the first pool
+        is made."""
         shm = directory / "shm"
         shm.mkdir()
         os.environ["REPLICATE_SHM_DIR"] = str(shm)
         primary = Instance.create(directory / "east", role="primary", name="east")
         secondary = Instance.create(directory / "west", role="secondary", name="west", network=primary.content.network)
+        if settings:
+            for instance in (primary, secondary):
+                (instance.path / "replicate.toml").write_text(settings)
+                instance.reload()
         connection = apsw.Connection(str(directory / "app.db"))
         connection.execute(schema)
         connection.close()

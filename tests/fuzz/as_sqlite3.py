@@ -1,0 +1,196 @@
+"""Random programs on replicate.dbapi and on the standard library's sqlite3, step by step, and on the secondary.
+
+    python -m tests.fuzz.as_sqlite3 [--seconds S | --programs N] [--seed SEED]
+    python -m tests.fuzz.as_sqlite3 --program SEED        one program again; it is shrunk if it fails
+
+Guarantees: after each step result, error and state of both sides are the same, but for the rules of
+as_sqlite3_rules.py; in the end the databases are, and the secondary is equal to the primary row by row.
+Refuses to know: what programs are made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sqlite3
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from replicate import connect
+from tests.fuzz.as_sqlite3_programs import Program, Step, draw
+from tests.fuzz.as_sqlite3_rules import Parted, excuse
+from tests.fuzz.as_sqlite3_side import Seen, Side, registered
+from tests.fuzz.own_directory import OwnDirectory, base
+from tests.harness.differential import read, same
+from tests.harness.pair import Pair, assert_equal
+
+_SETTINGS = '[journal]\ndurability = "off"\npool_bytes = 1048576\n'
+_PARTS = ("script", "with_block", "many")
+"""Steps of which a part may have been done when another part was refused by name."""
+
+
+class Difference(AssertionError):
+    """The sides are not the same. `kind`: what tells one bug from another, while a program is shrunk."""
+
+    kind = ""
+
+
+class Run:
+    """One program. `log`: what was done; `excused`: how often by which rule; `compared`: steps before they parted."""
+
+    def __init__(self, program: Program, directory: Path) -> None:
+        self.program = program
+        self.log: list[str] = []
+        self.excused: Counter[str] = Counter()
+        self.compared = 0
+        self.doubtful_rowid = False
+        """Whether an INSERT has failed since the last one that did not: see the rule."""
+        self.pair = Pair.create(directory, program.script, settings=_SETTINGS)
+        self.pair.seed()
+
+    def go(self) -> None:
+        """Run it. Difference if the sides differ."""
+        options = self.program.options
+        path = self.pair.directory / "plain.db"
+        with contextlib.closing(sqlite3.connect(path)) as made:
+            made.execute("PRAGMA journal_mode = WAL")
+            made.executescript(self.program.script)
+        plain = sqlite3.connect(path, **options)
+        with contextlib.closing(plain), contextlib.closing(connect(self.pair.primary.path, **options)) as connection:
+            ours, theirs = Side(connection), Side(plain)
+            try:
+                for step in self.program.steps:
+                    self._step(step, ours, theirs)
+                self._end(ours, theirs)
+            except Parted as why:
+                self.excused[str(why)] += 1
+        self.pair.catch_up()
+        primary = read(self.pair.primary.region("main").path)
+        same(primary, read(self.pair.secondary.region("main").path), "primary", "secondary")
+        assert_equal(self.pair)
+
+    def _step(self, step: Step, ours: Side, theirs: Side) -> None:
+        one = ours.perform(step)
+        self.log.append(f"{step}\n    {one}")
+        if one[0] == "refused":
+            self.excused["refused by name"] += 1
+            if step.kind in _PARTS:
+                raise Parted("refused by name, in a part of a step")
+            ours.connection.rollback()
+            theirs.connection.rollback()
+            return
+        other = theirs.perform(step)
+        self.compared += 1
+        if one != other:
+            rule = excuse(step, one, other, self.doubtful_rowid)
+            if rule is None:
+                found = Difference(
+                    f"{step}\n replicate: {_differing(one, other)}\n sqlite3:   {_differing(other, one)}"
+                )
+                found.kind = repr((step.kind, [a[0] if isinstance(a, tuple) else a for a in _differing(one, other)]))
+                raise found
+            self.excused[rule] += 1
+        if one[1] == "IntegrityError":
+            self.doubtful_rowid = True
+        elif one == other and one[0] == "done" and "INSERT" in str(step.arguments):
+            self.doubtful_rowid = False
+
+    def _end(self, ours: Side, theirs: Side) -> None:
+        for kind in ("authorizer", "trace", "text_factory"):
+            self._step(Step("setting", (kind, "str" if kind == "text_factory" else None, 0)), ours, theirs)
+        for kind in ("look", "commit", "rollback", "look", "dump"):
+            self._step(Step(kind), ours, theirs)
+
+
+def _differing(one: Seen, other: Seen) -> Seen:
+    if one.index("|") != other.index("|"):
+        return one
+    return tuple(a for a, b in zip(one, other, strict=True) if a != b)
+
+
+@contextlib.contextmanager
+def homes() -> Iterator[Path]:
+    """Where programs have their directories, in memory; the environment is put back."""
+    before = os.environ.get("REPLICATE_SHM_DIR")
+    try:
+        with OwnDirectory(base("REPLICATE_SHM_DIR")) as home, registered():
+            yield home.path
+    finally:
+        if before is None:
+            os.environ.pop("REPLICATE_SHM_DIR", None)
+        else:
+            os.environ["REPLICATE_SHM_DIR"] = before
+
+
+def run(program: Program, home: Path) -> Run:
+    """Run a program. Difference, with the log of it, if anything differs."""
+    directory = home / str(time.monotonic_ns())
+    directory.mkdir()
+    try:
+        made = Run(program, directory)
+        try:
+            made.go()
+        except Exception as error:
+            log = "\n".join([f"{type(error).__name__}: {error}", str(program.options), program.script, *made.log])
+            found = Difference(f"program {program.seed}: {log}")
+            found.kind = getattr(error, "kind", type(error).__name__)
+            raise found from error
+        return made
+    finally:
+        shutil.rmtree(directory)  # with the pools of both instances, or programs would fill the memory
+
+
+def shrink(program: Program, home: Path, kind: str) -> Program:
+    """The shortest program that still fails, as far as leaving steps out makes it."""
+    size = len(program.steps) // 2
+    while size:
+        at = 0
+        while at < len(program.steps):
+            less = replace(program, steps=program.steps[:at] + program.steps[at + size :])
+            try:
+                run(less, home)
+                at += size
+            except Difference as error:
+                if error.kind == kind:
+                    program = less
+                else:
+                    at += size
+        size //= 2
+    return program
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--programs", type=int, default=1 << 60)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--program", default="")
+    given = parser.parse_args()
+    failures, excused, ends, number = 0, Counter[str](), time.monotonic() + given.seconds, 0
+    with homes() as home:
+        while number < given.programs and time.monotonic() < ends:
+            program = draw(given.program or f"{given.seed}-{number}")
+            number += 1
+            try:
+                excused += run(program, home).excused
+            except Difference as error:
+                failures += 1
+                lines = str(error).splitlines()
+                print("\n".join(lines if given.program else lines[:3]))
+                if given.program:
+                    run(shrink(program, home, error.kind), home)
+            if given.program:
+                break
+    print(f"{number} programs, {failures} differ; by rule: {dict(excused)}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
