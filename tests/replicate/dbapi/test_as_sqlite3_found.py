@@ -7,6 +7,7 @@ Refuses to know: what has been promised otherwise (test_differences.py).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -216,20 +217,25 @@ def test_how_many_rows_are_fetched(sides: Street, size: Any) -> None:
 
 # Sets of parameters.
 
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-@pytest.mark.parametrize("isolation_level", [None, ""])
-def test_sets_for_a_statement_that_returns_rows(sides: Street, count: int, isolation_level: str | None) -> None:
-    def program(connection: Any) -> Any:
-        connection.isolation_level = isolation_level
-        cursor = connection.cursor()
-        cursor.executemany("INSERT INTO t (a) VALUES (?) RETURNING a AS x, id", [(n + 5,) for n in range(count)])
-        return cursor.description, cursor.fetchall(), cursor.rowcount, connection.in_transaction
-
-    assert (same(sides, program)[0] is None) == (count == 0)
+RUNS_RETURNING = sys.version_info < (3, 12)
+"""Later ones keep a row of the last set, and then misuse the statement or can not commit; ours stays with 3.11."""
 
 
-@pytest.mark.parametrize("returning", ["", "RETURNING a"])
+if RUNS_RETURNING:
+
+    @pytest.mark.parametrize("count", [0, 1, 2])
+    @pytest.mark.parametrize("isolation_level", [None, ""])
+    def test_sets_for_a_statement_that_returns_rows(sides: Street, count: int, isolation_level: str | None) -> None:
+        def program(connection: Any) -> Any:
+            connection.isolation_level = isolation_level
+            cursor = connection.cursor()
+            cursor.executemany("INSERT INTO t (a) VALUES (?) RETURNING a AS x, id", [(n + 5,) for n in range(count)])
+            return cursor.description, cursor.fetchall(), cursor.rowcount, connection.in_transaction
+
+        assert (same(sides, program)[0] is None) == (count == 0)
+
+
+@pytest.mark.parametrize("returning", ["", *(["RETURNING a"] if RUNS_RETURNING else [])])
 def test_sets_begin_one_transaction(sides: Street, returning: str) -> None:
     """One began with each set of a statement that returns rows."""
 
