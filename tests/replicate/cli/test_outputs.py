@@ -33,6 +33,13 @@ sys.exit(0 if held == ["/dev/null"] * 3 else 1)
 """
 
 
+@pytest.fixture(autouse=True)
+def pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would stay, where all pools are."""
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+
+
 @pytest.fixture
 def primary(tmp_path: Path) -> Path:
     return instances.make_primary(tmp_path / "alpha").path
