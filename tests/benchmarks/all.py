@@ -3,7 +3,7 @@
 Run: python -m tests.benchmarks.all [--quick] [--minutes N] [--only NAME …] [--install] [--json FILE]
      [--own-memory GIB]
 
-`--quick` takes smaller backlogs and is meant to end within twelve minutes on an idle machine of two cores; without it
+`--quick` takes smaller backlogs and is meant to end within fifteen minutes on an idle machine of two cores; without it
 everything has its full size. Each benchmark takes its turns with its peers five times by itself, and prints a JSON line
 with the medians; here they run one after the other, the most important first. What would begin after `--minutes` is not
 begun, and said in the end; so is a peer that is not installed (`--install` fetches PostgreSQL, GT.M and, for the floor
@@ -233,7 +233,7 @@ def main() -> None:
     """Run everything and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller backlogs")
-    parser.add_argument("--minutes", type=float, help="begin nothing after that [11 with --quick, else 180]")
+    parser.add_argument("--minutes", type=float, help="begin nothing after that [15 with --quick, else 180]")
     parser.add_argument("--only", nargs="*", choices=[step.name for step in STEPS], help="these only")
     parser.add_argument("--install", action="store_true", help="install the peers that are missing, with apt-get")
     parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="all the time: see own_memory.py")
@@ -245,7 +245,7 @@ def main() -> None:
     peers = [peer for peer, is_there in there.items() if is_there]
     failed = [f"peer {peer}: not installed ({' '.join(PACKAGES[peer])})" for peer in there if peer not in peers]
     begun = time.monotonic()
-    until = begun + 60 * (arguments.minutes or (11 if arguments.quick else 180))
+    until = begun + 60 * (arguments.minutes or (15 if arguments.quick else 180))
     lines: list[Line] = []
     with own_memory(arguments.own_memory):
         for step in STEPS:
