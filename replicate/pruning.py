@@ -24,13 +24,7 @@ from replicate.consumer_positions import positions_locked
 from replicate.database.sqlite import note_held
 from replicate.door.door import Door
 from replicate.errors import BusyError, ReplicateError
-from replicate.instance.consumers import (
-    Consumer,
-    needed_seqno,
-    read_consumer,
-    write_consumer,
-    write_hold,
-)
+from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.instance.file import InstanceFile, RegionEntry, io_error, read_file
 from replicate.instance.instance import FILE_NAME
 from replicate.journal.chain import Chain
@@ -57,7 +51,7 @@ def prune_journal(door: Door, on_drop: Callable[[Consumer], None] = _nobody) -> 
     `on_drop` is told each consumer that was given up. Returns at once, empty, while another process prunes, or has a
     region in hands in which nothing was written for long. Raises
     JournalIOError (a sync or an unlink failed: nothing, or only a part, was removed), DamagedError for a consumer's
-    position that can not be read.
+    position that can not be read, BusyError (somebody who has the positions stands still).
     """
     instance = door.instance
     lock = FileLock(instance.locks_directory / "prune.lock")
@@ -101,14 +95,24 @@ class _Pruning:
             if below is None or not self._note_idle(below):
                 break  # nothing would become free, or not now
             for consumer in slowest:
-                dropped = replace(consumer, needs_seed=True)
-                with positions_locked(self._directory):
-                    write_consumer(self._directory, dropped)
-                write_hold(self._directory, dropped.name, None)
-                on_drop(dropped)
-                self._consumers = [dropped if one is consumer else one for one in self._consumers]
+                known = self._give_up(consumer, below, on_drop)
+                self._consumers = [known if one is consumer else one for one in self._consumers]
             removed += self._remove(self._below(self._consumers))
         return removed
+
+    def _give_up(self, consumer: Consumer, below: int, on_drop: Callable[[Consumer], None]) -> Consumer:
+        """The consumer as it stands now: given up, unless it needs nothing any more of what is to go below that number
+        (it has gone on since we read it, or a seed was made for it)."""
+        with positions_locked(self._directory):
+            known = read_consumer(self._directory, consumer.name) or consumer
+            needed = self._needed(known)
+            if needed is None or needed + 1 >= below:
+                return known
+            dropped = replace(known, needs_seed=True)
+            write_consumer(self._directory, dropped)
+            write_hold(self._directory, dropped.name, None)
+        on_drop(dropped)
+        return dropped
 
     def _slowest(self) -> tuple[int | None, list[Consumer]]:
         """As few of the slowest consumers as must be given up for anything to become free: several may need the same

@@ -24,13 +24,7 @@ from replicate.daemon.files import DaemonFiles
 from replicate.database.snapshot import copy_pages, size_of
 from replicate.door.door import Door
 from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, RegionDamagedError, UsageError
-from replicate.instance.consumers import (
-    Consumer,
-    read_consumer,
-    read_hold,
-    write_consumer,
-    write_hold,
-)
+from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free

@@ -14,11 +14,11 @@ from replicate.archived import look_at_archive, note_archived
 from replicate.door.door import Door
 from replicate.door.opening import close_door, open_door
 from replicate.errors import DamagedError
-from replicate.instance.consumers import Consumer, read_consumer, write_consumer
+from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.locks import FileLock
 from replicate.pool import control as word
-from replicate.pruning import durable_in_regions, prune_journal
+from replicate.pruning import _Pruning, durable_in_regions, prune_journal
 from tests.harness.pair import Pair
 from tests.harness.servers import commit
 
@@ -128,6 +128,31 @@ def test_drop_consumer_gives_up_all_that_need_the_same_segment(make: Make) -> No
     assert door.chain.first_seqnos() == numbers[-2:]
     assert prune_journal(door, dropped.append) == []
     assert len(dropped) == 2
+
+
+@pytest.mark.parametrize("how", ["it went on", "it was seeded"])
+def test_drop_consumer_drops_nobody_who_needs_it_no_more(make: Make, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Since it was read; what a seed has written, or kept, must not be taken back."""
+    door = make("cap_bytes = 8388608\ncap_policy = 'drop-consumer'\n")
+    numbers, directory = door.chain.first_seqnos(), door.instance.consumers_directory
+    acknowledge(door, "west", 199)
+    acknowledge(door, "south", numbers[1])
+    real = _Pruning._note_idle
+
+    def others_write(self: _Pruning, below: int, *, behind: int = 1) -> bool:
+        if how == "it went on":
+            acknowledge(door, "south", 199)
+        else:
+            write_consumer(directory, Consumer("south", numbers[1], needs_seed=True))
+            write_hold(directory, "south", 199)
+        return real(self, below, behind=behind)
+
+    monkeypatch.setattr(_Pruning, "_note_idle", others_write)
+    dropped: list[Consumer] = []
+    assert prune_journal(door, dropped.append)
+    assert dropped == []
+    assert read_hold(directory, "south") == (199 if how == "it was seeded" else None)
+    assert door.chain.first_seqnos() == numbers[-2:]
 
 
 def test_drop_consumer_drops_nobody_where_nothing_would_become_free(make: Make) -> None:

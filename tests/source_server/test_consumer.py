@@ -7,7 +7,7 @@ Refuses to know: what is said on a connection (test_server.py has those), and th
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -34,16 +34,6 @@ pytestmark = pytest.mark.trio
 OLD, LOWER = 500, 2
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    made = Pair.create(tmp_path)
-    made.seed()
-    door = open_door(made.primary)
-    yield made
-    close_door(door)
-
-
 def seed_begins_anew(pair: Pair) -> None:
     retire(PoolKind.JOURNAL, pair.primary.content.uuid)
     _lower_consumers(pair.primary, LOWER)
@@ -61,15 +51,15 @@ def says(source: module.Source, seqno: int) -> None:
 
 
 @pytest.fixture
-async def source(pair: Pair) -> module.Source:
+async def source(pair: Pair) -> AsyncIterator[module.Source]:
     write_consumer(pair.primary.consumers_directory, Consumer("west", OLD, "ab" * 16))
     log = ListLog()
     context = DaemonContext("source-west", pair.primary.path, log=cast(Any, log))
     door = open_door(pair.primary)
-    close_door(door)  # the pair's own keeps it
     made = module.Source(context, pair.primary, door, cast(Any, None), "west", cast(Any, None))
     made.load_consumer()
-    return made
+    yield made
+    close_door(door)
 
 
 async def test_what_was_said_of_the_old_journal_is_not_stored_after_a_seed(pair: Pair, source: module.Source) -> None:
@@ -118,7 +108,7 @@ async def test_a_drop_at_the_cap_between_its_look_and_its_writing_is_not_undone(
     asked = threading.Event()
     made = _Pruning(source.door, pair.primary.content, make_chain(pair.primary))
     made._settings = replace(made._settings, cap_policy="drop-consumer", cap_bytes=1)
-    monkeypatch.setattr(made, "_below", lambda _consumers: 1)
+    monkeypatch.setattr(made, "_below", lambda _consumers: 2 * OLD)
     monkeypatch.setattr(made, "_note_idle", lambda *_, **__: True)
     monkeypatch.setattr(made, "_remove", lambda _below: [])
 
