@@ -59,8 +59,6 @@ def release_region(
     update = DaemonFiles(instance.path, "update")
     with update.kept_down("release") if instance.role == "secondary" else nullcontext():
         if force:
-            if finish is not None:
-                finish()
             left = _release(instance, entry, timeout_s, force=True)
         else:
             try:

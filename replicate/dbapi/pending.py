@@ -120,16 +120,14 @@ class Pending:
         capture = self.capture
         return capture.counted and (statement.counts or capture.foreign or capture.tables.triggers_count)
 
-    def _watch_sequences(self, statement: Statement) -> None:
-        """Before a statement, where there are counters of AUTOINCREMENT. The application's progress handler is not to
-        stop it: in sqlite3 there is nothing here that it could stop."""
-        capture = self.capture
-        if statement.counts or capture.foreign or capture.tables.triggers_count:
-            self.inside = True  # what an application runs never comes from within us
-            try:
-                capture.watch_sequences()
-            finally:
-                self.inside = False
+    def _watch_sequences(self) -> None:
+        """Before a statement that `_may_count`. The application's progress handler is not to stop it: in sqlite3 there
+        is nothing here that it could stop."""
+        self.inside = True  # what an application runs never comes from within us
+        try:
+            self.capture.watch_sequences()
+        finally:
+            self.inside = False
 
     def _can_prepare(self, statement: Statement, error: BaseException) -> bool:
         if not isinstance(error, apsw.SQLError | apsw.AuthError | NotSupportedError):

@@ -131,11 +131,7 @@ class Transactions(Attaching, Pending):
                     behind.append(bindings)
                     return
                 if counts:
-                    self.inside = True
-                    try:
-                        capture.watch_sequences()
-                    finally:
-                        self.inside = False
+                    self._watch_sequences()
                 if capture.pressing or (capture.restless and self.functions):
                     self._settle()
                 place = place_now()
@@ -255,8 +251,8 @@ class Transactions(Attaching, Pending):
             fresh = self._become_writer("" if own else self.begin_text)
         capture = self.capture
         try:
-            if capture.counted:
-                self._watch_sequences(statement)
+            if capture.counted and self._may_count(statement):
+                self._watch_sequences()
             # Or rows of earlier statements would be told of in the midst of this one, which may fail.
             if capture.pressing or (capture.restless and self.functions):
                 self._settle()
