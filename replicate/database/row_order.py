@@ -222,7 +222,7 @@ def places_arranged(
         for order in _in_parts(places, behind, rowids):
             if len(tables) == 1:
                 # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
-                in_order = array("q", map(rowids.__getitem__, order))
+                in_order = itemgetter(*order)(rowids) if len(order) > 1 else ()
                 if not any(map(eq, in_order, islice(in_order, 1, None))):
                     yield order, True
                     continue
