@@ -262,13 +262,17 @@ def _in_parts(places: Sequence[int], ends: Sequence[int], rowids: Sequence[int])
     cuts = sample[PART_CHANGES // SAMPLED :: PART_CHANGES // SAMPLED]
     # What is met twice is a row that fills a part by itself, and in its order already, however often it is changed.
     often = set(compress(cuts, map(eq, cuts, islice(cuts, 1, None))))
+    is_all = len(places) == len(rowids)
     begins = [0, *ends[:-1]]
     for cut in [*sorted({*cuts, *(rowid + 1 for rowid in often)}), None]:
-        behind = (
-            list(ends)
-            if cut is None
-            else [bisect_left(places, cut, begin, end, key=rowid_of) for begin, end in zip(begins, ends, strict=True)]
-        )
+        if cut is None:
+            behind = list(ends)
+        elif is_all:
+            behind = [bisect_left(rowids, cut, begin, end) for begin, end in zip(begins, ends, strict=True)]
+        else:
+            behind = [
+                bisect_left(places, cut, begin, end, key=rowid_of) for begin, end in zip(begins, ends, strict=True)
+            ]
         part = array("I", chain.from_iterable(map(places.__getitem__, map(slice, begins, behind))))
         begins = behind
         if part:
