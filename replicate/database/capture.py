@@ -213,10 +213,11 @@ class Capture:
 
     def settle(self) -> None:
         """Have virtual tables write what they keep back, and tell of rows whose BLOBs were written in place, or which
-        the hook could not give."""
+        the hook could not give. InterruptError: all is as it was, and the next call does it."""
         if self._context.tables.virtual:
             flush(self._connection)
         name = ""
+        mark, written = self.mark(), {**self._blobs.rows}
         try:
             for table, rowid, before in self._blobs.take_all():
                 name = table.definition.table
@@ -231,6 +232,11 @@ class Capture:
                         self.watch_sequences()
                         self.doubt_sequences()
                     self._append((table.delete_prefix if goes else table.insert_prefix) + self._pack(image))
+        except apsw.InterruptError:
+            # Somebody's SELECT was interrupted, and nothing can be read until it ends: what was written stands.
+            self.cut(mark, failed=True)
+            self._blobs.rows.update(written)
+            raise
         except BaseException as error:
             self._poison(error, name)
         self.restless = self.pressing = self._context.tables.virtual

@@ -43,6 +43,7 @@ class SchemaChanges:
     own_changes: int
     functions: set[str]
     _execute: Callable[..., apsw.Cursor]
+    _settle: Callable[[], None]
     _map: tuple[int, TableMap] | None
 
     def _region_schemas(self) -> tuple[str, ...]:
@@ -58,9 +59,9 @@ class SchemaChanges:
         """Run and capture a schema change of a region, or of several (ANALYZE); they are held."""
         connection, capture = self.connection, self.capture
         last_rowid, before = connection.last_insert_rowid(), connection.total_changes()
-        self.inside = True
         if capture.restless:
-            capture.settle()
+            self._settle()
+        self.inside = True
         capture.close_sequences()
         capture.deaf = statement.kind == "VIRTUAL TABLE"
         mark, saved = capture.mark(), False

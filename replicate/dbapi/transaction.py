@@ -11,6 +11,7 @@ replicated rows, becomes a rollback.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -460,7 +461,8 @@ class Transactions(Attaching, Pending):
             capture.doubt_sequences()
         else:
             capture.cut(mark, failed=True)
-            self._settle()
+            with contextlib.suppress(apsw.InterruptError):  # until the interrupted SELECT ends; it is looked at later
+                self._settle()
             rows_kept = capture.grown(mark)
         if own:
             if rows_kept:

@@ -30,18 +30,19 @@ INSERT INTO folded VALUES ('a', 1), ('b', 2);
 TABLES = ("t", "counted", "log", "folded", "sqlite_sequence")
 
 
-def same(sides: Street, program: Callable[[Any], Any]) -> Any:
-    """What a program returns, on both connections and with the same tables behind it, on the secondary too."""
+def same(sides: Street, program: Callable[[Any], Any], script: str = SCRIPT, tables: tuple[str, ...] = TABLES) -> Any:
+    """What a program returns, on both connections and with the same tables behind it, on the secondary too. `script`:
+    of the street."""
     ours = sides.calls.connections[0]  # type: ignore[union-attr]
     with contextlib.closing(sqlite3.connect(":memory:")) as plain:
-        plain.executescript(SCRIPT)
+        plain.executescript(script)
         ends = []
         for connection in (plain, ours):
             result = program(connection)
             open_then = connection.in_transaction
             connection.commit()
             ends.append(
-                (result, open_then, [repr(connection.execute(f"SELECT * FROM {t}").fetchall()) for t in TABLES])
+                (result, open_then, [repr(connection.execute(f"SELECT * FROM {t}").fetchall()) for t in tables])
             )
     assert ends[0] == ends[1]
     sides.prove(plain=False)
