@@ -393,6 +393,14 @@ class ApplySession:
             for one in self._open:
                 self.door.words[word.REGION_SCHEMA + one.entry.region_id] = schema_version(one.connection)
 
+    def pages_read(self) -> int:
+        """Pages of the regions' files that were read so far, for whatever reason."""
+        return sum(one.connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)[0] for one in self._open)
+
+    def pages(self) -> int:
+        """All pages of the regions' files."""
+        return sum(int(one.connection.pragma("page_count")) for one in self._open)
+
     def _committed(self, position: Position) -> None:
         self.position = self.door.received_position = position
         for one in self._open:

@@ -55,6 +55,7 @@ from update_process.done import Waiting as Waiting
 from update_process.intake import Intake
 from update_process.large import LargeApply
 from update_process.open_batch import OpenBatch, most_bytes
+from update_process.pace import COUNTED_MIN, Pace
 from update_process.plain import PAYLOAD
 from update_process.routes import Routes
 from update_process.single import take_single
@@ -99,8 +100,8 @@ class Applier:
         self._batch_bytes = most_bytes(settings, session.door.instance.config, pool.capacity)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
-        self._change_s = UNKNOWN_CHANGE_S
-        """What a change that was put off has taken lately."""
+        self._pace = Pace(1, UNKNOWN_CHANGE_S)
+        """At which changes were made lately that had been put off."""
         self._large: LargeApply | None = None
         self._fresh = True
         self._restart_asked = pool.restart_requested()
@@ -292,7 +293,7 @@ class Applier:
             batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
         if is_careful:
             self._commit(done)
-        elif batch.is_full(limit, self._change_s, self._intake.last_known_seqno):
+        elif batch.is_full(limit, self._pace, self._intake.last_known_seqno):
             self._commit_reading_on(done)
         return Waiting.MORE
 
@@ -309,7 +310,8 @@ class Applier:
         count = batch.changes_put_off
         if not count:
             return
-        begun_s = time.monotonic()
+        begun_s, is_counted = time.monotonic(), count >= COUNTED_MIN
+        read_before = self.session.pages_read() if is_counted else 0
         try:
             runs, others = batch.take_put_off()
             self._routes.apply_runs(runs, batch.position.last_seqno)
@@ -317,7 +319,9 @@ class Applier:
                 self._routes.apply_plain(others, batch.position.last_seqno, is_sorted=True)
         except (DamagedError, NotSupportedError):
             self._rewind(batch.position.last_seqno)
-        self._change_s = (time.monotonic() - begun_s) / count
+        took_s = time.monotonic() - begun_s
+        pages = (self.session.pages_read() - read_before, self.session.pages()) if is_counted else ()
+        self._pace = Pace(count, took_s, *pages)
 
     def _open_batch(self, done: Done) -> OpenBatch | None:
         """Begin; None as `_begin`."""
@@ -402,7 +406,7 @@ class Applier:
         """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do
         for now."""
         limit, window = self._settings.batch_transactions, self._intake.current()
-        if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._change_s, self._intake.last_known_seqno):
+        if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._pace, self._intake.last_known_seqno):
             return False
         if window is not None and window is not self._refused:
             if self._take_ahead(window, behind, limit):
@@ -437,7 +441,7 @@ class Applier:
             return Waiting.MORE
         batch.deadline_s = time.monotonic() + BATCH_S
         self._batch, self._next = batch, None
-        if batch.is_full(self._settings.batch_transactions, self._change_s, self._intake.last_known_seqno):
+        if batch.is_full(self._settings.batch_transactions, self._pace, self._intake.last_known_seqno):
             self._commit_reading_on(done)
         return Waiting.MORE
 
