@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,8 +84,11 @@ def test_what_java_has_thrown_is_told_from_its_end(error: Exception, is_gone: bo
     assert ("Java process has ended" in str(translated(error, "what", "where"))) == is_gone
 
 
-def test_java_is_killed_during_a_session() -> None:
-    """Outside of every piece of work that has a name."""
-    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=120, check=True)
+def test_java_is_killed_during_a_session(tmp_path: Path) -> None:
+    """Outside of every piece of work that has a name. Who is killed leaves what it has made below its temporary
+    directories, so those are the test's."""
+    places = {"SPARK_LOCAL_DIRS": str(tmp_path), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={tmp_path}"}
+    command, environment = [sys.executable, "-c", KILLED], {**os.environ, **places}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("TRY_AGAIN: what Spark was asked for is not done: Spark's Java process has ended")
     assert "[local[1]]" in done.stdout
