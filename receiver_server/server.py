@@ -43,7 +43,7 @@ from replicate.metrics.gauges import no_figures
 from replicate.metrics.statistics import Lag, Statistics
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
-from replicate.security.authenticate import Authenticated, Authenticator
+from replicate.security.authenticate import LISTEN, Authenticated, Authenticator
 from replicate.vector import Position
 from replicate.wire.message import Heartbeat, UpdateState
 
@@ -68,11 +68,10 @@ async def serve(context: DaemonContext) -> None:
             where=str(instance.path),
             do="Run the Receiver Server on the secondary",
         )
-    named = "--listen, or receiver.listen"
-    wanted = parse_address(context.config.receiver.listen, where=named)
+    wanted = parse_address(context.config.receiver.listen, where=LISTEN)
     authenticator = Authenticator(instance, context.config, context.log)
-    authenticator.check(wanted, where=named, is_receiver=True)
-    listeners, address = await listen(context.config.receiver.listen, where=named)
+    authenticator.check(wanted, where=LISTEN, is_receiver=True)
+    listeners, address = await listen(context.config.receiver.listen, where=LISTEN)
     try:
         with closing(authenticator):
             pool = await _open_pool(context, instance)

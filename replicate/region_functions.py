@@ -24,6 +24,8 @@ _Init = Callable[["Registrar"], object]
 
 _inits: Final[dict[str, str]] = {}
 """The setting of each region's file."""
+_FAILURES: Final = (Exception, SystemExit)
+"""A module that calls sys.exit() must not end us as if all were done."""
 
 
 class _Run:
@@ -132,11 +134,21 @@ def bring(connection: apsw.Connection, path: str) -> None:
         _run(setting, Registrar(connection), path)
 
 
+def try_init(path: str | os.PathLike[str]) -> None:
+    """Do what `bring` does for the region at `path`, for a database of its own: the file is not looked at. Raises
+    ConfigurationError, the same as `bring`."""
+    connection = apsw.Connection(":memory:")
+    try:
+        bring(connection, os.fspath(path))
+    finally:
+        connection.close(True)
+
+
 def _run(setting: str, registrar: Registrar, path: str) -> None:
     init = load(setting)
     try:
         init(registrar)
-    except Exception as error:
+    except _FAILURES as error:
         raise _refused(setting, f"failed: {type(error).__name__}: {error}", path) from error
 
 
@@ -147,7 +159,7 @@ def load(setting: str) -> _Init:
         raise _refused(setting, "should read module:function", "")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except _FAILURES as error:
         raise _refused(setting, f"can not be imported: {type(error).__name__}: {error}", "") from error
     found: Any = getattr(module, name, None)
     if not callable(found):

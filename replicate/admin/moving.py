@@ -41,7 +41,7 @@ def move_region(instance: Instance, name: str, path: str | os.PathLike[str]) -> 
             where=str(entry.path),
             do="Put the file back; where it should lie on another disk, mount that at the directory",
         )
-    check_nothing_runs(instance)
+    check_nothing_runs(instance.path, instance.named)
     if is_used(instance.content.uuid):
         do = f"End the applications that have it open; fuser -v {instance.locks_directory}/* names them"
         raise AlreadyRunningError("a process uses the instance", where=str(instance.path), do=do)

@@ -54,7 +54,7 @@ def release_region(
     of them.
     """
     entry = instance.region(name)
-    check_nothing_runs(instance)
+    check_nothing_runs(instance.path, instance.named)
     left = ""
     update = DaemonFiles(instance.path, "update")
     with update.kept_down("release") if instance.role == "secondary" else nullcontext():
@@ -139,10 +139,11 @@ def _make_plain(instance: Instance, entry: RegionEntry, *, check: bool) -> None:
         connection.close(True)
 
 
-def check_nothing_runs(instance: Instance) -> None:
-    """AlreadyRunningError, naming the first daemon of the instance that runs, or what is at work in its place."""
-    for daemon in daemon_names(instance.path):
-        files = DaemonFiles(instance.path, daemon)
+def check_nothing_runs(path: Path, named: str) -> None:
+    """AlreadyRunningError, naming the first daemon of the instance in the directory `path` that runs, or what is at
+    work in its place. `named`: how a command names the instance."""
+    for daemon in daemon_names(path):
+        files = DaemonFiles(path, daemon)
         running = files.probe()
         if running is not None and running.instead:
             raise files.running_error(running)
@@ -151,6 +152,6 @@ def check_nothing_runs(instance: Instance) -> None:
             verb = f"{name} stop" + (f" --peer {peer}" if peer else "")
             raise AlreadyRunningError(
                 f"{daemon} runs (process {running.pid})",
-                where=str(instance.path),
-                do=f"Stop it first: replicate -i {instance.named} {verb}",
+                where=str(path),
+                do=f"Stop it first: replicate -i {named} {verb}",
             )

@@ -51,6 +51,22 @@ def is_used(instance: bytes) -> bool:
     return False
 
 
+def is_used_from(home: Path) -> bool:
+    """Whether a process uses a pool of an instance in the directory `home`, whichever instance that is; also one that
+    may be: a pool in use that does not say where its instance is, or names a directory that is gone."""
+    for kind, instance in _pools():
+        try:
+            memory = SharedMemory.attach(kind, instance, building=True)
+        except ReplicateError:
+            continue
+        try:
+            if _may_be_of(memory.home, home) and not _locked(memory):
+                return True
+        finally:
+            memory.close()
+    return False
+
+
 def home_of(instance: bytes) -> Path | None:
     """The directory of an instance, by its UUID, when it has been opened since the machine started and is there."""
     for kind in PoolKind:
@@ -93,6 +109,13 @@ def _locked(memory: SharedMemory) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _may_be_of(noted: str, home: Path) -> bool:
+    try:
+        return os.path.samefile(noted, home)
+    except (OSError, ValueError):
+        return True
 
 
 def _is_gone(home: str, instance: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, cast
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, instance_name, open_instance
-from replicate.errors import UsageError
+from replicate.errors import DamagedError, FormatUnknownError, UsageError
+from replicate.pasteable import pasteable
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -57,13 +59,25 @@ def show() -> None:
 
 @instance.command()
 @click.argument("directory", required=False)
-def remove(directory: str | None) -> None:
+@click.option("--force", is_flag=True, help="Also if its instance.json is damaged, and its databases are plain again.")
+def remove(directory: str | None, force: bool) -> None:
     """Remove the instance in DIRECTORY (or the one named with -i), when its regions have been released."""
-    from replicate.admin.removal import remove_instance
+    from replicate.admin.removal import remove_damaged_instance, remove_instance
     from replicate.admin.stale_pools import remove_stale_pools
     from replicate.instance.instance import Instance
 
-    removed = remove_instance(Instance.open(directory or instance_name()))
+    named = directory or instance_name()
+    try:
+        opened = Instance.open(named, needs=LOOKS)
+    except FormatUnknownError:  # a newer release's, and whole
+        raise
+    except DamagedError as error:
+        if not force:
+            # Here alone an instance may be named without -i.
+            raise DamagedError(error.what, where=error.where, do=pasteable(error.do, shlex.quote(named))) from error
+        removed = remove_damaged_instance(named)
+    else:
+        removed = remove_instance(opened)
     remove_stale_pools()
     emit({"removed": removed}, [f"instance removed: {removed}"])
 

@@ -37,9 +37,9 @@ Role = Literal["primary", "secondary"]
 _NAME: Final = re.compile(NAME_PATTERN)
 _ELSE: Final = (
     "; or begin anew: stop its processes, replicate region plain FILE for each of its databases (the rows stay as they "
-    "are), move them and this directory away, and make the instance again"
+    "are), move those that lie in the instance away, replicate -i INSTANCE instance remove --force, and make it again"
 )
-"""No command but that one does without the file."""
+"""No commands but those do without the file."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -148,13 +148,13 @@ def decode(raw: bytes, where: str) -> InstanceFile:
         raise DamagedError(
             "the instance file is not readable", where=where, do=f"Restore it from a backup{_ELSE}"
         ) from error
-    if version != FORMAT_VERSION:
+    if type(version) is int and version > FORMAT_VERSION:
         raise FormatUnknownError(
             f"the instance file has format {version!r}, this release knows {FORMAT_VERSION}",
             where=where,
             do="Use the release that wrote it, or a newer one",
         )
-    if check != _digest(facts):
+    if version != FORMAT_VERSION or check != _digest(facts):  # there has been no older format
         raise DamagedError(
             "the instance file was changed by hand or is damaged: its check does not match",
             where=where,
@@ -190,7 +190,11 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             f"the instance file makes no sense: {error}", where=where, do=f"Restore it from a backup{_ELSE}"
         ) from error
     if content.incarnation < 1 or len(content.regions) > REGIONS_MAX:
-        raise DamagedError("the instance file makes no sense: incarnation or regions out of range", where=where)
+        raise DamagedError(
+            "the instance file makes no sense: incarnation or regions out of range",
+            where=where,
+            do=f"Restore it from a backup{_ELSE}",
+        )
     return content
 
 

@@ -82,6 +82,16 @@ def _missing(sub: str) -> str:
     return "Stop every process of this instance, mkdir -m 700 that directory, then start again"
 
 
+def check_whole(directory: Path) -> None:
+    """That all directories of the instance are there, and nobody else's. NotFoundError, PermissionRefusedError."""
+    for sub in DIRECTORIES:
+        if not (directory / sub).is_dir():
+            raise NotFoundError(
+                f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
+            )
+    check_directories(directory)
+
+
 def _inode(path: Path) -> str:
     facts = os.stat(path)
     return f"{facts.st_dev}:{facts.st_ino}"
@@ -244,12 +254,7 @@ class Instance:
                 "is no region yet becomes one by: replicate -i INSTANCE region add PATH",
             )
         content = _read(directory)
-        for sub in DIRECTORIES:
-            if not (directory / sub).is_dir():
-                raise NotFoundError(
-                    f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
-                )
-        check_directories(directory)
+        check_whole(directory)
         config, refused = _settings(directory)
         for one in refused:
             if needs is None or one.section in needs or (needs and not one.section):

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from replicate.config import Address, Config
+from replicate.config import Address, Config, parse_address
 from replicate.errors import (
     ConfigurationError,
     NotAuthenticatedError,
@@ -35,7 +35,7 @@ from replicate.peer_authority import (
     parse_allow,
     refused,
 )
-from replicate.security.identity import Identity
+from replicate.security.identity import Identity, load_identity
 from replicate.security.shared_key import SharedKey, default_path, read_key
 from replicate.security.tls import (
     HANDSHAKE_BYTE,
@@ -54,6 +54,8 @@ from replicate.wire.introduction import as_refuse
 from replicate.wire.proof import NONCE_BYTES, Proof
 from replicate.wire.state import Role
 
+LISTEN: Final = "--listen, or receiver.listen"
+"""What names the address of a Receiver Server, for errors."""
 _LOST: Final = "the connection was lost while both sides proved their key"
 _LOST_DO: Final = "The other side's log says why: another key, TLS there (tls.loopback, on both sides), or a stop"
 
@@ -64,6 +66,12 @@ class Log(Protocol):
     def info(self, event: str, **fields: object) -> Any: ...
     def warning(self, event: str, **fields: object) -> Any: ...
     def error(self, event: str, **fields: object) -> Any: ...
+
+
+class _Silent:
+    def info(self, event: str, **fields: object) -> None: ...
+
+    warning = error = info
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +116,14 @@ class Authenticator:
         """Whether connections at or to that address speak TLS."""
         return self._config.tls.loopback or not address.is_loopback
 
-    def check(self, address: Address, *, where: str, is_receiver: bool) -> None:
-        """Refuse at the start what could not work later. ConfigurationError; what load_identity and read_key raise."""
+    def check(self, address: Address, *, where: str, is_receiver: bool, makes_key: bool = True) -> None:
+        """Refuse at the start what could not work later. ConfigurationError; what load_identity and read_key raise.
+
+        `makes_key`: a receiver makes the default key of loopback connections if there is none; who only looks does not.
+        """
         allowed = parse_allow(self._config.receiver.allow, where="receiver.allow")
         if not self.needs_tls(address):
-            if is_receiver:
+            if is_receiver and (makes_key or self._config.loopback.key_file):
                 self._receiver_key()
             return
         require_identity(self._credentials.files, self.instance.name, where=where, wanted_for=str(address))
@@ -273,6 +284,21 @@ class Authenticator:
             return read_key(default_path(self.instance.content.network))
         except NotFoundError:
             return None
+
+
+def check_credentials(instance: Instance) -> None:
+    """Refuse what the start of a daemon of this instance would refuse of its certificates and keys, with that very
+    error (see `Authenticator.check`); and certificates that are there and can not be used, whether or not the settings
+    and peers want them by now: flags and the next peer may. Nothing is made, connected or changed."""
+    authenticator = Authenticator(instance, instance.config, _Silent())
+    for peer in instance.peers:
+        authenticator.check(Address(peer.host, peer.port), where=f"peer {peer.name}", is_receiver=False)
+    if instance.role == "secondary":
+        listen = parse_address(instance.config.receiver.listen, where=LISTEN)
+        authenticator.check(listen, where=LISTEN, is_receiver=True, makes_key=False)
+    files = TlsFiles.of(instance.path, instance.config.tls)
+    if files.are_there():
+        load_identity(files, instance.name)
 
 
 def _no_key(instance: Instance) -> NotAuthenticatedError:

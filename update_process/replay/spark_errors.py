@@ -1,13 +1,15 @@
 """What went wrong in Spark, as one of our errors.
 
 Guarantees: an error that our own code has raised in a worker comes back as itself; what is damaged, what does not fit
-on a disk, and what another try may mend are told apart; no Java trace reaches an operator.
+on a disk, what another try may mend, and a Java process that has gone are told apart; no Java trace reaches an
+operator, and nothing that the operating system says of the sockets to Java.
 Refuses to know: what Spark was doing.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -34,9 +36,37 @@ def spark_work(what: str, where: str) -> Iterator[None]:
     except (ReplicateError, KeyboardInterrupt):
         raise
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.", "py4j.", "pyarrow.")):
+        if not is_of_spark(error):
             raise
         raise translated(error, what, where) from error
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether Spark has raised it: by its class, or, as py4j leaves an OSError of its sockets what it is, by where."""
+    if type(error).__module__.startswith(("pyspark.", "py4j.", "pyarrow.")):
+        return True
+    if not isinstance(error, (OSError, EOFError)):
+        return False
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(module.startswith(("pyspark.", "py4j.")) for module in modules)
+
+
+def is_java_gone(error: BaseException) -> bool:
+    """Whether an error of Spark says that its Java process has ended, or can not be reached."""
+    if isinstance(error, (ConnectionError, EOFError)):
+        return True
+    # What Java itself has thrown is a Py4JJavaError, or has its trace in the text.
+    return type(error).__name__ in ("Py4JNetworkError", "Py4JError") and "Trace:" not in str(error)
+
+
+def java_gone(error: BaseException, what: str, where: str) -> TryAgainError:
+    """The error of ours for one that `is_java_gone`."""
+    return TryAgainError(
+        f"{what}: Spark's Java process has ended, or does not answer: {first_line(error)[:_TEXT_MAX]}",
+        where=where,
+        do="Mostly the machine had no memory left for it, and the kernel's log (dmesg) says so: free some, or set "
+        "spark.driver.memory; then run the same command again. A replay also goes without Spark: --engine local",
+    )
 
 
 def translated(error: BaseException, what: str, where: str) -> ReplicateError:
@@ -46,6 +76,8 @@ def translated(error: BaseException, what: str, where: str) -> ReplicateError:
         kind = getattr(errors, ours[1], None)
         if isinstance(kind, type) and issubclass(kind, ReplicateError):
             return kind(f"{what}: {ours[2].strip()}", where=where)
+    if is_java_gone(error):
+        return java_gone(error, what, where)
     short = first_line(error)[:_TEXT_MAX]
     if _FULL.search(text):
         return DiskFullError(

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from replicate.errors import PeerUnreachableError, PrerequisiteMissingError, ReplicateError, UsageError
 from update_process.replay.archive_files import first_line
+from update_process.replay.spark_errors import is_java_gone, is_of_spark, java_gone
 
 LOCAL: Final = "local[*]"
 SHUFFLE_PARTITIONS: Final = 8
@@ -52,7 +53,8 @@ def require_java() -> None:
 
 def make_session(master: str | None = None, **settings: str) -> Any:
     """A session (the one that is there, if there is one). PrerequisiteMissingError (no Java, or none that Spark can
-    use; no Spark), UsageError (no such kind of master), PeerUnreachableError (no master there)."""
+    use; no Spark), UsageError (no such kind of master), PeerUnreachableError (no master there), TryAgainError (its Java
+    process has ended again)."""
     require_java()
     try:
         from pyspark import SparkConf, SparkContext
@@ -81,8 +83,10 @@ def make_session(master: str | None = None, **settings: str) -> Any:
         spark.sparkContext.setLogLevel("OFF")
         spark.dataSource.register(JournalDataSource)
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        if not is_of_spark(error):
             raise
+        if is_java_gone(error):
+            raise java_gone(error, "Spark does not start", where) from error
         raise _not_begun(first_line(error), where) from error
     return spark
 
@@ -183,9 +187,15 @@ def end_session(spark: Any) -> None:
 
 @contextmanager
 def session(master: str | None = None) -> Iterator[Any]:
-    """A session for a block."""
+    """A session for a block. Raises what `make_session` raises, and TryAgainError where the block ends by an error that
+    says that the Java process has gone."""
     spark = make_session(master)
     try:
         yield spark
+    except Exception as error:
+        if not (is_of_spark(error) and is_java_gone(error)):
+            raise
+        # Wherever it was asked for something: not every call is a piece of work with a name of its own.
+        raise java_gone(error, "what Spark was asked for is not done", spark.sparkContext.master) from error
     finally:
         end_session(spark)
