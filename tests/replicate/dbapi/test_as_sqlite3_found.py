@@ -352,3 +352,44 @@ def test_several_statements_have_no_count_of_rows_and_no_description(sides: Stre
         return told(lambda: cursor.execute("SELECT 1; SELECT 2")), cursor.rowcount, cursor.description
 
     assert same(sides, program)[1:] == (-1, None)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO child VALUES (5, 13)",
+        "INSERT INTO child VALUES (5, 13), (6, 13)",
+        "INSERT OR FAIL INTO child VALUES (5, 13), (6, 13), (1, 1)",
+        "INSERT INTO child SELECT 5, 13 WHERE 0",
+        "UPDATE child SET t = 13",
+        "DELETE FROM t WHERE id = 1",
+    ],
+)
+@pytest.mark.parametrize("way", ["execute", "executemany", "executescript"])
+def test_rows_of_a_statement_whose_own_commit_failed_are_not_counted(sides: Street, way: str, sql: str) -> None:
+    """What is its own transaction counts nothing when a foreign key that waits for the COMMIT is broken then; what its
+    triggers wrote SQLite has counted by then."""
+
+    def program(connection: Any) -> Any:
+        connection.executescript(
+            "CREATE TABLE child (id INTEGER PRIMARY KEY, t REFERENCES t (id) DEFERRABLE INITIALLY DEFERRED);"
+            "CREATE TRIGGER noted AFTER INSERT ON child BEGIN INSERT INTO log VALUES ('child', new.id); END;"
+            "INSERT INTO child VALUES (1, 1)"
+        )
+        connection.isolation_level = None
+        connection.execute("PRAGMA foreign_keys = ON")
+        before, cursor = connection.total_changes, connection.cursor()
+        ways: dict[str, Callable[[], Any]] = {
+            "execute": lambda: cursor.execute(sql).fetchall(),
+            "executemany": lambda: cursor.executemany(sql, [()]),
+            "executescript": lambda: cursor.executescript(sql),
+        }
+        return (
+            told(ways[way]),
+            connection.total_changes - before,
+            cursor.rowcount,
+            connection.in_transaction,
+            connection.execute("SELECT * FROM child").fetchall(),
+        )
+
+    assert same(sides, program)[0] == ("" if "WHERE 0" in sql else "IntegrityError: FOREIGN KEY constraint failed")
