@@ -26,6 +26,8 @@ class Doubts:
 
     rowid: bool = False
     """An INSERT has failed, and none has passed since."""
+    changes: int = 0
+    """total_changes when no transaction was open."""
     texts: set[int] = field(default_factory=set)
     """Cursors whose rows a text factory that was set behind their `execute` may make."""
 
@@ -35,6 +37,8 @@ class Doubts:
             self.rowid = True
         elif ours == theirs and ours[0] == "done" and "INSERT" in str(step.arguments):
             self.rowid = False
+        if not _state(theirs)["in_transaction"]:
+            self.changes = _state(theirs)["total_changes"]
         if step.kind == "setting" and step.arguments[0] == "text_factory":
             self.texts.update(range(CURSORS))
         elif step.kind in ("execute", "many", "new_cursor", "close_cursor"):
@@ -82,6 +86,22 @@ def _stopped_before_it_was_told(step: Step, ours: Seen, theirs: Seen, doubts: Do
     return stopped and same and not _state(ours)["told"]
 
 
+def _told_and_not_prepared_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
+    """A kept statement that an authorizer does not let SQLite prepare again: APSW tells of it before SQLite tries."""
+    denied = step.kind == "progress" and ours[:3] == ("error", "DatabaseError", "SQLITE_AUTH")
+    same = _result(ours) == _result(theirs) and _without(ours, "told") == _without(theirs, "told")
+    return denied and same and len(_state(ours)["told"]) == 1 and not _state(theirs)["told"]
+
+
+def _interrupted_before_it_wrote(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
+    """SQLite ends the transaction when it stops a statement that writes, but not when it stops that as it is prepared,
+    the first time. Before a transaction's first write here is the statement that takes the region: another one."""
+    same = _result(ours) == _result(theirs) and _without(ours, "in_transaction") == _without(theirs, "in_transaction")
+    if step.kind == "interrupt" and same and _state(theirs)["total_changes"] == doubts.changes:
+        raise Parted("an interrupt before the first write")
+    return False
+
+
 def _text_factory_of_then(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
     """A text factory set between `execute` and a fetch: ours is that of `execute`."""
     if step.kind != "fetch" or step.arguments[0] not in doubts.texts:
@@ -107,6 +127,8 @@ _RULES: Final[dict[str, _Rule]] = {
     "the trace of what is no SQL": _told_of_no_sql,
     "the rowid of an INSERT that failed": _rowid_of_what_failed,
     "stopped before it was told": _stopped_before_it_was_told,
+    "told, and not prepared again": _told_and_not_prepared_again,
+    "an interrupt before the first write": _interrupted_before_it_wrote,
     "the text factory as it was at execute": _text_factory_of_then,
 }
 
