@@ -114,6 +114,17 @@ def test_an_interrupt_that_ends_the_transaction_of_a_reader(sides: Street) -> No
 # BLOBs.
 
 
+def test_nothing_is_assigned_to_an_empty_slice_of_a_blob(sides: Street) -> None:
+    def program(connection: Any) -> Any:
+        connection.execute("INSERT INTO log VALUES (x'00', 1)")
+        with connection.blobopen("log", "what", 1) as blob:
+            for value in (b"ab", b"", 3, None):
+                blob[1:3] = value
+            return told(lambda: blob.__setitem__(slice(0, 3), b"ab")), blob.read()
+
+    assert same(sides, program) == ("IndexError: Blob slice assignment is wrong size", b"\0")
+
+
 @pytest.mark.parametrize("begin", ["", "BEGIN", "INSERT INTO t VALUES (9, 9)"])
 @pytest.mark.parametrize("data", [b"z", b""])
 def test_a_blob_opened_for_reading_is_not_written_to(sides: Street, data: bytes, begin: str) -> None:
