@@ -26,6 +26,10 @@ class Doubts:
 
     rowid: bool = False
     """An INSERT has failed, and none has passed since."""
+    rowids: set[int] = field(default_factory=set)
+    """Cursors that may have kept its rowid."""
+    said: Seen = ()
+    """The last error of sqlite3's that was no mistake of the call."""
     changes: int = 0
     """total_changes when no transaction was open."""
     texts: set[int] = field(default_factory=set)
@@ -37,12 +41,23 @@ class Doubts:
             self.rowid = True
         elif ours == theirs and ours[0] == "done" and "INSERT" in str(step.arguments):
             self.rowid = False
+        if self.rowid:
+            self.rowids.add(_cursor(step))
+        elif ours[0] == "done" and step.kind == "execute":
+            self.rowids.discard(_cursor(step))
+        if theirs[0] == "error" and theirs[2]:
+            self.said = theirs[1:4]
         if not _state(theirs)["in_transaction"]:
             self.changes = _state(theirs)["total_changes"]
         if step.kind == "setting" and step.arguments[0] == "text_factory":
             self.texts.update(range(CURSORS))
         elif step.kind in ("execute", "many", "new_cursor", "close_cursor"):
             self.texts.discard(step.arguments[0])
+
+
+def _cursor(step: Step) -> int:
+    """Whose state is looked at behind a step."""
+    return step.arguments[0] if step.arguments and type(step.arguments[0]) is int else 0
 
 
 def _state(seen: Seen) -> dict[str, Any]:
@@ -74,7 +89,7 @@ def _told_of_no_sql(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> boo
 def _rowid_of_what_failed(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
     """last_insert_rowid() behind an INSERT that failed: in a table with triggers (as ours are, by their guards) SQLite
     finds out later, and has counted the row."""
-    failed = doubts.rowid or theirs[1] == "IntegrityError"
+    failed = doubts.rowid or _cursor(step) in doubts.rowids or theirs[1] == "IntegrityError"
     return failed and _result(ours) == _result(theirs) and _without(ours, "lastrowid") == _without(theirs, "lastrowid")
 
 
@@ -88,9 +103,16 @@ def _stopped_before_it_was_told(step: Step, ours: Seen, theirs: Seen, doubts: Do
 
 def _told_and_not_prepared_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
     """A kept statement that an authorizer does not let SQLite prepare again: APSW tells of it before SQLite tries."""
-    denied = step.kind == "progress" and ours[:3] == ("error", "DatabaseError", "SQLITE_AUTH")
+    denied = ours[:3] == ("error", "DatabaseError", "SQLITE_AUTH")
     same = _result(ours) == _result(theirs) and _without(ours, "told") == _without(theirs, "told")
-    return denied and same and len(_state(ours)["told"]) == 1 and not _state(theirs)["told"]
+    told = [text for text in _state(ours)["told"] if not text.startswith("BEGIN")]
+    return denied and same and len(told) == 1 and not _state(theirs)["told"]
+
+
+def _said_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
+    """A parameter that is too large: sqlite3 may say once more what an earlier statement failed with."""
+    again = ours[:2] == ("error", "OverflowError") and theirs[0] == "error" and theirs[1:4] == doubts.said
+    return again and _state(ours) == _state(theirs)
 
 
 def _interrupted_before_it_wrote(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
@@ -127,6 +149,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "the trace of what is no SQL": _told_of_no_sql,
     "the rowid of an INSERT that failed": _rowid_of_what_failed,
     "stopped before it was told": _stopped_before_it_was_told,
+    "what failed is said again": _said_again,
     "told, and not prepared again": _told_and_not_prepared_again,
     "an interrupt before the first write": _interrupted_before_it_wrote,
     "the text factory as it was at execute": _text_factory_of_then,
