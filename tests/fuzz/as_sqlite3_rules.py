@@ -102,11 +102,12 @@ def _stopped_before_it_was_told(step: Step, ours: Seen, theirs: Seen, doubts: Do
 
 
 def _told_and_not_prepared_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
-    """A kept statement that an authorizer does not let SQLite prepare again: APSW tells of it before SQLite tries."""
-    denied = ours[:3] == ("error", "DatabaseError", "SQLITE_AUTH")
+    """A kept statement that can not be prepared again (an authorizer denies it, what it makes is there): APSW tells of
+    it before SQLite tries."""
+    failed = ours[:3] in (("error", "DatabaseError", "SQLITE_AUTH"), ("error", "OperationalError", "SQLITE_ERROR"))
     same = _result(ours) == _result(theirs) and _without(ours, "told") == _without(theirs, "told")
-    told = [text for text in _state(ours)["told"] if not text.startswith("BEGIN")]
-    return denied and same and len(told) == 1 and not _state(theirs)["told"]
+    told, other = ([text for text in _state(one)["told"] if not text.startswith("BEGIN")] for one in (ours, theirs))
+    return failed and same and len(told) > 0 and told[:-1] == other
 
 
 def _said_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
