@@ -30,6 +30,8 @@ class Doubts:
     """Cursors that may have kept its rowid."""
     said: Seen = ()
     """The last error of sqlite3's that was no mistake of the call."""
+    open: bool = False
+    """A transaction is."""
     changes: int = 0
     """total_changes when no transaction was open."""
     texts: set[int] = field(default_factory=set)
@@ -47,7 +49,8 @@ class Doubts:
             self.rowids.discard(_cursor(step))
         if theirs[0] == "error" and theirs[2]:
             self.said = theirs[1:4]
-        if not _state(theirs)["in_transaction"]:
+        self.open = _state(theirs)["in_transaction"]
+        if not self.open:
             self.changes = _state(theirs)["total_changes"]
         if step.kind == "setting" and step.arguments[0] == "text_factory":
             self.texts.update(range(CURSORS))
@@ -101,19 +104,34 @@ def _stopped_before_it_was_told(step: Step, ours: Seen, theirs: Seen, doubts: Do
     return stopped and same and not _state(ours)["told"]
 
 
+_NOT_PREPARED: Final = (("error", "DatabaseError", "SQLITE_AUTH"), ("error", "OperationalError", "SQLITE_ERROR"))
+
+
 def _told_and_not_prepared_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
     """A kept statement that can not be prepared again (an authorizer denies it, what it makes is there): APSW tells of
     it before SQLite tries."""
-    failed = ours[:3] in (("error", "DatabaseError", "SQLITE_AUTH"), ("error", "OperationalError", "SQLITE_ERROR"))
     same = _result(ours) == _result(theirs) and _without(ours, "told") == _without(theirs, "told")
     told, other = ([text for text in _state(one)["told"] if not text.startswith("BEGIN")] for one in (ours, theirs))
-    return failed and same and len(told) > 0 and told[:-1] == other
+    return ours[:3] in _NOT_PREPARED and same and len(told) > 0 and told[:-1] == other
 
 
 def _said_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
-    """A parameter that is too large: sqlite3 may say once more what an earlier statement failed with."""
-    again = ours[:2] == ("error", "OverflowError") and theirs[0] == "error" and theirs[1:4] == doubts.said
-    return again and _state(ours) == _state(theirs)
+    """A parameter that can not be given to SQLite: sqlite3 may say once more what an earlier statement failed with."""
+    mistake = ours[0] == "error" and ours[1] in ("OverflowError", "UnicodeEncodeError")
+    again = theirs[0] == "error" and theirs[1:4] == doubts.said
+    return mistake and again and _state(ours) == _state(theirs)
+
+
+def _begun_for_nothing(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
+    """As above, with the transaction that such a statement would begin: in sqlite3 it stays open, as it is begun before
+    a kept statement is prepared again; here it is ended, as sqlite3 never begins it where the statement is new."""
+    same = _result(ours) == _result(theirs) and _without(ours, "in_transaction", "told") == _without(
+        theirs, "in_transaction", "told"
+    )
+    begun = not doubts.open and _state(theirs)["in_transaction"] and _state(theirs)["total_changes"] == doubts.changes
+    if step.kind in ("execute", "many") and ours[:3] in _NOT_PREPARED and same and begun:
+        raise Parted("a transaction begun for nothing")
+    return False
 
 
 def _interrupted_before_it_wrote(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
@@ -150,6 +168,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "the trace of what is no SQL": _told_of_no_sql,
     "the rowid of an INSERT that failed": _rowid_of_what_failed,
     "stopped before it was told": _stopped_before_it_was_told,
+    "a transaction begun for nothing": _begun_for_nothing,
     "what failed is said again": _said_again,
     "told, and not prepared again": _told_and_not_prepared_again,
     "an interrupt before the first write": _interrupted_before_it_wrote,

@@ -139,7 +139,7 @@ class Side:
         if not tells:
             self.told.clear()
         # What triggers and SQLite itself run is told in other words by each release (and EXPLAIN by some).
-        heard = [text for text in self.told if not text.startswith(("--", "EXPLAIN"))]
+        heard = [text for text in self.told if not text.lstrip().startswith(("--", "EXPLAIN"))]
         told = [text for at, text in enumerate(heard) if at == 0 or heard[at - 1] != text]
         return (
             ("in_transaction", connection.in_transaction),
