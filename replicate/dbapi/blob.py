@@ -131,15 +131,16 @@ class Blob:
         length = len(self)
         if isinstance(key, slice):
             places = range(length)[key]
+            if not places:
+                return  # whatever the value is, as in sqlite3
             data = contiguous(value)
             if len(data) != len(places):
                 raise IndexError("Blob slice assignment is wrong size")
-            if places:
-                low, high = min(places), max(places)
-                whole = bytearray(self._read(low, high - low + 1))
-                for place, byte in zip(places, data, strict=True):
-                    whole[place - low] = byte
-                self._write(low, bytes(whole))
+            low, high = min(places), max(places)
+            whole = bytearray(self._read(low, high - low + 1))
+            for place, byte in zip(places, data, strict=True):
+                whole[place - low] = byte
+            self._write(low, bytes(whole))
             return
         at = self._place(key, length)
         if not isinstance(value, int):

@@ -58,7 +58,7 @@ class Pending:
     def _become_writer(self, text: str = "") -> bool:
         raise AssertionError("the transaction's own")
 
-    def _commit_own(self) -> None:
+    def _commit_own(self, rows: int = 0) -> None:
         raise AssertionError("the transaction's own")
 
     def rollback(self) -> None:

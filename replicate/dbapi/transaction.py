@@ -272,7 +272,7 @@ class Transactions(Attaching, Pending):
         if capture.poisoned:
             self._check_refusal(Mark(*place), own=own)
         if own:
-            self._commit_own()
+            self._commit_own(self.changed)
         return rows
 
     def _change_schema(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
@@ -421,11 +421,12 @@ class Transactions(Attaching, Pending):
         self.begun += 1
         return fresh
 
-    def _commit_own(self) -> None:
+    def _commit_own(self, rows: int = 0) -> None:
         try:
             self.commit()
         except BaseException:
             self.rollback()
+            self.own_changes += rows  # SQLite counts none if it fails so late, but for its triggers'
             raise
 
     def _end(self, adopted: bool = False) -> None:
@@ -466,7 +467,7 @@ class Transactions(Attaching, Pending):
             rows_kept = capture.grown(mark)
         if own:
             if rows_kept:
-                self._commit_own()
+                self._commit_own(self._changes())
             else:
                 self.rollback()
         elif fresh and capture.changes == 0 and not self._can_prepare(statement, error):

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from replicate import connect
 from tests.fuzz.as_sqlite3_programs import Program, Step, draw
-from tests.fuzz.as_sqlite3_rules import Parted, excuse
+from tests.fuzz.as_sqlite3_rules import Doubts, Parted, excuse
 from tests.fuzz.as_sqlite3_side import Seen, Side, registered
 from tests.fuzz.own_directory import OwnDirectory, base
 from tests.harness.differential import read, same
@@ -49,8 +49,7 @@ class Run:
         self.log: list[str] = []
         self.excused: Counter[str] = Counter()
         self.compared = 0
-        self.doubtful_rowid = False
-        """Whether an INSERT has failed since the last one that did not: see the rule."""
+        self.doubts = Doubts()
         self.pair = Pair.create(directory, program.script, settings=_SETTINGS)
         self.pair.seed()
 
@@ -88,7 +87,7 @@ class Run:
         other = theirs.perform(step)
         self.compared += 1
         if one != other:
-            rule = excuse(step, one, other, self.doubtful_rowid)
+            rule = excuse(step, one, other, self.doubts)
             if rule is None:
                 found = Difference(
                     f"{step}\n replicate: {_differing(one, other)}\n sqlite3:   {_differing(other, one)}"
@@ -96,10 +95,7 @@ class Run:
                 found.kind = repr((step.kind, [a[0] if isinstance(a, tuple) else a for a in _differing(one, other)]))
                 raise found
             self.excused[rule] += 1
-        if one[1] == "IntegrityError":
-            self.doubtful_rowid = True
-        elif one == other and one[0] == "done" and "INSERT" in str(step.arguments):
-            self.doubtful_rowid = False
+        self.doubts.note(step, one, other)
 
     def _end(self, ours: Side, theirs: Side) -> None:
         for kind in ("authorizer", "trace", "text_factory"):

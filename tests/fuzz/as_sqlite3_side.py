@@ -139,7 +139,7 @@ class Side:
         if not tells:
             self.told.clear()
         # What triggers and SQLite itself run is told in other words by each release (and EXPLAIN by some).
-        heard = [text for text in self.told if not text.startswith(("--", "EXPLAIN"))]
+        heard = [text for text in self.told if not text.lstrip().startswith(("--", "EXPLAIN"))]
         told = [text for at, text in enumerate(heard) if at == 0 or heard[at - 1] != text]
         return (
             ("in_transaction", connection.in_transaction),
@@ -166,13 +166,15 @@ class Side:
 
     def execute(self, slot: int, text: str, values: Any, fetch: bool) -> Any:
         """One statement by a cursor."""
-        cursor = self.cursors[slot].execute(text, self._given(values))
-        if not fetch:
-            return cursor is self.cursors[slot]
+        fetching = False
         try:
-            return cursor.fetchall()
-        except Exception:
-            if "RETURNING" in text:
+            cursor = self.cursors[slot].execute(text, self._given(values))
+            fetching = True
+            return cursor.fetchall() if fetch else cursor is self.cursors[slot]
+        except Exception as error:
+            # A foreign key that waits for the COMMIT fails with the last row of RETURNING; ours are all read by then.
+            late = getattr(error, "sqlite_errorname", None) == "SQLITE_CONSTRAINT_FOREIGNKEY"
+            if "RETURNING" in text and (fetching or late):
                 self.close_cursor(slot)
             raise
 
@@ -252,7 +254,7 @@ class Side:
         elif kind == "arraysize":
             self.cursors[slot].arraysize = value
         elif kind == "authorizer":
-            connection.set_authorizer(None if value is None else _authorizers[value])
+            self._authorize(value)
         else:
             connection.set_trace_callback({None: None, "told": self.told.append, "fails": _fails}[value])
 
@@ -262,7 +264,7 @@ class Side:
         if self.connection.isolation_level is not None and not self.connection.in_transaction:
             return None
         if kind in _authorizers:
-            self.connection.set_authorizer(_authorizers[kind])
+            self._authorize(kind)
         else:
             handler: Any = {"goes": lambda: 0, "stops": lambda: 1, "raises": _fails}[kind]
             self.connection.set_progress_handler(handler, 1)
@@ -270,6 +272,14 @@ class Side:
             return self.execute(slot, text, values, True)
         finally:
             self.connection.set_progress_handler(None, 1)
+            self._authorize(None)
+
+    def _authorize(self, name: str | None) -> None:
+        """Set an authorizer. (When one is taken off, sqlite3 goes on with the statements in its cache as they were
+        prepared under that one, its SQLITE_IGNORE in them; here they are prepared anew. Where another one comes, both
+        do that.)"""
+        self.connection.set_authorizer(_allow if name is None else _authorizers[name])
+        if name is None:
             self.connection.set_authorizer(None)
 
     def register(self, name: str) -> None:
@@ -456,6 +466,10 @@ class _Nothing:
 
     def __repr__(self) -> str:
         return "nothing"
+
+
+def _allow(*_: Any) -> int:
+    return sqlite3.SQLITE_OK
 
 
 def _deny_log(action: int, one: str | None, *_: Any) -> int:

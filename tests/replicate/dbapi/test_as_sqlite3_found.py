@@ -114,6 +114,17 @@ def test_an_interrupt_that_ends_the_transaction_of_a_reader(sides: Street) -> No
 # BLOBs.
 
 
+def test_nothing_is_assigned_to_an_empty_slice_of_a_blob(sides: Street) -> None:
+    def program(connection: Any) -> Any:
+        connection.execute("INSERT INTO log VALUES (x'00', 1)")
+        with connection.blobopen("log", "what", 1) as blob:
+            for value in (b"ab", b"", 3, None):
+                blob[1:3] = value
+            return told(lambda: blob.__setitem__(slice(0, 3), b"ab")), blob.read()
+
+    assert same(sides, program) == ("IndexError: Blob slice assignment is wrong size", b"\0")
+
+
 @pytest.mark.parametrize("begin", ["", "BEGIN", "INSERT INTO t VALUES (9, 9)"])
 @pytest.mark.parametrize("data", [b"z", b""])
 def test_a_blob_opened_for_reading_is_not_written_to(sides: Street, data: bytes, begin: str) -> None:
@@ -352,3 +363,44 @@ def test_several_statements_have_no_count_of_rows_and_no_description(sides: Stre
         return told(lambda: cursor.execute("SELECT 1; SELECT 2")), cursor.rowcount, cursor.description
 
     assert same(sides, program)[1:] == (-1, None)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO child VALUES (5, 13)",
+        "INSERT INTO child VALUES (5, 13), (6, 13)",
+        "INSERT OR FAIL INTO child VALUES (5, 13), (6, 13), (1, 1)",
+        "INSERT INTO child SELECT 5, 13 WHERE 0",
+        "UPDATE child SET t = 13",
+        "DELETE FROM t WHERE id = 1",
+    ],
+)
+@pytest.mark.parametrize("way", ["execute", "executemany", "executescript"])
+def test_rows_of_a_statement_whose_own_commit_failed_are_not_counted(sides: Street, way: str, sql: str) -> None:
+    """What is its own transaction counts nothing when a foreign key that waits for the COMMIT is broken then; what its
+    triggers wrote SQLite has counted by then."""
+
+    def program(connection: Any) -> Any:
+        connection.executescript(
+            "CREATE TABLE child (id INTEGER PRIMARY KEY, t REFERENCES t (id) DEFERRABLE INITIALLY DEFERRED);"
+            "CREATE TRIGGER noted AFTER INSERT ON child BEGIN INSERT INTO log VALUES ('child', new.id); END;"
+            "INSERT INTO child VALUES (1, 1)"
+        )
+        connection.isolation_level = None
+        connection.execute("PRAGMA foreign_keys = ON")
+        before, cursor = connection.total_changes, connection.cursor()
+        ways: dict[str, Callable[[], Any]] = {
+            "execute": lambda: cursor.execute(sql).fetchall(),
+            "executemany": lambda: cursor.executemany(sql, [()]),
+            "executescript": lambda: cursor.executescript(sql),
+        }
+        return (
+            told(ways[way]),
+            connection.total_changes - before,
+            cursor.rowcount,
+            connection.in_transaction,
+            connection.execute("SELECT * FROM child").fetchall(),
+        )
+
+    assert same(sides, program)[0] == ("" if "WHERE 0" in sql else "IntegrityError: FOREIGN KEY constraint failed")

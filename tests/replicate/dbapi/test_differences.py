@@ -119,3 +119,29 @@ def test_a_failed_drop_of_a_column_leaves_triggers_as_they_were(
     with pytest.raises(apsw.SQLError, match="no such column: b"):
         plain.execute("UPDATE parent SET b = 1")
     ours.execute("UPDATE parent SET b = 1")
+
+
+def test_what_an_authorizer_ignored_comes_back_when_it_is_taken_off(ours: replicate.Connection) -> None:
+    def ignore(action: int, table: str | None, column: str | None, *_: object) -> int:
+        return apsw.SQLITE_IGNORE if action == apsw.SQLITE_READ and column == "b" else apsw.SQLITE_OK
+
+    ours.execute("INSERT INTO s VALUES (1, 7)")
+    found = []
+    for authorizer in (ignore, None, ignore, None):
+        ours.set_authorizer(authorizer)
+        found.append(ours.execute("SELECT b FROM s").fetchone()[0])
+    assert found == [None, 7, None, 7]
+
+
+def test_what_fails_with_the_last_row_of_returning(plain: apsw.Connection, ours: replicate.Connection) -> None:
+    for connection in (plain, ours):
+        connection.execute("CREATE TABLE later (a REFERENCES s (a) DEFERRABLE INITIALLY DEFERRED)")
+        connection.execute("PRAGMA foreign_keys = ON")
+    ours.isolation_level = None
+    before = ours.last_seqno
+    cursor = plain.execute("INSERT INTO later VALUES (5) RETURNING a")
+    with pytest.raises(apsw.ConstraintError, match="FOREIGN KEY"):
+        cursor.fetchall()
+    with pytest.raises(replicate.IntegrityError, match="FOREIGN KEY"):
+        ours.execute("INSERT INTO later VALUES (5) RETURNING a")
+    assert (ours.last_seqno, ours.execute("SELECT * FROM later").fetchall()) == (before, [])
