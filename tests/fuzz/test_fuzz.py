@@ -141,3 +141,14 @@ def test_the_oracle_notices_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(oracle, "ENDLESS_S", 10.0)
     with pytest.raises(Finding, match="of processor time"):
         judge("slow", lambda _: busy(b"") or ([n * n for n in range(400_000)] and None), b"x")
+
+
+def test_what_takes_long_once_was_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[bytes] = []
+
+    def first_slow(data: bytes) -> None:
+        runs.append(data)
+        monkeypatch.setattr(oracle, "TIME_S_MAX", 1.0 if len(runs) > 1 else -1.0)
+
+    assert judge("held up", first_slow, b"x") == ""
+    assert len(runs) == 2
