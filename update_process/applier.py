@@ -319,9 +319,8 @@ class Applier:
                 self._routes.apply_plain(others, batch.position.last_seqno, is_sorted=True)
         except (DamagedError, NotSupportedError):
             self._rewind(batch.position.last_seqno)
-        took_s = time.monotonic() - begun_s
         pages = (self.session.pages_read() - read_before, self.session.pages()) if is_counted else ()
-        self._pace = Pace(count, took_s, *pages)
+        self._pace = Pace(count, time.monotonic() - begun_s, *pages)
 
     def _open_batch(self, done: Done) -> OpenBatch | None:
         """Begin; None as `_begin`."""
@@ -454,6 +453,7 @@ class Applier:
         done.transactions += batch.transactions
         done.bytes += batch.size_bytes
         done.batches += 1
+        self.publish()  # not only when `work` ends, which may be two long batches later
         self._intake.free(batch.position.last_seqno)
 
     # Rows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import apsw
 import pytest
@@ -363,6 +364,26 @@ def test_a_small_receive_pool_and_the_setting_bound_a_batch(pair: Pair) -> None:
             while pair.deliver(pool) > applier.applied_seqno:
                 done = applier.work(60)
                 assert done.bytes / done.batches <= pool.capacity / 4 + 100_000
+    assert_equal(pair)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_each_batch_is_told_when_it_is_committed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits on the primary, or looks at `status`, need not wait for the batches behind it."""
+    wide(pair, 40)
+    with pair.receive_pool(32 * 1024 * 1024) as pool:
+        pair.deliver(pool)
+        with pair.applier(pool, UpdateConfig(batch_transactions=10)) as applier:
+            first, told = applier.next_seqno, []
+            commit = applier._commit_batch
+
+            def note_and_commit(batch: Any) -> None:
+                told.append((pool.applied_seqno, pool.durable_seqno))
+                commit(batch)
+
+            monkeypatch.setattr(applier, "_commit_batch", note_and_commit)
+            assert applier.work(60).batches == 4
+            assert told == [(seqno, seqno) for seqno in range(first - 1, first + 39, 10)]
     assert_equal(pair)
 
 
