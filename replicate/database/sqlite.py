@@ -100,6 +100,7 @@ __all__ = [
     "translate",
     "write_scr",
     "write_slot",
+    "write_transaction",
 ]
 
 BUSY_TIMEOUT_MS: Final = 250
@@ -383,7 +384,7 @@ def install(
     before = to_wal(connection, where=where)
     identity = RegionIdentity(FORMAT_VERSION, network, instance, region, name, facts.device, facts.inode, before)
     try:
-        with _transaction(connection, where):
+        with write_transaction(connection, where):
             make_tables(connection)
             write_identity(connection, identity)
             definitions = schema.record_definitions(connection, region=name).definitions
@@ -403,7 +404,7 @@ def remove(connection: apsw.Connection) -> None:
     """
     where = connection.filename
     identity = read_identity(connection, where=where)
-    with _transaction(connection, where):
+    with write_transaction(connection, where):
         remove_guards(connection)
         drop_tables(connection)
     _restore_journal_mode(connection, identity.journal_mode)
@@ -422,7 +423,7 @@ def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, 
     identity = RegionIdentity(
         FORMAT_VERSION, network, instance, region, name, facts.device, facts.inode, before.journal_mode
     )
-    with _transaction(connection, where):
+    with write_transaction(connection, where):
         write_identity(connection, identity)
         clear_ring(connection)
         definitions = schema.record_definitions(connection, region=name).definitions
@@ -441,7 +442,7 @@ def note_held(path: str | os.PathLike[str], *, region: bytes, last_seqno: int, b
     name = os.fspath(path)
     connection = open_region(name, region=region)
     try:
-        with _transaction(connection, name):
+        with write_transaction(connection, name):
             check_region_identity(connection, region=region, where=name)
             held = region_seqno(connection)
             if held < last_seqno:
@@ -475,7 +476,7 @@ def check_undamaged(connection: apsw.Connection, *, where: str) -> None:
 
 
 @contextmanager
-def _transaction(connection: apsw.Connection, where: str) -> Iterator[None]:
+def write_transaction(connection: apsw.Connection, where: str) -> Iterator[None]:
     """One write transaction: rolled back on any exception, SQLite's errors translated."""
     try:
         connection.execute("BEGIN IMMEDIATE")

@@ -27,7 +27,7 @@ from replicate.database.bookkeeping import (
 )
 from replicate.database.idle_region import may_lack_from
 from replicate.database.rows import RowApplier
-from replicate.database.sqlite import translate
+from replicate.database.sqlite import write_transaction
 from replicate.errors import DamagedError, InternalError, JournalMissingError, NotSupportedError, RegionDamagedError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
@@ -218,20 +218,10 @@ class _Redo:
     @contextmanager
     def _local_commit(self, seqno: int) -> Iterator[None]:
         """One SQLite transaction; none when the block, or its COMMIT, raises. `seqno`: what its rows are told of."""
-        connection = self._connection
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._rows.begin()
-                self._rows.seqno = seqno
-                yield
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except apsw.Error as error:
-            raise translate(error, where=self._where) from error
+        with write_transaction(self._connection, self._where):
+            self._rows.begin()
+            self._rows.seqno = seqno
+            yield
 
     def _scr(self, head: Head) -> list[ScrRow]:
         return [

@@ -22,7 +22,7 @@ from replicate.database.bookkeeping import (
     stored_schema_version,
 )
 from replicate.database.rows import RowApplier
-from replicate.database.sqlite import open_region, translate
+from replicate.database.sqlite import open_region, translate, write_transaction
 from replicate.errors import FrameDamaged, JournalDamagedError, JournalMissingError
 from replicate.failpoint import hit
 from replicate.instance.file import RegionEntry, replace_file
@@ -268,13 +268,12 @@ def _keep(instance: Instance, journal: Journal, frames: dict[int, bytes]) -> Non
 def _take_back(region: Region, last_seqno: int, known: Catalogue) -> None:
     here = {key: one for key, one in known.definitions.items() if one.region == region.entry.name}
     rows = RowApplier(region.connection, here, region=region.entry.name)
-    connection = region.connection
+    connection, where = region.connection, str(region.entry.path)
     try:
         # On the disk before the journal goes on: after a second power loss the region must not hold again what the
         # journal, under the same numbers, has otherwise by then. Nothing could tell the one from the other.
         connection.execute(SYNCED)
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with write_transaction(connection, where):
             rows.begin()
             for slot in reversed(region.ring):
                 if slot.seqno <= last_seqno or slot.record is None:
@@ -297,13 +296,8 @@ def _take_back(region: Region, last_seqno: int, known: Catalogue) -> None:
                     "UPDATE main._replicate_ring SET seqno = ?2, record = NULL WHERE slot = ?1 AND seqno < ?2",
                     (last_seqno % RING_SLOTS, last_seqno),
                 )
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
         connection.execute(NOT_SYNCED)
     except apsw.Error as error:
-        raise translate(error, where=str(region.entry.path)) from error
+        raise translate(error, where=where) from error
     region.ring = [slot for slot in region.ring if slot.seqno <= last_seqno]
     region.seqno = min(region.seqno, last_seqno)
