@@ -129,10 +129,10 @@ class Source(ConsumerPosition):
         """Since when its Update Process has not been running; 0: it runs, or we do not know."""
         self.round_trip_s: float | None = None
         self.last_contact_s: float | None = None
+        """On trio's clock: when the peer was last heard of."""
         self._connection: Connection | None = None
         self._clock_ns = 0
         """What trio's clock is behind the machine's."""
-        """On trio's clock: when the peer was last heard of."""
         self.refused: Counter[str] = Counter()
         """Connections that either side has refused, by reason."""
         self.place = FILES
