@@ -1,0 +1,89 @@
+"""Each benchmark, as short as it can be: it runs to its end, prints what its head promises, and leaves nothing behind.
+
+What they print of so few transactions is no measurement, and is not looked at beyond that it was measured. (bench_wire
+needs many to measure anything, bench_scaling minutes, the peers their packages: tests/benchmarks/all.py runs these.)
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.street_bench import ROOT, commit_of
+
+pytestmark = pytest.mark.slow
+
+DAEMONS = {"source", "receiver", "update"}
+
+
+def lines_of(directory: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
+    """What the benchmark prints, and that it has removed what it made."""
+    command = [sys.executable, "-m", f"tests.benchmarks.bench_{name}", "--directory", str(directory), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert not list(directory.iterdir())
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_catch_up_beside_its_floor(tmp_path: Path) -> None:
+    arguments = ("--kind", "update", "--transactions", "3000", "--rounds", "2", "--peers", "floor")
+    (line,) = lines_of(tmp_path, "catch_up", *arguments)
+    assert (line["benchmark"], line["kind"], line["count"]) == ("catch_up", "update", 3000)
+    figure = line["figure"][commit_of(ROOT)]
+    assert len(figure["all_from_first"]) == len(line["floor"]["all"]) == 2
+    assert figure["from_start"] > 0
+    assert line["floor"]["from_first"] > 0
+    assert set(figure["cpu_us"]) == set(figure["memory_mib"]) == DAEMONS
+    assert min(figure["memory_mib"].values()) > 0
+
+
+def test_commit_of_single_rows(tmp_path: Path) -> None:
+    arguments = ("--case", "row", "--policy", "durable", "--writers", "2", "--transactions", "50", "--rounds", "2")
+    (line,) = lines_of(tmp_path, "commit", *arguments)
+    assert (line["case"], line["policy"], line["writers"]) == ("row", "durable", 2)
+    ways = {commit_of(ROOT), "apsw", "sqlite3"}
+    assert set(line["figure"]) == set(line["cpu_us"]) == ways
+    assert min(*line["figure"].values(), *line["cpu_us"].values(), *line["ratio"].values()) > 0
+
+
+@pytest.mark.parametrize("case", ["insert", "update"])
+def test_commit_of_many_rows(tmp_path: Path, case: str) -> None:
+    (line,) = lines_of(tmp_path, "commit", "--case", case, "--policy", "interval", "--rows", "500", "--rounds", "1")
+    assert (line["case"], line["rows_a_round"]) == (case, 500)
+    assert min(line["figure"].values()) > 0
+
+
+def test_latency(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, "latency", "--commits", "20", "--pause", "0.005", "--rounds", "1")
+    figure = line["figure"][commit_of(ROOT)]
+    assert figure["commit"]["median"] > 0
+    assert figure["visible"]["median"] <= figure["visible"]["p99"] <= figure["visible"]["worst"]
+    assert line["fdatasync"]["median"] > 0
+
+
+def test_steady_state_behind_a_secondary_that_was_down(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, "steady", "--seconds", "1", "--writers", "1", "--down", "500")
+    figure = line["figure"]
+    assert figure["committed_per_s"] > 0
+    assert figure["backlog_most"] >= max(figure["backlog_first_third"], figure["backlog_last_third"])
+    assert set(figure["cpu_us"]) == set(figure["memory_mib"]) == DAEMONS
+
+
+def test_large_transactions(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "large", "--rows", "5000", "--kind", "insert", "update")
+    assert [line["kind"] for line in lines] == ["insert", "update"]
+    for line in lines:
+        assert set(line["memory_mib"]) == {"writer", *DAEMONS}
+        assert line["applied_s"] > 0
+        assert line["looks"] > 0
+
+
+def test_replay_without_spark(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, "replay", "--changes", "2000", "--keys", "200", "--rounds", "1", "--no-spark")
+    assert {"write", "net_local", "apply", "one_by_one", "replay_local"} <= set(line["figure"])
+    assert line["local_to_one_by_one"] > 0
