@@ -102,21 +102,22 @@ long a row as those of 206,000; but whoever writes here waits twice as long for 
 
 How long the second batch gets is foretold by pages since 467e483 (pace.py): 206,000 rows in place of 84,000. Four runs
 in turns with the one before, 3 to 9 rounds each: from the start 1.01 to 1.05 times as many, 0.93 to 0.98 of the CPU of
-the Update Process; from the first applied 1.00 to 1.06, as the second batch is read with no commit beside it then.
+the Update Process; from the first applied 1.00 to 1.06, as the second batch is read with no commit beside it then. Of
+300,000 updates, where the third batch is the shorter for it, nothing (11 rounds).
 
 Stamps in a quiet hour after that, seconds for a batch of 206,000 (306 thousand a second): 0.385 to make, 0.27 to
 commit, beside which the next one is read in 0.22. Of the commit: journal written 0.04, flushed 0.03; the WAL's flush
 0.06, its copying 0.075, the database's flush 0.05. With 192 MiB of WAL each second commit took 0.08, the others 0.38,
-and 0.97 as many came of it, as reading takes as long beside either. Tried: a thread that has the kernel begin to write
+and 0.95 as many came of it, as reading takes as long beside either. Tried: a thread that has the kernel begin to write
 WAL and database (sync_file_range, each 15 ms, by SQLite's own descriptors) while rows are made. The two flushes took
 0.01 then, a commit 0.19; but reading was the bound, and rows took 0.40 to make. Updates 1.00 to 1.02, inserts 1.06 (two
-runs of 7 rounds), ten rows 1.10 (9 rounds), mixed 0.91 and 0.95: where the WAL grows its blocks are allotted at once,
-and the fsync of a new journal segment then waits for all of them (ext4, 0.09 to 0.29 s in place of 0.003). For the
-database alone: mixed 1.01, the others in an hour too loud to tell. For the journal, piece by piece: what its flush
-saved its writing took longer.
+runs of 7 rounds), ten rows 1.10 (9 rounds); mixed 0.91 and 0.95, and why is not known: 0.91 in a loud hour with a
+thread that woke and asked for nothing, too, and the fsync of a new journal segment, which took 0.29 and 0.09 s once in
+place of 0.003, took 0.14 once without any. For the database alone: mixed 1.01, the others in an hour too loud to tell.
+For the journal, piece by piece: what its flush saved its writing took longer.
 
-Until then a slice of work, up to two long batches, was over before the first of them was told, and `from_first` began
-there; now it begins with the first batch, which is short, and dear.
+Until 7c0d15e a slice of work, up to two long batches, was over before the first of them was told, and `from_first`
+began there; since then it begins behind the first batch, which is short, and the ones that follow are all counted.
 
 Tried for it, and not kept: a process that reads the pool ahead on the other processor, and tells the Update Process
 rows and places: 1.11 times as quick at the mixed load (five rounds), 1.05 at updates, 0.88 at inserts (three), since

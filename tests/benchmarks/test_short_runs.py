@@ -1,7 +1,8 @@
-"""Each benchmark, as short as it can be: it runs to its end, prints what its head promises, and leaves nothing behind.
+"""Benchmarks as short as they can be: each runs to its end, prints what its head promises, and leaves no file behind.
 
-What they print of so few transactions is no measurement, and is not looked at beyond that it was measured. (bench_wire
-needs many to measure anything, bench_scaling minutes, the peers their packages: tests/benchmarks/all.py runs these.)
+What they print of so few transactions is no measurement, and is not looked at beyond that it was measured. Not here are
+bench_wire, which needs many to measure anything, bench_scaling, which takes minutes, and the peers, which are packages
+of their own; tests/benchmarks/all.py runs them.
 """
 
 from __future__ import annotations
