@@ -21,13 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.benchmarks import floor_commit, peer_gtm, peer_postgresql
 from tests.benchmarks.own_memory import own_memory
+from tests.benchmarks.report import Line, table, taken_on
 from tests.benchmarks.street_bench import ROOT
 
 PACKAGES: Final = {
@@ -37,8 +37,6 @@ PACKAGES: Final = {
 }
 ROUNDS: Final = "5"
 QUICKLY: Final = "--quick (by width, tables and secondaries: one round), "
-
-Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -132,103 +130,6 @@ def run(step: Step, *, quick: bool, peers: list[str], timeout_s: float) -> tuple
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")], why
 
 
-# The table. Ratios stand first; each row names what it comes from.
-
-
-def _ours(line: Line) -> Any:
-    return next(iter(line["figure"].values()))
-
-
-def _row_catch_up(line: Line) -> tuple[str, str, str]:
-    ours = _ours(line)
-    ratios = [
-        f"{line[f'ratio_to_{peer}']:.2f} × {name} ({line[peer][what]:,})"
-        for peer, name, what in (
-            ("gtm", "GT.M", "from_first"),
-            ("postgresql", "PostgreSQL", "from_start"),
-            ("floor", "the floor", "from_first"),
-        )
-        if f"ratio_to_{peer}" in line
-    ]
-    rate = ours["from_first"] or ours["from_start"]
-    cpu = " + ".join(str(ours["cpu_us"][daemon]) for daemon in ("source", "receiver", "update"))
-    return f"catch-up, {line['kind']}", ", ".join(ratios) or "–", f"{rate:,} {line['unit']}; CPU µs {cpu}"
-
-
-def _row_latency(line: Line) -> tuple[str, str, str]:
-    ours = _ours(line)["visible"]
-    ratios = [
-        f"{ours['median'] / theirs['median']:.2f} × {name} ({theirs['median']} ms, p99 {theirs['p99']})"
-        for peer, name in (("gtm", "GT.M"), ("postgresql", "PostgreSQL"))
-        if (theirs := line["peers"].get(peer))
-    ]
-    flush = line["fdatasync"]["median"]
-    return "latency", ", ".join(ratios) or "–", f"{ours['median']} ms, p99 {ours['p99']}; a flush {flush} ms"
-
-
-def _row_commit(line: Line) -> tuple[str, str, str]:
-    ratio = line["ratio"]
-    what = f"commit, {line['case']}, {line['policy']}, {line['writers']} writer{'s' if line['writers'] > 1 else ''}"
-    beside = f"{ratio['apsw']:.2f} × plain SQLite, {line['against']}"
-    if "gtm" in ratio:
-        beside += f", {ratio['gtm']:.2f} × GT.M ({line['figure']['gtm']:,})"
-    if "floor: door" in ratio:
-        beside += f", {ratio['floor: door']:.2f} × the floor ({line['figure']['floor: door']:,})"
-    return what, beside, f"{_ours(line):,} rows/s"
-
-
-def _row_steady(line: Line) -> tuple[str, str, str]:
-    found, down = line["figure"], line["settings"]["down"]
-    cpu = " + ".join(str(found["cpu_us"][daemon]) for daemon in ("source", "receiver", "update"))
-    memory = max(found["memory_mib"].values())
-    text = f"{found['committed_per_s']:,} commits/s; CPU µs {cpu}; most memory {memory} MiB"
-    return (
-        f"secondary down for {down:,} transactions" if down else "steady state",
-        f"backlog {found['backlog_first_third']:,} → {found['backlog_last_third']:,}, "
-        f"gone {found['level_after_s']} s after",
-        text,
-    )
-
-
-def _row_scaling(line: Line) -> tuple[str, str, str]:
-    figure = line["figure"]
-    if line["part"] == "journal":
-        short, long = figure.values()
-        size = list(figure)[1]
-        text = ", ".join(f"{what} {long[what]} s" for what in ("recover", "start", "resync", "status"))
-        ratio = f"status {long['status'] / short['status']:.2f} × a journal of 1,000"
-        return f"journal of {int(size):,} transactions", ratio, text
-    what = "rows_per_s_each" if line["part"] == "secondaries" else "rows_per_s"
-    text = "; ".join(f"{size}: {one[what]:,}" for size, one in figure.items())
-    return f"by {line['part']}", "–", f"{text} rows/s"
-
-
-def _row_wire(line: Line) -> tuple[str, str, str]:
-    figure = line["figure"]
-    ratios = ", ".join(f"{ratio:.3f} ({name})" for name, ratio in figure["ratio"].items())
-    text = "; ".join(f"{name}: {figure[name]['transactions_per_s']:,.0f} transactions/s" for name in figure["ratio"])
-    return "wire, nobody applying", f"{ratios} × bare bytes ({figure['bare_mb_per_s']:,} MB/s)", text
-
-
-ROWS: Final[dict[str, Callable[[Line], tuple[str, str, str]]]] = {
-    "catch_up": _row_catch_up,
-    "latency": _row_latency,
-    "commit": _row_commit,
-    "steady": _row_steady,
-    "scaling": _row_scaling,
-    "wire": _row_wire,
-}
-
-
-def table(lines: list[Line]) -> str:
-    """In Markdown, ratios first."""
-    rows = ["| what | ratio | figure | benchmark |", "|---|---|---|---|"]
-    for line in lines:
-        what, ratio, figure = ROWS[line["benchmark"]](line)
-        rows.append(f"| {what} | {ratio} | {figure} | `bench_{line['benchmark']}` |")
-    return "\n".join(rows)
-
-
 def main() -> None:
     """Run everything and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -267,10 +168,8 @@ def main() -> None:
     print()
     print(table(lines))
     if lines:
-        facts = lines[0]
         print(
-            f"\n{facts['processor']}, {facts['cores']} cores, Linux {facts['system']}, SQLite {facts['sqlite']}, "
-            f"load before {facts['load_before']}; {QUICKLY if arguments.quick else ''}"
+            f"\n{taken_on(lines[0])}; {QUICKLY if arguments.quick else ''}"
             f"{f'{arguments.own_memory:g} GiB held, ' if arguments.own_memory else ''}medians of {ROUNDS} rounds."
         )
     for one in failed:

@@ -1,6 +1,7 @@
 """Catching up: transactions wait in the primary's journal, then the secondary connects; how fast are they applied?
 
-Run: python -m tests.benchmarks.bench_catch_up [--transactions N] [--kind KIND] [--rounds N] [--against CHECKOUT] …
+Run: python -m tests.benchmarks.bench_catch_up [--transactions N] [--kind KIND] [--rounds N] [--against CHECKOUT]
+     [--peers PEER …] [--own-memory GIB] [--table] …
 
 Real processes, real TCP over loopback, values of 100 bytes. Kinds: insert; update (by key, in random order, of a table
 that was seeded); mixed (of ten: five inserts, four updates, one delete); ten (inserts, ten rows a transaction); one
@@ -9,10 +10,10 @@ secondary of its own, seeded before anything was written. `--against` runs the d
 with ours, over the same journal: a checkout whose files have another format ends there, and says so. (Of a work tree in
 which others write, measure a copy.)
 
-Prints one JSON line for each kind: transactions a second (rows, for `ten` and `one`) until applied **and durable**,
-from the first one applied and from the moment `source start` was called (which includes the start of two Python
-processes); CPU microseconds a transaction of each daemon, and apart from it the seconds that the source's start takes;
-resident memory of each beyond the mapped pools. Nothing is asserted.
+Prints one JSON line for each kind, or with `--table` a table in the end: transactions a second (rows, for `ten` and
+`one`) until applied **and durable**, from the first one applied and from the moment `source start` was called (which
+includes the start of two Python processes); CPU microseconds a transaction of each daemon, and apart from it the
+seconds that the source's start takes; resident memory of each beyond the mapped pools. Nothing is asserted.
 
 `--peers postgresql gtm` measures logical replication of PostgreSQL (peer_postgresql.py: insert, update, one) and
 replication of GT.M (peer_gtm.py: insert, update, mixed, ten) in the same run, in turns with ours. PostgreSQL's figure
@@ -142,7 +143,6 @@ copied whole, and grows until somebody waits.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -154,7 +154,7 @@ from typing import Any, Final
 
 from replicate.bench.catch_up import DAEMONS, KINDS, VALUE_BYTES, catch_up, write
 from replicate.instance.instance import Instance
-from tests.benchmarks import floor_update, peer_gtm, peer_postgresql
+from tests.benchmarks import floor_update, peer_gtm, peer_postgresql, report
 from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database
 
@@ -229,23 +229,23 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         if ours[what]:  # a backlog so short that it was level at the first look has no `from_first`
             compared[f"ratio_to_{peer}"] = round(ours[what] / theirs, 2)
         compared[f"{peer}_settings"] = PEERS[peer].SETTINGS
-    return {
-        "benchmark": "catch_up",
-        "kind": kind,
-        **compared,
-        "unit": "rows/s" if kind in ("ten", "one") else "transactions/s",
-        "figure": figure,
-        "count": count,
-        "rounds": arguments.rounds,
-        "written_per_s": int(count / wrote_s),
-        "settings": {
+    return report.line(
+        "catch_up",
+        unit="rows/s" if kind in ("ten", "one") else "transactions/s",
+        figure=figure,
+        settings={
+            "count": count,
+            "rounds": arguments.rounds,
             "value_bytes": VALUE_BYTES,
             "primary": "journal.durability=off",
             "secondary": arguments.settings,
             "own_memory_gib": arguments.own_memory,
         },
-        **facts,
-    }
+        facts=facts,
+        kind=kind,
+        **compared,
+        written_per_s=int(count / wrote_s),
+    )
 
 
 def forget(bench: Bench, secondary: Path) -> None:
@@ -276,11 +276,12 @@ def main() -> None:
     parser.add_argument("--settings", default="", help="replicate.toml of the secondaries")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
+    report.add_table(parser)
     parser.add_argument("--compare", action="store_true", help="after each round, compare the two databases")
     arguments = parser.parse_args()
     with own_memory(arguments.own_memory):
-        for kind in KINDS if arguments.kind == "all" else (arguments.kind,):
-            print(json.dumps(measure(kind, arguments)), flush=True)
+        kinds = KINDS if arguments.kind == "all" else (arguments.kind,)
+        report.say((measure(kind, arguments) for kind in kinds), as_table=arguments.table)
 
 
 if __name__ == "__main__":

@@ -213,11 +213,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.benchmarks import floor_commit, peer_gtm
+from tests.benchmarks import floor_commit, peer_gtm, report
 from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine
 
@@ -376,9 +377,9 @@ def play(ways: list[Way], case: str, arguments: argparse.Namespace) -> int:
     return rows
 
 
-def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One line of the table."""
-    facts = machine()
+@contextmanager
+def prepared(case: str, policy: str, writers: int, arguments: argparse.Namespace) -> Iterator[list[Way]]:
+    """All ways, ours first, their writers waiting; gone in the end with whatever they made."""
     codes = [ROOT, *([arguments.against.resolve()] if arguments.against else [])]
     ways: list[Way] = []
     benches = ExitStack()
@@ -397,35 +398,44 @@ def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace)
             if "floor" in arguments.peers and case == "row":
                 shared = benches.enter_context(tempfile.TemporaryDirectory(prefix="bench-floor-", dir="/dev/shm"))
                 ways += floor(directory, Path(shared), POLICIES[policy], writers)
-            if arguments.profile:
-                ways[0].run("row", 500)
-                ways[0].run("profile", arguments.transactions)
-            else:
-                rows = play(ways, case, arguments)
+            yield ways
         finally:
             for way in ways:
                 way.close()
             benches.close()
-    if arguments.profile:
-        return {}
-    return {
-        "benchmark": "commit",
-        "case": case,
-        "policy": policy,
-        "against": f"synchronous = {POLICIES[policy]}",
-        "writers": writers,
-        "unit": "rows/s",
-        "figure": {way.name: int(statistics.median(one.rows_per_s for one in way.rounds)) for way in ways},
-        "ratio": {way.name: ratio(ways[0], way) for way in ways[1:]},
+
+
+def profile(case: str, policy: str, writers: int, arguments: argparse.Namespace) -> None:
+    """Where the time of a commit of a single row goes; the writer prints it."""
+    with prepared(case, policy, writers, arguments) as ways:
+        ways[0].run("row", 500)
+        ways[0].run("profile", arguments.transactions)
+
+
+def measure(case: str, policy: str, writers: int, arguments: argparse.Namespace) -> report.Line:
+    """One line of the table."""
+    facts = machine()
+    with prepared(case, policy, writers, arguments) as ways:
+        rows = play(ways, case, arguments)
+    return report.line(
+        "commit",
+        unit="rows/s",
+        figure={way.name: int(statistics.median(one.rows_per_s for one in way.rounds)) for way in ways},
+        settings={
+            "rows_a_round": rows,
+            "rounds": arguments.rounds,
+            "warm": arguments.warm,
+            "own_memory_gib": arguments.own_memory,
+        },
+        facts=facts,
+        case=case,
+        policy=policy,
+        against=f"synchronous = {POLICIES[policy]}",
+        writers=writers,
+        ratio={way.name: ratio(ways[0], way) for way in ways[1:]},
         **floor_ratios({way.name: way for way in ways}),
-        "cpu_us": {way.name: round(statistics.median(one.cpu_us for one in way.rounds), 2) for way in ways},
-        "rows_a_round": rows,
-        "rounds": arguments.rounds,
-        "warm": arguments.warm,
-        "own_memory_gib": arguments.own_memory,
-        "commit": commit_of(ROOT),
-        **facts,
-    }
+        cpu_us={way.name: round(statistics.median(one.cpu_us for one in way.rounds), 2) for way in ways},
+    )
 
 
 def ratio(one: Way, other: Way) -> float:
@@ -439,21 +449,6 @@ def floor_ratios(ways: dict[str, Way]) -> dict[str, dict[str, float]]:
     """What a journalled commit in C makes of a plain one: in C, too, and by the driver that we use."""
     doors = [name for name in ways if name.startswith("floor: ") and name != "floor: plain"]
     return {f"{name}, to": {than: ratio(ways[name], ways[than]) for than in ("floor: plain", "apsw")} for name in doors}
-
-
-def table(lines: list[dict[str, Any]]) -> str:
-    """The lines as a table, ratios first."""
-    heads = ["case", "policy", "writers", "against", "to apsw", "to sqlite3", "to gtm", "to before", "rows/s", "CPU µs"]
-    rows = []
-    for line in lines:
-        ratio = {("before" if name.startswith("before") else name): f"{is_:.2f}" for name, is_ in line["ratio"].items()}
-        row = [line["case"], line["policy"], str(line["writers"]), line["against"]]
-        row += [ratio.get(name, "") for name in ("apsw", "sqlite3", "gtm", "before")]
-        row += [" ".join(map(str, line[what].values())) for what in ("figure", "cpu_us")]
-        rows.append(row)
-    widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                     for row in (heads, *rows))  # fmt: skip
 
 
 def main() -> None:
@@ -471,21 +466,24 @@ def main() -> None:
     parser.add_argument(
         "--peers", nargs="*", choices=("gtm", "floor"), default=[], help="for `row`; gtm under `durable`"
     )
-    parser.add_argument("--table", action="store_true", help="print a table in the end instead of JSON lines")
+    report.add_table(parser)
     parser.add_argument("--profile", action="store_true", help="profile the door instead, with one writer")
     parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
     arguments = parser.parse_args()
-    lines = []
+    cases = CASES if arguments.case == "all" else (arguments.case,)
+    policies = POLICIES if arguments.policy == "all" else (arguments.policy,)
+    wanted = [
+        (case, policy, writers)
+        for case in cases
+        for policy in policies
+        for writers in ((arguments.writers,) if arguments.writers else (1, 4) if case == "row" else (1,))
+    ]
     with own_memory(arguments.own_memory):
-        for case in CASES if arguments.case == "all" else (arguments.case,):
-            for policy in POLICIES if arguments.policy == "all" else (arguments.policy,):
-                for writers in (arguments.writers,) if arguments.writers else (1, 4) if case == "row" else (1,):
-                    line = measure(case, policy, writers, arguments)
-                    lines.append(line)
-                    if line and not arguments.table:
-                        print(json.dumps(line), flush=True)
-    if arguments.table and not arguments.profile:
-        print(table(lines))
+        if arguments.profile:
+            for one in wanted:
+                profile(*one, arguments)
+        else:
+            report.say((measure(*one, arguments) for one in wanted), as_table=arguments.table)
 
 
 if __name__ == "__main__":

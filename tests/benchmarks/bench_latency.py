@@ -1,6 +1,7 @@
 """Latency: a commit on the primary has returned; when can a reader on the secondary see its row? Otherwise idle.
 
 Run: python -m tests.benchmarks.bench_latency [--commits N] [--pause SECONDS] [--against CHECKOUT] [--rounds N]
+     [--peers PEER …] [--table] …
 
 Real daemons, TCP over loopback, one writer through `replicate.connect()`, one reader: plain SQLite in a process of its
 own, which looks every LOOK_S. Both read the machine's monotonic clock. Prints one JSON line: milliseconds from the
@@ -44,14 +45,13 @@ while it is being flushed here made it 3 to 10 % slower, in a copy that wrote ma
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 from replicate.bench.latency import LOOK_S, flushes, latency, spread
-from tests.benchmarks import peer_gtm, peer_postgresql
+from tests.benchmarks import peer_gtm, peer_postgresql, report
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database
 
 PEERS: Final[dict[str, Any]] = {"postgresql": peer_postgresql, "gtm": peer_gtm}
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, whose daemons are measured in turns with ours")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     parser.add_argument("--peers", nargs="*", choices=tuple(PEERS), default=[], help="measure these too, in turns")
+    report.add_table(parser)
     arguments = parser.parse_args()
     codes = [ROOT, *([arguments.against] if arguments.against else [])]
     facts = machine()
@@ -92,23 +93,25 @@ def main() -> None:
     figure = {
         commit_of(code): {what: spread(taken) for what, taken in sorted(one.items())} for code, one in found.items()
     }
-    line = {
-        "benchmark": "latency",
-        "unit": "ms",
-        "figure": figure,
-        "fdatasync": flush,
-        "peers": {
+    line = report.line(
+        "latency",
+        unit="ms",
+        figure=figure,
+        settings={
+            "commits": arguments.commits,
+            "rounds": arguments.rounds,
+            "pause_s": arguments.pause,
+            "reader_looks_every_s": LOOK_S,
+            "both": "defaults",
+        },
+        facts=facts,
+        fdatasync=flush,
+        peers={
             peer: {what: round(statistics.median(one[what] for one in rounds), 3) for what in rounds[0]}
             for peer, rounds in peers.items()
         },
-        "commits": arguments.commits,
-        "rounds": arguments.rounds,
-        "pause_s": arguments.pause,
-        "reader_looks_every_s": LOOK_S,
-        "settings": "defaults",
-        **facts,
-    }
-    print(json.dumps(line))
+    )
+    report.say([line], as_table=arguments.table)
 
 
 if __name__ == "__main__":

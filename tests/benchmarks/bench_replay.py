@@ -38,7 +38,8 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch, decode_batch
 from replicate.seed.direct import seed
-from tests.benchmarks.street_bench import ROOT, commit_of, machine
+from tests.benchmarks import report
+from tests.benchmarks.street_bench import ROOT, machine
 from tests.harness.differential import read, same
 from tests.harness.pair import Pair, work_all
 from update_process.replay.apply import NetApply, NetSource
@@ -243,19 +244,21 @@ def measure(chosen: argparse.Namespace) -> dict[str, Any]:
         for instance in backlog.others[: 2 if chosen.spark else 1]:
             same(first, read(instance.region("main").path), "one by one", instance.name)
     middle = figures.middle()
-    return {
-        "benchmark": "replay",
-        "commit": commit_of(ROOT),
-        "changes": chosen.changes,
-        "keys": keys,
-        "per_commit": chosen.per_commit,
-        "cores_used": chosen.cores,
-        "master": master if chosen.spark else None,
-        "rounds": chosen.rounds,
-        "figure": middle,
+    return report.line(
+        "replay",
+        unit=report.IN_THE_NAMES,
+        figure=middle,
+        settings={
+            "per_commit": chosen.per_commit,
+            "master": master if chosen.spark else None,
+            "rounds": chosen.rounds,
+        },
+        facts=facts,
+        changes=chosen.changes,
+        keys=keys,
+        cores_used=chosen.cores,
         **ratios(middle, chosen.changes, written),
-        **facts,
-    }
+    )
 
 
 def ratios(middle: dict[str, dict[str, float]], changes: int, written: int) -> dict[str, float]:

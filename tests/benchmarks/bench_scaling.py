@@ -1,7 +1,7 @@
 """Scaling: what costs more when the journal is long, rows are wide, tables or secondaries are many.
 
 Run: python -m tests.benchmarks.bench_scaling [--part PART] [--transactions N] [--backlog N] [--rounds N]
-     [--own-memory GIB]
+     [--own-memory GIB] [--table] …
 
 Parts: journal (start, resynchronization and status beside a journal of 1,000 transactions and one of N, 20 million if
 nothing else is said: frames of comments, which our own commit door appends, many at a time); width (values of 10 bytes
@@ -23,7 +23,6 @@ looked for twice). A Source Server's imports take 0.5 s of CPU, those of the com
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -43,9 +42,9 @@ from replicate.journal.record import FrameBatch, pack_elements, pack_frame, read
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool
 from replicate.transaction import Kind, Op
+from tests.benchmarks import report
 from tests.benchmarks.bench_catch_up import forget, middle
 from tests.benchmarks.own_memory import own_memory
-from tests.benchmarks.street_bench import ROOT, commit_of
 
 PARTS: Final = ("journal", "width", "tables", "secondaries")
 SHORT: Final = 1_000
@@ -276,15 +275,14 @@ def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="bench-scaling-", dir=arguments.directory) as name:
             figure[str(size)] = call(Path(name), size, *words)
-    return {
-        "benchmark": "scaling",
-        "part": part,
-        "unit": "s" if part == "journal" else "see the names",
-        "figure": figure,
-        "settings": {"backlog": backlog, "rounds": rounds, "own_memory_gib": arguments.own_memory},
-        "commit": commit_of(ROOT),
-        **facts,
-    }
+    return report.line(
+        "scaling",
+        unit="s" if part == "journal" else report.IN_THE_NAMES,
+        figure=figure,
+        settings={"backlog": backlog, "rounds": rounds, "own_memory_gib": arguments.own_memory},
+        facts=facts,
+        part=part,
+    )
 
 
 def main() -> None:
@@ -296,10 +294,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
+    report.add_table(parser)
     arguments = parser.parse_args()
     with own_memory(arguments.own_memory):
-        for part in PARTS if arguments.part == "all" else (arguments.part,):
-            print(json.dumps(measure(part, arguments)), flush=True)
+        parts = PARTS if arguments.part == "all" else (arguments.part,)
+        report.say((measure(part, arguments) for part in parts), as_table=arguments.table)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Steady state: writers at full speed; does the backlog grow, what do daemons cost in time and memory?
 
 Run: python -m tests.benchmarks.bench_steady [--seconds N] [--writers N] [--policy POLICY] [--down TRANSACTIONS]
+     [--table] …
 
 Real daemons over loopback TCP. Writers are processes of their own with single-row transactions of 100 bytes (or, with
 `--values`, others). Four times a second the backlog (committed and not applied) is looked at. With `--down` the
@@ -14,7 +15,6 @@ daemon; the most resident memory of each daemon beyond the mapped pools, in MiB.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -28,7 +28,8 @@ from replicate.bench.street import Bench, attach, machine, make_database, wait_f
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
-from tests.benchmarks.street_bench import ROOT, commit_of
+from tests.benchmarks import report
+from tests.benchmarks.street_bench import ROOT
 
 LOOK_S: Final = 0.25
 
@@ -99,15 +100,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 writer.kill()
                 writer.wait()
             bench.close()
-    return {
-        "benchmark": "steady",
-        "unit": "see the names",
-        "figure": found,
-        "settings": {name: getattr(arguments, name) for name in ("seconds", "writers", "policy", "down", "values")},
-        "took_s": round(down_s, 1),
-        "commit": commit_of(ROOT),
-        **facts,
-    }
+    return report.line(
+        "steady",
+        unit=report.IN_THE_NAMES,
+        figure=found,
+        settings={name: getattr(arguments, name) for name in ("seconds", "writers", "policy", "down", "values")},
+        facts=facts,
+        took_s=round(down_s, 1),
+    )
 
 
 def watch(bench: Bench, secondary: Path, writers: list[subprocess.Popen[str]], seconds: float) -> dict[str, Any]:
@@ -167,7 +167,9 @@ def main() -> None:
     parser.add_argument("--values", type=int, default=100, help="bytes of a value")
     parser.add_argument("--down", type=int, default=0, help="transactions for which the secondary is down before")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
-    print(json.dumps(measure(parser.parse_args())))
+    report.add_table(parser)
+    arguments = parser.parse_args()
+    report.say([measure(arguments)], as_table=arguments.table)
 
 
 if __name__ == "__main__":

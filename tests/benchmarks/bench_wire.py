@@ -1,6 +1,6 @@
 """Flat out on the wire: source to receiver with nobody applying, as a fraction of what bare bytes reach.
 
-Run: python -m tests.benchmarks.bench_wire [--transactions N] [--rounds N] [--own-memory GIB]
+Run: python -m tests.benchmarks.bench_wire [--transactions N] [--rounds N] [--own-memory GIB] [--table] …
 
 A backlog waits in the primary's journal files; the Receiver Server puts what comes into a receive pool that has room
 for all of it, and no Update Process runs. In turns with that, as many bytes go from one process to another through a
@@ -13,7 +13,6 @@ transaction of either daemon (the source's start included), the ratio to bare by
 from __future__ import annotations
 
 import argparse
-import json
 import socket
 import statistics
 import subprocess
@@ -26,8 +25,8 @@ from typing import Any, Final
 
 from replicate.bench.catch_up import VALUE_BYTES, write
 from replicate.bench.street import Bench, attach, machine, make_database, wait_for
+from tests.benchmarks import report
 from tests.benchmarks.own_memory import own_memory
-from tests.benchmarks.street_bench import ROOT, commit_of
 
 COMPRESSIONS: Final = ("none", "zstd")
 PIECE_BYTES: Final = 512 * 1024
@@ -131,20 +130,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     figure["ratio"] = {
         compression: round(figure[compression]["mb_per_s"] / figure["bare_mb_per_s"], 3) for compression in COMPRESSIONS
     }
-    return {
-        "benchmark": "wire",
-        "unit": "see the names",
-        "figure": figure,
-        "rounds": arguments.rounds,
-        "settings": {
+    return report.line(
+        "wire",
+        unit=report.IN_THE_NAMES,
+        figure=figure,
+        settings={
             "transactions": count,
+            "rounds": arguments.rounds,
             "value_bytes": VALUE_BYTES,
             "pool_bytes": pool_bytes,
             "own_memory_gib": arguments.own_memory,
         },
-        "commit": commit_of(ROOT),
-        **facts,
-    }
+        facts=facts,
+    )
 
 
 def main() -> None:
@@ -154,9 +152,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
+    report.add_table(parser)
     arguments = parser.parse_args()
     with own_memory(arguments.own_memory):
-        print(json.dumps(measure(arguments)))
+        report.say([measure(arguments)], as_table=arguments.table)
 
 
 if __name__ == "__main__":

@@ -15,26 +15,40 @@ from typing import Any
 
 import pytest
 
+from tests.benchmarks.report import table
 from tests.benchmarks.street_bench import ROOT, commit_of
 
 pytestmark = pytest.mark.slow
 
 DAEMONS = {"source", "receiver", "update"}
+ALWAYS = {"benchmark", "unit", "figure", "settings", "commit", "machine", "processor", "cores", "load_before"}
 
 
-def lines_of(directory: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
-    """What the benchmark prints, and that it has removed what it made."""
+def printed(directory: Path, name: str, *arguments: str) -> list[str]:
+    """The lines that the benchmark prints, and that it has removed what it made."""
     command = [sys.executable, "-m", f"tests.benchmarks.bench_{name}", "--directory", str(directory), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert not list(directory.iterdir())
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return done.stdout.splitlines()
+
+
+def lines_of(directory: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
+    """Its JSON lines, each with what a line always has; and that a table can be drawn of them."""
+    lines = [json.loads(line) for line in printed(directory, name, *arguments)]
+    for line in lines:
+        assert set(line) >= ALWAYS
+        assert (line["benchmark"], line["commit"]) == (name, commit_of(ROOT))
+    head, _, *rows = table(lines).splitlines()
+    assert head == "| what | ratio | figure | benchmark |"
+    assert [row.rpartition(" | ")[2] for row in rows] == [f"`bench_{name}` |"] * len(lines)
+    return lines
 
 
 def test_catch_up_beside_its_floor(tmp_path: Path) -> None:
     arguments = ("--kind", "update", "--transactions", "3000", "--rounds", "2", "--peers", "floor")
     (line,) = lines_of(tmp_path, "catch_up", *arguments)
-    assert (line["benchmark"], line["kind"], line["count"]) == ("catch_up", "update", 3000)
+    assert (line["kind"], line["settings"]["count"]) == ("update", 3000)
     figure = line["figure"][commit_of(ROOT)]
     assert len(figure["all_from_first"]) == len(line["floor"]["all"]) == 2
     assert figure["from_start"] > 0
@@ -55,7 +69,7 @@ def test_commit_of_single_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["insert", "update"])
 def test_commit_of_many_rows(tmp_path: Path, case: str) -> None:
     (line,) = lines_of(tmp_path, "commit", "--case", case, "--policy", "interval", "--rows", "500", "--rounds", "1")
-    assert (line["case"], line["rows_a_round"]) == (case, 500)
+    assert (line["case"], line["settings"]["rows_a_round"]) == (case, 500)
     assert min(line["figure"].values()) > 0
 
 
@@ -79,12 +93,19 @@ def test_large_transactions(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "large", "--rows", "5000", "--kind", "insert", "update")
     assert [line["kind"] for line in lines] == ["insert", "update"]
     for line in lines:
-        assert set(line["memory_mib"]) == {"writer", *DAEMONS}
-        assert line["applied_s"] > 0
-        assert line["looks"] > 0
+        assert set(line["figure"]["memory_mib"]) == {"writer", *DAEMONS}
+        assert line["figure"]["applied_s"] > 0
+        assert line["figure"]["looks"] > 0
 
 
 def test_replay_without_spark(tmp_path: Path) -> None:
     (line,) = lines_of(tmp_path, "replay", "--changes", "2000", "--keys", "200", "--rounds", "1", "--no-spark")
     assert {"write", "net_local", "apply", "one_by_one", "replay_local"} <= set(line["figure"])
     assert line["local_to_one_by_one"] > 0
+
+
+def test_a_table_in_place_of_lines(tmp_path: Path) -> None:
+    head, _, row = printed(tmp_path, "latency", "--commits", "5", "--pause", "0.005", "--rounds", "1", "--table")
+    assert head == "| what | ratio | figure | benchmark |"
+    assert row.startswith("| latency | – | ")
+    assert row.endswith(" | `bench_latency` |")
