@@ -60,6 +60,8 @@ class Bench:
         self.directory = directory
         self.primary = directory / "primary"
         self.code = ROOT
+        self.paths: list[Path] = []
+        """What commands and daemons find besides."""
         self._settings = settings
         self._secondary_settings = secondary_settings
         self._memory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="replicate-bench-")
@@ -76,7 +78,7 @@ class Bench:
         """Run `replicate` with these arguments; its output. InternalError with its words when it fails."""
         done = subprocess.run(
             [sys.executable, "-P", "-m", "replicate.cli.main", *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": str(self.code)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (self.code, *self.paths)))},
             capture_output=True,
             text=True,
             check=False,

@@ -1,7 +1,7 @@
 """Catching up: transactions wait in the primary's journal, then the secondary connects; how fast are they applied?
 
 Run: python -m tests.benchmarks.bench_catch_up [--transactions N] [--kind KIND] [--rounds N] [--against CHECKOUT]
-     [--peers PEER …] [--own-memory GIB] [--table] …
+     [--peers PEER …] [--own-memory GIB] [--stamps] [--table] …
 
 Real processes, real TCP over loopback, values of 100 bytes. Kinds: insert; update (by key, in random order, of a table
 that was seeded); mixed (of ten: five inserts, four updates, one delete); ten (inserts, ten rows a transaction); one
@@ -19,7 +19,8 @@ seconds that the source's start takes; resident memory of each beyond the mapped
 replication of GT.M (peer_gtm.py: insert, update, mixed, ten) in the same run, in turns with ours. PostgreSQL's figure
 begins when the subscription is enabled, and is compared with our `from_start`; GT.M's, from the first applied, with our
 `from_first`. `--peers floor` measures what changing the same rows takes SQLite alone, with all else done for nothing
-(floor_update.py).
+(floor_update.py). `--stamps` adds how long the Update Process makes rows, reads and commits, and what would be its
+bound if a commit took no time, since making and reading are one thread's (stamps.py).
 
 What updates in random order cost. Nearly every row of a short batch has a page of its own, which is read, written to
 the WAL and copied to the database. SQLite's own share, the same rows in the same batches, sorted, through `executemany`
@@ -149,12 +150,13 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from replicate.bench.catch_up import DAEMONS, KINDS, VALUE_BYTES, catch_up, write
 from replicate.instance.instance import Instance
-from tests.benchmarks import floor_update, peer_gtm, peer_postgresql, report
+from tests.benchmarks import floor_update, peer_gtm, peer_postgresql, report, stamps
 from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database
 
@@ -205,10 +207,16 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
             last_seqno, _ = write(bench.primary, kind, count)
             wrote_s = time.perf_counter() - begun
             found: dict[Path, list[dict[str, Any]]] = {code: [] for code in codes}
+            steps: dict[Path, list[dict[str, float]]] = {code: [] for code in codes}
             peers: dict[str, list[dict[str, float]]] = {}
             for place, secondary in enumerate(secondaries):
                 bench.code = codes[place % len(codes)]
-                found[bench.code].append(catch_up(bench, secondary, last_seqno, count))
+                with ExitStack() as stack:
+                    if arguments.stamps:
+                        stack.enter_context(stamps.stamped(bench, directory / "stamps.json"))
+                    found[bench.code].append(catch_up(bench, secondary, last_seqno, count))
+                if arguments.stamps:
+                    steps[bench.code].append(stamps.told(directory / "stamps.json"))
                 if place % len(codes) == 0:
                     measure_peers(arguments.peers, kind, count, peers)
                 if arguments.compare:
@@ -220,6 +228,9 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         finally:
             bench.close()
     figure = {commit_of(code): middle(rounds) for code, rounds in found.items()}
+    for code, rounds in steps.items():
+        if rounds:
+            figure[commit_of(code)]["stamps"] = stamps.middle(rounds)
     ours = figure[commit_of(codes[0])]
     compared: dict[str, Any] = {}
     for peer, rounds in peers.items():
@@ -276,6 +287,7 @@ def main() -> None:
     parser.add_argument("--settings", default="", help="replicate.toml of the secondaries")
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     parser.add_argument("--own-memory", type=float, default=0.0, metavar="GIB", help="see own_memory.py")
+    parser.add_argument("--stamps", action="store_true", help="what an Update Process does how long, and its bound")
     report.add_table(parser)
     parser.add_argument("--compare", action="store_true", help="after each round, compare the two databases")
     arguments = parser.parse_args()

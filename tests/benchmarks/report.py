@@ -98,6 +98,8 @@ def _catch_up(one: Line) -> Row:
     ]
     ours = _ours(one)
     text = f"{rate(ours):,.0f} {one['unit']}; {_cpu(ours['cpu_us'])}"
+    if "stamps" in ours:
+        text += f"; at most {ours['stamps']['bound_per_s']:,} if commits took no time"
     return f"catch-up, {one['kind']}", ", ".join(ratios + _befores(one, rate)), text
 
 

@@ -47,6 +47,12 @@ def test_a_backlog_that_was_level_at_the_first_look_has_the_rate_with_its_start(
     assert row_of("catch_up", figure, kind="one")[1:3] == ["–", "200,000 rows/s; CPU µs 0.6 + 0.3 + 2.0"]
 
 
+def test_what_bounds_an_update_process_stands_beside_its_figure() -> None:
+    here = {"from_first": 300_000, "from_start": 200_000, "cpu_us": CPU, "stamps": {"bound_per_s": 340_000}}
+    text = row_of("catch_up", {"here": here}, kind="update")[2]
+    assert text.endswith("; at most 340,000 if commits took no time")
+
+
 def test_commit_beside_plain_sqlite_the_peer_the_floor_and_another_checkout() -> None:
     figure = {"here": 600, "apsw": 1000, "gtm": 500, "floor: plain": 1200, "floor: door": 750, "before: x": 400}
     ratio = {"apsw": 0.6, "gtm": 1.2, "floor: plain": 0.5, "floor: door": 0.8, "before: x": 1.5}

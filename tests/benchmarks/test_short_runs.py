@@ -46,7 +46,7 @@ def lines_of(directory: Path, name: str, *arguments: str) -> list[dict[str, Any]
 
 
 def test_catch_up_beside_its_floor(tmp_path: Path) -> None:
-    arguments = ("--kind", "update", "--transactions", "3000", "--rounds", "2", "--peers", "floor")
+    arguments = ("--kind", "update", "--transactions", "3000", "--rounds", "2", "--peers", "floor", "--stamps")
     (line,) = lines_of(tmp_path, "catch_up", *arguments)
     assert (line["kind"], line["settings"]["count"]) == ("update", 3000)
     figure = line["figure"][commit_of(ROOT)]
@@ -55,6 +55,8 @@ def test_catch_up_beside_its_floor(tmp_path: Path) -> None:
     assert line["floor"]["from_first"] > 0
     assert set(figure["cpu_us"]) == set(figure["memory_mib"]) == DAEMONS
     assert min(figure["memory_mib"].values()) > 0
+    assert set(figure["stamps"]) == {"make_us", "make_cpu_us", "read_cpu_us", "commit_us", "batches", "bound_per_s"}
+    assert min(figure["stamps"].values()) > 0
 
 
 def test_commit_of_single_rows(tmp_path: Path) -> None:
