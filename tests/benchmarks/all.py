@@ -51,7 +51,7 @@ class Step:
 
 
 def _catch_up(kind: str, *peers: str) -> Step:
-    words = ("--kind", kind, "--rounds", ROUNDS)
+    words = ("--kind", kind, "--rounds", ROUNDS, *(("--stamps",) if kind == "update" else ()))
     return Step(f"catch-up {kind}", "bench_catch_up", words, ("--transactions", "200000"), peers)
 
 
