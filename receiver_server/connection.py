@@ -166,7 +166,10 @@ class Connection:
     def _closed(self, closed: Closed) -> None:
         error, reason, name = closed.error, closed.reason.value, self.peer_name
         if error is not None and closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
-            self.receiver.refused[str(error.facts.get("reason") or error.code)] += 1
+            code = str(error.facts.get("reason") or error.code)
+            self.receiver.refused[code] += 1
+            if closed.reason is CloseReason.PEER_REFUSED:
+                self.receiver.was_refused(name, code)
         if self.is_streaming and closed.reason not in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
             self.receiver.repetitions.forget()  # the loss of a stream is always worth its lines
         if error is None:

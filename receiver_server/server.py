@@ -288,6 +288,10 @@ class Receiver:
         self.active = None
         self.tell(WAITING)
 
+    def was_refused(self, source_name: str, code: str) -> None:
+        """The source has refused us: status says why no stream comes, until a source is accepted again."""
+        self._last_refusal = f"; {source_name or 'the source'} refused the stream: {code}"
+
     def heard(self, heartbeat: Heartbeat) -> None:
         """What the source says of itself."""
         self.source_last_seqno = heartbeat.last_seqno

@@ -85,16 +85,21 @@ class SecondaryAhead:
 class RollbackFirst:
     """Of `origin` the secondary has up to `secondary_origin_seqno`, the common past ends at `common_origin_seqno`.
 
-    `ended_by`: name of the instance whose history record took over from that origin; "" if none did.
+    `ended_by`: name of the instance whose history record took over from that origin; "" if none did. `from_seqno`: that
+    record's number. Up to there both journals are in step, so what the secondary has there, and behind it, is what
+    would be lost; 0 where nobody knows.
     """
 
     origin: int
     secondary_origin_seqno: int
     common_origin_seqno: int
     ended_by: str = ""
+    from_seqno: int = 0
 
     def error(self) -> ReplicateError:
         end = f", where {self.ended_by} took over" if self.ended_by else ""
+        if self.from_seqno:
+            end += f"; from its transaction {self.from_seqno} on the secondary has what {self.ended_by} does not"
         return refusal(
             RefuseCode.ROLLBACK_FIRST,
             f"of origin {self.origin:08x} the secondary has transactions up to {self.secondary_origin_seqno}; the "
@@ -183,7 +188,7 @@ def _too_much(theirs: SynchronizationVector, source: SourceView) -> RollbackFirs
         for record in source.histories:
             common = record.base.last(origin)
             if record.previous_origin == origin and last > common:
-                return RollbackFirst(origin, last, common, record.name)
+                return RollbackFirst(origin, last, common, record.name, record.seqno)
         if last > ours.last(origin):
             return RollbackFirst(origin, last, ours.last(origin))
     return None

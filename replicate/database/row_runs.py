@@ -35,7 +35,7 @@ def insert_run(
     if each < 2 or len(rows) < each or not _ROWS.issuperset(map(type, rows)) or set(map(len, rows)) != {columns}:
         return 0
     # OR FAIL keeps the rows before one that does not fit, and so SQLite needs no journal for the statement.
-    head = insert.rpartition(" VALUES ")[0].replace("INSERT", "INSERT OR FAIL", 1)
+    head = insert.rpartition(" VALUES ")[0].replace("INSERT OR ABORT", "INSERT OR FAIL", 1)
     row = f"({', '.join('?' * columns)})"
     statement = f"{head} VALUES {', '.join([row] * each)}"
     before = connection.total_changes()

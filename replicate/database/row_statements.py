@@ -1,8 +1,9 @@
 """SQL texts for row changes, and the slow statements around them: reading a row, sequences, schema changes.
 
 Guarantees: every WHERE finds its row by the key's index and then compares every column exactly: no affinity, no
-collation but BINARY, and the storage class too where a column could hold 1 and 1.0 as different values. Values are
-always parameters.
+collation but BINARY, and the storage class too where a column could hold 1 and 1.0 as different values. A row in the
+way is an error, whatever the table's own ON CONFLICT clause says: what that has made of it on the primary is in the
+stream, and here REPLACE would remove a row that nobody has compared with anything. Values are always parameters.
 Refuses to know: when a statement runs, and what a conflict means.
 """
 
@@ -106,7 +107,7 @@ def insert(definition: TableDefinition, rowid: str) -> str:
     """INSERT of an after-image."""
     names = _names(definition, rowid)
     return (
-        f"INSERT INTO main.{quote(definition.table)} ({', '.join(names)}) "
+        f"INSERT OR ABORT INTO main.{quote(definition.table)} ({', '.join(names)}) "
         f"VALUES ({', '.join(f'?{n}' for n in range(1, len(names) + 1))})"
     )
 
@@ -127,7 +128,7 @@ def update(definition: TableDefinition, rowid: str, mask: int) -> str:
     if not assignments:
         assignments = [f"{names[-1]} = {names[-1]}"]
     where = _where(definition, rowid, len(changed) + 1)
-    return f"UPDATE main.{quote(definition.table)} SET {', '.join(assignments)} WHERE {where}"
+    return f"UPDATE OR ABORT main.{quote(definition.table)} SET {', '.join(assignments)} WHERE {where}"
 
 
 # Slow statements.

@@ -263,7 +263,9 @@ class RowApplier:
         if op in (_INSERT, _UPDATE, _DELETE):
             definition = self._definition(table_id)
             if len(self._plans) >= PLANS_MAX:
-                self.forget_plans()
+                # Not `forget_plans`: a counter is compared with what it was before this transaction's own inserts.
+                self._plans.clear()
+                self.known_places.clear()
             check_definition(self._connection, definition, seqno=self.seqno)
             rowid = row_statements.local_rowid_name(self._connection, definition)
             if op == _UPDATE:

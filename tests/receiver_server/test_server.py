@@ -84,6 +84,9 @@ async def test_a_source_that_refused_us_is_not_our_source(pair: Pair) -> None:
         source = running.source(pair.primary)
         await wait_until_async(lambda: "WRONG_INSTANCE" in str(source.facts.get("last_error")))
         await wait_until_async(lambda: bool(levels(receiver, "source introduced")), what="it had been let in")
+        await wait_until_async(
+            lambda: "east refused the stream: WRONG_INSTANCE" in receiver.context.text
+        )  # of its status
         assert receiver.facts["source"] == ""
 
 

@@ -93,9 +93,10 @@ def test_the_secondary_was_primary_and_has_what_nobody_took_over() -> None:
     took_over = History(b"b" * 16, "oslo", 1, A1, common[990].vector, "promote", 991)
     ours = path(*[A1] * 990, *[B1] * 100)
     decision = answer(ours, path(*[A1] * 1000)[-1], histories=(took_over,))
-    assert decision == RollbackFirst(A1, 1000, 990, "oslo")
+    assert decision == RollbackFirst(A1, 1000, 990, "oslo", 991)
     assert "up to 1000" in str(decision.error())
     assert "ends at 990, where oslo took over" in str(decision.error())
+    assert "from its transaction 991 on" in str(decision.error())
     assert answer(ours, common[990], histories=(took_over,)) == StartAt(991, 0)
 
 

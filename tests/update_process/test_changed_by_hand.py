@@ -90,3 +90,39 @@ def test_it_stops_with_the_number_the_table_and_what_to_do(
                 work_all(applier)
             for table in ("t", "other"):
                 assert pair.rows(table) == pair.rows(table, pair.primary)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO r VALUES (9, 'free', 'new')",
+        "INSERT INTO r VALUES (2, 'taken', 'new')",
+        "UPDATE r SET u = 'taken' WHERE id = 1",
+        "UPDATE r SET id = 9 WHERE id = 1",
+    ],
+)
+@pytest.mark.parametrize("clause", ["REPLACE", "IGNORE", "ROLLBACK"])
+def test_a_row_in_the_way_is_a_conflict_whatever_its_table_does_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clause: str, change: str
+) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    clause = f"ON CONFLICT {clause}"
+    pair = Pair.create(tmp_path, f"CREATE TABLE r (id INTEGER PRIMARY KEY {clause}, u UNIQUE {clause}, v)")
+    connection = pair.connect()
+    connection.execute("INSERT INTO r VALUES (1, 'one', 'old')")
+    connection.commit()
+    pair.seed()
+    by_hand(pair, "INSERT INTO r VALUES (9, 'taken', 'by hand')")
+    connection.execute("INSERT INTO r VALUES (5, 'five', 'before')")
+    connection.commit()
+    before = connection.last_seqno
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pair.receive_pool() as pool:
+        pair.deliver(pool)
+        with pair.applier(pool) as applier:
+            with pytest.raises(ConflictError):
+                work_all(applier)
+            assert applier.applied_seqno == before
+    assert [row[1:] for row in pair.rows("r")] == [(1, "one", "old"), (5, "five", "before"), (9, "taken", "by hand")]
