@@ -22,6 +22,7 @@ import trio
 
 from replicate.config import Address
 from replicate.daemon.daemon import DaemonContext
+from replicate.daemon.files import seed_runs
 from replicate.daemon.repetition import Repetitions
 from replicate.door.damage import with_way_out
 from replicate.door.door import Door
@@ -65,7 +66,8 @@ async def serve(context: DaemonContext, peer: str) -> None:
     entry = instance.peer(peer)
     authenticator = Authenticator(instance, context.config, context.log)
     authenticator.check(Address(entry.host, entry.port), where=f"peer {peer}", is_receiver=False)
-    while True:
+    await _outlast_seed(context, instance, is_sure=False)
+    while not context.stop_requested.is_set():
         door = await trio.to_thread.run_sync(open_door, instance)
         try:
             with closing(Doorbell.claim(door.pool, instance.run_directory)) as doorbell:
@@ -76,17 +78,19 @@ async def serve(context: DaemonContext, peer: str) -> None:
             context.log.warning("journal pool replaced", peer=peer)
         finally:
             close_door(door)
-        await _outlast_seed(context, instance)
-        if context.stop_requested.is_set():
-            return
+        await _outlast_seed(context, instance, is_sure=True)
 
 
-async def _outlast_seed(context: DaemonContext, instance: Instance) -> None:
-    """A secondary that sends on is being seeded anew: wait for the end of that, or for the stop."""
-    while is_being_seeded(instance) and not context.stop_requested.is_set():
-        context.status(SEEDED)
+async def _outlast_seed(context: DaemonContext, instance: Instance, *, is_sure: bool) -> None:
+    """A secondary that sends on is being seeded anew: wait for the end of that, or for the stop. Unless that `is_sure`,
+    for a seed that runs: one that was interrupted may never end, and opening the instance says so."""
+    is_sure = is_sure or seed_runs(instance.path)
+    while is_sure and is_being_seeded(instance) and not context.stop_requested.is_set():
+        context.why_not_ready = lambda: SEEDED
+        context.ready(SEEDED)
         with trio.move_on_after(CONSUMER_PERIOD_S):
             await context.stop_requested.wait()
+    instance.reload()  # its regions are others since
 
 
 class Source(ConsumerPosition):

@@ -71,6 +71,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.pool.*", "D"),
     ("replicate.database.*", "D"),
     ("replicate.daemon.control", "N"),
+    ("replicate.daemon.could_start", "N"),
     ("replicate.daemon.daemon", "N"),
     ("replicate.daemon.drive", "N"),
     ("replicate.listening", "N"),

@@ -29,16 +29,19 @@ def show(defaults: bool) -> None:
 
 @config.command()
 def check() -> None:
-    """Check the settings, and the certificates and functions that they name, as a start of a daemon does; its error
-    and exit code (mostly 78) name the first that is wrong."""
+    """Check the settings, the certificates and functions that they name, the addresses and the files, as a start of a
+    daemon does; its error and exit code (mostly 78) name the first that is wrong."""
+    from replicate.daemon.could_start import check_addresses, check_files
     from replicate.region_functions import try_init
     from replicate.security.authenticate import check_credentials
 
     opened = open_instance()
     loaded = opened.config
+    check_files(opened)
     for entry in opened.regions:
         try_init(entry.path)
     check_credentials(opened)
+    check_addresses(opened)
     changed = {setting.key: value for setting, value in loaded.values() if value != setting.default}
     path = instance_path() / FILE_NAME
     is_there = path.exists()

@@ -126,7 +126,12 @@ def status(names: Sequence[str]) -> int:
 
 def _read(files: DaemonFiles) -> DaemonStatus | None:
     said = files.read_status()
-    return said and replace(said, error=pasteable(said.error, shlex.quote(instance_name())))
+    if said is None:
+        return None
+    text, error = (
+        pasteable(one, shlex.quote(instance_name()), str(files.instance_path)) for one in (said.text, said.error)
+    )
+    return replace(said, text=text, error=error)
 
 
 def _lines(name: str, said: DaemonStatus | None) -> list[str]:

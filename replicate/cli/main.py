@@ -90,7 +90,9 @@ def _run(arguments: list[str]) -> int:
     except ReplicateError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        return _say(_pasteable(str(error), arguments), getattr(error, "own_exit_code", error.exit_code))
+        own_exit_code = getattr(error, "own_exit_code", None)  # a daemon's error, which it has said itself
+        text = _pasteable(str(error), arguments, is_daemons=own_exit_code is not None)
+        return _say(text, error.exit_code if own_exit_code is None else own_exit_code)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OURS:
             return _unexpected(error, arguments)
@@ -113,13 +115,16 @@ def _path(error: object) -> str:
     return context.command_path if context is not None else "replicate"
 
 
-def _pasteable(text: str, arguments: list[str]) -> str:
+def _pasteable(text: str, arguments: list[str], *, is_daemons: bool = False) -> str:
     """An error whose commands name the instance as this command line has."""
     from replicate.cli.common import named_in
+    from replicate.instance.instance import resolve_instance
     from replicate.pasteable import pasteable
 
     named = named_in(arguments)
-    return pasteable(text, shlex.quote(named)) if named else text
+    if not named:
+        return text
+    return pasteable(text, shlex.quote(named), str(resolve_instance(named)) if is_daemons else "")
 
 
 def _say(line: str, code: int) -> int:

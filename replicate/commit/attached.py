@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import apsw
@@ -39,7 +40,7 @@ from replicate.database.bookkeeping import (
     store_schema_version,
 )
 from replicate.database.names import quote, quote_text
-from replicate.database.sqlite import FileFacts, check_same_file, translate
+from replicate.database.sqlite import FileFacts, check_same_file, open_region, translate
 from replicate.door.door import Door
 from replicate.door.redo import redo_region
 from replicate.errors import (
@@ -170,10 +171,10 @@ class AttachedRegions:
         durable = self.door.instance.config.journal.durability == "durable"
         lock.wake = WakeWord(self.door.pool.memory, word.REGION_WAKE + region_id, most=1) if durable else None
 
-    def _check_held(self, entry: RegionEntry, schema: str, done: int) -> int:
+    def _check_held(self, entry: RegionEntry, schema: str, done: int, connection: apsw.Connection | None = None) -> int:
         """The last transaction that the region holds; RegionReplacedError if that is below `done`, which it held
-        before."""
-        held = region_seqno(self.connection, schema)
+        before. `connection`: another than ours, to be asked."""
+        held = region_seqno(connection or self.connection, schema)
         if held < done:
             raise RegionReplacedError(
                 f"region {entry.name} holds transactions up to {held}, it held {done} before: this is an old copy",
@@ -309,13 +310,18 @@ class AttachedRegions:
             raise
 
     def _check_snapshot(self, part: Part) -> None:
-        """SnapshotStaleError if what the transaction reads of a region lacks a transaction there. We hold its lock."""
+        """SnapshotStaleError if what the transaction reads of a region lacks a transaction there. We hold its lock.
+        RegionReplacedError if the file lacks it too: see `_prove`, which no transaction would come to."""
+        done = self.door.words[word.REGION_DONE + part.entry.region_id]
         try:
-            seen = region_seqno(self.connection, part.schema)
+            if region_seqno(self.connection, part.schema) >= done:
+                return
+            if self._is_unproved:
+                with closing(open_region(part.where, readonly=True, bare=True, region=part.entry.uuid)) as newest:
+                    self._check_held(part.entry, "main", done, newest)
         except apsw.Error as error:
             raise translate(error, where=part.where) from error
-        if seen < self.door.words[word.REGION_DONE + part.entry.region_id]:
-            raise self._stale()
+        raise self._stale()
 
     def _check_places(self) -> None:
         for part in self.parts:

@@ -47,6 +47,8 @@ STOPPED: Final = "stopped"
 FAILED: Final = "failed"
 _OF_THE_DATA: Final = (65, 69, 76)
 """Exit codes of what a seed mends: damage, conflicts and gaps, nothing there yet, another history than the source's."""
+SEED: Final = "seed"
+"""What is at work `instead` of an Update Process while the regions are replaced."""
 DEAD: Final = "dead"
 """What `read_status` reports of a daemon that ended without saying so (killed)."""
 
@@ -332,6 +334,12 @@ def forget_failures(instance_path: Path, since: str) -> None:
             files.forget_failure(since)
         finally:
             os.close(fd)
+
+
+def seed_runs(instance_path: Path) -> bool:
+    """Whether somebody seeds the instance at this moment: the Update Process is kept down for it. Takes no lock."""
+    held = DaemonFiles(instance_path, "update").probe()
+    return held is not None and held.instead == SEED
 
 
 def daemon_names(instance_path: Path) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ from replicate.errors import (
     RegionReplacedError,
     ReplicateError,
 )
+from replicate.instance.private_files import check_writable
 from replicate.limits import FORMAT_VERSION, OPENING_S
 from replicate.region_functions import bring
 from replicate.transaction import TableDefinition
@@ -75,6 +76,7 @@ __all__ = [
     "ScrRow",
     "adopt_copy",
     "check_region_identity",
+    "check_region_writable",
     "check_same_file",
     "check_schema_version",
     "check_undamaged",
@@ -205,16 +207,10 @@ def translate(error: apsw.Error, *, where: str) -> ReplicateError:
     return JournalIOError(f"SQLite failed: {text}", where=where)
 
 
-def _check_writable(name: str) -> None:
-    directory = os.path.dirname(os.path.abspath(name))
-    for what, path in (("file", name), ("directory", directory)):
-        mode = os.W_OK if what == "file" else os.W_OK | os.X_OK
-        if not os.access(path, mode):
-            raise PermissionRefusedError(
-                f"the {what} is read-only for this user",
-                where=path,
-                do="Grant write permission, or mount it read-write",
-            )
+def check_region_writable(path: str | os.PathLike[str]) -> None:
+    """PermissionRefusedError unless this user may write the file, and make its -wal and -shm beside it."""
+    check_writable(path)
+    check_writable(os.path.dirname(os.path.abspath(path)))
 
 
 def open_region(
@@ -249,7 +245,7 @@ def open_region(
         if not os.access(name, os.R_OK):
             raise PermissionRefusedError("the file is not readable for this user", where=name)
     else:
-        _check_writable(name)
+        check_region_writable(name)
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     flags |= apsw.SQLITE_OPEN_NOFOLLOW if _without_links(name) else 0
     flags |= 0 if name.startswith("file:") else apsw.SQLITE_OPEN_URI  # for what is attached (dbapi/attach.py)

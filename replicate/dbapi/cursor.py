@@ -127,7 +127,7 @@ class Cursor:
             if statement.rows:  # its columns as it was prepared just now, for the schema of now
                 self._fresh = False
                 at_row = rows is None and self._next is not _END
-                self._columns = columns_of(self._apsw) if at_row else columns_of_text(connection._apsw, sql, parameters)
+                self._columns = columns_of(self._apsw) if at_row else self._columns_now(sql, parameters)
             self.lastrowid = connection._apsw.last_insert_rowid()
         except BaseException as error:
             self.rowcount = -1
@@ -335,11 +335,21 @@ class Cursor:
         if converters is not None or text is not None:
             self._change = row_changer(converters, text)
 
+    def _columns_now(self, sql: str, parameters: Any) -> Columns:
+        """The columns of a statement that has run. There is nothing any more that a progress handler could stop: in
+        sqlite3 the statement is not prepared again."""
+        connection = self.connection
+        connection._transactions.describing = True
+        try:
+            return columns_of_text(connection._apsw, sql, parameters)
+        finally:
+            connection._transactions.describing = False
+
     def _describing(self, statement: Statement, sets: Iterator[Any]) -> Iterator[Any]:
         """`sets`, of a statement that returns rows: when the first one has been run, its columns are described."""
         for first in sets:
             yield first
-            self._columns = columns_of_text(self.connection._apsw, statement.text, first)
+            self._columns = self._columns_now(statement.text, first)
             self._fresh = False
             self._describe()
             break

@@ -268,7 +268,7 @@ class Callbacks:
         function, transactions = progress_handler, self._transactions
 
         def progress() -> bool:
-            if transactions.inside:
+            if transactions.inside or transactions.describing:
                 return False
             try:
                 return bool(function())

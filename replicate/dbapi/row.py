@@ -7,7 +7,6 @@ Refuses to know: statements' meaning and transactions.
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -204,7 +203,8 @@ def columns_of(cursor: apsw.Cursor) -> Columns:
 
 
 def columns_of_text(connection: apsw.Connection, sql: str, parameters: Any) -> Columns:
-    """The columns of a statement that gave no row: it is prepared again, and not run."""
+    """The columns of a statement that gave no row: it is prepared again, and not run. Raises apsw.InterruptError where
+    the connection is interrupted, by whom the statement could have been too."""
     found: Columns = ()
 
     def note(cursor: apsw.Cursor, text: str, values: Any) -> bool:
@@ -214,6 +214,9 @@ def columns_of_text(connection: apsw.Connection, sql: str, parameters: Any) -> C
 
     cursor = connection.cursor()
     cursor.exec_trace = note
-    with contextlib.suppress(apsw.Error):
+    try:
         cursor.execute(sql, parameters)
+    except apsw.Error as error:
+        if isinstance(error, apsw.InterruptError):
+            raise
     return found

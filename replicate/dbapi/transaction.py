@@ -44,6 +44,7 @@ class Transactions(Attaching, Pending):
 
     `tell`: told the text of every transaction control statement that is not run as it is (the trace callback).
     `inside`: the door is at work (the application's authorizer, progress handler and interrupts are kept away from it).
+    `describing`: a statement is prepared once more, for its columns (the progress handler alone is kept away).
     `own_changes`: rows that we changed for our bookkeeping, to be taken off total_changes. `functions`: names of
     functions and collations that only this connection has.
     """
@@ -54,7 +55,7 @@ class Transactions(Attaching, Pending):
         self.region = region
         self.timeout_s = timeout_s
         self.stage = _NONE
-        self.inside = False
+        self.inside = self.describing = False
         self.own_changes = 0
         self.changed = 0
         self.last_seqno = 0

@@ -338,8 +338,8 @@ class Instance:
         )
 
     def pasteable(self, text: str) -> str:
-        """A text whose commands name this instance (pasteable.py)."""
-        return pasteable(text, self.named)
+        """A text, of a daemon too, whose commands name this instance (pasteable.py)."""
+        return pasteable(text, self.named, str(self.path))
 
     @property
     def way_out(self) -> str:

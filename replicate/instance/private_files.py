@@ -70,6 +70,17 @@ def check_contents(instance: Path) -> None:
             _check_one(path, forbidden, owners)
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """PermissionRefusedError unless this user may write the file, or make files in the directory, that is at `path`."""
+    is_directory = os.path.isdir(path)
+    if not os.access(path, os.W_OK | os.X_OK if is_directory else os.W_OK):
+        raise PermissionRefusedError(
+            f"the {'directory' if is_directory else 'file'} is read-only for this user",
+            where=os.fspath(path),
+            do="Grant write permission, or mount it read-write",
+        )
+
+
 def read_private(path: Path) -> bytes:
     """The content of a small file of an instance. FileNotFoundError when it is not there; PermissionRefusedError for a
     symbolic link, for what is no regular file or larger than BYTES_MAX, and where the system refuses; JournalIOError.

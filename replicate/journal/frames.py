@@ -115,54 +115,70 @@ def measure(
     begin = offset
     first = expected = next_seqno
     frames = 0
-    wrong: Exception | None = None
     if next_seqno is not None:
         frames, offset = _run(buffer, view, offset, limit, next_seqno, last_seqno, verify=verify)
         expected = next_seqno + frames
     while offset + FRAME_HEAD_BYTES <= end:
         m0, length, m1, check, m2, _, kind, m3, seqno = _SHORT(view, offset)
-        if m0 == 0:
+        body = offset + FRAME_PREFIX_BYTES
+        following = body + length
+        if (
+            (seqno != expected and expected is not None)
+            or seqno > last_seqno
+            or following > (limit if frames else end)
+            or not m0 == m1 == 0xCE
+            or m2 != 0xDC
+            or m3 != 0xCF
+            or kind not in kinds
+            or length < BODY_BYTES_MIN
+            or (length > BODY_BYTES_MAX and not (kind == Kind.CATALOGUE and length <= CATALOGUE_BODY_BYTES_MAX))
+            or (verify and crc32c(view[body:following]) != check)
+        ):
             break
-        following = offset + FRAME_PREFIX_BYTES + length
-        if m0 != 0xCE or m1 != 0xCE or not BODY_BYTES_MIN <= length <= CATALOGUE_BODY_BYTES_MAX:
-            wrong = frame_damaged("no frame begins here: a marker or length is wrong", offset)
-            break
-        if following > end or (following > limit and frames):
-            break
-        if verify and crc32c(view[offset + FRAME_PREFIX_BYTES : following]) != check:
-            wrong = frame_damaged("a frame's check does not match its content", offset)
-            break
-        if m2 != 0xDC or m3 != 0xCF or kind > 0x7F or (length > BODY_BYTES_MAX and kind != Kind.CATALOGUE):
-            wrong = frame_damaged("no frame begins here: a marker or length is wrong", offset)
-            break
-        if kind not in kinds:
-            wrong = FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
-            if kind in KINDS:
-                wrong = frame_damaged(f"a frame of kind {Kind(kind).name} stands in a transaction's place", offset)
-            break
-        if seqno > last_seqno and (expected is None or seqno == expected):
-            break
-        if seqno != expected:
-            if expected is not None:
-                wrong = GapError(
-                    f"a frame has seqno {seqno}, {expected} should stand here",
-                    where=f"offset {offset}",
-                    offset=offset,
-                    seqno=seqno,
-                    expected=expected,
-                )
-                break
+        if first is None:
             first = seqno
         expected = seqno + 1
         frames += 1
         offset = following
     if not frames:
-        if wrong is not None:
-            raise wrong
+        _refuse_wrong(view, begin, next_seqno, last_seqno, verify=verify)
         return Measured(0, 0, 0, begin)
     assert first is not None
     assert expected is not None
     return Measured(first, expected - 1, frames, offset)
+
+
+def _refuse_wrong(view: memoryview, offset: int, expected: int | None, last_seqno: int, *, verify: bool) -> None:
+    """Raise what is wrong with the frame at `offset`, which `measure` has not counted; nothing where it is cut short,
+    zeros, or beyond `last_seqno`."""
+    if offset + FRAME_HEAD_BYTES > len(view):
+        return
+    m0, length, m1, check, m2, _, kind, m3, seqno = _SHORT(view, offset)
+    if m0 == 0:
+        return
+    body = offset + FRAME_PREFIX_BYTES
+    if m0 != 0xCE or m1 != 0xCE or not BODY_BYTES_MIN <= length <= CATALOGUE_BODY_BYTES_MAX:
+        raise frame_damaged("no frame begins here: a marker or length is wrong", offset)
+    if body + length > len(view):
+        return
+    if verify and crc32c(view[body : body + length]) != check:
+        raise frame_damaged("a frame's check does not match its content", offset)
+    if m2 != 0xDC or m3 != 0xCF or kind > 0x7F or (length > BODY_BYTES_MAX and kind != Kind.CATALOGUE):
+        raise frame_damaged("no frame begins here: a marker or length is wrong", offset)
+    if kind not in KINDS:
+        raise FormatUnknownError(f"a frame of kind {kind} is of a later release", where=f"offset {offset}")
+    if expected is None:
+        return
+    if kind not in STREAM_KINDS:
+        raise frame_damaged(f"a frame of kind {Kind(kind).name} stands in a transaction's place", offset)
+    if seqno != expected:
+        raise GapError(
+            f"a frame has seqno {seqno}, {expected} should stand here",
+            where=f"offset {offset}",
+            offset=offset,
+            seqno=seqno,
+            expected=expected,
+        )
 
 
 def last_seqno_of(data: Buffer) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicate.daemon.files import DaemonFiles, forget_failures
+from replicate.daemon.files import SEED, DaemonFiles, forget_failures
 from replicate.database.bookkeeping import is_region, read_identity
 from replicate.database.copied import adopt_at
 from replicate.database.sqlite import open_region
@@ -83,7 +83,7 @@ def seed_lock(secondary: Instance) -> Iterator[None]:
 def no_update_process(secondary: Instance) -> AbstractContextManager[None]:
     """For a block in which the regions are replaced: the Update Process can not be started, and lose them under its
     hands. AlreadyRunningError when it runs by now."""
-    return DaemonFiles(secondary.path, "update").kept_down("seed")
+    return DaemonFiles(secondary.path, "update").kept_down(SEED)
 
 
 def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed", instead: str = "") -> None:

@@ -62,6 +62,16 @@ def test_the_name_stands_where_the_instance_is_meant_and_nowhere_else() -> None:
     assert pasteable(text, "east") == "replicate -i east update stop; there: replicate -i PRIMARY source status"
 
 
+def test_a_daemons_full_path_is_the_name_too_and_no_longer_one() -> None:
+    text = (
+        "replicate -i '/srv/a b/west' seed; replicate -i '/srv/a b/west'; replicate -i '/srv/a b/west'2 [/srv/a b/west]"
+    )
+    told = "replicate -i west seed; replicate -i '/srv/a b/west'; replicate -i '/srv/a b/west'2 [/srv/a b/west]"
+    assert pasteable(text, "west", "/srv/a b/west") == told
+    assert pasteable(text, "west") == text
+    assert pasteable("Run: replicate -i /srv/west", "west", "/srv/west") == "Run: replicate -i west"
+
+
 def test_an_instance_is_named_as_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
     assert Instance.create("east", role="primary").named == "east"
@@ -101,3 +111,21 @@ def test_the_command_line_prints_commands_with_its_instance(
     assert (code, "replicate -i west receiver start; or" in said) == (69, True), said
     code, _, said = command(*before, "add", *behind)
     assert (code, "replicate -i west region add PATH" in said) == (2, True), said
+
+
+def test_what_a_daemon_says_names_the_instance_as_the_command_line_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path))
+    network = json.loads(command("instance", "create", "east", "--json")[1])["network"]
+    command("instance", "create", "west", "--role", "secondary", "--network", network)
+    code, _, said = command("-i", "west", "update", "start")
+    assert (code, "Run: replicate -i west seed" in said) == (69, True), said
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = command("-i", "./west", "update", "status")
+    assert (code, "Run: replicate -i ./west seed" in out) == (1, True), out
+    told = json.loads(command("-i", "./west", "update", "status", "--json")[1])["update"]
+    assert "-i ./west seed" in told["error"]
+    assert "-i ./west seed" in told["text"]
+    assert f"-i {tmp_path}" not in command("-i", "west", "status")[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -246,6 +247,48 @@ async def test_one_that_sends_on_outlasts_the_seed_of_its_own_instance(pair: Pai
         await wait_until_async(lambda: source.context.text == module.SEEDED)
         marker.unlink()
         await wait_until_async(lambda: source.context.text == "sending")
+
+
+async def test_one_that_sends_on_and_is_started_while_its_instance_is_seeded_waits_for_the_end(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """systemd starts what was killed: it would not a second time what ends by exit code 69, and nobody would."""
+    network = pair.primary.content.network
+    third = Instance.create(tmp_path / "third", role="secondary", name="third", network=network)
+    pair.secondary.register_peer("third", "127.0.0.1", 1)
+    seed(pair.secondary, third)
+    may_end, is_at_work = threading.Event(), threading.Event()
+
+    def progress(_name: str, _done: int, _pages: int) -> None:
+        is_at_work.set()
+        may_end.wait(60)
+
+    def seed_anew() -> None:
+        seed(pair.primary, Instance.open(pair.secondary.path), restart=True, progress=progress)
+
+    async with servers() as running, trio.open_nursery() as nursery:
+        point(pair.secondary, "third", await running.receiver(third))
+        nursery.start_soon(trio.to_thread.run_sync, seed_anew)
+        try:
+            await wait_until_async(is_at_work.is_set)
+            source = running.source(pair.secondary, "third")
+            await wait_until_async(lambda: source.context.text == module.SEEDED)
+            assert source.context.state == "serving"
+            assert source.context.missing() == module.SEEDED
+        finally:
+            may_end.set()
+        await wait_until_async(lambda: source.context.text == "sending")
+        assert (source.failure, source.context.missing()) == (None, "")
+
+
+async def test_one_that_sends_on_is_refused_where_a_seed_was_interrupted(pair: Pair) -> None:
+    """Nobody ends that seed unless somebody begins it again."""
+    pair.secondary.register_peer("third", "127.0.0.1", 1)
+    (pair.secondary.path / SEEDING_MARKER).touch()
+    async with servers() as running:
+        error = await running.source(pair.secondary, "third").failed()
+        assert (error.code, error.exit_code) == ("NOT_FOUND", 69)
+        assert "seeded only in part" in str(error)
 
 
 async def test_a_small_pool_is_left_and_returned_to_and_counts_are_kept(pair: Pair) -> None:

@@ -4,11 +4,16 @@ test_bugs.py), and some that reviews found.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
+from typing import Any
 
+import apsw
 import pytest
 
 from replicate import connect
+from replicate.dbapi.row import columns_of_text
 from tests.harness.differential import Street, play
 
 SCRIPT = """
@@ -78,3 +83,46 @@ def test_deleting_all_rows_is_heard_whoever_prepared_it_first(sides: Street) -> 
     """The DELETE that clears a whole table at once calls no hook: our guards keep SQLite from it, always."""
     clear = "DELETE FROM dst"
     play(sides, *SHORT, clear, "INSERT INTO dst SELECT * FROM src", clear, "INSERT INTO dst (a) VALUES (5)", clear)
+
+
+READ = "SELECT a.id FROM auto a JOIN auto b USING (id) JOIN auto c USING (id) WHERE a.id = -1"
+WRITE = "UPDATE auto SET b = (SELECT max(a.id) FROM auto a JOIN auto c USING (id)) WHERE id = -1 RETURNING id, b"
+
+
+@pytest.mark.parametrize(("call", "sql"), [("execute", READ), ("execute", WRITE), ("executemany", WRITE)])
+def test_a_progress_handler_takes_no_description_away(sides: Street, call: str, sql: str) -> None:
+    """For the columns of a statement that gave no row it is prepared once more, if it is too long to be kept."""
+    said: list[set[object]] = []
+    for connection in (connect(sides.pair.primary.path), sqlite3.connect(":memory:")):
+        with contextlib.closing(connection):
+            if isinstance(connection, sqlite3.Connection):
+                connection.executescript(SCRIPT)
+            said.append({_stopped(connection, call, f"{sql} /*{'x' * 40_000}*/", stop) for stop in range(400)})
+    assert said[0] == said[1]
+    assert len(said[0]) == 2  # some were stopped, and some have run
+
+
+def _stopped(connection: Any, call: str, sql: str, stop: int) -> object:
+    """The columns of the statement, or how it failed: the progress handler stops it when it is called the time after
+    `stop`, if it is."""
+    calls = iter(range(stop))
+    connection.set_progress_handler(lambda: next(calls, None) is None, 1)
+    try:
+        cursor = getattr(connection.cursor(), call)(sql, *([[()]] if call == "executemany" else []))
+        return tuple(column[0] for column in cursor.description or ())
+    except sqlite3.Error as error:
+        return type(error).__name__
+    finally:
+        connection.set_progress_handler(None, 0)
+        connection.rollback()
+
+
+def test_an_interrupt_takes_no_description_away_unheard() -> None:
+    connection = apsw.Connection(":memory:")
+    reading = connection.execute("SELECT 1 UNION ALL SELECT 2")
+    next(reading)
+    connection.interrupt()
+    with pytest.raises(apsw.InterruptError):
+        columns_of_text(connection, "SELECT 3 AS x WHERE 0", ())
+    reading.close()
+    assert columns_of_text(connection, "SELECT 3 AS x WHERE 0", ()) == (("x", None),)
