@@ -82,6 +82,7 @@ _QUESTIONS: Final = frozenset(
         "integrity_check",
         "module_list",
         "page_count",
+        "page_size",  # of a file that has pages SQLite leaves it as it is; many programs say it with each connection
         "pragma_list",
         "quick_check",
         "stats",

@@ -91,6 +91,7 @@ class Attaching(SchemaChanges):
         self._plain: frozenset[str] = frozenset()
         self.guarded: frozenset[str | None] = OURS
         self._maps: dict[str, tuple[int, TableMap]] = {}
+        self._used = {}
 
     # Which databases are regions.
 
@@ -247,6 +248,7 @@ class Attaching(SchemaChanges):
         del self._names[fold(schema)]
         self.guarded -= {schema}
         self._maps.pop(schema, None)
+        self._used.pop(schema, None)
         capture = self.capture
         assert isinstance(capture, SeveralCaptures)
         capture.remove(schema)

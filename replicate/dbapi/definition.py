@@ -45,6 +45,7 @@ class SchemaChanges:
     _execute: Callable[..., apsw.Cursor]
     _settle: Callable[[], None]
     _map: tuple[int, TableMap] | None
+    _used: dict[str, tuple[int, frozenset[str]]]
 
     def _region_schemas(self) -> tuple[str, ...]:
         raise AssertionError("the transaction's own")
@@ -178,7 +179,11 @@ class SchemaChanges:
     def _check_functions(self) -> None:
         if not self.functions:
             return
-        names = {name for schema in self._region_schemas() for name in names_used(self.connection, schema)}
+        inside, self.inside = self.inside, True  # the application's authorizer is not asked about what we read
+        try:
+            names = {name for schema in self._region_schemas() for name in self._names_used(schema)}
+        finally:
+            self.inside = inside
         used = sorted(self.functions & names)
         if used:
             raise NotSupportedError(
@@ -187,6 +192,17 @@ class SchemaChanges:
                 where=self.region,
                 do=f"Register it under another name than {used[0]}",
             )
+
+    def _names_used(self, schema: str) -> frozenset[str]:
+        """`names_used`, read once for each version of the schema: an application may register dozens of functions with
+        each connection (Django does), and reading all of it for each took seconds."""
+        version = self._schema_version(schema)
+        known = self._used.get(schema)
+        if known is None or known[0] != version:
+            known = (version, names_used(self.connection, schema))
+            if not self.capture.active:  # else this version may be taken back, and the next schema bear its number
+                self._used[schema] = known
+        return known[1]
 
     def _legacy(self) -> bool:
         return bool(self.connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, -1))

@@ -25,6 +25,7 @@ from urllib.parse import unquote as percent_decoded
 
 import apsw
 
+from replicate.dbapi.errors import from_replicate
 from replicate.errors import NotSupportedError
 
 _FileKey = tuple[int, int]
@@ -71,11 +72,13 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     key = _key(path)
     if key is not None and _open[key] > 0:
-        raise NotSupportedError(
-            "the standard library's sqlite3 must not open a region that this process has open: "
-            "closing it would drop our locks",
-            where=path,
-            do=_DO,
+        raise from_replicate(  # whoever calls sqlite3.connect looks for sqlite3's errors
+            NotSupportedError(
+                "the standard library's sqlite3 must not open a region that this process has open: "
+                "closing it would drop our locks",
+                where=path,
+                do=_DO,
+            )
         )
 
 

@@ -143,6 +143,7 @@ def test_pragmas_that_would_break_us_are_refused_by_name(text: str) -> None:
     [
         ("pragma journal_mode", Verdict.READ),
         ("pragma journal_mode = WAL", Verdict.READ),
+        ("pragma page_size = 8192", Verdict.READ),
         ("pragma synchronous = FULL", Verdict.READ),
         ("pragma table_info('t')", Verdict.READ),
         ("pragma foreign_keys = on", Verdict.READ),

@@ -145,3 +145,14 @@ def test_what_fails_with_the_last_row_of_returning(plain: apsw.Connection, ours:
     with pytest.raises(replicate.IntegrityError, match="FOREIGN KEY"):
         ours.execute("INSERT INTO later VALUES (5) RETURNING a")
     assert (ours.last_seqno, ours.execute("SELECT * FROM later").fetchall()) == (before, [])
+
+
+def test_a_page_size_changes_nothing_in_a_file_that_has_pages(ours: replicate.Connection) -> None:
+    """Programs say it with each connection; sqlite3 takes it and does nothing."""
+    size = ours.execute("PRAGMA page_size").fetchone()
+    before = ours.last_seqno
+    assert ours.execute("PRAGMA page_size = 8192").fetchall() == []
+    ours.execute("INSERT INTO s VALUES (1, 1)")
+    ours.commit()
+    assert ours.execute("PRAGMA page_size").fetchone() == size != (8192,)
+    assert ours.last_seqno > before

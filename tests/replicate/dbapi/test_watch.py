@@ -31,6 +31,8 @@ def test_sqlite3_is_kept_from_an_open_region(path: str) -> None:
             sqlite3.connect(name)
     with pytest.raises(NotSupportedError):
         sqlite3.connect("file:" + path.replace(" ", "%20") + "?mode=ro", uri=True)
+    with pytest.raises(sqlite3.Error, match="standard library"):  # what a program that calls it catches
+        sqlite3.connect(path)
     sqlite3.connect(":memory:").close()
     again = dbapi_watch.enter(path)
     dbapi_watch.leave(again)
