@@ -87,6 +87,7 @@ class ApplySession:
             raise PermissionRefusedError(
                 f"instance {instance.name} is {instance.role}: received transactions are applied on a secondary only",
                 where=str(instance.path),
+                do="Run the Update Process on the secondary",
             )
         if not instance.regions:
             raise NotFoundError(

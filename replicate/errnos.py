@@ -44,6 +44,18 @@ _DO: Final = {
     errno.ENOMEM: "Free memory; then try again",
 }
 
+_MEND: Final = {
+    errno.EROFS: "Mount its file system read-write; if the kernel has made it read-only, its log says why",
+    errno.EACCES: "Run as the owner of the instance",
+    errno.EPERM: "Run as the owner of the instance",
+    errno.EIO: "Look into the kernel's log: the disk may be failing",
+}
+
+
+def mend(error: OSError) -> str:
+    """What an operator does about `error`, where its number alone tells; else nothing."""
+    return _MEND.get(error.errno or 0, "")
+
 
 def exhausted(error: OSError, what: str, where: str) -> ExhaustedError:
     """The named error of an `error` whose errno is in EXHAUSTED."""

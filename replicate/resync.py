@@ -85,21 +85,21 @@ class SecondaryAhead:
 class RollbackFirst:
     """Of `origin` the secondary has up to `secondary_origin_seqno`, the common past ends at `common_origin_seqno`.
 
-    `ended_by`: name of the instance whose history record took over from that origin; "" if none did. `from_seqno`: that
-    record's number. Up to there both journals are in step, so what the secondary has there, and behind it, is what
-    would be lost; 0 where nobody knows.
+    `ended_by`: name of the instance whose history record took over from that origin; "" if none did. `more_from`: the
+    seqno at which the common past ends, plus 1; 0 where the source can not know it. An origin counts its transactions
+    alone, so whoever looks for them in the secondary's journal needs this one.
     """
 
     origin: int
     secondary_origin_seqno: int
     common_origin_seqno: int
     ended_by: str = ""
-    from_seqno: int = 0
+    more_from: int = 0
 
     def error(self) -> ReplicateError:
         end = f", where {self.ended_by} took over" if self.ended_by else ""
-        if self.from_seqno:
-            end += f"; from its transaction {self.from_seqno} on the secondary has what {self.ended_by} does not"
+        if self.more_from:
+            end += f"; what the secondary has more begins in its journal at N = {self.more_from}"
         return refusal(
             RefuseCode.ROLLBACK_FIRST,
             f"of origin {self.origin:08x} the secondary has transactions up to {self.secondary_origin_seqno}; the "
@@ -107,6 +107,7 @@ class RollbackFirst:
             origin=self.origin,
             secondary_origin_seqno=self.secondary_origin_seqno,
             common_origin_seqno=self.common_origin_seqno,
+            more_from=self.more_from,
         )
 
 
@@ -190,7 +191,9 @@ def _too_much(theirs: SynchronizationVector, source: SourceView) -> RollbackFirs
             if record.previous_origin == origin and last > common:
                 return RollbackFirst(origin, last, common, record.name, record.seqno)
         if last > ours.last(origin):
-            return RollbackFirst(origin, last, ours.last(origin))
+            # Nobody took over from it here: it is the one that our journal ends with, or one that we never met.
+            ends = source.position.last_seqno + 1 if ours.last(origin) else 0
+            return RollbackFirst(origin, last, ours.last(origin), more_from=ends)
     return None
 
 

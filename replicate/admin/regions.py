@@ -71,7 +71,7 @@ def _install(instance: Instance, file: Path, name: str) -> bytes:
                 return found.region
         for entry in instance.regions:
             if entry.name == name:
-                raise AlreadyExistsError(f"there is a region {name!r} already", where=str(entry.path))
+                raise _taken(name, entry)
         region_uuid = uuid.uuid4().bytes
         content = instance.content
         install(connection, network=content.network, instance=content.uuid, region=region_uuid, name=name)
@@ -86,8 +86,13 @@ def _register(instance: Instance, file: Path, name: str, region_uuid: bytes) -> 
     except NotFoundError:
         return instance.register_region(name, region_uuid, file)
     if entry.uuid != region_uuid or entry.path != file:
-        raise AlreadyExistsError(f"there is a region {name!r} already", where=str(entry.path))
+        raise _taken(name, entry)
     return entry
+
+
+def _taken(name: str, entry: RegionEntry) -> AlreadyExistsError:
+    do = f"Give this one another --name; or, if it is that one, moved: replicate -i INSTANCE region move {name} PATH"
+    return AlreadyExistsError(f"there is a region {name!r} already", where=str(entry.path), do=do)
 
 
 def _journal(door: Door, entry: RegionEntry) -> None:
@@ -99,7 +104,11 @@ def _journal(door: Door, entry: RegionEntry) -> None:
                 door.words[word.REGION_SCHEMA + entry.region_id] = schema_version(session.connection)
         session.begin(timeout_s=LOCK_TIMEOUT_S)
         if region_seqno(session.connection):
-            raise AlreadyExistsError(f"region {entry.name!r} is replicated already", where=str(entry.path))
+            raise AlreadyExistsError(
+                f"region {entry.name!r} is replicated already",
+                where=str(entry.path),
+                do="Nothing need be done; `replicate -i INSTANCE region list` shows it",
+            )
         definitions = recorded_definitions(session.connection)
         elements: list[object] = [int(Op.REGION), 0, entry.name, ["added", entry.uuid]]
         for definition in definitions:

@@ -100,7 +100,8 @@ def _read_digest(file: str) -> InstanceDigest:
         with click.open_file(file, encoding="utf-8", errors="replace") as stream:
             return parse_digest(stream.read(), where=file)
     except OSError as error:
-        raise JournalIOError(f"can not be read: {error.strerror}", where=file) from error
+        do = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
+        raise JournalIOError(f"can not be read: {error.strerror}", where=file, do=do) from error
 
 
 def _lines(found: InstanceComparison) -> Iterator[str]:

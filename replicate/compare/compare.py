@@ -168,7 +168,9 @@ def compare(
     `timeout_s` seconds), BusyError; what differs is a result, not an error.
     """
     if first.content.uuid == second.content.uuid:
-        raise UsageError("an instance can not be compared with itself", where=str(first.path))
+        raise UsageError(
+            "an instance can not be compared with itself", where=str(first.path), do="Name the other site with --with"
+        )
     if first.content.network != second.content.network:
         raise WrongNetworkError("the two instances belong to different networks", where=str(second.path))
     with ExitStack() as stack:
@@ -234,7 +236,9 @@ def _compared(
 ) -> InstanceComparison:
     names = list(dict.fromkeys([*one.regions.connections, *other.regions.connections]))
     if not names:
-        raise NotFoundError("neither instance has a region", where=str(first.path))
+        raise NotFoundError(
+            "neither instance has a region", where=str(first.path), do="Add one: replicate -i PRIMARY region add PATH"
+        )
     regions = []
     for name in names:
         here, there = one.regions.connections.get(name), other.regions.connections.get(name)

@@ -85,14 +85,18 @@ def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComp
             f"{first.instance} and {second.instance} belong to different networks", where=second.network
         )
     if first.instance == second.instance:
-        raise UsageError("an instance can not be compared with itself", where=first.instance)
+        raise UsageError(
+            "an instance can not be compared with itself", where=first.instance, do="Give the digest of the other site"
+        )
     if first.seqno != second.seqno:
         raise UsageError(
             f"{first.instance} was looked at at transaction {first.seqno}, {second.instance} at {second.seqno}",
             do="Make both digests with the same --at N",
         )
     if not first.regions and not second.regions:
-        raise UsageError("neither instance has a region", where=first.instance)
+        raise UsageError(
+            "neither instance has a region", where=first.instance, do="Add one: replicate -i PRIMARY region add PATH"
+        )
     here, there = dict(first.regions), dict(second.regions)
     differences: list[Difference] = []
     tables = 0

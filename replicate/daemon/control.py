@@ -24,6 +24,7 @@ from typing import Final
 
 import replicate
 from replicate.daemon.files import DaemonFiles, DaemonStatus
+from replicate.errnos import mend
 from replicate.errors import (
     EXIT_CODES,
     JournalIOError,
@@ -97,7 +98,7 @@ def start(
             )
     except OSError as error:
         os.close(read_fd)
-        raise JournalIOError(f"can not be started: {error.strerror}", where=files.name) from error
+        raise JournalIOError(f"can not be started: {error.strerror}", where=files.name, do=mend(error)) from error
     finally:
         os.close(write_fd)
     try:

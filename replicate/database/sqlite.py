@@ -144,7 +144,7 @@ def file_facts(
     except FileNotFoundError:
         raise NotFoundError("there is no such database file", where=name, do=do) from None
     except NotADirectoryError:
-        raise NotFoundError("a part of the path is not a directory", where=name) from None
+        raise NotFoundError("a part of the path is not a directory", where=name, do=do) from None
     except PermissionError as error:
         raise PermissionRefusedError(f"the file can not be looked at: {error.strerror}", where=name) from None
     if stat.S_ISLNK(found.st_mode):
@@ -152,7 +152,7 @@ def file_facts(
             "the path is a symbolic link", where=name, do=f"Name the file itself: {os.path.realpath(name)}"
         )
     if not stat.S_ISREG(found.st_mode):
-        raise PermissionRefusedError("the path is not a regular file", where=name)
+        raise PermissionRefusedError("the path is not a regular file", where=name, do=do)
     return FileFacts(found.st_dev, found.st_ino)
 
 

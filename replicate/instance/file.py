@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import xxhash
 
-from replicate.errnos import NO_DESCRIPTORS, exhausted
+from replicate.errnos import NO_DESCRIPTORS, exhausted, mend
 from replicate.errors import (
     ConfigurationError,
     DamagedError,
@@ -236,8 +236,8 @@ def io_error(error: OSError, what: str, where: str) -> JournalIOError | Permissi
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{what}: no space left", where=where, do="Free space, then try again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return PermissionRefusedError(f"{what}: {error.strerror}", where=where)
-    return JournalIOError(f"{what}: {error.strerror}", where=where)
+        return PermissionRefusedError(f"{what}: {error.strerror}", where=where, do=mend(error))
+    return JournalIOError(f"{what}: {error.strerror}", where=where, do=mend(error))
 
 
 def read_file(path: Path) -> InstanceFile:
@@ -254,7 +254,9 @@ def read_file(path: Path) -> InstanceFile:
     except OSError as error:
         if error.errno in NO_DESCRIPTORS:
             raise exhausted(error, "the instance file can not be read", str(path)) from error
-        raise PermissionRefusedError(f"the instance file can not be read: {error.strerror}", where=str(path)) from error
+        raise PermissionRefusedError(
+            f"the instance file can not be read: {error.strerror}", where=str(path), do=mend(error)
+        ) from error
     with os.fdopen(fd, "rb") as file:
         return decode(file.read(16 * 1024 * 1024), str(path))
 

@@ -427,7 +427,7 @@ class Instance:
         unless `replace_address`. A running Source Server keeps the connection that it has; its next one goes there."""
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
-                raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path))
+                raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path), do="Name another")
             entry = PeerEntry(name, host, port, certificate)
             known = next((p for p in content.peers if p.name == name), entry)
             if known != entry and not replace_address:

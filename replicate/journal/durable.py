@@ -63,6 +63,7 @@ def _unpack(data: bytes, offset: int, where: str) -> tuple[int, int, int] | None
 class DurableSidecar:
     """The sidecar at `path`, opened at its first use. Several processes may hold one; writers need no lock (`write`).
 
+    `writable`: False for who only reads it, which a copy of a journal on a read-only mount, or another's, lets do.
     `words`, `counter_at`, `seqno_at`: control words, and in which of them all writers of this file, one at a time, keep
     its counter (0: nobody has) and its number: so these are known without reading the file.
 
@@ -70,18 +71,20 @@ class DurableSidecar:
     DiskFullError or JournalIOError.
     """
 
-    __slots__ = ("_counter_at", "_fd", "_seqno_at", "_words", "path")
+    __slots__ = ("_counter_at", "_fd", "_mode", "_seqno_at", "_words", "path")
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
+        writable: bool = True,
         words: memoryview | None = None,
         counter_at: int = 0,
         seqno_at: int = 1,
     ) -> None:
         self.path = os.fspath(path)
         self._fd = -1
+        self._mode = os.O_RDWR if writable else os.O_RDONLY
         self._words = words
         self._counter_at = counter_at
         self._seqno_at = seqno_at
@@ -108,7 +111,7 @@ class DurableSidecar:
     def _open(self) -> int:
         if self._fd < 0:
             try:
-                self._fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._fd = os.open(self.path, self._mode | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 raise JournalMissingError(
                     "the journal's durable mark is not there",

@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
-from replicate.errnos import EXHAUSTED, FULL, SPARED, exhausted
+from replicate.errnos import EXHAUSTED, FULL, SPARED, exhausted, mend
 from replicate.errors import (
     AlreadyExistsError,
     DiskFullError,
@@ -92,7 +92,7 @@ def refuse_changed(error: OSError, doing: str, path: str) -> NoReturn:
         raise DiskFullError(
             f"{doing}: {error.strerror}", where=path, do="Make space on this file system", errno=error.errno
         ) from error
-    raise JournalIOError(f"{doing}: {error.strerror}", where=path, errno=error.errno) from error
+    raise JournalIOError(f"{doing}: {error.strerror}", where=path, do=mend(error), errno=error.errno) from error
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:

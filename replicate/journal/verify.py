@@ -110,7 +110,7 @@ class _Verifier:
         )
 
     def _durable(self) -> int:
-        sidecar = DurableSidecar(f"{self.chain.directory}/{SIDECAR_NAME}")
+        sidecar = DurableSidecar(f"{self.chain.directory}/{SIDECAR_NAME}", writable=False)
         try:
             return sidecar.read()
         except ReplicateError as error:

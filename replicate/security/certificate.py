@@ -35,6 +35,7 @@ CERTIFICATE_FILE: Final = "certificate.pem"
 KEY_FILE: Final = "key.pem"
 CA_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 730
+_CA_DO: Final = "Put both files of one `replicate certificate init` there"
 _SKEW: Final = datetime.timedelta(hours=1)
 """A certificate is valid from a little earlier on: the other host's clock may be behind ours."""
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
@@ -170,9 +171,9 @@ def _load_ca(ca: Path) -> tuple[bytes, x509.Certificate, ec.EllipticCurvePrivate
         certificate = x509.load_pem_x509_certificate(pem)
         key = serialization.load_pem_private_key(key_pem, None)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"the CA can not be read: {error}", where=where) from error
+        raise ConfigurationError(f"the CA can not be read: {error}", where=where, do=_CA_DO) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise ConfigurationError(f"{CA_FILE} and {CA_KEY_FILE} do not belong together", where=where)
+        raise ConfigurationError(f"{CA_FILE} and {CA_KEY_FILE} do not belong together", where=where, do=_CA_DO)
     return pem, certificate, key
 
 

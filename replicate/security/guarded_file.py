@@ -52,7 +52,9 @@ def open_guarded(path: Path, *, is_secret: bool, what: str) -> int:
 
 def _check(facts: os.stat_result, path: Path, is_secret: bool, what: str) -> None:
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > BYTES_MAX:
-        raise ConfigurationError(f"{what} is no regular file, or larger than {BYTES_MAX} bytes", where=str(path))
+        raise ConfigurationError(
+            f"{what} is no regular file, or larger than {BYTES_MAX} bytes", where=str(path), do="Name the file itself"
+        )
     if facts.st_uid not in (os.geteuid(), 0):
         raise PermissionRefusedError(
             f"{what} belongs to user {facts.st_uid}, not to us or root", where=str(path), do="chown it, or copy it"

@@ -46,7 +46,7 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
         raise ConfigurationError(
             f"the certificate is that of {', '.join(certificate.instances)}, and this instance is {instance}",
             where=str(files.certificate),
-            do=f"Issue one for it: replicate -i INSTANCE certificate issue {instance} --ca DIR",
+            do=f"Issue one for it: replicate -i INSTANCE certificate issue {instance} --ca DIR --replace",
         )
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
@@ -60,7 +60,11 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
         try:
             context.load_verify_locations(cadata=ca_text.decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
-            raise ConfigurationError(f"the CA's certificate can not be used: {error}", where=str(files.ca)) from error
+            raise ConfigurationError(
+                f"the CA's certificate can not be used: {error}",
+                where=str(files.ca),
+                do="Put the ca.pem there that `replicate certificate issue` has made beside the certificate",
+            ) from error
         _load_own(context, files)
         contexts.append(context)
     return Identity(contexts[0], contexts[1], certificate, ca)

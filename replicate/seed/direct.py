@@ -71,7 +71,7 @@ def seed_from_instance(
 def _check(primary: Instance, secondary: Instance) -> None:
     where = str(secondary.path)
     if primary.content.uuid == secondary.content.uuid:
-        raise UsageError("an instance can not be seeded from itself", where=where)
+        raise UsageError("an instance can not be seeded from itself", where=where, do="Name its primary with --from")
     if primary.content.network != secondary.content.network:
         raise WrongNetworkError(
             f"{secondary.name} belongs to another network than {primary.name}",

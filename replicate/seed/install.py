@@ -93,7 +93,9 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
     where = str(secondary.path)
     if secondary.role != "secondary":
         raise PermissionRefusedError(
-            f"instance {secondary.name} is {secondary.role}: only a secondary is seeded", where=where
+            f"instance {secondary.name} is {secondary.role}: only a secondary is seeded",
+            where=where,
+            do="Name the secondary with -i",
         )
     files = DaemonFiles(secondary.path, "update")
     running = files.probe()
@@ -293,7 +295,7 @@ def check_base(secondary: Instance, header: SeedHeader, where: str) -> None:
     """Is this a seed of its network, whoever it was made for? UsageError, WrongNetworkError."""
     content = secondary.content
     if header.primary == content.uuid:
-        raise UsageError("an instance can not be seeded from itself", where=where)
+        raise UsageError("an instance can not be seeded from itself", where=where, do="Name another secondary with -i")
     if header.network != content.network:
         raise WrongNetworkError(
             f"the seed is of network {uuid.UUID(bytes=header.network)}, {secondary.name} belongs to "

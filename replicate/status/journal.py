@@ -59,7 +59,7 @@ def look_at_closed_journal(instance: Instance, region_seqno: int) -> ClosedJourn
 
 
 def _durable(chain: Chain) -> int:
-    sidecar = DurableSidecar(f"{chain.directory}/{SIDECAR_NAME}")
+    sidecar = DurableSidecar(f"{chain.directory}/{SIDECAR_NAME}", writable=False)
     try:
         return sidecar.read()
     finally:

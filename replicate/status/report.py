@@ -415,7 +415,8 @@ def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
     name = peer.name
     if peer.needs_seed:
         text = f"peer {name} was dropped at the journal's cap"
-        yield Finding("PEER_DROPPED", text, f"seed it anew, there: replicate -i {name} seed --restart", name)
+        do = f"seed it anew, there: replicate -i {name} update stop, then replicate -i {name} seed --restart"
+        yield Finding("PEER_DROPPED", text, do, name)
     if peer.seed_seqno is not None:
         text = f"the journal behind transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
         do = f"load it there: replicate -i {name} seed; or give it up here: replicate -i INSTANCE seed --forget {name}"

@@ -6,10 +6,14 @@ Refuses to know: any database.
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgpack
+import pytest
 
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
@@ -184,3 +188,15 @@ def flip(path: Path, offset: int, mask: int = 0x01) -> None:
         byte = file.read(1)
         file.seek(offset)
         file.write(bytes([byte[0] ^ mask]))
+
+
+def mounted_read_only(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """From now on what opens a file of `directory` to write is refused, as on a read-only mount (root too)."""
+    opens = os.open
+
+    def refusing(path: str | os.PathLike[str], flags: int, *rest: Any, **named: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and Path(path).is_relative_to(directory):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return opens(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refusing)

@@ -83,7 +83,8 @@ def test_the_secondary_has_more_of_the_living_origin() -> None:
     """Fault 13 (REPLAHEAD): the primary lost its tail."""
     ours = path(*[A1] * 5)
     decision = answer(ours[:4], ours[5])
-    assert decision == RollbackFirst(A1, 5, 3)
+    assert decision == RollbackFirst(A1, 5, 3, more_from=4)
+    assert "has more begins in its journal at N = 4" in str(decision.error())
     assert isinstance(decision.error(), RollbackNeededError)
 
 
@@ -95,8 +96,8 @@ def test_the_secondary_was_primary_and_has_what_nobody_took_over() -> None:
     decision = answer(ours, path(*[A1] * 1000)[-1], histories=(took_over,))
     assert decision == RollbackFirst(A1, 1000, 990, "oslo", 991)
     assert "up to 1000" in str(decision.error())
-    assert "ends at 990, where oslo took over" in str(decision.error())
-    assert "from its transaction 991 on" in str(decision.error())
+    assert "ends at 990, where oslo took over; what the secondary has more begins" in str(decision.error())
+    assert "at N = 991. Look at what the secondary has more" in str(decision.error())
     assert answer(ours, common[990], histories=(took_over,)) == StartAt(991, 0)
 
 

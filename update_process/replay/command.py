@@ -121,6 +121,7 @@ def require_secondary(instance: Instance) -> None:
         raise PermissionRefusedError(
             f"instance {instance.name} is {instance.role}: a backlog is replayed into a secondary only",
             where=str(instance.path),
+            do="Name the secondary with -i, and this instance with --journal",
         )
 
 

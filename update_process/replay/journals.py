@@ -378,7 +378,7 @@ def _end(chain: ChainPart) -> tuple[int, int]:
     if not chain.is_newest:  # a segment was written behind it, so it had been synced
         return scan.last_seqno, scan.last_seqno
     try:
-        with closing(DurableSidecar(Path(chain.directory) / SIDECAR_NAME)) as sidecar:
+        with closing(DurableSidecar(Path(chain.directory) / SIDECAR_NAME, writable=False)) as sidecar:
             durable = sidecar.read()
     except JournalMissingError:
         durable = scan.last_seqno  # copied segments: what is whole in them was written there

@@ -183,8 +183,9 @@ def test_a_receiver_is_checked_as_its_settings_say(secondary: Instance, tmp_path
 
 def test_certificates_that_nothing_wants_yet_must_be_of_use(primary: Instance, tmp_path: Path) -> None:
     tls = Authority(tmp_path / "authority").install(primary, "west")
-    with pytest.raises(ConfigurationError, match="the certificate is that of west, and this instance is east"):
+    with pytest.raises(ConfigurationError, match="the certificate is that of west, and this instance is east") as found:
         check(primary)
+    assert "issue east --ca DIR --replace" in found.value.do  # without --replace that command is refused
     Authority(tmp_path / "other").install(primary)
     (tls / "key.pem").unlink()
     with pytest.raises(NotFoundError, match=r"key\.pem"):

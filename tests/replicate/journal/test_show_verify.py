@@ -17,7 +17,7 @@ from replicate.journal.show import show_chain
 from replicate.journal.verify import Verification, verify_chain
 from replicate.limits import PART_BYTES
 from replicate.transaction import mask_of
-from tests.harness.journals import ToyJournal, define_payload, flip, insert_payload, make_definition
+from tests.harness.journals import ToyJournal, define_payload, flip, insert_payload, make_definition, mounted_read_only
 
 
 @pytest.fixture
@@ -210,3 +210,9 @@ def test_an_empty_directory_is_a_finding(tmp_path: Path) -> None:
     from replicate.journal.chain import Chain
 
     assert "there is no segment" in _whats(verify_chain(Chain(tmp_path)))
+
+
+def test_a_journal_mounted_read_only_is_not_damaged(full: ToyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot of the disk is where one verifies before one trusts it."""
+    mounted_read_only(monkeypatch, Path(full.chain.directory))
+    assert verify_chain(full.chain).findings == ()

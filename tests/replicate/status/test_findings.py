@@ -48,3 +48,10 @@ def test_a_full_journal_names_what_it_is_kept_for(
     (found,) = [one for one in findings("primary", journal, (), peers, None) if one.code == "JOURNAL_FULL"]
     assert expected in found.do
     assert found.do.endswith("raise journal.cap_bytes")
+
+
+def test_a_dropped_peer_is_seeded_by_commands_that_are_not_refused() -> None:
+    """Its Update Process runs as a rule, and a seed is refused while it does."""
+    found = findings("primary", JOURNAL, (REGION,), (replace(PEER, needs_seed=True),), None)
+    (dropped,) = (one for one in found if one.code == "PEER_DROPPED")
+    assert dropped.do.endswith("replicate -i west update stop, then replicate -i west seed --restart")

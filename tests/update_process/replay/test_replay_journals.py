@@ -12,6 +12,7 @@ from replicate import failpoint
 from replicate.errors import GapError, JournalMissingError
 from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch
+from tests.harness.journals import mounted_read_only
 from tests.harness.pair import Pair
 from tests.harness.replaying import archive_segments, assert_equal, run
 from update_process.replay.command import replay, sources_of
@@ -206,3 +207,11 @@ def test_holes() -> None:
     assert holes([(5, 9)], 6, 12) == [(10, 12)]
     assert holes([], 3, 3) == [(3, 3)]
     assert holes([(5, 9)], 1, 3) == [(1, 3)]
+
+
+def test_a_journal_mounted_read_only_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The primary's disk, as whoever brings its secondary up to date mounts it."""
+    mounted_read_only(monkeypatch, scene.journal)
+    journals = Journals([scene.journal], scene.pair.primary.content.network, stage=scene.stage)
+    journals.plan(1, scene.last_seqno, archived_first=False)
+    assert scene.read(journals, 1, scene.last_seqno) == list(range(1, scene.last_seqno + 1))
