@@ -130,6 +130,7 @@ class Door:
             words = self.words
             if not self._memory.was_current():
                 self.pool.check_current()
+            self._newest.check_place()
             if words[word.FATAL]:
                 self.durability.check_alive()
             if words[word.INTENT_SEQNO]:

@@ -5,19 +5,25 @@ Guarantees tested: nothing is appended behind a hole; recovery goes on from what
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from replicate.errors import ConfigurationError
 from replicate.instance.instance import Instance
+from replicate.limits import LOOK_S
+from replicate.pool import control as word
 from tests.harness.instances import (
     check,
     door_of,
     insert,
     insert_rows,
     make_primary,
+    newest_segment,
     restore_region,
     rows,
     save_region,
@@ -76,6 +82,50 @@ def test_while_it_is_used_nobody_else_comes_in(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="older copy while processes use it"):
             other_process(instance)
     insert_rows(instance, 20, 1)
+    check(instance)
+
+
+def restore_directory(instance: Instance, aside: Path) -> None:
+    """The backup's directory in the place of the other one."""
+    instance.journal_directory.rename(aside.with_name("lost"))
+    shutil.copytree(aside, instance.journal_directory)
+
+
+@pytest.mark.parametrize("restore", [restore_journal, restore_directory])
+def test_who_stays_open_appends_nothing_that_nobody_finds(
+    tmp_path: Path, restore: Callable[[Instance, Path], None]
+) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    insert_rows(instance, 1, 3)
+    save_journal(instance, tmp_path / "journal")
+    with session_of(instance) as session:
+        last = insert(session, 10)
+        lost = os.open(newest_segment(instance), os.O_RDONLY)
+        restore(instance, tmp_path / "journal")
+        time.sleep(2 * LOOK_S)
+        before = os.pread(lost, 1 << 20, 0)
+        for _ in range(2):  # as often as it is tried
+            with pytest.raises(ConfigurationError, match="the journal was replaced while processes use it"):
+                insert(session, 11)
+        assert session.door.words[word.LAST_SEQNO] == last
+        assert os.pread(lost, 1 << 20, 0) == before
+        os.close(lost)
+    insert_rows(instance, 20, 1)
+    assert sorted(rows(instance.region("main").path)) == [1, 2, 3, 10, 20]
+    check(instance)
+
+
+def test_a_journal_that_was_moved_and_put_back_is_gone_on_with(tmp_path: Path) -> None:
+    instance = make_primary(tmp_path / "alpha")
+    with session_of(instance) as session:
+        insert(session, 1)
+        instance.journal_directory.rename(tmp_path / "aside")
+        time.sleep(2 * LOOK_S)
+        insert(session, 2)
+        (tmp_path / "aside").rename(instance.journal_directory)
+        time.sleep(2 * LOOK_S)
+        insert(session, 3)
+    assert sorted(rows(instance.region("main").path)) == [1, 2, 3]
     check(instance)
 
 
