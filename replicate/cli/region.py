@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
+
+if TYPE_CHECKING:
+    from replicate.instance.instance import Instance
 
 
 @click.group(cls=Noun)
@@ -30,8 +34,29 @@ def add(path: Path, name: str | None) -> None:
         [
             f"region {added.name}: {added.path}",
             f"in the application: replicate.connect({str(opened.path)!r}, {added.name!r})",
+            *(
+                f"next, on {peer}, which applies nothing more without this region: replicate -i {peer} update stop, "
+                f"then replicate -i {peer} seed --restart"
+                for peer in _begun(opened)
+            ),
         ],
     )
+
+
+def _begun(opened: Instance) -> list[str]:
+    """The peers that hold what the regions were before: a seed brings them all regions, and nothing else does."""
+    from replicate.errors import DamagedError
+    from replicate.instance.consumers import read_consumer
+
+    begun = []
+    for peer in opened.peers:
+        try:
+            known = read_consumer(opened.consumers_directory, peer.name)
+        except DamagedError:  # `status` says so; the region is added all the same
+            continue
+        if known is not None and known.acknowledged_seqno:
+            begun.append(peer.name)
+    return begun
 
 
 @region.command(name="list")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from replicate.admin.regions import add_region
 from replicate.cli.root import root
 from replicate.errors import ReplicateError
+from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
 from tests.harness.journals import mounted_read_only
 
@@ -67,6 +68,19 @@ def test_two_secondaries_without_a_region_are_told_to_add_one(tmp_path: Path) ->
     error = CliRunner().invoke(root, words, standalone_mode=False).exception
     assert isinstance(error, ReplicateError)
     assert error.do, error
+
+
+def test_a_region_that_is_added_later_says_which_secondaries_are_to_be_seeded_anew(tmp_path: Path) -> None:
+    """Their Update Processes stop at it by name: who adds it should know before they do."""
+    east = Instance.open(tmp_path / "east")
+    for name, seqno in (("west", 2), ("new", 0)):
+        east.register_peer(name, "127.0.0.1", 7555)
+        write_consumer(east.consumers_directory, Consumer(name, seqno))
+    said = CliRunner().invoke(root, ["-i", "east", "region", "add", "other.db"], catch_exceptions=False).stdout
+    assert [line for line in said.splitlines() if line.startswith("next")] == [
+        "next, on west, which applies nothing more without this region: replicate -i west update stop, then "
+        "replicate -i west seed --restart"
+    ]
 
 
 @pytest.mark.parametrize("words", ["peer add west 127.0.0.1:7555", "region release main", "journal prune"])
