@@ -128,9 +128,14 @@ class Door:
             self._lock.enter(self.lock_timeout_s if timeout_s is None else timeout_s)
             self._patience_s = timeout_s
             words = self.words
-            if not self._memory.was_current():
+            memory = self._memory
+            look_again_s = memory.look_again_s
+            if not memory.was_current():
                 self.pool.check_current()
-            self._newest.check_place()
+            if (looked := memory.look_again_s) != look_again_s:
+                memory.look_again_s = 0.0  # who is refused is refused each time
+                self._newest.check_place()
+                memory.look_again_s = looked
             if words[word.FATAL]:
                 self.durability.check_alive()
             if words[word.INTENT_SEQNO]:

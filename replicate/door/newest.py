@@ -20,7 +20,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME
 from replicate.journal.header import SegmentHeader
 from replicate.journal.segment import SegmentFile, grow_bytes_of, open_segment, segment_name
-from replicate.limits import LOOK_S, PARTITION_STREAM
+from replicate.limits import PARTITION_STREAM
 from replicate.pool import control as word
 from replicate.transaction import Catalogue
 from replicate.vector import Position
@@ -39,30 +39,27 @@ class NewestSegment:
         self._catalogue: tuple[int, Catalogue] | None = None
         self._mark_path = os.path.join(self._directory, SIDECAR_NAME)
         self._mark: tuple[int, int] | None = None
-        self._look_again_s = 0.0
 
     def check_place(self) -> None:
         """ConfigurationError when another journal stands where ours was: a backup was put there beneath us, and what
-        we append would be in files that nobody finds. Nothing has changed then. Looked at every LOOK_S, by the durable
-        mark, which is one file as long as there is a journal.
+        we append would be in files that nobody finds. Nothing has changed then. It is told by the durable mark, which
+        is one file as long as there is a journal. The door asks when it looks at the pool's name, each LOOK_S.
 
         Where there is none at all, the journal may have been moved: what we append is found where it is now.
         """
-        now_s = time.monotonic()
-        if now_s < self._look_again_s:
-            return
         try:
             found = os.stat(self._mark_path)
         except OSError:
             return
         mark = (found.st_dev, found.st_ino)
-        if self._mark is not None and mark != self._mark:
+        if self._mark is None:
+            self._mark = mark
+        elif mark != self._mark:
             raise ConfigurationError(
                 "the journal was replaced while processes use it",
                 where=self._directory,
                 do="Stop every process of this instance, then start again: recovery runs first",
             )
-        self._mark, self._look_again_s = mark, now_s + LOOK_S
 
     def close(self) -> None:
         """Close the descriptor. May be called twice."""

@@ -93,12 +93,12 @@ class SharedMemory:
     """A mapped pool file. `words` is the control area as native u64, `map` all of it; both die with `close()`."""
 
     __slots__ = (
-        "_look_again_s",
         "bytes",
         "epoch",
         "fd",
         "instance",
         "kind",
+        "look_again_s",
         "map",
         "path",
         "view",
@@ -122,7 +122,8 @@ class SharedMemory:
         self.view = memoryview(self.map)
         self.words = self.view[:CONTROL_BYTES].cast("Q")
         self.epoch = self.words[POOL_EPOCH]
-        self._look_again_s = 0.0
+        self.look_again_s = 0.0
+        """When `was_current` looks next: who finds it changed knows that it has looked, and need ask no clock."""
 
     @classmethod
     def create(
@@ -245,10 +246,10 @@ class SharedMemory:
         if words[POOL_STATE] == STATE_CLOSED or words[POOL_EPOCH] != self.epoch:
             return False
         now_s = monotonic()
-        if now_s >= self._look_again_s:
+        if now_s >= self.look_again_s:
             if os.fstat(self.fd).st_nlink != 1:
                 return False
-            self._look_again_s = now_s + LOOK_S
+            self.look_again_s = now_s + LOOK_S
         return True
 
     def check_current(self) -> None:

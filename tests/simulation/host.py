@@ -8,6 +8,7 @@ Refuses to know: how the product's modules come to use it (stage.py), and what h
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -149,6 +150,8 @@ class SimulatedMemory:
         return self.words[POOL_STATE] != STATE_CLOSED and self._memory.is_linked
 
     was_current = is_current
+    look_again_s = math.nan
+    """Unequal to itself: each look is one."""
 
     def check_current(self) -> None:
         if not self.is_current():
