@@ -63,7 +63,7 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
             raise ConfigurationError(
                 f"the CA's certificate can not be used: {error}",
                 where=str(files.ca),
-                do="Put the ca.pem there that `replicate certificate issue` has made beside the certificate",
+                do="Put the ca.pem there that was made beside the certificate (`certificate issue`)",
             ) from error
         _load_own(context, files)
         contexts.append(context)
