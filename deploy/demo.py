@@ -1,8 +1,9 @@
-"""The demonstration: two instances, three daemons, two writers, one cut and one kill; and proof that nothing is lost.
+"""The demonstration: two instances, three daemons, two writers; a cut, a silence, a kill; proof that nothing is lost.
 
 What it is: a story told with the command `replicate` alone, as an operator would use it. deploy/demo starts it.
-Guarantees: exit code 0 means that the connection was really cut in mid-stream and the Update Process really killed,
-and that both databases were equal in the end, by `replicate compare` and by an independent row-by-row comparison.
+Guarantees: exit code 0 means that the connection was really cut in mid-stream, that both sides told of a line that had
+gone silent, that the Update Process was really killed, and that both databases were equal in the end, by
+`replicate compare` and by an independent row-by-row comparison.
 However it ends, nothing of it is left running, and its directory is removed unless it is to be kept (it is kept, too,
 when something failed).
 Refuses to know: how replication works; it only uses what any user can.
@@ -24,15 +25,24 @@ from typing import Any, Final
 
 from demo_commands import APPLICATION, DemoFailedError, SignalledError, Workshop, is_alive, say, wait_until
 from demo_compare import compare_files
+from demo_failover import FailoverStory
 from demo_relay import Relay
+
+from replicate.model.start_command import start_command
 
 WRITERS: Final = 2
 RATE: Final = 120.0
 """Transactions a second of each writer: a busy small shop, and little enough for one slow core."""
-CUT_AT: Final = 0.3
+CUT_AT: Final = 0.2
 KILL_AT: Final = 0.6
 """Parts of the duration after which things go wrong."""
 OUTAGE_S: Final = 1.5
+STREAM_BYTES: Final = 8192
+"""More than two servers need to make each other's acquaintance: the stream runs."""
+HEARTBEAT_S: Final = 0.5
+SILENCE_S: Final = 5.5
+"""Before that neither side calls the other silent: a heartbeat, and five seconds of grace for a busy machine."""
+SILENCE_TOLD_S: Final = 60.0
 GONE_S: Final = 10.0
 CATCH_UP_S: Final = 120.0
 LINE_PERIOD_S: Final = 4.0
@@ -75,6 +85,8 @@ class Story:
         self.duration_s = duration_s
         self.relay: Relay | None = None
         self.secondary: Secondary | None = None
+        self.wrote_s = 0.0
+        """How long the application has written before the secondary's eyes."""
         self._began = 0.0
         self._printed = 0.0
         self._on_terminal = sys.stdout.isatty()
@@ -88,6 +100,7 @@ class Story:
         say("secondary sees: whole transactions, in order, without a gap.")
         self._watch(self.duration_s * CUT_AT)
         self._cut_the_connection()
+        self._silence_the_line()
         self._watch(self.duration_s * KILL_AT)
         self._kill_the_update_process()
         self._watch(self.duration_s)
@@ -113,12 +126,16 @@ class Story:
         network = self.shop.ask("instance", "show", instance="primary")["network"]
         self.shop.instances.append("secondary")
         self.shop.run("instance", "create", "secondary", "--role", "secondary", "--network", network)
-        started = self.shop.ask("receiver", "start", "--listen", "127.0.0.1:0", instance="secondary", show=True)
+        beat = f"heartbeat_period_s={HEARTBEAT_S:g}"  # of fifteen seconds, the story would take too long
+        started = self.shop.ask(
+            *("receiver", "start", "--listen", "127.0.0.1:0", "--set", f"receiver.{beat}"),
+            instance="secondary", show=True,
+        )  # fmt: skip
         say(f"      {started['status']}")
         self.relay = Relay(_port_in(started["status"]))
         say("  (between the two stands a relay of this demonstration, which will cut the connection)")
         self.shop.run("peer", "add", "secondary", f"127.0.0.1:{self.relay.port}", instance="primary")
-        self.shop.run("source", "start", "--peer", "secondary", instance="primary")
+        self.shop.run("source", "start", "--peer", "secondary", "--set", f"source.{beat}", instance="primary")
         self.shop.run("seed", "--from", "primary", instance="secondary")
         self.shop.run("update", "start", instance="secondary")
         regions = self.shop.ask("region", "list", instance="secondary")
@@ -174,13 +191,39 @@ class Story:
         self._watch(time.monotonic() - self._began + OUTAGE_S)
         self._note(f"  The network is back; the secondary had {before} transactions before the cut.")
         self.relay.mend()
-        if not self.relay.carries_again(timeout_s=120.0):
+        if not self.relay.carries_again(timeout_s=120.0, worth_bytes=STREAM_BYTES):
             raise DemoFailedError("the Source Server did not connect again within 120 s")
         connections = len(self.relay.carried.per_connection)
         say(f"  The Source Server has connected again, by itself (connection {connections}), and goes on where it was.")
 
+    def _silence_the_line(self) -> None:
+        assert self.relay is not None
+        self._note("\n4. The line goes silent: the connection stands, and nothing comes over it, no heartbeat either.")
+        self.relay.swallow()
+        self._watch(time.monotonic() - self._began + SILENCE_S)
+        for instance, code in (("secondary", "SOURCE_SILENT"), ("primary", "PEER_SILENT")):
+            if not wait_until(lambda at=instance, of=code: self._finds(at, of), SILENCE_TOLD_S):  # type: ignore[misc]
+                raise DemoFailedError(
+                    f"the {instance} has not told within {SILENCE_TOLD_S:g} s that the line is silent"
+                )
+        self._note("  Nobody knows now how far the secondary is behind, so it is not called level; both sides warn:")
+        for instance in ("secondary", "primary"):
+            self.shop.run("status", instance=instance, allowed=(1,))
+        self.relay.mend()
+        if not wait_until(self._knows_its_lag, SILENCE_TOLD_S):
+            raise DemoFailedError("the line carries again, and the secondary does not know its lag", 1)
+        self._note("  The line carries again, and the secondary knows how it stands.")
+
+    def _finds(self, instance: str, code: str) -> bool:
+        found = self.shop.ask("status", instance=instance, allowed=(0, 1))["findings"]
+        return code in {finding["code"] for finding in found}
+
+    def _knows_its_lag(self) -> bool:
+        said = self.shop.ask("status", instance="secondary", allowed=(0, 1))["receiving"]
+        return said["lag_s"] is not None
+
     def _kill_the_update_process(self) -> None:
-        self._note("\n4. The Update Process dies: kill -9. The receiver goes on receiving.")
+        self._note("\n5. The Update Process dies: kill -9. The receiver goes on receiving.")
         before = self._update_status()
         pid = int(before["pid"])
         if not is_alive(pid):
@@ -209,25 +252,27 @@ class Story:
     def _finish_writers(self) -> list[dict[str, Any]]:
         assert self.secondary is not None
         reports = [writer.finish(120.0) for writer in self.shop.writers]
-        self._show(time.monotonic() - self._began, self.secondary.look(), always=True)
+        self.wrote_s = time.monotonic() - self._began
+        self._show(self.wrote_s, self.secondary.look(), always=True)
         committed, rolled_back, refused = (
             sum(int(report[name]) for report in reports) for name in ("number", "rolled_back", "refused")
         )
-        say(f"\n5. The writers have ended: {committed} transactions committed, {rolled_back} rolled back by the")
+        say(f"\n6. The writers have ended: {committed} transactions committed, {rolled_back} rolled back by the")
         say(f"  application, {refused} refused by a constraint.")
         return reports
 
     def _catch_up(self, reports: list[dict[str, Any]]) -> None:
         last_seqno = max(int(report["last_seqno"]) for report in reports)
-        say(f"  Does the secondary catch up with the last one, number {last_seqno}?")
+        for line in explained(last_seqno, sum(int(report["number"]) for report in reports)):
+            say(line)
         self.shop.run("wait", "--seqno", str(last_seqno), "--timeout", f"{CATCH_UP_S:g}", instance="secondary")
-        say("\n6. What an operator sees, and the proof.")
+        say("\n7. What an operator sees, and the proof.")
         self.shop.run("status", instance="primary", allowed=(0, 1))
         self.shop.run("status", instance="secondary", allowed=(0, 1))
         self.shop.run("compare", "--with", "secondary", instance="primary")
 
     def _stop(self) -> None:
-        say("\n7. Everything is stopped.")
+        say("\n8. Everything is stopped.")
         assert self.secondary is not None
         self.secondary.connection.close()
         self.shop.stop_daemons(30.0, show=True)
@@ -238,7 +283,7 @@ class Story:
             raise DemoFailedError(f"still running after everything was stopped: {', '.join(left.values())}", 70)
 
     def _compare_files(self, reports: list[dict[str, Any]]) -> None:
-        say("\n8. A second opinion: both files, compared row by row by the standard library's sqlite3.")
+        say("\n9. A second opinion: both files, compared row by row by the standard library's sqlite3.")
         workspace = self.shop.path / "comparison"
         workspace.mkdir()
         path = Path(self.shop.ask("region", "list", instance="secondary")[0]["path"])
@@ -257,6 +302,15 @@ class Story:
                 if stands != (report["number"], report["number"]):
                     raise DemoFailedError(f"writer {report['writer']} committed {report['number']}, there are {stands}")
         say("  Equal; and the secondary has every transaction that the writers committed exactly once, and no other.")
+
+
+def explained(last_seqno: int, committed: int) -> list[str]:
+    """Why the last transaction's number is not how many the writers have committed."""
+    others = last_seqno - committed
+    return [
+        f"  Does the secondary catch up with the last one, number {last_seqno}? (Numbers count all transactions of the",
+        f"  primary: the writers' {committed}, and before them {others} that began its journal and added the region.)",
+    ]
 
 
 def _port_in(text: str) -> int:
@@ -288,10 +342,12 @@ def _ignore_signals() -> None:
 def _where_next(shop: Workshop, relay: Relay | None) -> None:
     say("\nWhere to look next")
     say("  README.md          what it promises and what not; how your application uses it")
+    say("  replicate help     the manual, by chapters")
     say("  replicate --help   every command; it is in the environment's bin directory:")
     say(f"                     {Path(sys.executable).parent}")
     if not shop.keep or relay is None:
-        say("  deploy/demo --keep leaves the two instances behind, to look at and to play with.")
+        say("  deploy/demo --keep leaves the two instances behind, to look at and to play with;")
+        say("  deploy/demo --failover loses a site, and brings it back.")
         return
     say("  The two instances are still there. To look at them, and to go on with them:")
     # The Receiver Server takes the relay's place: that is the address at which the primary knows its peer.
@@ -300,9 +356,8 @@ def _where_next(shop: Workshop, relay: Relay | None) -> None:
         f"export REPLICATE_HOME={shlex.quote(str(shop.path))}",
         "replicate -i secondary journal show",
         'ls "$REPLICATE_HOME"/secondary/log',
-        f"replicate -i secondary receiver start --listen 127.0.0.1:{relay.port}",
-        "replicate -i secondary update start",
-        "replicate -i primary source start",
+        start_command("receiver", {"receiver.listen": f"127.0.0.1:{relay.port}"}, of="secondary"),
+        start_command("source-secondary", of="primary"),
         f"python {shlex.quote(str(APPLICATION))} write --instance primary --writer 1 --seconds 5",
         "replicate -i primary compare --with secondary",
     ):
@@ -315,25 +370,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--duration", type=float, default=20.0)
     parser.add_argument("--directory", default="")
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--failover", action="store_true")
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         _handle_signals()
-        return _demonstrate(options.directory, options.keep, options.duration)
+        return _demonstrate(options.directory, options.keep, options.duration, failover=options.failover)
     except SignalledError as error:  # before there was anything to clean up
         print(f"deploy/demo: interrupted ({error})", file=sys.stderr)
         return 128 + error.number
 
 
-def _demonstrate(directory: str, keep: bool, duration_s: float) -> int:
+def _demonstrate(directory: str, keep: bool, duration_s: float, *, failover: bool = False) -> int:
     began = time.monotonic()
     try:
         shop = Workshop(directory, keep)
     except DemoFailedError as error:
         print(f"deploy/demo: {error}", file=sys.stderr)
         return error.exit_code
-    story = Story(shop, duration_s)
+    story: Story | FailoverStory = FailoverStory(shop) if failover else Story(shop, duration_s)
     code, trouble, evidence = 70, "", False
     try:
         say(f"Dualsite Replicate: a demonstration in {shop.path}\n")
@@ -365,8 +421,13 @@ def _demonstrate(directory: str, keep: bool, duration_s: float) -> int:
         return code
     if code:
         return code
-    _where_next(shop, story.relay)
-    say(f"\nDone in {time.monotonic() - began:.0f} s: both databases are equal, and nothing is left running.")
+    took = f"{time.monotonic() - began:.0f} s"
+    if isinstance(story, FailoverStory):
+        story.where_next()
+    else:
+        _where_next(shop, story.relay)
+        took += f", {story.wrote_s:.0f} of them with writers at work"
+    say(f"\nDone in {took}: both databases are equal, and nothing is left running.")
     return code
 
 

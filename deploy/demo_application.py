@@ -162,7 +162,8 @@ def create(connection: Connection) -> None:
 class Writer:
     """One writer process: chooses what a customer or clerk does next, and does it in one transaction."""
 
-    def __init__(self, connection: Connection, number: int, dice: random.Random) -> None:
+    def __init__(self, connection: Connection, number: int, dice: random.Random, only: str = "") -> None:
+        """`only` one kind of work: the name of its method."""
         self.connection = connection
         self.dice = dice
         self.report = Report(writer=number)
@@ -179,6 +180,8 @@ class Writer:
             (3, self._order_twice_the_same),
             (3, self._tidy),
         )
+        if only:
+            self._kinds = tuple(kind for kind in self._kinds if kind[1].__name__ == f"_{only}")
 
     def step(self) -> None:
         """Runs one transaction. Afterwards it is committed and counted, or rolled back and counted."""
@@ -298,7 +301,7 @@ class Writer:
         return "tidy"
 
 
-def write(connection: Connection, number: int, seconds: float, rate: float) -> Report:
+def write(connection: Connection, number: int, seconds: float, rate: float, only: str = "") -> Report:
     """Runs one writer for at most `seconds`, at most `rate` transactions a second. Prints reports; returns the last."""
     connection.execute("PRAGMA foreign_keys = ON")
     stopping = False
@@ -309,7 +312,7 @@ def write(connection: Connection, number: int, seconds: float, rate: float) -> R
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    writer = Writer(connection, number, random.Random(number))
+    writer = Writer(connection, number, random.Random(number), only)
     began = reported = time.monotonic()
     steps = 0
     parent = os.getppid()
@@ -338,13 +341,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--writer", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--rate", type=float, default=200.0, help="most transactions a second")
+    parser.add_argument("--only", default="", choices=("", "edit_customer", "order"), help="one kind of work")
     options = parser.parse_args(arguments)
     connection = connect_to(options.instance, options.region, options.plain)
     with contextlib.closing(connection):
         if options.verb == "create":
             create(connection)
         else:
-            write(connection, options.writer, options.seconds, options.rate)
+            write(connection, options.writer, options.seconds, options.rate, options.only)
     return 0
 
 

@@ -27,12 +27,15 @@ from typing import Any, Final
 
 COMMAND_TIMEOUT_S: Final = 120.0
 APPLICATION: Final = Path(__file__).resolve().with_name("demo_application.py")
+PROC: Final = Path("/proc")
+INDENT: Final = " " * 6
+"""Of what a command has printed."""
 MARK_VARIABLE: Final = "DUALSITE_DEMO"
 """Stands, with a value of this run's own, in the environment of every process that we start, and of theirs."""
 
 
 class DemoFailedError(Exception):
-    """The demonstration can not go on, or did not show what it should. `exit_code` is that of the whole."""
+    """The demonstration cannot go on, or did not show what it should. `exit_code` is that of the whole."""
 
     def __init__(self, text: str, exit_code: int = 1) -> None:
         super().__init__(text)
@@ -108,7 +111,9 @@ class Workshop:
     """One demonstration's directory, its commands and its processes."""
 
     def __init__(self, directory: str, keep: bool) -> None:
-        """Makes the directory. Raises DemoFailedError (73) if the one that was named is not empty."""
+        """Makes the directory. Raises DemoFailedError if the one that was named is not empty (73), and where nobody can
+        say which processes run (69)."""
+        check_proc()
         self.keep = keep
         self.instances: list[str] = []
         self.writers: list[WriterProcess] = []
@@ -121,7 +126,7 @@ class Workshop:
                 self.path.mkdir(parents=True, exist_ok=True)
                 occupied = any(self.path.iterdir())
             except OSError as error:
-                raise DemoFailedError(f"{self.path} can not be used: {error.strerror}", 73) from None
+                raise DemoFailedError(f"{self.path} cannot be used: {error.strerror}", 73) from None
             if occupied:
                 raise DemoFailedError(f"{self.path} is not empty; name another directory, or remove it", 73)
         else:
@@ -130,6 +135,7 @@ class Workshop:
         self.environment = {
             **{key: value for key, value in os.environ.items() if key != "REPLICATE_INSTANCE"},
             "REPLICATE_HOME": str(self.path),
+            "COLUMNS": str(shutil.get_terminal_size().columns - len(INDENT)),
             MARK_VARIABLE: self._mark,
         }
 
@@ -144,9 +150,9 @@ class Workshop:
         say(f"  $ replicate {shlex.join(words)}")
         code, printed, errors = self._call(words)
         for line in (printed + errors).rstrip().splitlines():
-            say(f"      {line}")
+            say(f"{INDENT}{line}")
         if code not in allowed:
-            raise CommandFailedError(f"'replicate {shlex.join(words)}' ended with exit code {code}", code)
+            raise CommandFailedError(f"'replicate {shlex.join(words)}' ended with exit code {code}", code or 1)
         return printed
 
     def ask(self, *arguments: str, instance: str, show: bool = False, allowed: tuple[int, ...] = (0,)) -> Any:
@@ -193,10 +199,11 @@ class Workshop:
         if done.returncode:
             raise DemoFailedError(f"the application ended with exit code {done.returncode}", 70)
 
-    def start_writer(self, number: int, instance: str, rate: float) -> None:
+    def start_writer(self, number: int, instance: str, rate: float, *more: str) -> None:
         """Start a writer process of the application, in a session of its own: Ctrl-C is ours to handle."""
         errors = self.path / f"writer-{number}.err"
         arguments = ["write", "--instance", str(self.path / instance), "--writer", str(number), "--rate", str(rate)]
+        arguments += more
         with open(errors, "wb") as file:
             process = subprocess.Popen(
                 [sys.executable, str(APPLICATION), *arguments],
@@ -229,7 +236,7 @@ class Workshop:
         """Processes of this demonstration, by the mark in their environment: {pid: command line}."""
         found: dict[int, str] = {}
         mark = f"{MARK_VARIABLE}={self._mark}".encode()
-        for entry in Path("/proc").iterdir():
+        for entry in PROC.iterdir():
             if not entry.name.isdigit():
                 continue
             with contextlib.suppress(OSError):  # ended meanwhile, or another user's
@@ -240,7 +247,7 @@ class Workshop:
         return found
 
     def close(self, keep: bool) -> tuple[str, ...]:
-        """Leave nothing behind; never raises for what it can not do. Returns the processes that had to be killed."""
+        """Leave nothing behind; never raises for what it cannot do. Returns the processes that had to be killed."""
         for writer in self.writers:
             writer.kill()
         if self.running():
@@ -278,10 +285,17 @@ class Workshop:
         return [path for path in directory.glob("dualsite-*") if any(mark in path.name for mark in marks)]
 
 
+def check_proc() -> None:
+    """DemoFailedError where there is no /proc, as in a bare chroot: without it nothing could be seen to be cleaned up,
+    and the product needs it, too."""
+    if not (PROC / "self" / "environ").exists():
+        raise DemoFailedError(f"{PROC} is not there; as root: mount -t proc proc {PROC}", 69)
+
+
 def is_alive(pid: int) -> bool:
     """Whether the process runs; one that has ended and waits for its parent does not."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        state = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return False
     return state not in "ZX"

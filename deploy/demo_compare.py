@@ -31,7 +31,7 @@ class Comparison:
 def compare_files(left: Path, right: Path, workspace: Path) -> Comparison:
     """Compare two databases that nobody has open. `workspace` is a directory for the copies; it must exist.
 
-    Raises OSError if a file can not be copied, sqlite3.Error if a copy is no database.
+    Raises OSError if a file cannot be copied, sqlite3.Error if a copy is no database.
     """
     first, second = (_open_copy(path, workspace / f"copy-{index}.db") for index, path in enumerate((left, right)))
     try:

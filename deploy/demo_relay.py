@@ -1,7 +1,8 @@
 """The demonstration's network: a TCP relay between Source Server and Receiver Server that can cut their connection.
 
 What it is: threads that copy bytes both ways over loopback. `cut` breaks the connection in the middle of a piece of
-the stream, with a reset, and refuses the next ones until `mend`.
+the stream, with a reset, and refuses the next ones until `mend`. `swallow` leaves the connection as it is, and nothing
+comes through it any more until `mend`.
 Guarantees: `cut` returns only when a connection that was carrying data has really been broken; what was carried, and
 in how many connections, is counted; after `close` no thread and no socket is left.
 Refuses to know: what the bytes mean.
@@ -47,7 +48,11 @@ class Relay:
         self._open: set[socket.socket] = set()
         self._armed = False
         self._refusing = False
+        self._connections_cut = 0
+        """So many connections there had been when the last one was cut."""
         self._cut_done = threading.Event()
+        self._carries = threading.Event()
+        self._carries.set()
         self._threads: list[threading.Thread] = []
         self._listener = _listen()
         self.port: int = self._listener.getsockname()[1]
@@ -63,17 +68,23 @@ class Relay:
             self._armed = False
         return happened
 
+    def swallow(self) -> None:
+        """Let nothing through, and let nobody know: no end, no reset; both ends wait."""
+        self._carries.clear()
+
     def mend(self) -> None:
-        """Let connections through again."""
+        """Let connections through again, and what has waited in them."""
         with self._lock:
             self._refusing = False
+        self._carries.set()
 
-    def carries_again(self, timeout_s: float) -> bool:
-        """Whether a later connection than the one that was cut carries data, waiting for it at most `timeout_s`."""
+    def carries_again(self, timeout_s: float, worth_bytes: int = WORTH_CUTTING_BYTES) -> bool:
+        """Whether a later connection than the cut one has carried so much; waits at most `timeout_s` for it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with self._lock:
-                if self.carried.cuts and self.carried.per_connection[-1] >= WORTH_CUTTING_BYTES and not self._refusing:
+                later = self.carried.per_connection[self._connections_cut :]
+                if self._connections_cut and any(carried >= worth_bytes for carried in later):
                     return True
             time.sleep(0.02)
         return False
@@ -86,6 +97,7 @@ class Relay:
         with self._lock:
             self._refusing = True
         self._break_all()
+        self._carries.set()
         for thread in self._threads:
             thread.join(5.0)
 
@@ -121,6 +133,7 @@ class Relay:
     def _carry(self, origin: socket.socket, target: socket.socket, is_stream: bool) -> None:
         try:
             while piece := origin.recv(PIECE_BYTES):
+                self._carries.wait()
                 if is_stream and len(piece) >= WORTH_CUTTING_BYTES and self._is_to_be_cut():
                     target.sendall(piece[: len(piece) // 2])
                     self._count(len(piece) // 2)
@@ -141,6 +154,7 @@ class Relay:
             self._armed = False
             self._refusing = True
             self.carried.cuts += 1
+            self._connections_cut = len(self.carried.per_connection)
             return True
 
     def _count(self, length: int) -> None:

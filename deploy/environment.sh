@@ -170,7 +170,8 @@ wanted_hash() {
         printf '%s\n' "$checkout" "$install_mode"
         "$environment/bin/python" -c 'import sys; print(sys.version, sys.base_prefix)' 2>&1
         if [ "$install_mode" = copy ]; then
-            (cd "$checkout" && find replicate source_server receiver_server update_process -name '*.py' -exec cat {} +)
+            (cd "$checkout" && find -L replicate source_server receiver_server update_process \
+                \( -name '*.py' -o -name '*.md' \) -exec cat {} +)
         fi
     } | sha256sum | cut -c 1-64
 }
@@ -247,9 +248,9 @@ set_up_environment() {
 install_package() {
     if [ "$extra" != test ]; then
         install_with "" || show_failure "pip could not install"
-    elif ! install_with "[test,spark,fuzz]"; then
+    elif ! install_with "[test,spark,plot,fuzz]"; then
         say "The fuzzer (the extra fuzz) does not install here; trying without: its tests will be skipped."
-        install_with "[test,spark]" || show_failure "pip could not install"
+        install_with "[test,spark,plot]" || show_failure "pip could not install"
     fi
 }
 
@@ -261,7 +262,7 @@ install_with() {
         source_directory=$environment/source
         rm -rf "$source_directory"
         mkdir "$source_directory"
-        (cd "$checkout" && cp -R pyproject.toml README.md replicate source_server receiver_server update_process \
+        (cd "$checkout" && cp -RL pyproject.toml README.md replicate source_server receiver_server update_process \
             "$source_directory") || fail 74 "can not copy the checkout to $source_directory"
         set -- "$source_directory$suffix"
     else

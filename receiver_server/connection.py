@@ -3,8 +3,8 @@
 Guarantees: only the accepted source's verified records enter the pool, in order; a pool that is full for a moment
 holds back neither heartbeats nor acknowledgements; a source that comes before the seed is kept, and served when it is
 there.
-Refuses to know: sockets and the clock (replicate/daemon/drive.py), the protocol and flow control (link.py, flow.py),
-from where to ask (position.py), what happens between connections (server.py).
+Leaves to others: sockets and the clock (replicate/daemon/driver.py), the protocol and flow control (link.py, flow.py),
+from where to ask (position.py), what outlives a connection (source_state.py).
 """
 
 from __future__ import annotations
@@ -12,30 +12,38 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
+from receiver_server.flow import Flow
+from receiver_server.handover import RoleTaker
 from receiver_server.link import ReceiverLink, ReceiverProgress
-from receiver_server.position import NotRecoveredError, Parts, Reference
-from replicate.daemon.drive import Drive
-from replicate.daemon.introduce import introduction
+from receiver_server.lost import LostSending
+from receiver_server.position import NotRecoveredError, ReceivedParts, Reference
+from receiver_server.seed import Seeds
+from receiver_server.source_state import SourceState
+from replicate.daemon.admission import Guest, Standing
+from replicate.daemon.driver import Drive
+from replicate.daemon.own_introduction import introduction
 from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
-from replicate.failpoint import hit
 from replicate.journal.record import check_frame
 from replicate.limits import BATCH_BYTES_MAX
+from replicate.model.transaction import Kind
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
 from replicate.security.authenticate import Authenticated
-from replicate.transaction import Kind
+from replicate.system.failpoint import hit
 from replicate.wire.connection import LinkSettings
 from replicate.wire.event import (
     BatchReceived,
     Closed,
     CloseReason,
     Event,
+    HandoverSaid,
     HeartbeatReceived,
     LargeReceived,
+    LostAcknowledged,
     PartsReceived,
     SeedAnnounced,
     SeedBeingMade,
@@ -44,17 +52,15 @@ from replicate.wire.event import (
     SourceIntroduced,
     Started,
 )
-from replicate.wire.introduction import refusal
+from replicate.wire.introduction import reason_of, refusal
 from replicate.wire.message import BULK_OVERHEAD_BYTES, Introduction, RefuseCode
 
-if TYPE_CHECKING:
-    from receiver_server.server import Receiver
-
-FRAME_PROGRESS_S_MAX: Final = 20.0
 SEED_LOOK_S: Final = 0.5
 """How often we look whether the seed is there, while a source waits for it."""
 RECOVERY_LOOK_S: Final = 0.1
 """And whether the Update Process has recovered the journal."""
+SEED_EVENTS_MAX: Final = 64
+"""So many words about a seed wait for the disk at most: four windows of whole chunks."""
 POUR_LOOK_S: Final = 0.02
 """How often a full pool is tried again. The levels of flow control are there so that this does not happen."""
 
@@ -68,31 +74,40 @@ class _Waiting:
     last_seqno: int
     count: int
     kind: RecordKind
-    parts: Parts | None = None
+    parts: ReceivedParts | None = None
 
 
-class Connection:
+class ReceiverConnection:
     """One connection. `run` it once."""
 
-    def __init__(self, receiver: Receiver, peer: Authenticated, where: str, hello_by: float) -> None:
+    def __init__(
+        self,
+        source: SourceState,
+        seeds: Seeds,
+        taker: RoleTaker,
+        peer: Authenticated,
+        where: str,
+        hello_by: float,
+        guest: Guest,
+    ) -> None:
         """Takes over the peer's stream; `where` is its address, `hello_by` (trio's clock) the end of its time to say
         who it is."""
-        self.receiver = receiver
+        self.source = source
+        self._seeds = seeds
+        self._taker = taker
         self.peer = peer
-        self.log = receiver.log.bind(where=where)
-        config = receiver.settings
+        self.guest = guest
+        self.log = source.log.bind(where=where)
+        config = source.settings
         settings = LinkSettings(
             heartbeat_period_s=config.heartbeat_period_s,
             dead_after_s=config.dead_after_s,
             hello_timeout_s=max(0.001, hello_by - trio.current_time()),
             proven=peer.names,
-            frame_progress_s=min(FRAME_PROGRESS_S_MAX, config.dead_after_s),
-            pool_bytes=receiver.pool.memory.bytes,
-            xoff_percent=config.xoff_percent,
-            xon_percent=config.xon_percent,
         )
-        me = introduction(receiver.instance, config.heartbeat_period_s)
-        self.link = ReceiverLink(settings, me, trio.current_time(), time.time_ns())
+        flow = Flow(source.pool.memory.bytes, config.xoff_percent, config.xon_percent)
+        me = introduction(source.instance, config.heartbeat_period_s)
+        self.link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link,
             peer.stream,
@@ -103,6 +118,7 @@ class Connection:
         )
         self.gone = trio.Event()
         """The connection is closed, and writes into the pool no more."""
+        self._lost = LostSending(source, self)
         self.is_streaming = False
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
@@ -119,10 +135,14 @@ class Connection:
     async def run(self) -> Closed:
         """Until the link is closed, by whichever side."""
         try:
-            return await self.drive.run(self._pour_again, self._watch_stop)
+            closed = await self.drive.run(self._pour_again, self._watch_stop)
+            if closed.reason is CloseReason.PEER_REFUSED and closed.error is not None:
+                await self.source.keep_verdict(self.peer_name, closed.error)
+            return closed
         finally:
-            if self.receiver.active is self:
-                self.receiver.left()
+            if self.source.active is self:
+                self.source.left()
+                self._taker.left()
             self.gone.set()
 
     # Events.
@@ -136,18 +156,23 @@ class Connection:
                 self._started(event)
             case BatchReceived(batch):
                 self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
-                self.receiver.lag.observed(batch.last_seqno, time.monotonic_ns())  # nobody waits for that
+                self.source.lag.observed(batch.last_seqno, time.monotonic_ns())  # nobody waits for that
             case PartsReceived(seqno, token, first_part, count, frames):
-                parts = Parts(seqno, token, first_part + count)
+                parts = ReceivedParts(seqno, token, first_part + count)
                 self._put(_Waiting(frames, seqno, seqno, count, RecordKind.PARTS, parts))
             case LargeReceived(seqno, _, _, frame):
                 self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.LARGE))
+            case LostAcknowledged(taken):
+                self._lost.acknowledged(taken.offset)
             case HeartbeatReceived(heartbeat):
-                self.receiver.heard(heartbeat)
+                if self.link.peer is not None:
+                    self.source.told(heartbeat, self.link.peer.heartbeat_period_ms)
+            case HandoverSaid(message):
+                self._taker.heard(self, message)
             case SeedBeingMade() | SeedAnnounced() | SeedReceived() | SeedComplete():
-                self.receiver.seeds.heard(event)
+                self._seeds.heard(event)
             case Closed():
-                self.receiver.seeds.closed(self, event)
+                self._seeds.closed(self, event)
                 self._count_duplicates()
                 self._closed(self.peer.judged(event))
             case _:
@@ -161,40 +186,42 @@ class Connection:
     def say(self, event: str, *reason: object, is_warning: bool = False, **fields: object) -> None:
         """A line about this connection: at once for every new reason, then once a period, with a count."""
         write = self.log.warning if is_warning else self.log.info
-        self.receiver.repetitions.line(write, trio.current_time(), event, *reason, **fields)
+        self.source.repetitions.line(write, trio.current_time(), event, *reason, **fields)
 
     def _closed(self, closed: Closed) -> None:
         error, reason, name = closed.error, closed.reason.value, self.peer_name
         if error is not None and closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
-            code = str(error.facts.get("reason") or error.code)
-            self.receiver.refused[code] += 1
+            code = reason_of(error)
+            self.source.refused[code] += 1
             if closed.reason is CloseReason.PEER_REFUSED:
-                self.receiver.was_refused(name, code)
+                self.source.was_refused(name, code)
+        if self.is_streaming:
+            self.source.statistics.count("cuts", closed.reason is not CloseReason.BYE)
         if self.is_streaming and closed.reason not in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED):
-            self.receiver.repetitions.forget()  # the loss of a stream is always worth its lines
+            self.source.repetitions.forget()  # the loss of a stream is always worth its lines
         if error is None:
             self.say("connection closed", name, reason, closed.text, source=name, reason=reason, text=closed.text)
         else:
             facts = {"source": name, "reason": reason, "error": str(error), "code": error.code}
-            self.say("connection closed", name, reason, error.code, error.facts.get("reason"), is_warning=True, **facts)
+            self.say("connection closed", name, reason, reason_of(error), is_warning=True, **facts)
 
     def _introduced(self, peer: Introduction) -> None:
-        receiver = self.receiver
-        first = receiver.active
+        source = self.source
+        first = source.active
         if first is not None:
             names = {"source": peer.name, "first": first.peer_name}
             self.say("second source refused", names, is_warning=True, **names)
             error = refusal(
                 RefuseCode.SECOND_SOURCE,
-                f"{receiver.instance.name} takes the stream of {first.peer_name} already; {peer.name} is a second "
-                "source",
+                f"{source.instance.name} takes the stream of {first.peer_name} already; {peer.name} is a second source",
                 first=first.peer_name,
                 second=peer.name,
             )
             self.drive.take(self.link.refuse(error))
             return
         self.link.accept(trio.current_time())
-        receiver.entered(self)
+        self.guest.standing = Standing.SERVED
+        source.entered(self)
         instance = peer.instance.hex()
         self.say(
             "source introduced", instance, source=peer.name, peer_instance=instance, release=peer.release,
@@ -205,44 +232,44 @@ class Connection:
 
     async def _ask(self) -> None:
         """Ask for the stream, as soon as we know from where."""
-        receiver, link = self.receiver, self.link
+        source, link = self.source, self.link
         while self.drive.closed is None:
-            if receiver.must_begin_anew:
+            if source.must_begin_anew:
                 await trio.sleep(POUR_LOOK_S)
                 continue
-            if receiver.seeds.is_wanted:
-                await receiver.seeds.fetch(self)
+            if self._seeds.is_wanted:
+                await self._seeds.fetch(self)
                 continue
-            pool = receiver.pool
+            pool = source.pool
             if not pool.is_current():  # a seed has taken it away
-                await receiver.replace_pool()
+                await source.replace_pool()
                 continue
             try:
-                found = await receiver.find_reference()
+                found = await source.find_reference()
             except NotRecoveredError as error:
                 self.say("waiting for the recovery", error=str(error))
-                receiver.tell("waiting until the Update Process has recovered the journal")
+                source.tell("waiting until the Update Process has recovered the journal")
                 await trio.sleep(RECOVERY_LOOK_S)
                 continue
             except DamagedError as error:
-                self.log.error("receive pool can not be used", error=str(error), code=error.code)
-                await receiver.replace_pool()
+                self.log.error("receive pool cannot be used", error=str(error), code=error.code)
+                await source.replace_pool()
                 continue
             except ReplicateError as error:
                 self.drive.take(link.refuse(error))
                 return
             if found is None:
-                receiver.tell("waiting for the seed")
+                source.tell("waiting for the seed")
                 await trio.sleep(SEED_LOOK_S)
                 continue
-            is_free = not receiver.must_begin_anew and not receiver.seeds.is_wanted
-            if self.drive.closed is None and pool is receiver.pool and is_free:
+            is_free = not source.must_begin_anew and not self._seeds.is_wanted
+            if self.drive.closed is None and pool is source.pool and is_free:
                 self._send_restart(found)
                 return
 
     def _send_restart(self, found: Reference) -> None:
-        receiver, parts = self.receiver, found.parts
-        receiver.known(found)
+        source, parts = self.source, found.parts
+        source.known(found)
         self.report()
         hit("receiver.before_restart")
         self.link.send_restart(
@@ -258,13 +285,13 @@ class Connection:
             next_part=parts.next_part if parts is not None else 0,
             last_applied_seqno=found.applied_seqno,
         )
-        receiver.tell("waiting for the start")
+        source.tell("waiting for the start")
         self.drive.poke()
 
     def _started(self, event: Started) -> None:
-        receiver, start = self.receiver, event.start
+        source, start = self.source, event.start
         if event.discards_parts:
-            receiver.parts = None
+            source.parts = None
         if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
             return
         self.is_streaming = True
@@ -272,7 +299,8 @@ class Connection:
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
             source_last_seqno=start.last_seqno,
         )  # fmt: skip
-        receiver.streams(self, start.last_seqno)
+        source.streams(self.peer_name, start.last_seqno)
+        self.drive.nursery.start_soon(self._lost.run)
 
     def _put_catalogue(self, frame: bytes, seqno: int) -> bool:
         """What is in force at the start goes before the first batch. False when it does not verify."""
@@ -283,7 +311,7 @@ class Connection:
         except DamagedError as error:
             self.drive.take(self.link.refuse(error))
             return False
-        if len(frame) + HEAD_BYTES > min(BATCH_BYTES_MAX, self.receiver.pool.record_bytes_max):
+        if len(frame) + HEAD_BYTES > min(BATCH_BYTES_MAX, self.source.pool.record_bytes_max):
             # The Update Process has what held before in its own journal, and learns the rest from the stream.
             self.log.info("catalogue left out", catalogue_bytes=len(frame))
             return True
@@ -295,7 +323,7 @@ class Connection:
     def _knock(self) -> None:
         """Something has arrived: an Update Process that sleeps gets ready for it while it is verified here."""
         if self.is_streaming:
-            self.receiver.doorbells.ring(self.receiver.pool, UPDATE_SLOT)
+            self.source.doorbells.ring(self.source.pool, UPDATE_SLOT)
 
     def _put(self, record: _Waiting) -> None:
         self._waiting.append(record)
@@ -303,11 +331,11 @@ class Connection:
         self._pour()
 
     def _pour(self) -> None:
-        """Put into the pool what has room there. Nothing is put under an Update Process that asks to begin anew."""
-        receiver = self.receiver
-        if receiver.must_begin_anew:
+        """Put into the pool what has room there. Nothing is put under an Update Process that asks to begin again."""
+        source = self.source
+        if source.must_begin_anew:
             return
-        pool, waiting = receiver.pool, self._waiting
+        pool, waiting = source.pool, self._waiting
         moved: list[_Waiting] = []
         while waiting:
             record = waiting[0]
@@ -318,12 +346,12 @@ class Connection:
             self._waiting_bytes -= len(record.data) + BULK_OVERHEAD_BYTES
             moved.append(record)
         if moved:
-            receiver.doorbells.ring(pool, UPDATE_SLOT)
+            source.doorbells.ring(pool, UPDATE_SLOT)
             hit("receiver.rung")
         for record in moved:
             if record.kind is not RecordKind.CATALOGUE:
                 is_whole = record.kind is not RecordKind.PARTS
-                receiver.received(record.last_seqno, record.count if is_whole else 0, len(record.data), record.parts)
+                source.received(record.last_seqno, record.count if is_whole else 0, len(record.data), record.parts)
         if waiting:
             self._is_waiting.set()
         self.report()
@@ -338,25 +366,29 @@ class Connection:
                 self._is_waiting = trio.Event()
 
     async def _wait_for_room(self) -> None:
-        """Hold a peer back that sends beyond its window, or through XOFF: what waits here is bounded."""
-        while self._waiting_bytes > self._waiting_bytes_max and self.drive.closed is None:  # noqa: ASYNC110
+        """Hold a peer back that sends beyond its window, through XOFF or in crumbs: what waits here is bounded."""
+        while self._is_full and self.drive.closed is None:  # noqa: ASYNC110
             await trio.sleep(POUR_LOOK_S)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._waiting_bytes > self._waiting_bytes_max or self._seeds.waiting(self) > SEED_EVENTS_MAX
 
     # Progress.
 
     def report(self) -> None:
         """Tell the link how far this side is; it decides on XOFF and XON, and acknowledges."""
-        link, receiver = self.link, self.receiver
+        link, source = self.link, self.source
         if link.is_closed:
             return
-        pool = receiver.pool
+        pool = source.pool
         received = link.last_received_seqno
-        applied = min(receiver.applied_seqno, received)
+        applied = min(source.applied_seqno, received)
         link.report(
             ReceiverProgress(
                 last_applied_seqno=applied,
                 last_durable_seqno=min(pool.durable_seqno, applied),
-                update_state=int(receiver.update_state),
+                update_state=int(source.told_update_state),
                 receiver_backlog=received - applied,
                 fill_fraction=min(1.0, (pool.used_bytes + self._waiting_bytes) / pool.capacity),
             ),
@@ -372,24 +404,24 @@ class Connection:
         if is_stopped == self._is_stopped:
             return
         self._is_stopped = is_stopped
-        receiver = self.receiver
-        receiver.statistics.count("xoff" if is_stopped else "xon")
+        source = self.source
+        source.statistics.count("xoff" if is_stopped else "xon")
         self.log.info(
             "XOFF sent as receive pool is above its level" if is_stopped else "XON sent",
-            unprocessed_bytes=receiver.pool.used_bytes + self._waiting_bytes,
-            pool_bytes=receiver.pool.memory.bytes,
+            unprocessed_bytes=source.pool.used_bytes + self._waiting_bytes,
+            pool_bytes=source.pool.memory.bytes,
         )
 
     def _count_duplicates(self) -> None:
         total = self.link.duplicate_transactions
         if total != self._duplicates:
-            self.receiver.statistics.count("duplicates", total - self._duplicates)
+            self.source.statistics.count("duplicates", total - self._duplicates)
             self._duplicates = total
 
     # Ends.
 
     async def _watch_stop(self) -> None:
-        await self.receiver.context.stop_requested.wait()
+        await self.source.context.stop_requested.wait()
         self.end("the Receiver Server was stopped")
 
     def end(self, reason: str) -> None:

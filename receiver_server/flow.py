@@ -1,17 +1,15 @@
 """When the source must pause and when it may go on: XOFF and XON, and how much may be on the way.
 
-The receive pool never overwrites, so XOFF must come while there is still room for everything that the source has sent
-or will send before it hears of it. That is bounded by the window: the source never has more than `window_bytes` of
-journal frames, and one batch more, unacknowledged, and XOFF leaves before the acknowledgement of the batch that caused
-it. One further batch is lost to padding when a record of the pool would wrap.
+The receive pool never overwrites, so XOFF must come while there is room for everything that the source sends before it
+hears of it. The source never has more than `window_bytes` of journal frames, and one batch more, unacknowledged, and
+XOFF leaves before the acknowledgement of the batch that caused it. One batch is lost to padding at the pool's wrap.
 
     capacity = below XOFF | window | the batch beyond it | padding and record heads
 
 Guarantees: from XOFF on, all that arrives fits the pool. XOFF and XON alternate; XON lies below XOFF, so that a pool
-that hovers at one level does not flap. GT.M's levels (XOFF above 90 %, XON below 80 %) hold as they are set
-whenever that leaves the room; a small pool lowers both.
-Refuses to know: the pool itself (its fill is passed in), messages, time. One object per connection: an XOFF or XON
-that is lost with its connection has no effect on the next one. Pure.
+that hovers at one level does not flap. The levels of the settings hold where they leave that room; a small pool lowers
+both.
+Leaves to others: the pool itself (its fill is passed in), messages, time. Pure.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ class FlowDecision(Enum):
 
 
 class Flow:
-    """The decisions for one connection. Starts open (XON)."""
+    """The decisions for one connection: what is lost with it has no effect on the next one. Starts open (XON)."""
 
-    def __init__(self, capacity_bytes: int, xoff_percent: int = 90, xon_percent: int = 80) -> None:
+    def __init__(self, capacity_bytes: int, xoff_percent: int, xon_percent: int) -> None:
         """`capacity_bytes`: of the receive pool. ConfigurationError for one too small, or levels out of order."""
         if capacity_bytes < RECEIVE_POOL_BYTES_MIN or not 0 < xon_percent < xoff_percent < 100:
             raise ConfigurationError(

@@ -2,7 +2,7 @@
 
 How to drive it: see replicate/wire/connection.py. What it adds:
 
-    link = ReceiverLink(settings, me, now, wall_ns)
+    link = ReceiverLink(settings, flow, me, now, wall_ns)
     SourceIntroduced(peer)          link.accept(now) or link.refuse(refusal(SECOND_SOURCE, …))
                                     link.send_restart(…) as soon as it is known from where
     Started(start, catalogue, …)    take over the catalogue; forget the parts if `discards_parts`
@@ -10,6 +10,7 @@ How to drive it: see replicate/wire/connection.py. What it adds:
     (link.request_seed(…)           in the place of the restart, which then follows; and SeedBeingMade, SeedAnnounced,
     SeedReceived, SeedComplete      link.acknowledge_seed(…) when it is written, link.seed_taken() when it is synced)
     HeartbeatReceived(heartbeat)    note the source's numbers; it is answered already
+    link.offer_lost(…)              beside the stream; LostAcknowledged, then link.send_lost(…) of the next bytes
     link.report(progress, now)      at least once a second, and after each event that filled the pool
 
 Guarantees: what is handed on is exactly `next_seqno`, `next_seqno` + 1, … of the restart, each once, every frame head
@@ -29,7 +30,7 @@ from receiver_server.flow import Flow
 from replicate.errors import GapError, InternalError, ReplicateError
 from replicate.journal.record import FrameBatch
 from replicate.limits import CATALOGUE_BYTES_MAX
-from replicate.vector import Chains, SynchronizationVector
+from replicate.model.vector import Chains, SynchronizationVector
 from replicate.wire.compression import Decompressor
 from replicate.wire.connection import Link, LinkSettings
 from replicate.wire.event import (
@@ -37,6 +38,7 @@ from replicate.wire.event import (
     Event,
     HeartbeatReceived,
     LargeReceived,
+    LostAcknowledged,
     PartsReceived,
     SeedAnnounced,
     SeedBeingMade,
@@ -49,6 +51,7 @@ from replicate.wire.introduction import check_hello, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
+    FEATURE_LOST,
     FEATURE_SEED,
     FEATURE_ZSTD,
     PROTOCOL,
@@ -62,6 +65,9 @@ from replicate.wire.message import (
     HelloReply,
     Introduction,
     Large,
+    LostChunk,
+    LostOffer,
+    LostTaken,
     Message,
     Parts,
     RefuseCode,
@@ -102,10 +108,10 @@ class ReceiverProgress:
 class ReceiverLink(Link):
     """One connection, from the source's hello to the last word. A new connection needs a new link."""
 
-    def __init__(self, settings: LinkSettings, me: Introduction, now: float, wall_ns: int) -> None:
+    def __init__(self, settings: LinkSettings, flow: Flow, me: Introduction, now: float, wall_ns: int) -> None:
         """`now`: monotonic seconds, the clock of every later call. `wall_ns`: wall clock, shown to the peer."""
         super().__init__(Role.RECEIVER, settings, me, now, wall_ns)
-        self.flow = Flow(settings.pool_bytes, settings.xoff_percent, settings.xon_percent)
+        self.flow = flow
         self.next_expected_seqno = 0
         """The only seqno that may come next; all below has been handed on or was there before. 0 until the restart."""
         self.next_expected_part = 0
@@ -127,9 +133,13 @@ class ReceiverLink(Link):
         self._seed_request: SeedRequest | None = None
         self._seed: SeedStart | None = None
         self._seed_acknowledged = 0
+        self._is_seed_ack_due = False
+        """One for all that is written meanwhile: a peer that does not read piles none up."""
+        self._lost: tuple[LostOffer, int] | None = None
+        """What was offered, and up to where the source has it: -1 until it says so."""
         self._unreported_bytes = 0
-        self._told: tuple[int, int, int, int] | None = None
-        self._told_bulk_bytes = 0
+        self._told: tuple[tuple[int, int, int, int], int] | None = None
+        """Where we stood, and `received_bulk_bytes`, at the last sign of life."""
 
     # What the server does.
 
@@ -170,23 +180,52 @@ class ReceiverLink(Link):
         return self._both_can(FEATURE_SEED)
 
     def request_seed(self, request: SeedRequest) -> None:
-        """Ask for a seed (fields: see message.SeedRequest). InternalError out of turn, or of a source that can not."""
+        """Ask for a seed (fields: see message.SeedRequest). InternalError out of turn, or of a source that cannot."""
         if not self.can_request_seed or self._restart is not None:
-            raise InternalError(f"a seed can not be asked for while {self.state.value}")
+            raise InternalError(f"a seed cannot be asked for while {self.state.value}")
         self._control += self._say(request)
-        self._seed_request, self._seed = request, None
+        self._seed_request, self._seed, self._is_seed_ack_due = request, None, False
 
     def acknowledge_seed(self, offset: int) -> None:
         """Everything before `offset` is written. InternalError above what has come."""
         if offset > self.next_seed_offset:
             raise InternalError(f"byte {offset} of the seed is acknowledged; {self.next_seed_offset} have come")
-        self._control += self._say(SeedAck(offset))
         self._seed_acknowledged = offset
+        self._is_seed_ack_due = True
 
     def seed_taken(self) -> None:
         """The seed is whole and on the disk. InternalError before SeedComplete."""
         assert self._seed is not None
         self._control += self._say(SeedDone(self._seed.seed))
+
+    @property
+    def can_offer_lost(self) -> bool:
+        """The stream runs, and the source is a primary that takes lost files."""
+        is_primary = self.peer is not None and self.peer.role == "primary"
+        return is_primary and self._both_can(FEATURE_LOST) and self.state in (State.STREAMING, State.STOPPED)
+
+    def offer_lost(self, offer: LostOffer) -> None:
+        """Offer a lost file; what was offered before is given up. InternalError of a source that takes none."""
+        if not self.can_offer_lost:
+            raise InternalError(f"a lost file cannot be offered while {self.state.value}")
+        self._bulk.append(self._say(offer))
+        self._lost = offer, -1
+
+    def send_lost(self, data: bytes) -> None:
+        """Send the next bytes of the offered file, from where the source has it: once for each LostAcknowledged that
+        is not of all of it. InternalError out of turn."""
+        offer, offset = self._lost or (None, -1)
+        if offer is None or offset < 0 or not 0 < len(data) <= min(CHUNK_BYTES, offer.file_bytes - offset):
+            raise InternalError(f"{len(data)} bytes of a lost file out of turn, at {offset}")
+        self._bulk.append(self._say(LostChunk(offset, data)))
+        self._lost = offer, -1
+
+    def _lost_taken(self, taken: LostTaken, events: list[Event]) -> None:
+        offer, offset = self._lost or (None, -1)
+        if offer is None or offset >= 0 or taken.check != offer.check or taken.offset > offer.file_bytes:
+            raise refusal(RefuseCode.PROTOCOL, f"{self._peer_name()} has {taken.offset} bytes of what was not offered")
+        self._lost = offer, taken.offset
+        events.append(LostAcknowledged(taken))
 
     def report(self, progress: ReceiverProgress, now: float) -> None:
         """Where the Update Process and the receive pool stand: decides XOFF and XON, and is what replies tell.
@@ -221,9 +260,14 @@ class ReceiverLink(Link):
             return not self.flow.is_stopped
         if self.state is State.STREAMING:
             return self.flow.is_stopped
+        if self.state in (State.SEEDING, State.SEEDED):
+            return self._is_seed_ack_due
         return self.state is State.STOPPED and not self.flow.is_stopped
 
     def _late_control(self) -> list[bytes]:
+        if self.state in (State.SEEDING, State.SEEDED):
+            self._is_seed_ack_due = False
+            return self._say(SeedAck(self._seed_acknowledged))
         if self.state is State.WAITING_FOR_RESTART and self._restart is not None:
             return self._say(self._restart)
         free_bytes = max(0, int((1 - self._fill_fraction()) * self.flow.capacity_bytes))
@@ -244,15 +288,16 @@ class ReceiverLink(Link):
 
     def _beat_due(self) -> float:
         standing = self._standing()
-        if self._told is not None and standing[-1] != self._told[-1]:
+        told = None if self._told is None else self._told[0]
+        if told is not None and standing[-1] != told[-1]:
             return self._last_beat  # at once: a primary's status would say that nothing is applied, when it is again
-        if standing != self._told:
+        if standing != told:
             return min(super()._beat_due(), self._last_beat + ACKNOWLEDGE_PERIOD_S)
         return super()._beat_due()
 
     def _beat(self) -> HeartbeatReply:
-        received, applied, durable, state = self._told = self._standing()
-        self._told_bulk_bytes = self.received_bulk_bytes
+        received, applied, durable, state = standing = self._standing()
+        self._told = standing, self.received_bulk_bytes
         return HeartbeatReply(
             self.last_heartbeat.number if self.last_heartbeat is not None else 0,
             self._wall_ns(),
@@ -291,6 +336,8 @@ class ReceiverLink(Link):
                 self._parts(message, events)
             case Large():
                 self._large(message, events)
+            case LostTaken():
+                self._lost_taken(message, events)
             case SeedPreparing() | SeedStart() | SeedChunk() | SeedEnd():
                 self._seed_heard(message, events)
             case _:
@@ -432,7 +479,8 @@ class ReceiverLink(Link):
         self._unreported_bytes += size + BULK_OVERHEAD_BYTES
         self._regulate()
         # The source stops at its window: tell it well before.
-        if self.received_bulk_bytes - self._told_bulk_bytes >= self.flow.window_bytes // 4:
+        told_bytes = 0 if self._told is None else self._told[1]
+        if self.received_bulk_bytes - told_bytes >= self.flow.window_bytes // 4:
             self._beat_wanted = True
 
     def _gap(self, came: str) -> GapError:

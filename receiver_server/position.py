@@ -1,36 +1,35 @@
-"""From where to ask for the stream: the position just behind what is applied or stands in the receive pool.
+"""From where to ask for the stream: the position just after what is applied or stands in the receive pool.
 
 Guarantees: nothing that is applied or in the pool is asked for again, and nothing that is neither is left out. The
 place up to which the pool is freed is noted *before* the applied position is read: what is freed later is still found
-in the pool, and what was freed before is applied. (The pool's only producer is our caller, who does not write now.)
-Behind a loss of power the regions may lack what our journal holds: until the Update Process has recovered it we know no
+in the pool, and what was freed before is applied. (The pool's only producer is our caller, which does not write now.)
+After a loss of power the regions may lack what our journal holds: until the Update Process has recovered it we know no
 place, since what is durable here may be pruned there by now, and would be refused as lost.
-Refuses to know: connections, how the pool is made anew when it does not fit. Blocks on the disk: call it in a thread.
-
-Of a large transaction that has arrived in part the first parts may be freed already: the Update Process holds them in
-its open transaction. If it does not hold them any more (it died), it asks for a restart when it meets a later part.
+Refuses to know: connections, how the pool is made again when it does not fit. Blocks on the disk: call it in a thread.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from replicate.database.bookkeeping import check_region_identity, read_scr, scr_chains, scr_vector
-from replicate.database.sqlite import open_region
-from replicate.door.opening import is_seeded
+from replicate.daemon.last_run import start_again
+from replicate.door.recovery.opening import ROLLBACK_MARKER, is_seeded
 from replicate.errors import DamagedError, GapError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
-from replicate.journal.frames import walk
 from replicate.journal.record import read_head, read_part
+from replicate.journal.walk import walk
 from replicate.limits import PARTITION_STREAM
+from replicate.model.vector import Position
 from replicate.pool.journal_pool import JournalPool
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
-from replicate.vector import Position
+from replicate.region.kind import KIND
+from replicate.region.protocol import scr_chains, scr_vector
 
 OPENING_S: Final = 1.0
-"""Who calls us tries again, and looks in between whether it is to stop."""
+"""Our caller tries again, and looks in between whether it is to stop."""
 
 
 class NotRecoveredError(TryAgainError):
@@ -38,7 +37,7 @@ class NotRecoveredError(TryAgainError):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ReceivedParts:
     """How much of the large transaction `seqno` is here: parts 0 to `next_part` - 1 of the spool `token`."""
 
     seqno: int
@@ -48,18 +47,18 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`position`: behind the last transaction received whole. `applied_seqno`: what the regions hold of that.
+    """`position`: after the last transaction received whole. `applied_seqno`: what the regions hold of that.
 
     `parts`: what is here of the next one, when it is a large one.
     """
 
     applied_seqno: int
     position: Position
-    parts: Parts | None = None
+    parts: ReceivedParts | None = None
 
 
 def find_applied(instance: Instance) -> Position | None:
-    """What every region has applied; None while the instance is not seeded. Reads the instance file anew.
+    """What every region has applied; None while the instance is not seeded. Reads the instance file again.
 
     Raises what opening a region raises.
     """
@@ -94,26 +93,28 @@ def _has_journal_pool(instance: Instance) -> bool:
 
 def _applied_in(instance: Instance, index: int) -> Position:
     entry, content = instance.regions[index], instance.content
-    connection = open_region(entry.path, readonly=True, bare=True, opening_s=OPENING_S)
-    try:
-        check_region_identity(
-            connection, region=entry.uuid, network=content.network, instance=content.uuid, where=str(entry.path)
-        )
-        rows = read_scr(connection)
-    finally:
-        connection.close()
+    with closing(KIND.reader(entry.path, region=entry.uuid, opening_s=OPENING_S)) as opened:
+        opened.check_identity(network=content.network, instance=content.uuid)
+        rows = opened.checkpoint()
     return Position(max((row.seqno for row in rows), default=0), scr_vector(rows), scr_chains(rows))
 
 
-def find_reference(instance: Instance, pool: ReceivePool, known: Parts | None = None) -> Reference | None:
+def find_reference(instance: Instance, pool: ReceivePool, known: ReceivedParts | None = None) -> Reference | None:
     """Where the stream should begin; None while the instance is not seeded. `known`: the parts that were put into the
     pool last, as far as the caller remembers.
 
-    GapError or DamagedError when what the pool holds does not continue what is applied: it must be made anew.
-    NotRecoveredError until the Update Process has been at work since the machine was started.
+    GapError or DamagedError when what the pool holds does not continue what is applied: it must be made again.
+    NotRecoveredError until the Update Process has been at work since the machine was started, and until a rollback that
+    was begun has ended.
     """
     first_address = pool.words[READ]
     # Before the regions are read, which always have what is durable: they commit before it is called so.
+    if (instance.path / ROLLBACK_MARKER).exists():
+        raise NotRecoveredError(
+            "a rollback has begun and not ended: regions and journal stand apart",
+            where=str(instance.path),
+            do=f"Finish it: replicate -i {instance.named} rollback",
+        )
     durable_seqno = _durable_seqno(instance)
     applied = find_applied(instance)
     if applied is None:
@@ -123,9 +124,9 @@ def find_reference(instance: Instance, pool: ReceivePool, known: Parts | None = 
             f"the regions hold transactions up to {applied.last_seqno}; what the journal holds behind that is not "
             "recovered yet",
             where=str(instance.path),
-            do=f"Start the Update Process: replicate -i {instance.named} update start",
+            do=f"Start the Update Process: {start_again(instance, 'update')}",
         )
-    walker = _Walk(applied)
+    walker = _RecordWalk(applied)
     for record in pool.peek(first_address):
         walker.take(record)
     position = walker.position()
@@ -135,14 +136,14 @@ def find_reference(instance: Instance, pool: ReceivePool, known: Parts | None = 
     return Reference(applied.last_seqno, position, parts)
 
 
-class _Walk:
-    """Goes through the pool's records behind a position."""
+class _RecordWalk:
+    """Goes through the pool's records after a position."""
 
     def __init__(self, applied: Position) -> None:
         self._applied = applied
         self._last_seqno = applied.last_seqno
         self._chains = dict(applied.chains)
-        self.parts: Parts | None = None
+        self.parts: ReceivedParts | None = None
 
     def position(self) -> Position:
         vector = self._applied.vector
@@ -182,6 +183,8 @@ class _Walk:
             raise DamagedError(f"a record of the receive pool ends with transaction {seqno - 1}", do=_ANEW)
 
     def _take_parts(self, record: ReceivedRecord) -> None:
+        # The first parts may be freed already: the Update Process holds them in its open transaction. If it does not
+        # hold them any more (it died), it asks for a restart when it meets a later part.
         head, first_part, _ = read_part(record.data)
         before = self.parts
         if before is not None and first_part and (before.token, before.next_part) != (head.csn, first_part):
@@ -190,7 +193,7 @@ class _Walk:
                 f"{before.next_part} is next",
                 do=_ANEW,
             )
-        self.parts = Parts(record.first_seqno, head.csn, first_part + record.count)
+        self.parts = ReceivedParts(record.first_seqno, head.csn, first_part + record.count)
 
 
-_ANEW: Final = "The pool is made anew, and what is not applied is sent again"
+_ANEW: Final = "The pool is made again, and what is not applied is sent again"

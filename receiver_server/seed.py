@@ -6,7 +6,7 @@ The command talks over a socket in the instance's run directory, a JSON value a 
       {"format": 1, "from": NAME or null} ->     from whom, if it matters
       <- {"state": …, "done": …, "total": …, "unit": …}      several times a second while it moves, once a second anyway
       <- {"received": true}     the whole file is there; nothing is asked of the source until the command has hung up
-      <- {"error": {…}}         it can not be
+      <- {"error": {…}}         it cannot be
 
 Guarantees: the wish lives as long as the command's connection, not longer: a killed command leaves nothing that would
 keep the stream from going on. What has arrived survives the connection, this daemon and the command. At most
@@ -17,15 +17,15 @@ Refuses to know: what is in the file, and how it is installed (the command does 
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
+from receiver_server.source_state import ServedConnection, SourceState
+from replicate.daemon.last_run import stop_and_start_again
+from replicate.daemon.order_socket import GONE, KEEP_ALIVE_S, CommandSocket, asked
 from replicate.errors import (
     FormatUnknownError,
     PeerRefusedError,
@@ -36,8 +36,9 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.limits import NAME_PATTERN
-from replicate.peer_authority import Reason
-from replicate.seed.incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
+from replicate.model.start_command import again_command
+from replicate.settings.peer_authority import Reason
+from replicate.transfer.seed.incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.wire.event import (
     Closed,
     CloseReason,
@@ -48,34 +49,24 @@ from replicate.wire.event import (
     SeedReceived,
 )
 
-if TYPE_CHECKING:
-    from receiver_server.connection import Connection
-    from receiver_server.server import Receiver
-
 TELL_S: Final = 0.2
-KEEP_ALIVE_S: Final = 1.0
-ASK_S: Final = 5.0
-LINE_BYTES_MAX: Final = 4096
 WAITING: Final = "waiting for the source"
 REFUSED_S: Final = 60.0
 """A source that was refused so long ago tries again, if it is still there."""
 _NOBODY: Final = frozenset({Reason.CUT, Reason.HELLO_TIMEOUT, Reason.PROTOCOL, Reason.PLAINTEXT})
 """What a look at the port ends with."""
-_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
-"""The command has ended, however it did. Never out of a nursery: what leaves one is a group."""
-_CREDENTIALS: Final = struct.Struct("3i")
 
 
-def read_request(line: bytes) -> str | None:
+def read_request(line: bytes, *, again: str = again_command("receiver")) -> str | None:
     """The source that a command asks for (None: whichever is connected). FormatUnknownError for a command of another
-    release, UsageError when it is no request."""
+    release, UsageError when it is no request. `again`: the commands that stop this server and start it."""
     try:
         asked = json.loads(line)
         source_name, number = asked["from"], asked.get("format", COMMAND_FORMAT)
         if number != COMMAND_FORMAT:
             raise FormatUnknownError(
                 f"the seed command speaks format {str(number)[:20]}, this Receiver Server {COMMAND_FORMAT}",
-                do="Of another release: replicate -i INSTANCE receiver stop, replicate -i INSTANCE receiver start",
+                do=f"Of another release: {again}",
             )
         if source_name is None or (isinstance(source_name, str) and re.match(NAME_PATTERN, source_name)):
             return source_name
@@ -119,11 +110,11 @@ class Wish:
 class Seeds:
     """The daemon's part in seeding: `listen` before it says that it serves, then `serve` as long as it does."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-        self._listener: trio.SocketListener | None = None
+    def __init__(self, source: SourceState) -> None:
+        self._source = source
+        self._socket: CommandSocket | None = None
         self._wish: Wish | None = None
-        self._fetching: Connection | None = None
+        self._fetching: ServedConnection | None = None
         self._refused: dict[str, Any] | None = None
         self._refused_s = 0.0
         self._give, self._take = trio.open_memory_channel[Event](0)
@@ -131,68 +122,36 @@ class Seeds:
     # The command.
 
     async def listen(self) -> None:
-        """Be there for commands. A socket that can not be had is logged: everything else goes on without it."""
-        directory = self.receiver.instance.run_directory
-        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # By the descriptor: the name of a socket may have 107 bytes, that of an instance's directory more.
-            (directory / SOCKET_NAME).unlink(missing_ok=True)
-            await listening.bind(f"/proc/self/fd/{handle}/{SOCKET_NAME}")
-            os.chmod(directory / SOCKET_NAME, 0o600)
-            listening.listen(4)
-        except OSError as error:
-            listening.close()
-            self.receiver.log.error("no socket for the seed command", error=str(error), where=str(directory))
-            return
-        finally:
-            os.close(handle)
-        self._listener = trio.SocketListener(listening)
+        """Be there for commands. A socket that cannot be had is logged: everything else goes on without it."""
+        source = self._source
+        self._socket = CommandSocket(source.instance.run_directory, SOCKET_NAME, source.log, "the seed command")
+        await self._socket.listen()
 
     async def serve(self) -> None:
         """Hear commands, after `listen`, until cancelled."""
-        if self._listener is None:
-            return
-        async with self._listener:
-            try:
-                await trio.serve_listeners(self._command, [self._listener])
-            finally:
-                with suppress(OSError):
-                    (self.receiver.instance.run_directory / SOCKET_NAME).unlink()
-
-    async def _command(self, stream: trio.SocketStream) -> None:
-        with suppress(*_GONE):
-            async with stream:
-                raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                _, uid, _ = _CREDENTIALS.unpack(raw)
-                if uid not in (0, os.geteuid()):
-                    self.receiver.log.warning("a command of another user was not heard", uid=uid)
-                    return
-                await self._serve(stream)
+        assert self._socket is not None
+        await self._socket.serve(self._serve)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        line = b""
-        with trio.move_on_after(ASK_S):
-            while b"\n" not in line and len(line) <= LINE_BYTES_MAX and (piece := await stream.receive_some(4096)):
-                line += piece
+        line = await asked(stream)
         wish = Wish(None)
         try:
-            wish.source_name = read_request(line)
+            wish.source_name = read_request(line, again=stop_and_start_again(self._source.instance, "receiver"))
         except ReplicateError as error:
             wish.error = error
         if wish.error is None and self._wish is not None:
             wish.error = TryAgainError("another command asks for a seed already", do="Wait for it")
         if wish.error is None:
             self._wish = wish
-            self.receiver.log.info("a seed was asked for", source=wish.source_name)
+            self._source.log.info("a seed was asked for", source=wish.source_name)
             if self._refused is not None and trio.current_time() - self._refused_s < REFUSED_S:
                 self._tell_refused(self._refused)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell, stream, wish)
                 if self._wish is wish:
-                    nursery.start_soon(self.receiver.make_way, "a seed was asked for")
-                with suppress(*_GONE):  # a killed command leaves a broken connection
+                    nursery.start_soon(self._source.disconnect, "a seed was asked for")
+                with suppress(*GONE):  # a killed command leaves a broken connection
                     while await stream.receive_some(4096):
                         pass
                 nursery.cancel_scope.cancel()
@@ -211,8 +170,8 @@ class Seeds:
             if line != told or silent_s >= KEEP_ALIVE_S:
                 try:
                     await stream.send_all(json.dumps(line).encode() + b"\n")
-                except _GONE:
-                    return  # whoever listens for the command's end ends us
+                except GONE:
+                    return  # the task that listens for the command's end ends us
                 told, silent_s = line, 0.0
             if is_last:
                 return
@@ -226,13 +185,13 @@ class Seeds:
         """A command waits: the stream is not to be asked for now."""
         return self._wish is not None and self._wish.error is None
 
-    async def fetch(self, connection: Connection) -> None:
+    async def fetch(self, connection: ServedConnection) -> None:
         """Get the seed over this connection; returns when there is nothing more to do for this wish here."""
         wish = self._wish
         assert wish is not None
         link, name = connection.link, connection.peer_name
         if wish.is_received:
-            self.receiver.tell("waiting until the seed is installed")
+            self._source.tell("waiting until the seed is installed")
             await wish.ended.wait()
             return
         peer = link.peer
@@ -245,23 +204,23 @@ class Seeds:
             return
         if not link.can_request_seed:
             wish.error = PeerRefusedError(
-                f"{name} (release {peer.release}) can not send a seed over the connection",
-                do=f"Make a file there: replicate -i {name} seed --to-file FILE --for {self.receiver.instance.name}",
+                f"{name} (release {peer.release}) cannot send a seed over the connection",
+                do=f"Make a file there: replicate -i {name} seed --to-file FILE --for {self._source.instance.name}",
             )
             return
         try:
             await self._receive(connection, wish, peer.instance)
         except ReplicateError as error:
-            self.receiver.log.error("the seed can not be taken", error=str(error), code=error.code)
+            self._source.log.error("the seed cannot be taken", error=str(error), code=error.code)
             wish.error = error
-            connection.end("the seed can not be taken")
+            connection.end("the seed cannot be taken")
         finally:
             self._fetching = None
 
-    async def _receive(self, connection: Connection, wish: Wish, source: bytes) -> None:
-        log, link = self.receiver.log, connection.link
+    async def _receive(self, connection: ServedConnection, wish: Wish, source: bytes) -> None:
+        log, link = self._source.log, connection.link
         wish.say("looking at what is here already")
-        path = self.receiver.instance.path
+        path = self._source.instance.path
         incoming = Incoming(await trio.to_thread.run_sync(seed_directory, path))
         request = await trio.to_thread.run_sync(incoming.look, source)
         if connection.drive.closed is not None or self._wish is not wish:
@@ -271,7 +230,7 @@ class Seeds:
         link.request_seed(request)
         connection.drive.poke()
         log.info("seed requested", source=connection.peer_name, offset=request.offset)
-        self.receiver.tell("receiving the seed")
+        self._source.tell("receiving the seed")
         wish.say("the source makes the seed")
         file: IncomingFile | None = None
         total = 0
@@ -305,8 +264,12 @@ class Seeds:
             if file is not None:
                 file.close()
 
+    def waiting(self, connection: ServedConnection) -> int:
+        """How many words about the seed wait for the disk, of this connection. It reads on when they are few."""
+        return self._take.statistics().current_buffer_used if self._fetching is connection else 0
+
     def heard(self, event: Event) -> None:
-        """What the link told of the seed; memory is bounded by the link's window."""
+        """What the link told of the seed; memory is bounded by the link's window, and by SEED_EVENTS_MAX."""
         self._give.send_nowait(event)
 
     def not_let_in(self, error: ReplicateError, where: str) -> None:
@@ -322,7 +285,7 @@ class Seeds:
         if wish is not None and not wish.is_settled and wish.state["state"] == WAITING:
             wish.state = {**wish.state, "refused": refused}
 
-    def closed(self, connection: Connection, closed: Closed) -> None:
+    def closed(self, connection: ServedConnection, closed: Closed) -> None:
         """A connection has ended. A source that refused us will not do better the next time."""
         wish = self._wish
         if wish is None or wish.is_settled:

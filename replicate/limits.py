@@ -12,13 +12,14 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 OPENING_S: Final = 5.0
-"""So long one who opens a region waits for its file: the first one after a crash and the last one to close it go
+"""So long a process that opens a region waits for its file: the first one after a crash and the last one to close it go
 through its WAL, of 64 MiB and more on a secondary, and let nobody in meanwhile."""
 
 LOOK_S: Final = 0.000_5
 """A writer that commits again and again looks so often whether a file still bears its name, a region's or the journal
-pool's: both looks together take a tenth of a commit. Whoever opens a region waits so long until it writes, which it
-hardly ever has to: connecting takes about as long. (With 1 ms, connecting for each commit took 1.22 times as long, and
+pool's: both looks together take a tenth of a commit. A process that opens a region waits so long until it writes, which
+it hardly ever has to: connecting takes about as long. (With 1 ms, connecting for each commit took 1.22 times as long,
+and
 1.05 times as many commits a second on one connection were had, measured.)"""
 
 FORMAT_VERSION: Final = 1
@@ -63,7 +64,7 @@ READERS_MAX: Final = 16
 
 POOL_BYTES_MIN: Final = 1 * MIB
 RECEIVE_POOL_BYTES_MIN: Final = 4 * MIB
-"""Four of the largest batches; the receive pool never overwrites, so it can not be smaller."""
+"""Four of the largest batches; the receive pool never overwrites, so it cannot be smaller."""
 
 POOL_BYTES_DEFAULT: Final = 64 * MIB
 RECEIVE_POOL_BYTES_DEFAULT: Final = 128 * MIB

@@ -1,10 +1,10 @@
 """One connection to the secondary, from the hello to the last word.
 
-Guarantees: nothing is sent that is not durable here, so a crash of this host can not leave the secondary ahead of it;
+Guarantees: nothing is sent that is not durable here, so a crash of this host cannot leave the secondary ahead of it;
 the next transactions are fetched ahead of the writer, in a thread where that means the disk, so that neither a slow
 disk nor a hanging sync delays a heartbeat.
-Refuses to know: sockets and the clock (replicate/daemon/drive.py), the protocol (link.py), what happens between
-connections.
+Leaves to others: sockets and the clock (replicate/daemon/driver.py), the protocol (link.py), what outlives a connection
+(consumer_state.py), where transactions come from (reader.py).
 """
 
 from __future__ import annotations
@@ -13,51 +13,59 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 import trio.lowlevel
 
-from replicate.daemon.drive import Drive
-from replicate.daemon.introduce import introduction
-from replicate.door.door import CSN_COUNTER_BITS
+from replicate.daemon.driver import Drive
+from replicate.daemon.own_introduction import introduction
 from replicate.errors import DamagedError, JournalIOError, JournalMissingError, PoolReplacedError, ReplicateError
-from replicate.failpoint import hit
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, read_head
+from replicate.model.moment import wall_ns
 from replicate.pool import control as word
+from replicate.pool.doorbell import Doorbell
 from replicate.security.authenticate import Authenticated
+from replicate.system.failpoint import hit
 from replicate.wire.connection import LinkSettings
 from replicate.wire.event import (
     Acknowledged,
     Closed,
     Connected,
     Event,
+    HandoverSaid,
+    LostOffered,
+    LostReceived,
     RestartRequested,
     SeedRequested,
     SeedTaken,
     SendingResumed,
     SendingStopped,
 )
-from replicate.wire.message import Introduction, Restart
+from replicate.wire.message import Handover, HandoverAsk, Introduction, Restart
+from source_server.consumer_state import PAUSED, ConsumerState
+from source_server.handover import RoleGiver
 from source_server.link import SourceLink, SourceProgress
-from source_server.reader import POOL, JournalReader
+from source_server.lost import LostTaking
+from source_server.reader import POOL, StreamReader
 from source_server.restart import Agreed, agree
-from source_server.seed import SeedSending
+from source_server.seed import SeedKeeper, SeedSending
 
-if TYPE_CHECKING:
-    from source_server.server import Source
-
-FRAME_PROGRESS_S_MAX: Final = 20.0
 IDLE_S: Final = 0.5
-"""Longest sleep on the doorbell before the pool is looked at anew, whoever forgot to ring."""
+"""Longest sleep on the doorbell before the pool is looked at again, should nobody have rung."""
+
+LAST_WORD_S: Final = 3.0
+"""So long a stop waits for the peer's word that what it has received is durable there: it comes once a second."""
+STATE_S: Final = 1.2
+"""So old what a peer has said of its Update Process may be: one that was just started is not known of."""
 
 FLUSHED_S: Final = 0.02
-"""So long we leave the flush of a transaction to whoever has committed it."""
+"""So long we leave the flush of a transaction to the process that has committed it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LargePiece:
     """Some parts of a large transaction; or its commit frame (`count` 0, `first_part` = number of parts)."""
 
     seqno: int
@@ -67,33 +75,49 @@ class Piece:
     data: bytes
 
 
-class Connection:
+class SourceConnection:
     """One connection. `run` it once."""
 
-    def __init__(self, source: Source, peer: Authenticated, hello_by: float) -> None:
-        """Takes over the peer's stream. `hello_by` (trio's clock): when the peer's hello must be here."""
-        self.source = source
-        config = source.settings
+    def __init__(
+        self,
+        consumer: ConsumerState,
+        seeds: SeedKeeper,
+        giver: RoleGiver,
+        doorbell: Doorbell,
+        peer: Authenticated,
+        hello_by: float,
+    ) -> None:
+        """Takes over the peer's stream. Committers ring the `doorbell`. `hello_by` (trio's clock): when the peer's
+        hello must be here."""
+        self.consumer = consumer
+        self.failure: ReplicateError | None = None
+        """What ends the daemon: damage in our own journal, a failed disk."""
+        self._seeds = seeds
+        self._giver = giver
+        self._doorbell = doorbell
+        self._committers_flush = consumer.context.config.journal.durability == "durable"
+        """A process that commits flushes, and rings when that is done."""
+        config = consumer.settings
         settings = LinkSettings(
             heartbeat_period_s=config.heartbeat_period_s,
             dead_after_s=config.dead_after_s,
             hello_timeout_s=max(0.001, hello_by - trio.current_time()),
-            frame_progress_s=min(FRAME_PROGRESS_S_MAX, config.dead_after_s),
-            expected_peer=source.peer_name,
+            expected_peer=consumer.peer_name,
             proven=peer.names,
             compression=config.compression,
         )
-        me = introduction(source.instance, config.heartbeat_period_s)
+        me = introduction(consumer.instance, config.heartbeat_period_s)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link, peer.stream, self._event, before_write=self._send_next, before_tick=self._report_progress
         )
+        self._lost = LostTaking(consumer, self.link, self.drive)
         self._streaming = trio.Event()
         self._agreed: Agreed | None = None
         self._seed: SeedSending | None = None
         self._counted = (0, 0, 0)
         # Rendezvous: one batch waits here while the one before it is on its way.
-        self._give, self._take = trio.open_memory_channel[FrameBatch | Piece](1)
+        self._give, self._take = trio.open_memory_channel[FrameBatch | LargePiece](1)
         self._offered = 0
         """How many wait there, or before it."""
 
@@ -104,50 +128,68 @@ class Connection:
 
     async def run(self) -> Closed:
         """Until the link is closed, by whichever side."""
-        return await self.drive.run(self._stream, self._watch_stop)
+        try:
+            return await self.drive.run(self._stream, self._watch_stop, self._watch_mode)
+        finally:
+            self._giver.left()
+
+    @property
+    def can_exchange_roles(self) -> bool:
+        """The stream runs, and the peer knows how."""
+        return self.link.can_exchange_roles
+
+    def say_handover(self, message: HandoverAsk | Handover) -> None:
+        """Say something about an exchange of roles, now."""
+        self.link.say_handover(message)
+        self.drive.poke()
 
     # Events.
 
     def _event(self, event: Event) -> None:
-        source = self.source
+        consumer = self.consumer
         match event:
             case Connected(peer):
                 self._connected(peer)
             case RestartRequested(restart):
-                source.tell("searching for restart")
+                consumer.tell("searching for restart")
                 self.drive.nursery.start_soon(self._agree, restart)
             case SeedRequested(request):
-                self._seed = SeedSending(self, source.seeds, request)
+                self._seed = SeedSending(self.link, self.drive, self._seeds, request)
                 self.drive.nursery.start_soon(self._seed.run)
+            case HandoverSaid(message):
+                self._giver.heard(message)
             case SeedTaken(seed):
-                self.drive.nursery.start_soon(source.seeds.drop, seed)
+                self.drive.nursery.start_soon(self._seeds.drop, seed)
+            case LostOffered() | LostReceived():
+                self.drive.nursery.start_soon(self._lost.heard, event)
             case SendingStopped(reason, free_bytes):
-                source.log.info("XOFF received", reason=reason, free_bytes=free_bytes)
-                source.statistics.count("xoff")
-                source.tell("waiting for XON")
+                # A peer may pause us again and again, and say what it likes.
+                consumer.say("XOFF received", text=reason, free_bytes=free_bytes)
+                consumer.statistics.count("xoff")
+                consumer.tell(PAUSED)
             case SendingResumed(free_bytes):
-                source.log.info("XON received", free_bytes=free_bytes)
-                source.tell("sending")
+                consumer.say("XON received", free_bytes=free_bytes)
+                consumer.tell("sending")
             case Acknowledged():
-                source.acknowledged(event)
+                consumer.acknowledged(event)
             case _:
                 pass
 
     def _connected(self, peer: Introduction) -> None:
-        source = self.source
+        consumer = self.consumer
         instance = peer.instance.hex()
         protocol = str(self.link.protocol)
-        source.say("peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol)
-        source.tell("waiting for restart")
+        consumer.say("peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol)
+        consumer.tell("waiting for restart")
         try:
-            source.met(peer.instance)
+            consumer.met(peer.instance)
         except ReplicateError as error:
             self.drive.take(self.link.refuse(error))
 
     async def _agree(self, restart: Restart) -> None:
-        source = self.source
+        consumer = self.consumer
         try:
-            agreed = await trio.to_thread.run_sync(agree, source.door, restart)
+            agreed = await trio.to_thread.run_sync(agree, consumer.door, restart)
         except PoolReplacedError:
             raise
         except ReplicateError as error:
@@ -155,18 +197,19 @@ class Connection:
             return
         if self.drive.closed is not None:
             return
-        await source.begins_at(agreed.from_seqno)
+        await consumer.begins_at(agreed.from_seqno)
         hit("source.begun")
         if self.drive.closed is not None:
             return
         self._report_progress()
         self.link.start(agreed.from_seqno, agreed.from_part, agreed.catalogue)
         self._agreed = agreed
-        source.last_sent_seqno = agreed.from_seqno - 1
-        source.say("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part)
-        source.tell("sending", last_error=None)
+        consumer.progress.last_sent_seqno = agreed.from_seqno - 1
+        consumer.say("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part)
+        consumer.tell("sending", last_error=None)
         self._streaming.set()
         self.drive.poke()
+        self._giver.streams(self)
 
     def _failed(self, error: ReplicateError) -> None:
         """Tell the peer. What is wrong with our own journal or disk ends the daemon; a refusal, and what was pruned, do
@@ -174,14 +217,14 @@ class Connection:
         is_refusal = "reason" in error.facts
         is_ours = isinstance(error, DamagedError | JournalIOError) and not isinstance(error, JournalMissingError)
         if is_ours and not is_refusal:
-            self.source.failure = error
+            self.failure = error
         if self.drive.closed is None:
             self.drive.take(self.link.refuse(error))
 
     # Sending.
 
     def _report_progress(self) -> None:
-        words = self.source.words
+        words = self.consumer.words
         self.link.report(
             SourceProgress(words[word.LAST_SEQNO], words[word.LAST_DURABLE_SEQNO], words[word.LAST_COMMIT_WALL_NS])
         )
@@ -200,7 +243,7 @@ class Connection:
         if self._send(item):
             self._note_sent(item)
 
-    def _send(self, item: FrameBatch | Piece) -> bool:
+    def _send(self, item: FrameBatch | LargePiece) -> bool:
         """Give it to the link; False when the connection is at its end because it does not follow."""
         link = self.link
         hit("source.before_send")
@@ -216,16 +259,16 @@ class Connection:
             return False
         return True
 
-    def _note_sent(self, item: FrameBatch | Piece) -> None:
+    def _note_sent(self, item: FrameBatch | LargePiece) -> None:
         """What need not be known before it leaves."""
-        source = self.source
+        consumer = self.consumer
         transactions = item.count
         if isinstance(item, FrameBatch):
-            source.saw(item.first_seqno, (read_head(item.data).csn >> CSN_COUNTER_BITS) * 1000)
+            consumer.saw(item.first_seqno, wall_ns(read_head(item.data).csn))
         else:
             transactions = 0 if item.count else 1
-        source.statistics.batch(transactions, len(item.data))
-        source.last_sent_seqno = self.link.last_sent_seqno
+        consumer.statistics.batch(transactions, len(item.data))
+        consumer.progress.last_sent_seqno = self.link.last_sent_seqno
         hit("source.sent")
 
     # Fetching.
@@ -242,13 +285,15 @@ class Connection:
             except ReplicateError as error:
                 self._failed(error)
 
-    def _reader(self, agreed: Agreed) -> JournalReader:
-        source = self.source
-        return JournalReader(source.door, agreed.from_seqno, self._switched, place=source.place, index=agreed.index)
+    def _reader(self, agreed: Agreed) -> StreamReader:
+        consumer = self.consumer
+        return StreamReader(
+            consumer.door, agreed.from_seqno, self._switched, place=consumer.reading.place, index=agreed.index
+        )
 
-    async def _fetch(self, reader: JournalReader, agreed: Agreed) -> None:
-        source = self.source
-        limit = source.settings.batch_bytes
+    async def _fetch(self, reader: StreamReader, agreed: Agreed) -> None:
+        consumer = self.consumer
+        limit = consumer.settings.batch_bytes
         while True:
             found: FrameBatch | LargeTransaction | None
             if reader.needs_files:
@@ -257,10 +302,10 @@ class Connection:
                 found = reader.poll(limit)
             self._count(reader)
             if found is None:
-                await source.doorbell.wait(lambda: reader.has_news, IDLE_S)
+                await self._doorbell.wait(lambda: reader.has_news, IDLE_S)
                 continue
             last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
-            if source.words[word.LAST_DURABLE_SEQNO] < last:
+            if consumer.words[word.LAST_DURABLE_SEQNO] < last:
                 await self._wait_durable(last)
             if isinstance(found, FrameBatch):
                 await self._offer(found)
@@ -271,16 +316,16 @@ class Connection:
                         await self._offer(piece)
 
     async def _wait_durable(self, seqno: int) -> None:
-        """Until it is on our disk. Where committers flush, the one who does rings, and nothing else is quicker; where
-        they do not, or whoever should has died, we flush."""
-        source, words = self.source, self.source.words
-        if source.committers_flush and await source.doorbell.wait(
+        """Until it is on our disk. Where committers flush, the one that does rings, and nothing else is quicker; where
+        they do not, or the one that should has died, we flush."""
+        consumer, words = self.consumer, self.consumer.words
+        if self._committers_flush and await self._doorbell.wait(
             lambda: words[word.LAST_DURABLE_SEQNO] >= seqno, FLUSHED_S
         ):
             return
-        await trio.to_thread.run_sync(source.door.wait_durable, seqno, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(consumer.door.wait_durable, seqno, abandon_on_cancel=True)
 
-    async def _offer(self, item: FrameBatch | Piece) -> None:
+    async def _offer(self, item: FrameBatch | LargePiece) -> None:
         if not self._offered and self.drive.is_free and self.link.can_send_bulk:
             if self._send(item):
                 self.drive.write_now()
@@ -299,44 +344,58 @@ class Connection:
             if place == POOL
             else "now reading from journal files; journal pool does not contain the next transaction"
         )
-        self.source.log.info(text, next_seqno=next_seqno)
+        self.consumer.log.info(text, next_seqno=next_seqno)
 
-    def _count(self, reader: JournalReader) -> None:
-        self.source.place = reader.place
+    def _count(self, reader: StreamReader) -> None:
+        self.consumer.reading.place = reader.place
         now = (reader.transactions_from_pool, reader.transactions_from_files, reader.switches)
         if now != self._counted:
             was, self._counted = self._counted, now
-            self.source.from_pool += now[0] - was[0]
-            self.source.from_files += now[1] - was[1]
-            self.source.switches += now[2] - was[2]
+            reading = self.consumer.reading
+            reading.from_pool += now[0] - was[0]
+            reading.from_files += now[1] - was[1]
+            reading.switches += now[2] - was[2]
 
     # The stop.
 
     async def _watch_stop(self) -> None:
-        """Drain: what was committed when the stop was asked for is still sent, as long as the peer takes it."""
-        source = self.source
-        await source.context.stop_requested.wait()
-        last = source.words[word.LAST_SEQNO]
+        """Drain: what was committed when the stop was asked for is still sent, as long as the peer takes it. Where it
+        applies what it takes, its word that all is durable is waited for: a release of our region goes by that."""
+        consumer = self.consumer
+        await consumer.context.stop_requested.wait()
+        last = consumer.words[word.LAST_SEQNO]
         if self._streaming.is_set():
-            source.tell("stopping: sending what is left")
-        while self._streaming.is_set() and source.last_received_seqno < last:
-            await source.progressed.wait()
+            consumer.tell("stopping: sending what is left")
+        while self._streaming.is_set() and consumer.progress.last_received_seqno < last:
+            await consumer.progressed.wait()
+        known_s = trio.current_time() + STATE_S
+        with trio.move_on_after(LAST_WORD_S):
+            while self._streaming.is_set() and consumer.position.acknowledged_seqno < last:
+                with trio.CancelScope() if consumer.progress.is_applied_there else trio.move_on_at(known_s) as scope:
+                    await consumer.progressed.wait()
+                if scope.cancelled_caught:
+                    break
         self.drive.take(self.link.bye("the Source Server was stopped"))
 
+    async def _watch_mode(self) -> None:
+        """What was committed since stays here: writers go on, and nobody knows for how long."""
+        await self.consumer.mode.until_passive()
+        self.drive.take(self.link.bye("the Source Server was deactivated"))
 
-def _pieces(large: LargeTransaction, first_part: int, limit: int) -> Generator[Piece]:
+
+def _pieces(large: LargeTransaction, first_part: int, limit: int) -> Generator[LargePiece]:
     """The parts of a large transaction from `first_part` on, as many together as fit `limit` bytes; its commit frame
     last."""
     waiting: list[bytes] = []
     size, number = 0, first_part
     for frame in large.parts(first_part):
         if waiting and size + len(frame) > limit:
-            yield Piece(large.seqno, large.token, number, len(waiting), b"".join(waiting))
+            yield LargePiece(large.seqno, large.token, number, len(waiting), b"".join(waiting))
             number += len(waiting)
             waiting, size = [], 0
         waiting.append(frame)
         size += len(frame)
     if waiting:
-        yield Piece(large.seqno, large.token, number, len(waiting), b"".join(waiting))
+        yield LargePiece(large.seqno, large.token, number, len(waiting), b"".join(waiting))
         number += len(waiting)
-    yield Piece(large.seqno, large.token, number, 0, large.commit_frame)
+    yield LargePiece(large.seqno, large.token, number, 0, large.commit_frame)

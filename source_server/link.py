@@ -10,6 +10,7 @@ How to drive it: see replicate/wire/connection.py. What it adds:
     SendingStopped, SendingResumed      for the log; can_send_bulk already knows
     SeedRequested(request)              link.prepare_seed(…) while it is made, then link.start_seed(…); and
     link.can_send_seed                  link.send_seed(…), until all is sent; SeedTaken: it is safe over there
+    LostOffered, LostReceived           link.lost_taken(…) once that much of the file is here
     link.report(…)                      whenever our own position moved; heartbeats carry it
 
 Guarantees: what leaves is one gap-free sequence from the point agreed on; a batch out of order is refused before a byte
@@ -35,6 +36,8 @@ from replicate.wire.event import (
     Acknowledged,
     Connected,
     Event,
+    LostOffered,
+    LostReceived,
     RestartRequested,
     SeedAcknowledged,
     SeedRequested,
@@ -46,6 +49,7 @@ from replicate.wire.introduction import check_hello_reply, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
+    FEATURE_LOST,
     FEATURE_SEED,
     FEATURE_ZSTD,
     PROTOCOL,
@@ -59,6 +63,9 @@ from replicate.wire.message import (
     HelloReply,
     Introduction,
     Large,
+    LostChunk,
+    LostOffer,
+    LostTaken,
     Message,
     Parts,
     RefuseCode,
@@ -106,10 +113,16 @@ class SourceLink(Link):
         self.acknowledged_bulk_bytes = 0
         self.last_reply: HeartbeatReply | None = None
         self.round_trip_s: float | None = None
+        self.next_lost_offset = 0
+        """The first byte of the lost file that has not come yet."""
+        self._lost: LostOffer | None = None
+        self._lost_acknowledged = -1
         self.next_seed_offset = 0
         """The first byte of the seed file that has not been given to this link yet."""
         self.acknowledged_seed_offset = 0
         self._seed: SeedStart | None = None
+        self._preparing: SeedPreparing | None = None
+        """The newest word on it that has not left: a peer that does not read piles none up."""
         self._progress = SourceProgress()
         self._token = 0
         self._window_bytes = 0
@@ -213,14 +226,21 @@ class SourceLink(Link):
         """Say how far the making is. InternalError when no seed was asked for, or it has been started."""
         if self._seed is not None:
             raise InternalError("a seed that is being sent is not being made")
-        self._control += self._say(SeedPreparing(done, pages))
+        self._preparing = SeedPreparing(done, pages)
+
+    def _has_late_control(self) -> bool:
+        return self._preparing is not None and self.state is State.SEEDING
+
+    def _late_control(self) -> list[bytes]:
+        preparing, self._preparing = self._preparing, None
+        return self._say(preparing) if preparing is not None else []
 
     def start_seed(self, start: SeedStart) -> None:
         """Answer the request: the file's bytes follow from `start.offset` on. InternalError out of turn."""
         if self._seed is not None or not 0 <= start.offset <= start.file_bytes:
             raise InternalError(f"a seed was started twice, or at byte {start.offset} of {start.file_bytes}")
         self._control += self._say(start)
-        self._seed = start
+        self._seed, self._preparing = start, None
         self.next_seed_offset = self.acknowledged_seed_offset = start.offset
         self._end_seed()
 
@@ -249,6 +269,33 @@ class SourceLink(Link):
     def _end_seed(self) -> None:
         if self._seed is not None and self.next_seed_offset == self._seed.file_bytes:
             self._bulk.append(self._say(SeedEnd(self._seed.file_bytes)))
+
+    # A lost file.
+
+    def lost_taken(self, offset: int) -> None:
+        """The offered file is here up to `offset`. InternalError when none was offered, or that much has not come."""
+        offer = self._lost
+        if offer is None or not self.next_lost_offset <= offset <= offer.file_bytes:
+            raise InternalError(f"{offset} bytes of a lost file are taken; {self.next_lost_offset} have come")
+        self.next_lost_offset = self._lost_acknowledged = offset
+        if self.state in (State.STREAMING, State.STOPPED):
+            self._control += self._say(LostTaken(offer.check, offset))
+
+    def _lost_heard(self, message: LostOffer | LostChunk, events: list[Event]) -> None:
+        if not self._both_can(FEATURE_LOST):
+            raise refusal(RefuseCode.PROTOCOL, f"a lost file is offered, which is not in protocol {self.protocol}")
+        if isinstance(message, LostOffer):
+            self._lost, self.next_lost_offset, self._lost_acknowledged = message, 0, -1
+            events.append(LostOffered(message))
+            return
+        offset, end = message.offset, message.offset + len(message.data)
+        # One chunk at a time: nothing more is held here than that.
+        is_next = offset == self.next_lost_offset == self._lost_acknowledged
+        if self._lost is None or not is_next or end > self._lost.file_bytes or len(message.data) > CHUNK_BYTES:
+            raise refusal(RefuseCode.PROTOCOL, f"bytes {offset} to {end} of a lost file are not next")
+        self.next_lost_offset = end
+        self._is_bulk_flowing = True
+        events.append(LostReceived(self._lost, offset, message.data))
 
     def _check_turn(self, size: int) -> None:
         if not self.can_send_bulk or not 0 < size <= BATCH_BYTES_MAX:
@@ -288,6 +335,8 @@ class SourceLink(Link):
                 if self._seed is None or seed != self._seed.seed:
                     raise refusal(RefuseCode.PROTOCOL, f"{self._peer_name()} has a seed that was not sent")
                 events.append(SeedTaken(seed))
+            case LostOffer() | LostChunk():
+                self._lost_heard(message, events)
             case Xoff(reason, free_bytes):
                 events.append(SendingStopped(reason, free_bytes))
             case Xon(free_bytes):

@@ -5,7 +5,7 @@ between pool and files is invisible in it, and counted.
 Refuses to know: who it is for, sockets, time, durability. `poll` never touches the disk; `read` does: use a thread.
 
 Coming back from the files is the delicate part (measured: bounding it by the seqno word lost a record in three of four
-runs). The pool's write address is noted *before* the files are read; every record behind that address is newer than
+runs). The pool's write address is noted *before* the files are read; every record after that address is newer than
 what the files were read to, or known and dropped; and if the first one there is not the next number, the pool reader
 itself says which numbers are missing (InFiles).
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from replicate.door.door import Door
-from replicate.door.opening import make_chain
+from replicate.door.recovery.opening import make_chain
 from replicate.errors import InternalError
 from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
 from replicate.journal.record import FrameBatch
@@ -32,7 +32,7 @@ def _nobody(_place: str, _next_seqno: int) -> None:
     pass
 
 
-class JournalReader:
+class StreamReader:
     """One reader of one instance's stream, for one thread at a time. `on_switch` gets the new place ("pool", "files")
     and the next seqno; a place counts when transactions came from it, or when the pool has been read to its end."""
 
@@ -114,7 +114,7 @@ class JournalReader:
         raise InternalError("the journal pool and the journal files send each other round in a circle")
 
     def _go_to_files(self) -> None:
-        """Read the files up to what is committed now, then go on behind what the pool holds now."""
+        """Read the files up to what is committed now, then go on after what the pool holds now."""
         self._return_address = self._pool.note_written()
         self._files_last_seqno = self._words[word.LAST_SEQNO]
         self._files.seek(self.next_seqno)

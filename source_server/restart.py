@@ -1,7 +1,7 @@
 """Answering a receiver's restart message: looks up what resync.decide asks for, and what the stream must begin with.
 
 Guarantees: an `Agreed` start is one whose common past was proved by `resync.decide`; every refusal is one of its named
-errors. What is agreed on stands in the journal and is durable, or is the place right behind its end.
+errors. What is agreed on stands in the journal and is durable, or is the place right after its end.
 Refuses to know: connections. Blocks on the disk: call it in a thread.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replicate.door.door import Door
-from replicate.door.opening import make_chain
+from replicate.door.recovery.opening import make_chain
 from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
 from replicate.journal.record import catalogue_payload, pack_frame
-from replicate.resync import LargeHead, SourceView, StartAt, decide, is_reachable
-from replicate.transaction import Catalogue, Kind
-from replicate.vector import Position
+from replicate.model.transaction import Catalogue, Kind
+from replicate.model.vector import Position
 from replicate.wire.message import Restart
+from replicate.wire.resync import LargeHead, SourceView, StartAt, decide, is_reachable
 
 
 @dataclass(frozen=True, slots=True)

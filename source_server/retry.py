@@ -1,7 +1,7 @@
 """When to try to connect again: GT.M's hard tries, then soft ones for ever.
 
-Hard tries come quickly (5 of them, 0.5 s apart) and catch a receiver that has just been restarted; soft ones (each 5 s)
-wait for one that is down. Soft waits are jittered, so that many sources do not knock in step after a network outage.
+Hard tries come quickly and catch a receiver that has just been restarted; soft ones wait for one that is down. Soft
+waits are jittered, so that many sources do not knock in step after a network outage.
 
 Guarantees: `next_attempt` never gives up and never gives a wait of 0, so a refusing peer is not hammered; the hard
 tries are only available again after a connection on which the stream was agreed upon.
@@ -37,7 +37,7 @@ class Attempt:
 class Retry:
     """The attempts of one Source Server."""
 
-    def __init__(self, hard_tries: int = 5, hard_period_s: float = 0.5, soft_period_s: float = 5.0) -> None:
+    def __init__(self, hard_tries: int, hard_period_s: float, soft_period_s: float) -> None:
         """`hard_tries` may be 0."""
         self.hard_tries = max(0, hard_tries)
         self.hard_period_s = max(hard_period_s, 0.001)

@@ -1,32 +1,31 @@
 """The source's side of a seed: makes the file that the receiver asks for, keeps it until it is safe there, sends it.
 
 Guarantees: the making goes on when a connection is lost, and one that asks again gets the same file; it runs in a
-thread and gives way to a stop; a file whose sequence number the journal has gone past is made anew. What is read ahead
+thread and gives way to a stop; a file whose sequence number the journal has gone past is made again. What is read ahead
 of the writer is one chunk.
-Refuses to know: how a seed is made (replicate/seed/make.py), the protocol (link.py).
+Refuses to know: how a seed is made (replicate/transfer/seed/make.py), the protocol (link.py).
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
-from replicate.door.opening import make_chain
+from replicate.daemon.driver import Drive
+from replicate.door.recovery.opening import make_chain
 from replicate.errors import DamagedError, JournalIOError, NotFoundError, PoolReplacedError, ReplicateError
-from replicate.failpoint import hit
-from replicate.instance.file import io_error
-from replicate.seed.file import read_header
-from replicate.seed.format import SeedHeader
-from replicate.seed.incoming import seed_directory
-from replicate.seed.make import MadeSeed, kept_seed, make_seed
+from replicate.system.failpoint import hit
+from replicate.system.os_errors import io_error
+from replicate.transfer.container import SeedHeader
+from replicate.transfer.seed.file import read_header
+from replicate.transfer.seed.incoming import seed_directory
+from replicate.transfer.seed.make import MadeSeed, kept_seed, make_seed
 from replicate.wire.introduction import refusal
 from replicate.wire.message import CHUNK_BYTES, RefuseCode, SeedRequest, SeedStart
-
-if TYPE_CHECKING:
-    from source_server.connection import Connection
-    from source_server.server import Source
+from source_server.consumer_state import ConsumerState
+from source_server.link import SourceLink
 
 TELL_S: Final = 1.0
 """How often the receiver is told how far the making is."""
@@ -35,9 +34,9 @@ TELL_S: Final = 1.0
 class SeedKeeper:
     """The one seed file of one peer: INSTANCE/seed/PEER.seed. Outlives connections."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.path = kept_seed(source.instance, source.peer_name)
+    def __init__(self, consumer: ConsumerState) -> None:
+        self.consumer = consumer
+        self.path = kept_seed(consumer.instance, consumer.peer_name)
         self._request: bytes | None = None
         self._asked = trio.Event()
         self._moved = trio.Event()
@@ -46,7 +45,7 @@ class SeedKeeper:
 
     async def run(self) -> None:
         """Make what is asked for, one at a time. Raises PoolReplacedError."""
-        log = self.source.log
+        log = self.consumer.log
         while True:
             await self._asked.wait()
             self._asked = trio.Event()
@@ -68,11 +67,10 @@ class SeedKeeper:
             self._moved = trio.Event()
 
     def _make(self, request: bytes) -> MadeSeed:
-        seed_directory(self.source.instance.path)
+        seed_directory(self.consumer.instance.path)
         self._progress = (0, 0)
-        return make_seed(
-            self.source.instance, self.source.peer_name, self.path, request=request, replace=True, progress=self._told
-        )
+        instance, peer = self.consumer.instance, self.consumer.peer_name
+        return make_seed(instance, peer, self.path, request=request, replace=True, progress=self._told)
 
     def _told(self, _region: str, done: int, pages: int) -> None:
         """In the thread: a stop of the daemon ends the making here."""
@@ -80,7 +78,7 @@ class SeedKeeper:
         hit("seed.making")
         self._progress = (done, pages)
 
-    async def get(self, request: bytes, connection: Connection) -> tuple[SeedHeader, int]:
+    async def get(self, request: bytes, link: SourceLink, drive: Drive) -> tuple[SeedHeader, int]:
         """Header and length of the file made for `request`; made now, if it is not there. What `make_seed` raises."""
         while True:
             found = await trio.to_thread.run_sync(self._usable, request)
@@ -90,16 +88,16 @@ class SeedKeeper:
                 self._request = request
                 self._asked.set()
             while self._request is not None:
-                connection.link.prepare_seed(*self._progress)
-                connection.drive.poke()
+                link.prepare_seed(*self._progress)
+                drive.poke()
                 with trio.move_on_after(TELL_S):
                     await self._moved.wait()
             if self._failure is not None:
                 raise self._failure
 
     def _usable(self, request: bytes) -> tuple[SeedHeader, int] | None:
-        """The file, if it was made for this request and the journal still goes on behind it."""
-        instance = self.source.instance
+        """The file, if it was made for this request and the journal still goes on after it."""
+        instance = self.consumer.instance
         try:
             header = read_header(self.path)
             size = os.stat(self.path).st_size
@@ -111,8 +109,8 @@ class SeedKeeper:
     async def drop(self, seed: bytes) -> None:
         """The receiver has it: remove the file."""
         await trio.to_thread.run_sync(self._drop, seed)
-        self.source.log.info("seed taken over by the peer")
-        self.source.tell("waiting for restart")
+        self.consumer.log.info("seed taken over by the peer")
+        self.consumer.tell("waiting for restart")
 
     def _drop(self, seed: bytes) -> None:
         try:
@@ -125,32 +123,33 @@ class SeedKeeper:
 class SeedSending:
     """One answer to one request. `run` it once; `send_next` when the writer is free."""
 
-    def __init__(self, connection: Connection, keeper: SeedKeeper, request: SeedRequest) -> None:
-        self._connection = connection
+    def __init__(self, link: SourceLink, drive: Drive, keeper: SeedKeeper, request: SeedRequest) -> None:
+        self._link = link
+        self._drive = drive
         self._keeper = keeper
         self._request = request
         self._give, self._take = trio.open_memory_channel[tuple[int, bytes]](1)
 
     async def run(self) -> None:
         """Until the last byte has been given to the link; a failure refuses the peer by name."""
-        source, connection = self._keeper.source, self._connection
-        source.tell("making the seed")
+        consumer, link, drive = self._keeper.consumer, self._link, self._drive
+        consumer.tell("making the seed")
         try:
-            header, size = await self._keeper.get(self._request.request, connection)
+            header, size = await self._keeper.get(self._request.request, link, drive)
             offset = self._request.offset if self._request.seed == header.seed and self._request.offset <= size else 0
-            if connection.drive.closed is not None:
+            if drive.closed is not None:
                 return
-            connection.link.start_seed(SeedStart(header.seed, offset, size, header.seqno))
-            source.log.info("sending the seed", seqno=header.seqno, from_offset=offset, file_bytes=size)
-            source.tell("sending the seed")
-            connection.drive.poke()
+            link.start_seed(SeedStart(header.seed, offset, size, header.seqno))
+            consumer.log.info("sending the seed", seqno=header.seqno, from_offset=offset, file_bytes=size)
+            consumer.tell("sending the seed")
+            drive.poke()
             await self._fetch(offset, size)
         except PoolReplacedError:
             raise
         except ReplicateError as error:
-            if connection.drive.closed is None:
+            if drive.closed is None:
                 text = f"{error.what}{f' [{error.where}]' if error.where else ''}. {error.do}".rstrip(" .")
-                connection.drive.take(connection.link.refuse(refusal(RefuseCode.SEED_FAILED, text)))
+                drive.take(link.refuse(refusal(RefuseCode.SEED_FAILED, text)))
 
     async def _fetch(self, offset: int, size: int) -> None:
         where = str(self._keeper.path)
@@ -164,7 +163,7 @@ class SeedSending:
                 if not data:
                     raise JournalIOError(f"the seed file ends at byte {offset} of {size}", where=where)
                 await self._give.send((offset, data))
-                self._connection.drive.poke()
+                self._drive.poke()
                 offset += len(data)
         except OSError as error:
             raise io_error(error, "the seed file could not be read", where) from error
@@ -173,11 +172,11 @@ class SeedSending:
 
     def send_next(self) -> None:
         """Give the link what was read, if it may go."""
-        if not self._connection.link.can_send_seed:
+        if not self._link.can_send_seed:
             return
         try:
             offset, data = self._take.receive_nowait()
         except trio.WouldBlock:
             return
         hit("seed.sending")
-        self._connection.link.send_seed(offset, data)
+        self._link.send_seed(offset, data)

@@ -5,8 +5,12 @@ Guarantees: a skip (or an expected failure) of a test or a module that no line o
 as a failure, so it shows in pytest's closing line and in its exit code.
 Where several processes run the suite, all tests of Spark are one's: each would have a Java process of its own.
 How full the machine's disk is, is nobody's business: what asks in this process is told that there is room.
-SIGINT works also where the suite was started in the background, and a test leaves the umask as it found it (commands
-that run in our process set it). Hypothesis measures no time.
+SIGINT works also where the suite was started in the background; a test leaves the umask, and a file of tests
+REPLICATE_SHM_DIR, as it found them (commands and pairs in our process set them). Hypothesis measures no time.
+Every commit, also those of processes that tests start, is checked against its regions (region/sqlite/capture/check.py).
+What is marked `long` runs with --full alone: more of a kind of which one is in every run. Of what is marked `turns(N)`
+a run has one in N, which the commit chooses, and --full has all.
+Each test's time is taken, and in the long form one that takes long without a reason fails (tests/durations.py).
 Refuses to know: what the tests test.
 """
 
@@ -15,6 +19,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import signal
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,22 +27,59 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.durations import Durations
+from tests.harness.checkout import ROOT, commit_of
+
 if TYPE_CHECKING:
     from tests.harness.pair import Pair
+
+# Before anything of ours is imported. Processes that tests start have it too; with 0 a test can be timed without it.
+os.environ.setdefault("REPLICATE_CHECK_CAPTURE", "1")
 
 SKIPS = Path(__file__).with_name("skips.txt")
 TOGETHER = "tests/spark"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How much the differential test runs (tests/system/test_differential.py)."""
-    parser.addoption("--differential-statements", default="20000", help="statements that the differential test runs")
+    """How much the differential test (tests/system/test_differential.py) and the campaign of the long form
+    (tests/deploy/long_form.py) run."""
+    parser.addoption("--differential-statements", default="", help="statements that the differential test runs")
     parser.addoption("--differential-seed", default="20", help="another number gives other statements")
     parser.addoption("--differential-program", default="", help="one program's seed, as printed: run and shrink it")
+    parser.addoption("--campaign-hours", default="1", help="hours of the fault campaign in the long form")
+    parser.addoption("--full", action="store_true", help="with the tests that are marked long (deploy/test --long)")
+    parser.addoption("--record-durations", default="", help="a file to which each test's seconds are appended")
+    parser.addoption("--campaign-seed", default="1", help="another number gives other faults")
 
 
-def pytest_configure() -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --full, what is marked `long` or has no turn is deselected. Files with a slow test come first: the small
+    ones fill the end of a run by several processes, of which none is then left alone with a long file."""
+    if not config.getoption("--full"):
+        turn = zlib.crc32(commit_of(ROOT).encode())
+        long = [item for item in items if item.get_closest_marker("long") or not has_turn(item, turn)]
+        if long:
+            config.hook.pytest_deselected(items=long)
+            left_out = set(map(id, long))
+            items[:] = [item for item in items if id(item) not in left_out]
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
+
+
+def has_turn(item: pytest.Item, turn: int) -> bool:
+    """Whether a test that takes turns with others of its function has its turn."""
+    mark = item.get_closest_marker("turns")
+    return mark is None or (zlib.crc32(item.name.encode()) + turn) % int(mark.args[0]) == 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts us in the background has us ignore SIGINT, and with us every process that we start."""
+    config.pluginmanager.register(
+        Durations(
+            config.getoption("--record-durations"), config.getoption("--full") and not config.getoption("usepdb")
+        ),
+        "durations",
+    )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Hypothesis asks the clock by itself (200 ms an example), and a loaded machine fails it.
@@ -58,15 +100,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+POOLS: str | None = os.environ.get("REPLICATE_SHM_DIR")
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Leaves the umask as it was before the test."""
-    before = os.umask(0o022)
-    os.umask(before)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Leaves the umask as it was before the test, and after a file's last one the directory of pools (Pair.create sets
+    it, and fixtures of a whole module do)."""
+    umask = os.umask(0o022)
+    os.umask(umask)
     try:
         return (yield)
     finally:
-        os.umask(before)
+        os.umask(umask)
+        if nextitem is None or nextitem.path != item.path:
+            if POOLS is None:
+                os.environ.pop("REPLICATE_SHM_DIR", None)
+            else:
+                os.environ["REPLICATE_SHM_DIR"] = POOLS
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -86,7 +137,7 @@ def _roomy_disk() -> Iterator[None]:
 def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory of the test's own for pools; failpoints that it arms are disarmed. For a whole module:
     `pytestmark = pytest.mark.usefixtures("shared_memory")`."""
-    from replicate import failpoint
+    from replicate.system import failpoint
 
     directory = tmp_path / "shm"
     directory.mkdir()

@@ -1,14 +1,17 @@
 """The rules of design §4, checked by reading every source file: layers, pure modules, who may use which library, sizes.
 
 A new module is one line in LAYERS (or none, where a pattern covers it). A library with a restricted circle of users is
-one line in LIBRARIES, a forbidden direction one in FORBIDDEN. Loosen a rule only with the reason beside it.
+one line in LIBRARIES, a new folder a word in FLOORS. Loosen a rule only with the reason beside it.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import graphlib
+import os
+import re
+import subprocess
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("replicate", "source_server", "receiver_server", "update_process")
-LINES_MAX = 500
+LINES_MAX = 700  # 500 shaped the code: classes were cut into mixins to stay below it
 
 # P pure: no clock, socket, file, thread or log. D disk or shared memory. N network or process. X composition.
 # A module imports its own layer and those before it. The first pattern that matches counts.
@@ -24,116 +27,121 @@ LAYERS: tuple[tuple[str, str], ...] = (
     # The shared core.
     ("replicate.errors", "P"),
     ("replicate.limits", "P"),
-    ("replicate.settings", "P"),
-    ("replicate.findings", "P"),
     ("replicate.pasteable", "P"),
-    ("replicate.peer_authority", "P"),
-    ("replicate.security.tls", "N"),
-    ("replicate.security.authenticate", "N"),
-    ("replicate.metrics.gauges", "P"),
-    ("replicate.metrics.http", "P"),
-    ("replicate.metrics.port", "N"),
-    ("replicate.config", "P"),  # but for `load`, which reads the one file
-    ("replicate.metrics.statistics", "P"),
-    ("replicate.daemon.repetition", "P"),
-    ("replicate.transaction", "P"),
-    ("replicate.vector", "P"),
-    ("replicate.resync", "P"),
-    ("replicate.journal.record", "P"),
-    ("replicate.pool.control", "P"),
-    ("replicate.pool.ring", "P"),
+    ("replicate.model", "P"),
+    ("replicate.model.*", "P"),
+    ("replicate.settings", "P"),
+    ("replicate.settings.*", "P"),  # but for `load`, which reads the one file
     ("replicate.wire", "P"),
     ("replicate.wire.*", "P"),
-    ("replicate.database.names", "P"),
-    ("replicate.database.pages", "P"),
-    ("replicate.database.statements", "P"),
-    ("replicate.database.pragmas", "P"),
-    ("replicate.seed.format", "P"),
-    ("replicate.seed.request", "N"),
+    ("replicate.journal.frame", "P"),
+    ("replicate.journal.record", "P"),
+    ("replicate.journal.walk", "P"),
+    ("replicate.pool.control", "P"),
+    ("replicate.pool.ring", "P"),
+    ("replicate.region.sqlite.sql.own_functions", "D"),
+    ("replicate.region.sqlite.sql.*", "P"),
+    ("replicate.region.sqlite.forensics.pages", "P"),
+    ("replicate.roles.handover", "P"),
+    ("replicate.transfer.container", "P"),
+    ("replicate.transfer.seed.request", "N"),
+    ("replicate.logs.files", "D"),
+    ("replicate.logs.picture", "D"),
+    ("replicate.logs*", "P"),
     ("replicate.status.text", "P"),
     ("replicate.status.report", "P"),
-    ("replicate.status.catching_up", "P"),
-    ("replicate.compare", "P"),
-    ("replicate.daemon", "P"),
-    ("replicate.door", "P"),
-    ("replicate.instance", "P"),
-    ("replicate.metrics", "P"),
-    ("replicate.recovery", "P"),
-    ("replicate.security", "P"),
-    ("replicate.seed", "P"),
-    ("replicate.status", "P"),
-    ("replicate.admin", "P"),
-    ("replicate.commit", "P"),
-    ("replicate.journal", "P"),
-    ("replicate.pool", "P"),
-    ("replicate.database", "P"),
-    ("replicate.journal.*", "D"),
-    ("replicate.pool.*", "D"),
-    ("replicate.database.*", "D"),
+    ("replicate.status.comparing", "P"),
+    ("replicate.status.listens", "P"),
+    ("replicate.security.tls", "N"),
+    ("replicate.security.authenticate", "N"),
+    ("replicate.daemon.admission", "P"),
+    ("replicate.daemon.figures", "P"),
+    ("replicate.daemon.http", "P"),
+    ("replicate.daemon.repeated_lines", "P"),
+    ("replicate.daemon.statistics", "P"),
     ("replicate.daemon.control", "N"),
     ("replicate.daemon.could_start", "N"),
     ("replicate.daemon.daemon", "N"),
-    ("replicate.daemon.drive", "N"),
-    ("replicate.listening", "N"),
-    ("replicate.log", "N"),
-    ("replicate.other_package", "N"),
-    ("replicate.filter", "N"),
+    ("replicate.daemon.driver", "N"),
+    ("replicate.daemon.listening", "N"),
+    ("replicate.daemon.log", "N"),
+    ("replicate.daemon.metrics_port", "N"),
+    ("replicate.daemon.order_socket", "N"),
+    ("replicate.daemon.orders", "N"),
+    ("replicate.daemon.progress", "N"),
+    ("replicate.daemon.with_update", "N"),
+    ("replicate.daemon.zero_backlog", "N"),
+    ("replicate.daemon.reporting", "N"),
+    ("replicate.daemon.role_watch", "N"),
+    ("replicate.system.other_package", "N"),
     ("replicate", "X"),
     ("replicate.dbapi*", "X"),
     ("replicate.bench*", "X"),
     ("replicate.cli", "X"),
     ("replicate.cli.*", "X"),
-    ("replicate.*", "D"),  # the door, recovery, instance and what stands on them
+    ("replicate.*", "D"),
     # The daemons.
     ("source_server.link", "P"),
     ("source_server.retry", "P"),
     ("source_server.reader", "D"),
-    ("source_server", "P"),
     ("source_server.*", "N"),
     ("receiver_server.link", "P"),
     ("receiver_server.flow", "P"),
-    ("receiver_server.gate", "P"),
-    ("receiver_server", "P"),
     ("receiver_server.*", "N"),
-    ("update_process.batch", "P"),
-    ("update_process.plain", "P"),
+    ("update_process.plan", "P"),
+    ("update_process.window.columns", "P"),
     ("update_process.done", "P"),
     ("update_process.process", "N"),
     ("update_process.replay.net", "P"),
     ("update_process.replay.fold", "P"),
     ("update_process.replay.bulk", "P"),
+    ("*_server", "P"),
     ("update_process", "P"),
     ("update_process.*", "D"),
 )
 
-# Who may import a library. "" = everybody not in P; listed patterns only otherwise.
-DOOR = (
-    "replicate.region_functions",
-    "replicate.commit.*",
-    "replicate.recovery.recovery",
-    "replicate.recovery.rings",
-    "replicate.recovery.redo",
-    "replicate.recovery.stale_wal",
-    "replicate.apply_session",
+# What stands on what: a folder imports those on the floors before its own, and never one beside it.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("replicate.errors", "replicate.limits", "replicate.pasteable"),
+    ("replicate.system", "replicate.settings"),
+    ("replicate.model",),
+    ("replicate.journal",),  # the truth: it knows nothing of its caches, of the wire, of databases
+    ("replicate.pool", "replicate.wire", "replicate.region"),
+    ("replicate.instance",),
+    ("replicate.door", "replicate.audit", "replicate.security"),
+    ("replicate.compare", "replicate.dbapi", "replicate.bench"),
+    ("replicate.daemon",),
+    ("replicate.lost", "replicate.transfer"),
+    ("replicate.roles", "replicate.status", "replicate.logs"),
+    ("replicate.admin", "source_server", "receiver_server", "update_process"),  # daemons meet in pools and on the wire
+    ("replicate.cli",),  # it alone starts daemons
+    ("replicate",),  # the names that applications import, loaded late
 )
+
+# What knows a kind of region by region/protocol.py only, never SQLite itself.
+WITHOUT_SQLITE = ("replicate.door.*", "replicate.roles.undo", "replicate.region.protocol", "receiver_server.*")
+
+# Who may import a library. "" = everybody not in P; listed patterns only otherwise.
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "apsw": ("replicate.database.*", "replicate.dbapi*", "replicate.bench.*", *DOOR),  # bench: plain SQLite beside us
+    "apsw": ("replicate.region.sqlite.*", "replicate.dbapi*"),
     "sqlite3": ("replicate.dbapi*",),  # for its exception classes only: two SQLite libraries on one file lose locks
     "pyspark": ("update_process.replay.*",),
     "click": ("replicate.cli.*",),
     "structlog": (
-        "replicate.log",
+        "replicate.daemon.log",
         "replicate.daemon.daemon",
-        "replicate.metrics.port",
-        "*_server.server*",
+        "replicate.daemon.metrics_port",
         "update_process.process*",
     ),
     "trio": (
         "replicate.daemon.daemon",
         "replicate.security.authenticate",
-        "replicate.daemon.drive",
-        "replicate.listening",
-        "replicate.metrics.port",
+        "replicate.daemon.driver",
+        "replicate.daemon.listening",
+        "replicate.daemon.metrics_port",
+        "replicate.daemon.order_socket",
+        "replicate.daemon.reporting",
+        "replicate.daemon.role_watch",
         "replicate.pool.doorbell",
         "replicate.security.tls",
         "*_server.*",
@@ -141,7 +149,9 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     ),
     "ssl": ("replicate.security.identity", "replicate.security.tls"),
     "cryptography": ("replicate.security.certificate",),
-    "prometheus_client": ("replicate.metrics.gauges",),
+    "prometheus_client": ("replicate.daemon.figures",),
+    "matplotlib": ("replicate.logs.picture",),
+    "tomlkit": ("replicate.instance.settings_file",),
     "multiprocessing": (),  # its shared memory unlinks what others still use; our pools are files of our own
     "logging": (),  # logs are structlog's
     "asyncio": (),
@@ -193,36 +203,13 @@ IMPURE = frozenset(
     }
 )
 PURE_EXCEPTIONS: dict[str, frozenset[str]] = {
-    "replicate.config": frozenset({"pathlib", "os"}),  # `load`
+    "replicate.settings.load": frozenset({"pathlib", "os"}),  # `load`
+    "replicate.model.moment": frozenset({"datetime"}),  # the calendar alone; the clock is its caller's
 }
 
-# (importer, imported): directions that layers alone do not forbid.
-FORBIDDEN: tuple[tuple[str, str], ...] = (
-    ("source_server*", "receiver_server*"),  # daemons meet in pools and on the wire
-    ("source_server*", "update_process*"),
-    ("receiver_server*", "source_server*"),
-    ("receiver_server*", "update_process*"),
-    ("update_process*", "source_server*"),
-    ("update_process*", "receiver_server*"),
-    ("replicate.[!c]*", "*_server*"),  # only the command line starts daemons
-    ("replicate.[!c]*", "update_process*"),
-    ("replicate.c[!l]*", "*_server*"),
-    ("replicate.c[!l]*", "update_process*"),
-    ("replicate.[!c]*", "replicate.cli*"),
-    ("replicate.c[!l]*", "replicate.cli*"),
-    ("*_server*", "replicate.cli*"),
-    ("update_process*", "replicate.cli*"),
-    ("replicate.journal.*", "replicate.pool*"),  # the journal is the truth and knows nothing of its cache
-    ("replicate.journal.*", "replicate.database*"),
-    ("replicate.journal.*", "replicate.wire*"),
-    ("replicate.pool.*", "replicate.database*"),
-    ("replicate.pool.*", "replicate.wire*"),
-    ("replicate.wire.*", "replicate.pool*"),
-    ("replicate.wire.*", "replicate.database*"),
-    ("replicate.database.*", "replicate.pool*"),
-    ("replicate.database.*", "replicate.wire*"),
-    ("*", "tests*"),
-)
+ATTRIBUTES_MAX = 25
+# Classes that have more, and how many: the list only gets shorter.
+MORE_ATTRIBUTES: dict[str, int] = {"Capture": 29, "ReceiverLink": 27, "PeerReport": 26}
 
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "X" * 3 + " ", "NotImplemented" + "Error")
 
@@ -292,22 +279,14 @@ def package(name: str) -> str:
     return f"{top}.{below.partition('.')[0]}" if top == "replicate" and below else top
 
 
-def test_packages_form_no_circle() -> None:
-    below: dict[str, set[str]] = {}
-    for name in modules():
-        others = {package(other) for other in imports(name) if is_ours(other)}
-        below.setdefault(package(name), set()).update(others - {package(name), "replicate"})
-    tuple(graphlib.TopologicalSorter(below).static_order())  # CycleError names a circle
-
-
-# Files that know one another: parts of one thing, of which the lower ones name the upper one's type.
-CIRCLES: tuple[frozenset[str], ...] = (
-    frozenset(f"receiver_server.{name}" for name in ("server", "connection", "seed", "figures")),
-    frozenset(f"source_server.{name}" for name in ("server", "connection", "seed", "figures")),
-    frozenset(f"replicate.dbapi.{name}" for name in ("connection", "cursor", "blob")),  # `cursor.connection` is PEP 249
-    frozenset(f"replicate.door.{name}" for name in ("door", "takeover", "voiding")),  # the door's other parts
-    frozenset(f"replicate.database.{name}" for name in ("capture", "capture_outcome")),
-)
+@pytest.mark.parametrize("name", modules())
+def test_folders_import_from_the_floors_below(name: str) -> None:
+    floor = {folder: at for at, folders in enumerate(FLOORS) for folder in folders}
+    own = package(name)
+    others = {other for other in imports(name) if is_ours(other) and package(other) not in (own, "replicate")}
+    above = sorted(other for other in others if floor[package(other)] >= floor[own])
+    assert not above, f"{name} stands on floor {floor[own]} and imports {above}"
+    assert not any(other.partition(".")[0] == "tests" for other in imports(name))
 
 
 def reached(name: str) -> set[str]:
@@ -321,10 +300,10 @@ def reached(name: str) -> set[str]:
     return found
 
 
-def test_files_form_no_circle_but_those() -> None:
+def test_files_form_no_circle() -> None:
     below = {name: reached(name) for name in modules() if name != "replicate"}
     found = {frozenset(other for other in below if name in below[other] and other in below[name]) for name in below}
-    assert found - {frozenset()} == set(CIRCLES)
+    assert found == {frozenset()}
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if layer(name) == "P"])
@@ -346,11 +325,36 @@ def test_libraries_stay_in_their_circle(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_forbidden_directions(name: str) -> None:
-    for importer, imported in FORBIDDEN:
-        if fnmatchcase(name, importer):
-            found = [other for other in imports(name) if fnmatchcase(other, imported)]
-            assert not found, f"{name} must not import {found}"
+def test_the_door_sees_regions_by_their_protocol(name: str) -> None:
+    if any(fnmatchcase(name, pattern) for pattern in WITHOUT_SQLITE):
+        assert not [other for other in imports(name) if other.startswith("replicate.region.sqlite")]
+
+
+KINDS = """
+from replicate.region.protocol import RegionKind
+from replicate.region.sqlite.kind import SqliteKind
+from tests.simulation.regions import ModelKind
+
+class Lacking(ModelKind):
+    sync = None  # type: ignore[assignment]
+
+real: type[RegionKind] = SqliteKind
+model: type[RegionKind] = ModelKind
+refused: type[RegionKind] = Lacking
+"""
+
+
+@pytest.mark.slow
+def test_mypy_accepts_each_kind_of_region_and_none_that_lacks_something(tmp_path: Path) -> None:
+    (tmp_path / "kinds.py").write_text(KINDS, encoding="utf-8")
+    # A cache of its own: another run of mypy may be at work with the one of the checkout.
+    program = ("-m", "mypy", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "kinds.py"))
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    told = subprocess.run(
+        [sys.executable, *program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+    )
+    refused = 1 + KINDS.splitlines().index("refused: type[RegionKind] = Lacking")
+    assert [line.split(":")[1] for line in told.stdout.splitlines() if ": error:" in line] == [str(refused)], told
 
 
 @pytest.mark.parametrize("name", modules())
@@ -373,7 +377,73 @@ def test_every_file_is_short_and_says_what_it_is(path: Path) -> None:
 def test_docstrings_say_what_is_guaranteed_and_what_is_not_known(name: str) -> None:
     docstring = " ".join((ast.get_docstring(tree(modules()[name])) or "").split())
     assert "Guarantee" in docstring, f"{name}: what does it guarantee?"
-    assert "Refuses to know" in docstring, f"{name}: what does it refuse to know?"
+    assert "Refuses to know" in docstring or "Leaves to others" in docstring, f"{name}: what does it leave to others?"
+
+
+@functools.cache
+def classes() -> tuple[tuple[str, ast.ClassDef], ...]:
+    """(module, class), of all of them."""
+    return tuple(
+        (name, node)
+        for name, path in modules().items()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+    )
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    where: dict[str, list[str]] = {}
+    for name, node in classes():
+        where.setdefault(node.name, []).append(name)
+    assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
+
+
+def test_classes_have_few_attributes() -> None:
+    found = {}
+    for _, node in classes():
+        own = {
+            one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        }
+        for one in ast.walk(node):
+            if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and isinstance(one.value, ast.Name):
+                own |= {one.attr} if one.value.id == "self" else set()
+        if len(own) > ATTRIBUTES_MAX:
+            found[node.name] = len(own)
+    assert found == MORE_ATTRIBUTES
+
+
+DOCSTRING_WORDS_MAX = 150  # rule 9 of the house style; lines that are set in, as pictures and tables are, do not count
+# Modules that have more words, and how many: the list only gets shorter.
+MORE_WORDS: dict[str, int] = {
+    "replicate.door.primary": 156,
+    "replicate.journal.record": 213,
+    "replicate.journal.walk": 151,
+    "replicate.region.sqlite.forensics.wal_index": 184,
+    "receiver_server.position": 152,
+    "update_process.arrival": 155,
+    "update_process.batch.pool_frames": 176,
+    "update_process.replay.archive.archive": 197,
+    "update_process.replay.archive.column_decoder": 173,
+    "update_process.replay.run": 180,
+}
+
+
+def test_a_module_says_shortly_what_it_is() -> None:
+    found = {}
+    for name, path in modules().items():
+        lines = (ast.get_docstring(tree(path)) or "").splitlines()
+        words = sum(len(line.split()) for line in lines if not line.startswith("    "))
+        if words > DOCSTRING_WORDS_MAX:
+            found[name] = words
+    assert {name for name, words in found.items() if words > MORE_WORDS.get(name, 0)} == set()
+    assert {name for name in MORE_WORDS if name not in found} == set(), "it is short now: take it out of the list"
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_words_are_plain(name: str) -> None:
+    """Rule 3 and 4 of the house style, as far as a word shows it."""
+    text = " ".join(modules()[name].read_text(encoding="utf-8").split())
+    assert not re.findall(r"(?i)\bcan not\b(?! only)|\banew\b|\bwhoever\b", text), "cannot; again; a process that"
 
 
 @pytest.mark.parametrize("name", modules())
@@ -390,7 +460,6 @@ def test_test_directories_are_no_packages() -> None:
 def test_the_tables_name_what_exists() -> None:
     """A rule for a module that is gone is a rule that checks nothing."""
     names = list(modules())
-    planned = {"replicate.filter"}  # not there yet
     for pattern, _ in LAYERS:
-        if pattern not in planned:
-            assert any(fnmatchcase(name, pattern) for name in names), f"no module matches {pattern}"
+        assert any(fnmatchcase(name, pattern) for name in names), f"no module matches {pattern}"
+    assert {package(name) for name in names} == {folder for folders in FLOORS for folder in folders}

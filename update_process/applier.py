@@ -8,23 +8,6 @@ transaction; frames wait in the receive pool.
 Nothing is waited for to fill a batch: it ends with what has arrived, at a limit of the settings, after BATCH_S, and
 around schema changes.
 Refuses to know: who fills the receive pool, when to sleep, and how an operator is told (process.py).
-
-Deviation from design §11: there is no savepoint around each transaction of a batch, to keep what came before one that
-fails. A savepoint costs every transaction two statements in each region, about as much as applying its row. A batch is
-applied as a whole instead; when it fails it is rolled back, applied again one transaction at a time to find the one
-that does, and once more up to there to commit what came before it (`_apply_singly`). What ends up in the region, the
-journal and the conflict file is the same. A batch of several windows is first taken anew, window by window (`_rewind`).
-
-Updates and deletes here and there in a table are put off to the end of their batch, packed where that is possible
-(packed.py), and made in the order of their rows (replicate/database/row_order.py says why that comes to the same): each
-page is read, changed and written once a batch, not once a row. Where they do not fit, the windows are taken anew and
-applied as they came, so that the conflict that is told is the first one.
-
-Used by one thread at a time. A batch that is full, or long, is committed in a thread of its own
-(`_commit_reading_on`); the caller's waits for it, and only reads from the receive pool meanwhile, and packs what can
-wait packed for the batch behind it: the session is the other one's then; the intake, the next batch, and all freeing
-are the caller's. It never applies rows beside it: SQLite gives up the interpreter's lock with every statement, and each
-time it would have to wait to have it back.
 """
 
 from __future__ import annotations
@@ -36,29 +19,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from replicate.apply_session import ApplySession
-from replicate.barrier import BarrierWatch
+from replicate.door.barrier import BarrierWatch
+from replicate.door.secondary import ApplySession
 from replicate.errors import BusyError, DamagedError, NotSupportedError, ReplicateError
-from replicate.journal.record import decode_batch
-from replicate.journal.spool import Spool, spool_path
+from replicate.journal.record import Head, decode_batch, read_head
+from replicate.journal.spool import PartsCheck, Spool, spool_path
+from replicate.model.transaction import Catalogue, unpack_partitions
+from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool
-from replicate.settings import UpdateConfig
-from replicate.transaction import Catalogue
-from replicate.vector import Position
-from update_process import batch as plans
-from update_process.batch import Window
+from replicate.settings.table import UpdateConfig
+from update_process import plan as plans
+from update_process.arrival import take_added
+from update_process.batch.open_batch import OpenBatch, most_bytes
+from update_process.batch.pace import COUNTED_MIN, Pace
 from update_process.beside import run_beside
 from update_process.conflict import stopped
+from update_process.decision import Decision, name_of, name_of_large
 from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
-from update_process.intake import Intake
 from update_process.large import LargeApply
-from update_process.open_batch import OpenBatch, most_bytes
-from update_process.pace import COUNTED_MIN, Pace
-from update_process.plain import PAYLOAD
+from update_process.leaving_out import LeavingOut, refuse_definitions
+from update_process.plan import Window
 from update_process.routes import Routes
-from update_process.single import take_single
+from update_process.window.columns import PAYLOAD
+from update_process.window.intake import Intake
+from update_process.window.single import take_single
 
 WINDOW_BYTES: Final = 256 * 1024
 """Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:
@@ -73,7 +59,7 @@ UNKNOWN_CHANGE_S: Final = 50e-6
 
 
 class _Anew(Exception):
-    """The open batch was taken back, and is taken anew from the receive pool, window by window."""
+    """The open batch was taken back, and is taken again from the receive pool, window by window."""
 
 
 class Applier:
@@ -96,13 +82,16 @@ class Applier:
         self._is_beside = False
         """A batch is being committed: the session is not ours."""
         self._refused: Window | None = None
-        """What can not wait packed while it is."""
+        """What cannot wait packed while it is."""
         self._batch_bytes = most_bytes(settings, session.door.instance.config, pool.capacity)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
         self._pace = Pace(1, UNKNOWN_CHANGE_S)
         """At which changes were made lately that had been put off."""
         self._large: LargeApply | None = None
+        self._leaving_out = LeavingOut(session, conflict_directory)
+        self._decision: Decision | None = None
+        """By which the large one is left out."""
         self._fresh = True
         self._restart_asked = pool.restart_requested()
         """A predecessor may have asked, and died before it was answered."""
@@ -169,8 +158,8 @@ class Applier:
         if window is not None:
             return self._apply_some(window, done)
         records = self._intake.peek(WINDOW_BYTES)
-        # The barrier is read after the records have been looked at, never before: so whoever sets one knows that what
-        # arrives from then on is not passed.
+        # The barrier is read after the records have been looked at, never before: so the process that sets one knows
+        # that what arrives from then on is not passed.
         barrier_seqno = self._barrier.seqno()
         if len(records) == 1 and self._intake.is_idle and not (barrier_seqno or self._batch or self._large):
             ours = (self.session, self.pool, self._routes, self._intake.points)
@@ -206,7 +195,7 @@ class Applier:
                 return Waiting.NOTHING if self._large is None else Waiting.PART
             case plans.Skip(pieces):
                 done.skipped += self._intake.pass_over(records[:pieces])
-            case plans.Restart(why):
+            case plans.StartAgain(why):
                 return self._ask_restart(why, done)
             case plans.Abandon(why):
                 done.abandoned = why
@@ -267,6 +256,10 @@ class Applier:
             if cut.start == cut.stop:
                 return Waiting.BARRIER
         if batch is None:
+            if is_alone:
+                added = take_added(self.session, self._routes, window.bodies[cut.start])
+                if added is not None:
+                    done.arrived += ((added.name, added.making is not None),)
             batch = self._open_batch(done)
             if batch is None:
                 return Waiting.LOCK
@@ -298,7 +291,7 @@ class Applier:
         return Waiting.MORE
 
     def _rewind(self, last_seqno: int) -> NoReturn:
-        """A batch of several windows has failed: take all of them anew from the pool, each as a batch of its own."""
+        """A batch of several windows has failed: take all of them again from the pool, each as a batch of its own."""
         self._abandon()
         self._careful_seqno = last_seqno
         raise _Anew
@@ -306,7 +299,12 @@ class Applier:
     # Changes put off to the end of their batch, so that they are made in the order of their rows.
 
     def _make_put_off(self, batch: OpenBatch) -> None:
-        """Make what was put off. When it does not fit, the windows are taken anew, and applied as they came."""
+        """Make what was put off. When it does not fit, the windows are taken again, and applied as they came.
+
+        Updates and deletes here and there in a table are put off to the end of their batch, packed where that is
+        possible (batch/deferred.py), and made in the order of their rows (region/sqlite/apply/order.py says why that
+        comes to the same): each page is read, changed and written once a batch, not once a row. Where they do not fit,
+        the windows are taken again and applied as they came, so that the conflict that is told is the first one."""
         count = batch.changes_put_off
         if not count:
             return
@@ -352,6 +350,13 @@ class Applier:
         """A batch has failed: find the transaction, commit what came before it, and stop there.
 
         When somebody takes the lock in between, the whole batch is tried again later: nothing was committed.
+
+        Deviation from design §11: there is no savepoint around each transaction of a batch, to keep what came before
+        one that fails. A savepoint costs every transaction two statements in each region, about as much as applying its
+        row. A batch is applied as a whole instead; when it fails it is rolled back, applied again one transaction at a
+        time to find the one that does, and once more up to there to commit what came before it (`_apply_singly`). What
+        ends up in the region, the journal and the conflict file is the same. A batch of several windows is first taken
+        again, window by window (`_rewind`).
         """
         batch = self._open_batch(done)
         if batch is None:
@@ -369,10 +374,35 @@ class Applier:
                     self._apply(window, start, place)
                     batch.extend(window, start, place, self._routes.partition_of)
                     self._commit(done)
-                raise stopped(error, window.bodies[place][1], self._conflict_directory) from error
+                return self._leave_out(window, place, error, done)
         batch.extend(window, start, stop, self._routes.partition_of)
         self._commit(done)
         return Waiting.MORE
+
+    def _leave_out(self, window: Window, place: int, error: ReplicateError, done: Done) -> Waiting:
+        """What stands at `place` has failed, and what came before it is committed: have a NULL record take its number
+        if that was decided, else stop there."""
+        body = window.bodies[place]
+        told = stopped(error, body[1], self._conflict_directory, name_of(body[4], body[3]))
+        decision = self._leaving_out.decided(error, body)
+        if decision is None:
+            raise told from error
+        if not self._begin(done):
+            return Waiting.LOCK
+        head = read_head(window.frames(place, place + 1))
+        carried = {self._routes.partition_of(table_id) for table_id in body[PAYLOAD + 1 :: 4]}
+        self._leaving_out.commit(head, [one for one in carried if one is not None], decision)
+        window.done = place + 1
+        self._left_out(head, decision, done)
+        self._intake.free(head.seqno)
+        return Waiting.MORE
+
+    def _left_out(self, head: Head, decision: Decision, done: Done) -> None:
+        self._fresh = False
+        done.left_out += ((head.seqno, decision.by),)
+        done.transactions += 1
+        done.batches += 1
+        self.publish()
 
     def _commit(self, done: Done) -> bool:
         """Commit the open batch; False when there is none. Raises _Anew."""
@@ -389,6 +419,12 @@ class Applier:
 
         When this returns or raises the other thread is done, an interrupt included: what is rolled back afterwards is
         never in its hands.
+
+        Used by one thread at a time. A batch that is full, or long, is committed in a thread of its own
+        (`_commit_reading_on`); the caller's waits for it, and only reads from the receive pool meanwhile, and packs
+        what can wait packed for the batch behind it: the session is the other one's then; the intake, the next batch,
+        and all freeing are the caller's. It never applies rows beside it: SQLite gives up the interpreter's lock with
+        every statement, and each time it would have to wait to have it back.
         """
         batch, self._batch = self._batch, None
         assert batch is not None
@@ -436,7 +472,7 @@ class Applier:
         if not is_held and not self._begin(done):
             return Waiting.LOCK
         if is_held or batch.first_seqno != self.next_seqno:
-            self._abandon()  # it is taken anew, as far as it may be
+            self._abandon()  # it is taken again, as far as it may be
             return Waiting.MORE
         batch.deadline_s = time.monotonic() + BATCH_S
         self._batch, self._next = batch, None
@@ -467,23 +503,34 @@ class Applier:
     # Large transactions.
 
     def _take_parts(self, record: ReceivedRecord, seqno: int, skip: int, done: Done) -> Waiting:
+        part = read_head(record.data)
         if self._large is None:
             if not self._begin(done):
                 return Waiting.LOCK
+            self._decision = self._leaving_out.decided_large(seqno, part)
             for rows in self.session.rows.values():
                 rows.seqno = seqno
-            directory = self.session.door.instance.journal_directory
-            spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
-            self._large = LargeApply(seqno, spool, self._routes.apply_changes)
+            self._large = self._large_left_out(seqno) if self._decision is not None else self._large_taken(seqno)
         try:
             count = self._large.take(record.data, skip)
         except (DamagedError, NotSupportedError) as error:
             self._abandon()
-            raise stopped(error, seqno, self._conflict_directory) from error
+            told = stopped(error, seqno, self._conflict_directory, name_of_large(part.origin, part.csn))
+            if self._leaving_out.decide_large(error, seqno, part):
+                return self._ask_restart(f"transaction {seqno} is left out", done)
+            raise told from error
         done.parts += count
         done.bytes += len(record.data)
         self.pool.free(record.next_address)
         return Waiting.MORE
+
+    def _large_taken(self, seqno: int) -> LargeApply:
+        directory = self.session.door.instance.journal_directory
+        spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
+        return LargeApply(seqno, spool, self._routes.apply_changes)
+
+    def _large_left_out(self, seqno: int) -> LargeApply:
+        return LargeApply(seqno, PartsCheck(), partial(refuse_definitions, seqno=seqno))
 
     def _commit_large(self, record: ReceivedRecord, done: Done) -> None:
         large = self._large
@@ -491,10 +538,15 @@ class Applier:
         frame = bytes(record.data)
         body = decode_batch(frame)[2]
         position: Position = large.finish(frame, body, self.session.position)
-        self.session.commit_large(large.spool, frame, position, body[6], defines=large.defines)
+        if self._decision is None:
+            self.session.commit_large(large.spool, frame, position, body[6], defines=large.defines)
+            done.transactions += 1
+            done.batches += 1
+        else:
+            head = read_head(frame)
+            self._leaving_out.commit(head, unpack_partitions(body[PAYLOAD + 4]), self._decision)
+            self._left_out(head, self._decision, done)
         self._large = None
         self._fresh = False
         self._intake.points = dict(position.chains)
-        done.transactions += 1
-        done.batches += 1
         self.pool.free(record.next_address)

@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from replicate.database.rows import Conflict
 from replicate.errors import ConflictError, DamagedError, NotFoundError, ReplicateError
-from replicate.instance.file import replace_file
-from replicate.instance.private_files import read_private
-from replicate.transaction import Op
+from replicate.model.transaction import Op
+from replicate.region.sqlite.apply.rows import Conflict
+from replicate.system.files import read_private, replace_file
 
 
 def conflict_path(directory: Path, seqno: int) -> Path:
@@ -43,14 +42,17 @@ def _image(columns: tuple[str, ...], image: Any) -> dict[str, Any] | None:
     return {name: _value(value) for name, value in zip(names, image, strict=True)}
 
 
-def write_conflict(directory: Path, conflict: Conflict) -> Path:
-    """Write the file; its path. Raises JournalIOError, DiskFullError, PermissionRefusedError: nothing is there then."""
+def write_conflict(directory: Path, conflict: Conflict, transaction: str = "") -> Path:
+    """Write the file; its path. `transaction`: its name (decision.py), for which something may be decided.
+
+    Raises JournalIOError, DiskFullError, PermissionRefusedError: nothing is there then."""
     try:
         operation = Op(conflict.op).name
     except ValueError:
         operation = str(conflict.op)
     facts = {
         "seqno": conflict.seqno,
+        "transaction": transaction,
         "region": conflict.region,
         "table": conflict.table,
         "operation": operation,
@@ -79,18 +81,20 @@ def read_conflict(directory: Path, seqno: int) -> dict[str, Any]:
     return facts
 
 
-def stopped(error: ReplicateError, seqno: int, directory: Path) -> ReplicateError:
-    """The error to stop with at transaction `seqno`: a conflict's images go to its file, never into the log."""
+def stopped(error: ReplicateError, seqno: int, directory: Path, transaction: str = "") -> ReplicateError:
+    """The error to stop with at transaction `seqno`: a conflict's images go to its file, never into the log.
+    `transaction`: as in `write_conflict`."""
     conflict = error.conflict if isinstance(error, ConflictError) else None
     if not isinstance(conflict, Conflict):
         error.facts.setdefault("seqno", seqno)
         return error
-    path = write_conflict(directory, replace(conflict, seqno=seqno))
+    path = write_conflict(directory, replace(conflict, seqno=seqno), transaction)
     return ConflictError(
         f"{conflict.table}: {conflict.reason} at transaction {seqno}",
         where=str(path),
-        do='Both images are in that file: make the row here as "expected" there says (README, When a row differs), or '
-        "seed anew: replicate -i INSTANCE seed --restart; then start again what stopped here",
+        do=f"Look at both images: replicate -i INSTANCE conflict show {seqno}. Make the row here as it was expected "
+        "(replicate help disaster), and start again what stopped here; or leave the transaction out: replicate -i "
+        f"INSTANCE conflict skip {seqno}; or seed again: replicate -i INSTANCE seed --restart",
         region=conflict.region,
         table=conflict.table,
         key=error.facts.get("key", ""),

@@ -17,14 +17,16 @@ class Waiting(Enum):
     PART = "waiting for a further part"
     BARRIER = "held by a barrier"
     LOCK = "waiting for a region's lock"
-    RESTART = "waiting for the Receiver Server to begin anew"
+    RESTART = "waiting for the Receiver Server to begin again"
 
 
 @dataclass(slots=True)
 class Done:
     """What one call of `work` has done. `skipped`: transactions that had been applied before.
 
-    `text`: why it waits. `abandoned`: why an open large transaction was taken back, which begins anew.
+    `text`: why it waits. `abandoned`: why an open large transaction was taken back, which begins again. `arrived`: the
+    regions that were added on the primary and have come, and whether each was made (else it waits for its seed).
+    `left_out`: transactions that are NULL records here by an operator's decision, and whose that was.
     """
 
     waiting: Waiting = Waiting.MORE
@@ -35,3 +37,5 @@ class Done:
     skipped: int = 0
     text: str = ""
     abandoned: str = ""
+    arrived: tuple[tuple[str, bool], ...] = ()
+    left_out: tuple[tuple[int, str], ...] = ()

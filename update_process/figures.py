@@ -8,41 +8,63 @@ Refuses to know: who asks.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from typing import Any
 
-from replicate.apply_session import ApplySession
-from replicate.metrics.gauges import Sample
-from replicate.metrics.statistics import Lag, Statistics
+from replicate.daemon.statistics import Lag, Statistics
+from replicate.door.secondary import ApplySession
+from replicate.model.contact import Known, known, not_told
 from replicate.pool import control as word
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, ReceivePool
 from update_process.applier import Waiting
 
 
-def figures(session: ApplySession, pool: ReceivePool | None, statistics: Statistics, lag: Lag) -> Iterator[Sample]:
-    """All of them, now; those of the stream only while the receive pool is attached."""
+def measured(session: ApplySession, pool: ReceivePool | None, statistics: Statistics, lag: Lag) -> dict[str, Any]:
+    """The figures of daemon/figures.py, now; those of the stream are not known while no receive pool is attached."""
     words = session.door.words
     applied = words[word.LAST_SEQNO]
-    yield Sample("connected_state", pool is not None)
-    yield Sample("applied_seqno", applied)
-    yield Sample("durable_seqno", words[word.LAST_DURABLE_SEQNO])
-    yield Sample("fatal_errno", words[word.FATAL])
-    yield Sample("transactions_total", statistics.total("transactions"))
-    yield Sample("bytes_total", statistics.total("bytes"))
-    yield Sample("batches_total", statistics.total("batches"))
-    yield Sample("skipped_total", statistics.total("skipped"))
-    if pool is None:
-        return
-    received = pool.last_received_seqno
-    known = max(pool.words[SOURCE_LAST_SEQNO], received)
-    yield Sample("written_seqno", known)
-    yield Sample("received_seqno", received)
-    yield Sample("receiver_backlog_transactions", max(0, received - applied))
-    yield Sample("backlog_transactions", max(0, known - applied))
-    yield Sample("lag_seconds", lag.seconds(applied, time.monotonic_ns()))
+    found = None if pool is None else known_of_source(session, pool, lag)
+    received = None if pool is None else pool.last_received_seqno
+    return {
+        "connected": pool is not None,
+        "last_applied_seqno": applied,
+        "last_durable_seqno": words[word.LAST_DURABLE_SEQNO],
+        "fatal_errno": words[word.FATAL],
+        "transactions_total": statistics.total("transactions"),
+        "bytes_total": statistics.total("bytes"),
+        "batches_total": statistics.total("batches"),
+        "skipped_total": statistics.total("skipped"),
+        "known": None if found is None else found.is_known,
+        "last_written_seqno": None if pool is None else max(pool.words[SOURCE_LAST_SEQNO], received or 0),
+        "last_received_seqno": received,
+        "receiver_backlog": None if received is None else max(0, received - applied),
+        "backlog": None if found is None else found.backlog,
+        "lag_s": None if found is None else found.lag_s,
+        "lag_at_least_s": None if found is None else found.lag_at_least_s,
+    }
 
 
-def why_not_ready(pool: ReceivePool | None, waiting: Waiting) -> str:
-    """ "" while it applies, or has nothing to apply; else what it waits for."""
+def known_of_source(session: ApplySession, pool: ReceivePool, lag: Lag) -> Known:
+    """What is known now of how far this secondary is behind its source, by what the Receiver Server has noted."""
+    applied, now_ns = session.door.words[word.LAST_SEQNO], time.monotonic_ns()
+    newest = max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno)
+    lag.observed(newest, now_ns)
+    told_s = pool.source_told_s(now_ns)
+    return known(
+        is_connected=pool.is_connected,
+        told_s=told_s,
+        heard_s=told_s,
+        period_s=pool.source_period_s,
+        backlog=max(0, newest - applied),
+        lag_s=lag.seconds(applied, now_ns),
+    )
+
+
+def why_not_ready(session: ApplySession, pool: ReceivePool | None, lag: Lag, waiting: Waiting) -> str:
+    """ "" while it applies, or has nothing to apply and knows that; else what it waits for."""
     if pool is None:
         return "waiting for the Receiver Server"
-    return waiting.value if waiting in (Waiting.LOCK, Waiting.RESTART) else ""
+    if waiting in (Waiting.LOCK, Waiting.RESTART):
+        return str(waiting.value)
+    if known_of_source(session, pool, lag).is_known:
+        return ""
+    return not_told(pool.source_told_s(time.monotonic_ns())) if pool.is_connected else "no source is connected"

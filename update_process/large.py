@@ -14,10 +14,10 @@ from typing import Any, Final
 from replicate.errors import GapError, JournalDamagedError
 from replicate.journal.record import UNPACK_ERRORS, chain_of, read_part, unpacker
 from replicate.journal.spool import Spool
-from replicate.transaction import Kind, Op, unpack_partitions
-from replicate.vector import Position
-from update_process.batch import OpenLarge, diverged
-from update_process.plain import PAYLOAD
+from replicate.model.transaction import Kind, Op, unpack_partitions
+from replicate.model.vector import Position
+from update_process.plan import OpenLarge, diverged
+from update_process.window.columns import PAYLOAD
 
 _DEFINES: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 
@@ -84,7 +84,7 @@ class LargeApply:
         if self._pending or (token, origin) != (self.spool.token, self.spool.origin):
             raise JournalDamagedError(
                 f"the commit of large transaction {self.seqno} does not fit its parts",
-                do="Start the Update Process again: the parts are sent anew",
+                do="Start the Update Process again: the parts are sent again",
                 seqno=self.seqno,
             )
         last, last_chain = before.chains.get(origin, (0, 0))

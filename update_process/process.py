@@ -2,7 +2,8 @@
 
 Guarantees: runs, stops and dies independently of the Receiver Server; sleeps on a doorbell when there is nothing to do;
 applies in a thread of its own, so that it answers signals and says how far it is while a batch is being applied; on a
-stop it applies what had been received by then, as far as the time allows. What it can not verify ends it, by name.
+stop it applies what had been received by then, as far as the time allows, and flushes. What it cannot verify ends it,
+by name. On a primary it stands by; it follows the role while it runs.
 Refuses to know: how rows are applied (applier.py), and who feeds the pool.
 """
 
@@ -13,26 +14,39 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 import trio
 
-from replicate.apply_session import ApplySession, open_apply_session
 from replicate.daemon.daemon import DaemonContext
-from replicate.door.opening import close_door
-from replicate.errors import JournalIOError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
+from replicate.daemon.figures import no_figures
+from replicate.daemon.reporting import Reporting, ReportingOrders, configured_period_s
+from replicate.daemon.role_watch import other_role
+from replicate.daemon.statistics import BusyRate, Lag, Statistics
+from replicate.door.flush import flush
+from replicate.door.pruning import prune_journal
+from replicate.door.recovery.opening import close_door
+from replicate.door.secondary import ApplySession, open_apply_session
+from replicate.errors import (
+    DamagedError,
+    JournalIOError,
+    NotFoundError,
+    PoolReplacedError,
+    ReplicateError,
+    TryAgainError,
+)
 from replicate.instance.instance import Instance
-from replicate.metrics.gauges import Sample, no_figures
-from replicate.metrics.statistics import BusyRate, Lag, Statistics
+from replicate.model.contact import Known
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
-from replicate.pruning import prune_journal
 from update_process.applier import Applier, Done, Waiting
-from update_process.figures import figures, why_not_ready
+from update_process.figures import known_of_source, measured, why_not_ready
 
+STANDING_BY: Final = "standing by: this instance is primary"
 SLICE_S: Final = 0.5
 """How long the applying thread works before it reports, at the end of its batch: that takes up to twice as long."""
 NAP_S: Final = 0.5
@@ -59,14 +73,40 @@ async def serve(context: DaemonContext) -> None:
     gc.set_threshold(COLLECT_AFTER, 50, 100)
     sys.setswitchinterval(SWITCH_S)
     instance = Instance.open(context.instance_path)
+    orders = ReportingOrders(instance, context)
+    await orders.listen()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(orders.serve)
+        while not context.stop_requested.is_set():
+            if instance.role == "primary":
+                context.why_not_ready = lambda: ""
+                context.ready(STANDING_BY)
+                await other_role(instance, context.stop_requested)
+            else:
+                await _apply(context, instance, orders)
+        nursery.cancel_scope.cancel()
+    context.status("stopped")
+
+
+async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOrders) -> None:
+    """What a secondary asks for, until its role has changed (be it twice) or the stop is requested."""
     lock_timeout_s = context.config.update.lock_timeout_s
-    session = await trio.to_thread.run_sync(lambda: open_apply_session(instance, lock_timeout_s=lock_timeout_s))
     try:
-        await _Driver(context, instance, session).run()
+        session = await trio.to_thread.run_sync(lambda: open_apply_session(instance, lock_timeout_s=lock_timeout_s))
+    except ReplicateError:
+        instance.reload()
+        if instance.role == "primary":
+            return  # it became that while we opened
+        raise
+    try:
+        driver = _Driver(context, instance, session)
+        orders.reporting = driver.reporting
+        await driver.run()
     finally:
-        context.figures = no_figures
+        context.figures, orders.reporting = no_figures, None
         session.close()
         close_door(session.door)
+    instance.reload()
 
 
 class _Driver:
@@ -77,10 +117,19 @@ class _Driver:
         self._instance = instance
         self._session = session
         self._log = context.log
+        settings = context.config.update
         self._statistics = Statistics(
-            context.config.update.statistics_period_s,
+            configured_period_s(settings),
             trio.current_time(),
             seqno=session.position.last_seqno,
+            each=settings.statistics_transactions,
+        )
+        self.reporting = Reporting(
+            context,
+            self._statistics,
+            settings,
+            seqno=lambda: session.position.last_seqno,
+            measure=self._measure,
         )
         self._last_waiting = Waiting.MORE
         self._reported_s: dict[Waiting, float] = {}
@@ -93,26 +142,33 @@ class _Driver:
     async def run(self) -> None:
         context = self._context
         context.status("waiting for the Receiver Server", last_applied_seqno=self._session.position.last_seqno)
-        context.figures, context.why_not_ready = self._figures, lambda: why_not_ready(self._pool, self._last_waiting)
+        context.figures, context.why_not_ready = self._figures, self._why_not_ready
         context.ready("waiting for the Receiver Server")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._report_statistics)
+            nursery.start_soon(self.reporting.run)
             nursery.start_soon(self._prune)
             while not context.stop_requested.is_set():
                 pool = await self._attach()
                 if pool is None:
+                    if context.stop_requested.is_set():
+                        await self._flush()
                     break
                 with closing(pool):
                     await self._apply_from(pool)
             nursery.cancel_scope.cancel()
-        context.status("stopped")
 
-    def _figures(self) -> Iterable[Sample]:
-        return figures(self._session, self._pool, self._statistics, self._lag)
+    def _figures(self) -> dict[str, Any]:
+        measure = measured(self._session, self._pool, self._statistics, self._lag)
+        return {"state": self._last_waiting.value, **measure}
+
+    def _why_not_ready(self) -> str:
+        return why_not_ready(self._session, self._pool, self._lag, self._last_waiting)
 
     async def _attach(self) -> ReceivePool | None:
-        """The receive pool, as soon as there is one; None when a stop was requested meanwhile."""
-        while not self._context.stop_requested.is_set():
+        """The receive pool, as soon as there is one. None when a stop was requested meanwhile, or our session is
+        nobody's any more: each change of the role retires both pools, and of what was written by a secondary that was
+        primary for a moment its session knows nothing."""
+        while not self._context.stop_requested.is_set() and self._session.door.pool.is_current():
             try:
                 return ReceivePool.attach(self._instance.content.uuid)
             except (NotFoundError, TryAgainError, PoolReplacedError):
@@ -122,10 +178,16 @@ class _Driver:
         return None
 
     async def _apply_from(self, pool: ReceivePool) -> None:
+        context = self._context
         applier = Applier(
-            self._session, pool, self._context.config.update, conflict_directory=self._instance.conflict_directory
+            self._session, pool, context.config.update, conflict_directory=self._instance.conflict_directory
         )
         self._log.info("receive pool attached", next_seqno=applier.next_seqno)
+        if not self._lag.newest_seqno:
+            with suppress(DamagedError):  # the applier finds that, and says what to do
+                # The oldest only: to go through a full pool takes a second, in which nothing would be applied.
+                oldest = islice(pool.commit_times(applier.applied_seqno, time.monotonic_ns()), 1)
+                await trio.to_thread.run_sync(self._lag.look_back, oldest)
         self._pool = pool
         pool.note_update_process(os.getpid(), time.monotonic_ns())
         try:
@@ -134,22 +196,57 @@ class _Driver:
                     nursery.start_soon(self._say_alive, pool)
                     nursery.start_soon(self._wake_to_stop, bell)
                     await self._loop(pool, applier, bell)
+                    if context.stop_requested.is_set():
+                        await self._flush()
+                        applier.publish()  # all of it is durable now: the Receiver Server tells the source
                     nursery.cancel_scope.cancel()
         finally:
+            if context.stop_requested.is_set():
+                self._say_last_word(pool, applier.applied_seqno)
             self._pool = None
             self._busy = BusyRate()
-            self._context.status(applied_per_s=None)
+            context.status(applied_per_s=None)
             applier.close()
             pool.note_update_process(0, 0)
+
+    async def _flush(self) -> None:
+        """At an end in order: nothing of what is applied has to be rolled forward at the next start."""
+        try:
+            problems = await trio.to_thread.run_sync(flush, self._session.door)
+        except ReplicateError as error:
+            problems = [str(error)]
+        for problem in problems:
+            self._log.error("not flushed", error=problem)
+
+    def _say_last_word(self, pool: ReceivePool, applied: int) -> None:
+        """At a stop, whether or not there was time for all that had been received when it was asked for."""
+        left = max(0, (self._stop_seqno or pool.last_received_seqno) - applied)
+        said = f"applied {applied}, {left} received and not applied"
+        self._context.status(last_word=said)
+        self._log.info("applying ended", last_word=said, last_applied_seqno=applied, receiver_backlog=left)
 
     async def _say_alive(self, pool: ReceivePool) -> None:
         while True:
             pool.note_update_process(os.getpid(), time.monotonic_ns())
-            self._note_lag(pool)
+            self._sample(pool)
             await trio.sleep(ALIVE_PERIOD_S)
 
     def _note_lag(self, pool: ReceivePool) -> None:
         self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.monotonic_ns())
+
+    def _sample(self, pool: ReceivePool) -> Known:
+        """For the statistics: how bad it is at this moment."""
+        known = known_of_source(self._session, pool, self._lag)
+        self._statistics.sample(
+            trio.current_time(),
+            peaks={
+                "lag_s": known.lag_at_least_s,
+                "backlog": known.backlog,
+                "backlog_at_least": known.backlog_at_least,
+            },
+            lasting={"cut_s": not pool.is_connected},
+        )
+        return known
 
     async def _wake_to_stop(self, bell: Doorbell) -> None:
         await self._context.stop_requested.wait()
@@ -220,8 +317,15 @@ class _Driver:
                 skipped_total=statistics.total("skipped"),
                 applied_per_s=self._busy.per_s,
             )
+        for region, is_made in done.arrived:
+            if is_made:
+                self._log.info("region made", region=region)
+            else:
+                self._log.warning("region waits for its seed, the others go on", region=region)
+        for seqno, by in done.left_out:
+            self._log.warning("transaction left out", seqno=seqno, decided_by=by)
         if done.abandoned:
-            self._log.info("large transaction begins anew", why=done.abandoned, next_seqno=applier.next_seqno)
+            self._log.info("large transaction begins again", why=done.abandoned, next_seqno=applier.next_seqno)
         if waiting in REPORT_PERIOD_S:
             now_s = trio.current_time()
             if now_s >= self._reported_s.get(waiting, -math.inf) + REPORT_PERIOD_S[waiting]:
@@ -231,21 +335,11 @@ class _Driver:
             self._log.info(waiting.value, last_applied_seqno=applier.applied_seqno)
         self._last_waiting = waiting
 
-    async def _report_statistics(self) -> None:
-        while True:
-            await trio.sleep_until(self._statistics.deadline_s)
-            applied = self._session.position.last_seqno
-            report = self._statistics.report(trio.current_time(), applied)
-            pool = self._pool
-            backlog = None if pool is None else max(0, pool.last_received_seqno - applied)
-            self._log.info(
-                "statistics",
-                state=self._last_waiting.value,
-                receiver_backlog=backlog,
-                lag_s=None if pool is None else self._lag.seconds(applied, time.monotonic_ns()),
-                filter=None,
-                **report.fields(),
-            )
+    def _measure(self) -> dict[str, Any]:
+        """For a line of statistics."""
+        if self._pool is not None:
+            self._sample(self._pool)
+        return self._figures()
 
     async def _prune(self) -> None:
         """Nobody else does it on a secondary: what all regions hold on the disk, only recovery of the newest needs."""
@@ -269,7 +363,7 @@ def finish_received(instance: Instance, *, timeout_s: float) -> int:
 
     No Update Process may run. Returns at once when there is no pool. Of a large transaction that was received in part
     nothing is applied. Raises TryAgainError when `timeout_s` seconds are not enough, or when a whole transaction that
-    was received can not be applied (a part before it is missing); and what the applier raises.
+    was received cannot be applied (a part before it is missing); and what the applier raises.
     """
     session = open_apply_session(instance)
     try:

@@ -1,7 +1,8 @@
 """Which region a received change belongs to: transactions taken apart, each change given to its region's applier.
 
 Guarantees: within a region changes keep their order; a change of a table or region that is not known here, a region
-that was added anew, and an incarnation that begins below what is applied here are refused by name.
+that was added again, and an incarnation that begins below what is applied here are refused by name; what is of a region
+that waits for its seed is left out.
 Refuses to know: where transactions come from, batches, positions, commits.
 """
 
@@ -11,11 +12,14 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from replicate.apply_session import ApplySession
-from replicate.database.row_order import Run
-from replicate.errors import DamagedError, HardResyncNeededError, NotFoundError, RollbackNeededError
-from replicate.transaction import Catalogue, History, Kind, Op, TableDefinition
-from update_process.plain import PAYLOAD, Changes
+from replicate.door.secondary import ApplySession
+from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError
+from replicate.model.region_record import without_making
+from replicate.model.transaction import Catalogue, History, Kind, Op, TableDefinition
+from replicate.region.protocol import RowsOfRegion
+from replicate.region.sqlite.apply.order import RowRun
+from replicate.region.sqlite.apply.rows import lacks_region
+from update_process.window.columns import PAYLOAD, Changes
 
 _SPECIAL: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 
@@ -27,15 +31,33 @@ class Routes:
         self._session = session
         self.tables: dict[int, TableDefinition] = {}
         """Every definition that is known here, by table id."""
-        for rows in session.rows.values():
+        self._waiting: frozenset[str] = frozenset()
+        self._only: RowsOfRegion | None = None
+        """The region that every change is of, where there is but one."""
+        self.take_regions()
+
+    def take_regions(self) -> None:
+        """Learn which regions the session has, and which are waiting."""
+        regions = self._session.rows
+        self._waiting = self._session.waiting
+        self._only = next(iter(regions.values())) if len(regions) == 1 and not self._waiting else None
+        for rows in regions.values():
             self.tables.update(rows.definitions)
 
+    def leave_out(self, region: str) -> None:
+        """Take a region for one that waits, though nobody is told (in a replay that writes nothing)."""
+        self._waiting |= {region}
+        self._only = None
+
     def take_definitions(self, catalogue: Catalogue) -> None:
-        """Learn what a received catalogue defines in our regions."""
+        """Learn what a received catalogue defines in our regions, and in those that wait."""
         for table_id, definition in catalogue.definitions.items():
+            if table_id in self.tables:
+                continue
             rows = self._session.rows.get(definition.region)
-            if rows is not None and table_id not in self.tables:
+            if rows is not None:
                 rows.define(table_id, definition)
+            if rows is not None or definition.region in self._waiting:
                 self.tables[table_id] = definition
 
     def partition_of(self, table_id: int) -> int | None:
@@ -44,7 +66,7 @@ class Routes:
         return None if definition is None else definition.partition
 
     def apply_bodies(self, bodies: Sequence[Any]) -> None:
-        """Apply decoded transactions, or one history record. Raises what `RowApplier.apply_all` raises, and
+        """Apply decoded transactions, or one history record. Raises what `RowsOfRegion.apply_all` raises, and
         RollbackNeededError, HardResyncNeededError, NotFoundError, DamagedError."""
         for rows in self._session.rows.values():
             rows.seqno = bodies[-1][1]
@@ -57,10 +79,10 @@ class Routes:
 
     def apply_single(self, body: Sequence[Any], seqno: int) -> None:
         """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""
-        if len(self._session.rows) != 1:
+        only = self._only
+        if only is None:
             self.apply_bodies((body,))
             return
-        (only,) = self._session.rows.values()
         only.seqno = seqno
         only.apply_all(body, PAYLOAD)
 
@@ -72,8 +94,8 @@ class Routes:
         """
         for rows in self._session.rows.values():
             rows.seqno = seqno
-        if len(self._session.rows) == 1:
-            (only,) = self._session.rows.values()
+        only = self._only
+        if only is not None:
             (only.apply_sorted if is_sorted else only.apply_columns)(*changes)
         elif is_sorted:
             for region, run in self._by_region(changes).items():
@@ -94,7 +116,7 @@ class Routes:
         rows = None if known is None else self._session.rows.get(known.region)
         return None if rows is None else rows.known_places.get((op, table_id, argument))
 
-    def apply_runs(self, runs: Iterable[Run], seqno: int) -> None:
+    def apply_runs(self, runs: Iterable[RowRun], seqno: int) -> None:
         """Apply changes that `place_of` lets be moved, the last of which is of transaction `seqno`. Raises as
         `apply_bodies`; an error does not say which change it was."""
         for rows in self._session.rows.values():
@@ -110,19 +132,22 @@ class Routes:
         """Apply flat changes in their order, each in its region. Raises as `apply_bodies`."""
         regions = self._session.rows
         special = not _SPECIAL.isdisjoint(changes[0::4])
-        if len(regions) == 1 and not special:
-            rows = next(iter(regions.values()))
+        only = self._only
+        if only is not None and not special:
             if len(changes) % 4:
-                rows.apply_all(changes)  # says what is wrong
-            rows.apply_columns(changes[0::4], changes[1::4], changes[2::4], changes[3::4])
+                only.apply_all(changes)  # says what is wrong
+            only.apply_columns(changes[0::4], changes[1::4], changes[2::4], changes[3::4])
             return
         # The order within a region is what counts; a schema change only concerns its own region.
         runs: dict[str, list[Any]] = {}
-        for place in range(0, len(changes), 4):
-            op, table_id, argument, values = changes[place : place + 4]
+        kept = without_making(changes)
+        for place in range(0, len(kept), 4):
+            op, table_id, argument, values = kept[place : place + 4]
             region = self._region_of(op, table_id, argument, values)
             if region is not None:
                 runs.setdefault(region, []).extend((op, table_id, argument, values))
+        for region in self._waiting:
+            runs.pop(region, None)
         for region, run in runs.items():
             regions[region].apply_all(run)
         if special:
@@ -140,10 +165,13 @@ class Routes:
             if run is None:
                 run = known[change[1]] = runs.setdefault(self.known_table(change[1]).region, [])
             run.append(change)
+        for region in self._waiting:
+            runs.pop(region, None)
         return runs
 
     def known_table(self, table_id: Any) -> TableDefinition:
-        """The definition of a table of ours. DamagedError when it was never defined, NotFoundError for its region."""
+        """The definition of a table of ours, or of a region that waits. DamagedError when it was never defined,
+        NotFoundError for its region."""
         known = self.tables.get(table_id)
         if known is None:
             raise DamagedError(f"a change of table id {table_id!r}, which was not defined before it")
@@ -155,7 +183,7 @@ class Routes:
             return None
         if op == Op.REGION:
             if values[0] == "added":
-                raise self._added(self._known(argument))
+                self._check_added(self._known(argument), values[1])
             return None
         if op == Op.SCHEMA:
             return self._known(argument)
@@ -165,22 +193,21 @@ class Routes:
             return self._known(definition.region)
         return self.known_table(table_id).region
 
-    def _added(self, region: str) -> HardResyncNeededError:
-        """A region that we have was released there and added again: what was written in between is in no journal."""
-        return HardResyncNeededError(
-            f"region {region} was added anew on the primary; its rows from before that did not pass here",
+    def _check_added(self, region: str, uuid: object) -> None:
+        """HardResyncNeededError for a region that we have from before: it was released there and added again, and what
+        was written in between is in no journal."""
+        if region in self._waiting or self._session.added_as(region) == uuid:
+            return
+        raise HardResyncNeededError(
+            f"region {region} was added again on the primary; its rows from before that did not pass here",
             where=str(self._session.door.instance.path),
-            do="Seed this secondary anew: replicate -i INSTANCE seed --restart",
+            do="Seed this secondary again: replicate -i INSTANCE seed --restart",
         )
 
     def _known(self, region: object) -> str:
-        if isinstance(region, str) and region in self._session.rows:
+        if isinstance(region, str) and (region in self._session.rows or region in self._waiting):
             return region
-        raise NotFoundError(
-            f"the primary replicates region {region!r}, which this secondary does not have",
-            where=str(self._session.door.instance.path),
-            do="Seed this secondary anew: replicate -i INSTANCE seed --restart",
-        )
+        raise lacks_region(region, str(self._session.door.instance.path))
 
     def _check_history(self, history: History) -> None:
         before = history.previous_origin
@@ -190,7 +217,7 @@ class Routes:
             raise RollbackNeededError(
                 f"incarnation {history.incarnation} of {history.name} began at {theirs} of the origin before it, "
                 f"but {ours} of that one are applied here",
-                do="Look at what it has more (replicate -i INSTANCE journal show), then seed it anew: replicate -i "
+                do="Look at what it has more (replicate -i INSTANCE journal show), then seed it again: replicate -i "
                 "INSTANCE seed --restart",
                 seqno=history.seqno,
             )

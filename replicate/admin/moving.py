@@ -9,19 +9,19 @@ Refuses to know: how the file got there. Nothing is copied or moved here.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from replicate.admin.release import check_nothing_runs
 from replicate.admin.stale_pools import is_used
-from replicate.commit.session import RegionSession
-from replicate.database.bookkeeping import check_region_identity
-from replicate.database.sqlite import open_region
+from replicate.door.primary import RegionSession
+from replicate.door.recovery.stale_wal import refuse_stale
+from replicate.door.snapshot import door_of
 from replicate.errors import AlreadyExistsError, AlreadyRunningError, PermissionRefusedError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
-from replicate.recovery.stale_wal import refuse_stale
-from replicate.snapshot import door_of
+from replicate.region.kind import KIND
 
 
 def move_region(instance: Instance, name: str, path: str | os.PathLike[str]) -> RegionEntry:
@@ -62,15 +62,6 @@ def move_region(instance: Instance, name: str, path: str | os.PathLike[str]) -> 
 
 def _check(instance: Instance, entry: RegionEntry) -> None:
     """RegionReplacedError unless the file is the region, and fits the -wal beside it."""
-    connection = open_region(entry.path, readonly=True, bare=True, region=entry.uuid)
-    try:
-        refuse_stale(instance, entry, connection)
-        check_region_identity(
-            connection,
-            region=entry.uuid,
-            network=instance.content.network,
-            instance=instance.content.uuid,
-            where=str(entry.path),
-        )
-    finally:
-        connection.close()
+    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+        refuse_stale(instance, entry, opened)
+        opened.check_identity(network=instance.content.network, instance=instance.content.uuid)

@@ -2,22 +2,27 @@
 
 Guarantees: what was received is applied first; then guards and bookkeeping go in one SQLite transaction, and the entry
 goes from the instance file; the user's tables, rows, indexes and triggers stay as they are. An interrupted release is
-ended by running it again. Refused while a daemon of the instance runs, or anybody holds the region's lock. With the
-last region go the instance's pools in shared memory, which nobody needs any more.
-Refuses to know: what other regions the instance has, and what the secondaries make of it.
+ended by running it again. Refused while a daemon of the instance runs, or anybody holds the region's lock. The last
+region's release ends the stream: refused, too, while a peer has not got all (lost/keep.py); with it go the instance's
+pools in shared memory. While another region stays, so do journal and stream, and what was not sent is still sent.
+Refuses to know: what the secondaries make of it.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from replicate.admin.stale_pools import home_of
-from replicate.daemon.files import DaemonFiles, daemon_names
-from replicate.database.bookkeeping import check_region_identity, is_region, read_identity
-from replicate.database.sqlite import open_region, remove
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.lock_file import daemon_names
+from replicate.door.door import Door
+from replicate.door.recovery.opening import close_door, open_door
+from replicate.door.recovery.stale_wal import refuse_stale
+from replicate.door.snapshot import door_of, finish_regions
 from replicate.errors import (
     AlreadyExistsError,
     AlreadyRunningError,
@@ -26,13 +31,26 @@ from replicate.errors import (
     NotFoundError,
     RegionDamagedError,
     RegionReplacedError,
+    ReplicateError,
 )
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
-from replicate.locks import FileLock
+from replicate.lost.keep import Kept, keep_lost
+from replicate.model.start_command import stop_command
 from replicate.pool.shared_memory import PoolKind, retire
-from replicate.recovery.stale_wal import refuse_stale
-from replicate.snapshot import door_of, finish_regions
+from replicate.region.sqlite.bookkeeping import check_region_identity, is_region, read_identity
+from replicate.region.sqlite.open import open_region, remove
+from replicate.region.sqlite.opened import OpenedFile
+from replicate.system.locks import FileLock
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """`left`: what is wrong with a file that was left as it is, '' in all other cases. `kept`: where the transactions
+    stand that no peer has."""
+
+    left: str = ""
+    kept: Kept | None = None
 
 
 def release_region(
@@ -42,38 +60,50 @@ def release_region(
     timeout_s: float,
     finish: Callable[[], object] | None = None,
     force: bool = False,
-) -> str:
+) -> Released:
     """Make the region `name` plain SQLite again. `finish` applies what a secondary has received and not yet applied.
 
-    `force`: do not ask the journal, which may be damaged or gone, and do not `finish`; what a killed writer left undone
-    stays undone. A file that is gone, damaged or another's is left as it is, and only the entry goes: else the instance
-    could never be begun anew. Returns what is wrong with such a file, '' in all other cases.
+    `force`: go on without a journal that is damaged or gone, and do not `finish`; what a killed writer left undone
+    stays undone then. What no peer has is written to a file first. A region's file that is gone, damaged or another's
+    is left as it is, and only the entry goes: else the instance could never be begun again.
 
     Raises NotFoundError (no such region), AlreadyRunningError (a daemon runs), BusyError (an application writes, for
-    longer than `timeout_s` seconds), RegionReplacedError, and what `finish` raises. The region is untouched after any
-    of them.
+    longer than `timeout_s` seconds), RegionReplacedError, what `finish` raises, and what `keep_lost` does. The region
+    is untouched after any of them.
     """
     entry = instance.region(name)
     check_nothing_runs(instance.path, instance.named)
-    left = ""
     update = DaemonFiles(instance.path, "update")
-    with update.kept_down("release") if instance.role == "secondary" else nullcontext():
+    with update.lock.kept_down("release") if instance.role == "secondary" else nullcontext():
         if force:
-            left = _release(instance, entry, timeout_s, force=True)
+            finish_what_can_be(instance, timeout_s)
+            released = _release(instance, entry, timeout_s, force=True)
         else:
             try:
                 if finish is not None:
                     finish()
                 with door_of(instance) as door:
                     finish_regions(door, timeout_s)
-                    _release(instance, entry, timeout_s)
+                    released = _release(instance, entry, timeout_s, door=door)
             except (JournalDamagedError, JournalMissingError) as error:
                 do = f"To release it as it is: replicate -i {instance.named} region release {name} --force. {error.do}"
                 raise type(error)(error.what, where=error.where, do=do, **error.facts) from error
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)
-    return left
+    return released
+
+
+def finish_what_can_be(instance: Instance, timeout_s: float) -> None:
+    """Bring journal and regions together as far as they are well: what else is only in one of them goes with that one.
+    Whatever is wrong is left for the forced release that follows."""
+    with suppress(ReplicateError):
+        door = open_door(instance, timeout_s)
+        try:
+            finish_regions(door, timeout_s)
+            door.sync_to_end()
+        finally:
+            close_door(door)
 
 
 def release_copy(file: Path) -> None:
@@ -110,10 +140,17 @@ def _refuse_the_region_itself(instance: bytes, file: Path) -> None:
             )
 
 
-def _release(instance: Instance, entry: RegionEntry, timeout_s: float, *, force: bool = False) -> str:
-    lock, left = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock"), ""
+def _release(
+    instance: Instance, entry: RegionEntry, timeout_s: float, *, door: Door | None = None, force: bool = False
+) -> Released:
+    lock, left, kept = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock"), "", None
     try:
-        lock.acquire(timeout_s, what=f"region {entry.name}")
+        lock.acquire(timeout_s, what=f"region {entry.name}")  # from here on nothing more is committed
+        if door is not None:
+            door.sync_to_end()  # what only the region's ring would bring back after a power loss
+        if len(instance.regions) == 1:
+            again = f"replicate -i {instance.named} region release {entry.name} --force"
+            kept = keep_lost(instance, cause=f"region release {entry.name}", again=again, force=force)
         try:
             _make_plain(instance, entry, check=not force)
         except (NotFoundError, RegionDamagedError, RegionReplacedError) as error:
@@ -123,14 +160,14 @@ def _release(instance: Instance, entry: RegionEntry, timeout_s: float, *, force:
         instance.unregister_region(entry.name)
     finally:
         lock.close()
-    return left
+    return Released(left, kept)
 
 
 def _make_plain(instance: Instance, entry: RegionEntry, *, check: bool) -> None:
     connection = open_region(entry.path)
     try:
         if check:
-            refuse_stale(instance, entry, connection)
+            refuse_stale(instance, entry, OpenedFile(connection, entry.path, entry.uuid))
         # Not a region any more: an earlier release got so far and no further.
         if is_region(connection):
             check_region_identity(connection, region=entry.uuid, instance=instance.content.uuid, where=str(entry.path))
@@ -144,14 +181,12 @@ def check_nothing_runs(path: Path, named: str) -> None:
     work in its place. `named`: how a command names the instance."""
     for daemon in daemon_names(path):
         files = DaemonFiles(path, daemon)
-        running = files.probe()
+        running = files.lock.probe()
         if running is not None and running.instead:
-            raise files.running_error(running)
+            raise files.lock.running_error(running)
         if running is not None:
-            name, _, peer = daemon.partition("-")
-            verb = f"{name} stop" + (f" --peer {peer}" if peer else "")
             raise AlreadyRunningError(
                 f"{daemon} runs (process {running.pid})",
                 where=str(path),
-                do=f"Stop it first: replicate -i {named} {verb}",
+                do=f"Stop it first: {stop_command(daemon, of=named)}",
             )

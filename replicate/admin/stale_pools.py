@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"dualsite-(\d+)-([0-9a-f]{32})-(journal|receive)")
 
 
 def remove_stale_pools() -> tuple[Path, ...]:
-    """Remove them; returns which. What can not be looked at stays: it is somebody else's, or not ours to mend."""
+    """Remove them; returns which. What cannot be looked at stays: it is somebody else's, or not ours to mend."""
     removed = []
     for kind, instance in _pools():
         with contextlib.suppress(OSError, ReplicateError):
@@ -95,7 +95,7 @@ def _remove_if_stale(kind: PoolKind, instance: bytes) -> bool:
     try:
         if not _is_gone(memory.home, instance) or not _locked(memory) or not memory.is_current():
             return False
-        memory.words[POOL_STATE] = STATE_CLOSED  # whoever has opened it just now learns it by this
+        memory.words[POOL_STATE] = STATE_CLOSED  # the process that has opened it just now learns it by this
         os.unlink(memory.path)
     finally:
         memory.close()

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import apsw
-
 import replicate
 from replicate.bench.street import make_database, value
+from replicate.region.sqlite.create import plain_connection
 
 SYNCHRONOUS: Final = {"interval": "NORMAL", "durable": "FULL"}
 """Policy -> what of plain SQLite it is measured against."""
@@ -43,7 +42,7 @@ def commit_cost(
     """
     path = directory / f"plain-{policy}.db"
     make_database(path, 0, 0)
-    plain = apsw.Connection(str(path))
+    plain = plain_connection(path)
     plain.execute("PRAGMA journal_mode = WAL")
     plain.execute(f"PRAGMA synchronous = {SYNCHRONOUS[policy]}")
     cursor = plain.cursor()

@@ -27,7 +27,7 @@ TRANSACTIONS_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class BenchFigure:
     """One measured number. `what` is stable; `beside`: what it is to be read beside, or ""."""
 
     what: str
@@ -42,7 +42,7 @@ class Result:
 
     benchmark: str
     version: str
-    figures: list[Figure]
+    figures: list[BenchFigure]
     settings: dict[str, Any]
     machine: dict[str, Any]
     took_s: float
@@ -55,7 +55,7 @@ def run_bench(directory: Path, *, seconds: float, told: Callable[[str], None] = 
     """
     begun = time.monotonic()
     facts = machine()
-    figures: list[Figure] = []
+    figures: list[BenchFigure] = []
     with tempfile.TemporaryDirectory(prefix="replicate-bench-", dir=directory) as name:
         below = Path(name)
         for policy in SYNCHRONOUS:
@@ -65,7 +65,7 @@ def run_bench(directory: Path, *, seconds: float, told: Callable[[str], None] = 
     return Result("host", __version__, figures, settings, facts, round(time.monotonic() - begun, 1))
 
 
-def _commits(directory: Path, policy: str, seconds: float, told: Callable[[str], None]) -> list[Figure]:
+def _commits(directory: Path, policy: str, seconds: float, told: Callable[[str], None]) -> list[BenchFigure]:
     told(f"commit cost, journal.durability = {policy}")
     directory.mkdir()
     database = directory / "app.db"
@@ -78,12 +78,12 @@ def _commits(directory: Path, policy: str, seconds: float, told: Callable[[str],
         bench.close()
     beside = f"plain SQLite, synchronous = {SYNCHRONOUS[policy]}: {plain:,.0f}"
     return [
-        Figure(f"commit.{policy}", round(ours), "transactions/s", beside),
-        Figure(f"commit.{policy}.ratio", round(ratio, 2), "of plain SQLite"),
+        BenchFigure(f"commit.{policy}", round(ours), "transactions/s", beside),
+        BenchFigure(f"commit.{policy}.ratio", round(ratio, 2), "of plain SQLite"),
     ]
 
 
-def _street(directory: Path, seconds: float, told: Callable[[str], None]) -> list[Figure]:
+def _street(directory: Path, seconds: float, told: Callable[[str], None]) -> list[BenchFigure]:
     directory.mkdir()
     database = directory / "app.db"
     make_database(database, 0, 0)
@@ -106,9 +106,9 @@ def _street(directory: Path, seconds: float, told: Callable[[str], None]) -> lis
     cpu = sum(done["cpu_us"].values())
     visible, commit = spread(found["visible"]), spread(found["commit"])
     return [
-        Figure("catch_up", round(rate), "transactions/s", f"{rows:,} waited, from the {since}"),
-        Figure("catch_up.cpu", round(cpu, 2), "µs/transaction", "all three daemons, their start included"),
-        Figure("latency.median", visible["median"], "ms", "from the commit's return to a reader on the secondary"),
-        Figure("latency.p99", visible["p99"], "ms"),
-        Figure("commit.latency.median", commit["median"], "ms", f"a bare fdatasync: {flush['median']} ms"),
+        BenchFigure("catch_up", round(rate), "transactions/s", f"{rows:,} waited, from the {since}"),
+        BenchFigure("catch_up.cpu", round(cpu, 2), "µs/transaction", "all three daemons, their start included"),
+        BenchFigure("latency.median", visible["median"], "ms", "from the commit's return to a reader on the secondary"),
+        BenchFigure("latency.p99", visible["p99"], "ms"),
+        BenchFigure("commit.latency.median", commit["median"], "ms", f"a bare fdatasync: {flush['median']} ms"),
     ]

@@ -20,11 +20,10 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any, Final
 
-import apsw
-
 from replicate.errors import InternalError, NotFoundError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.pool.receive_pool import ReceivePool
+from replicate.region.sqlite.create import plain_connection, versions
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 """What is on the path of the daemons: the checkout, or the place that we are installed in."""
@@ -110,7 +109,9 @@ class Bench:
 
     def start_receiver(self, instance: Path) -> None:
         """Start it on a free port, and tell the primary which."""
-        self.run("-i", instance, "receiver", "start", "--listen", "127.0.0.1:0")
+        alone = "--no-update"  # a checkout of an earlier release (--against) does not know it, and starts no other
+        given = [alone] if alone in self.run("receiver", "start", "--help") else []
+        self.run("-i", instance, "receiver", "start", *given, "--listen", "127.0.0.1:0")
         port = self.status_file(instance, "receiver")["facts"]["listen"].rpartition(":")[2]
         known = self.run("-i", self.primary, "peer", "list")
         if instance.name in known.split():
@@ -185,8 +186,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         # How it was built is worth a fifth (bench_catch_up), and not written in it everywhere: but who built it is.
         "interpreter": f"{os.path.realpath(sys.executable)}, {platform.python_compiler()}",
-        "apsw": apsw.apsw_version(),
-        "sqlite": apsw.sqlite_lib_version(),
+        **versions(),
     }
 
 
@@ -199,7 +199,7 @@ def _processor() -> str:
 
 def make_database(path: Path, rows: int, value_bytes: int) -> None:
     """The table that is written to, with `rows` rows of `value_bytes` each."""
-    connection = apsw.Connection(str(path))
+    connection = plain_connection(path)
     connection.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
     with connection:
         connection.executemany(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from replicate.cli.common import Verb, emit, open_instance
+from replicate.cli.common import VerbCommand, emit, open_instance
 from replicate.errors import UsageError
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.argument("uri", metavar="[TO_URI]", required=False)
 @click.option(
     "--journal", type=click.Path(path_type=Path), metavar="PATH", help="Segments elsewhere [this instance's]."

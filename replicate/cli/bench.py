@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from replicate.cli.common import Verb, emit, wants_json
+from replicate.cli.common import VerbCommand, emit, wants_json
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
@@ -23,6 +23,7 @@ from replicate.cli.common import Verb, emit, wants_json
 )
 @click.option(
     "--seconds",
+    metavar="SECONDS",
     type=click.FloatRange(5, 3600),
     default=30.0,
     show_default=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import Noun, columns, emit, has_instance, instance_path, open_instance
-from replicate.errors import UsageError
+from replicate.errors import NotFoundError, UsageError
 from replicate.security.tls_files import DAY_S
 
 if TYPE_CHECKING:
@@ -76,10 +76,12 @@ def show(file: Path | None) -> None:
         opened = open_instance(("tls",))
         found = TlsFiles.of(instance_path(), opened.config.tls)
         files = [found.certificate, found.ca]
-    shown = {
-        str(path): describe(read_guarded(path, is_secret=False, what="the certificate"), where=str(path))
-        for path in files
-    }
+    try:
+        data = {path: read_guarded(path, is_secret=False, what="the certificate") for path in files}
+    except NotFoundError as error:
+        do = "Issue one: replicate certificate issue NAME --ca DIR -i INSTANCE; or name another file"
+        raise NotFoundError(error.what, where=error.where, do=do) from error
+    shown = {str(path): describe(content, where=str(path)) for path, content in data.items()}
     emit(shown, [line for path, facts in shown.items() for line in _lines(path, facts)])
 
 

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replicate.cli.output import drop_output
+from replicate.cli.words import INSTANCE_VARIABLE, instances
 from replicate.errors import JournalIOError, UsageError
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
-
-INSTANCE_VARIABLE = "REPLICATE_INSTANCE"
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,13 +61,14 @@ def _global_options() -> list[click.Parameter]:
             callback=set_instance,
             metavar="INSTANCE",
             help=f"Directory, or name below REPLICATE_HOME [{INSTANCE_VARIABLE}].",
+            shell_complete=instances,
         ),
         click.Option(["--json"], is_flag=True, expose_value=False, callback=set_json, help="Print JSON."),
         click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
     ]
 
 
-class Verb(click.Command):
+class VerbCommand(click.Command):
     """A command that also takes the global options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -79,7 +79,7 @@ class Verb(click.Command):
 class Noun(click.Group):
     """A group of verbs that also takes the global options."""
 
-    command_class = Verb
+    command_class = VerbCommand
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -115,11 +115,11 @@ DOOR: tuple[str, ...] = ("journal", "region")
 """And when it opens the journal and the regions."""
 
 
-def open_instance(needs: Collection[str] | None = None) -> Instance:
-    """The instance named, opened; `needs` and what it raises as with Instance.open."""
+def open_instance(needs: Collection[str] | None = None, *, copy_too: bool = False) -> Instance:
+    """The instance named, opened; `needs`, `copy_too` and what it raises as with Instance.open."""
     from replicate.instance.instance import Instance
 
-    return Instance.open(instance_name(), needs=needs)
+    return Instance.open(instance_name(), needs=needs, copy_too=copy_too)
 
 
 def named_in(arguments: Sequence[str]) -> str | None:
@@ -140,17 +140,32 @@ def wants_json() -> bool:
     return _globals().json
 
 
-def emit(value: object, lines: Iterable[str]) -> None:
+def emit(value: object, lines: Iterable[str]) -> bool:
     """Print the result of a verb: `value` with --json, `lines` otherwise (not even built with --json).
 
-    A reader that has gone gets no more of it, and the verb goes on to its exit code. JournalIOError where the output
-    can not be written."""
+    Whether anybody reads on: a reader that has gone gets no more of it, and the verb goes on to its exit code.
+    JournalIOError where the output cannot be written."""
     if wants_json():
-        _echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None))
+        return _echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None))
+    return all(map(_echo, lines))
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Go on only if the user says so: on a terminal, when asked; elsewhere by `--yes` (`yes`).
+
+    UsageError otherwise; `what` says what will happen, as a sentence without its full stop."""
+    if yes:
         return
-    for line in lines:
-        if not _echo(line):
-            return
+    if wants_json() or not is_terminal():
+        raise UsageError(what, do="Nothing was changed; to go on, repeat the command with --yes")
+    click.echo(f"{what}.", err=True)
+    if not click.confirm("Go on?", err=True):
+        raise UsageError("not confirmed; nothing was changed", do="Repeat the command when it suits")
 
 
 def _echo(line: str) -> bool:
@@ -162,7 +177,7 @@ def _echo(line: str) -> bool:
         return False
     except OSError as error:
         raise JournalIOError(
-            f"the output can not be written: {error.strerror or error}",
+            f"the output cannot be written: {error.strerror or error}",
             do="Make room there; what the command has done is done",
         ) from error
     return True

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import DOOR, Verb, columns, emit, open_instance, plain
+from replicate.cli.common import DOOR, LOOKS, VerbCommand, columns, emit, has_instance, open_instance, plain
+from replicate.cli.words import instances
 
 if TYPE_CHECKING:
     from replicate.compare.compare import InstanceComparison, InstanceDigest
-    from replicate.database.digest import Comparison
+    from replicate.instance.instance import Instance
+    from replicate.region.sqlite.digest import Comparison
 
 at_option = click.option(
     "--at",
@@ -25,23 +28,32 @@ timeout_option = click.option(
 VALUE_CHARACTERS_MAX = 60
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @at_option
 @timeout_option
 def digest(at: int | None, timeout_s: float) -> None:
     """Print a digest of every table at one sequence number."""
+    from replicate.cli.progress import comparing
     from replicate.compare.compare import digest as digest_instance
 
-    found = digest_instance(open_instance(DOOR), at=at, timeout_s=timeout_s)
+    with comparing() as told:
+        found = digest_instance(open_instance(DOOR), at=at, timeout_s=timeout_s, told=told)
     rows: list[tuple[object, ...]] = []
     for region, digests in found.regions:
         rows += [(f"{region}.{table.table}", f"{table.rows} rows", table.digest) for table in digests.tables]
         rows += [(f"{region} schema", "", digests.schema), (f"{region} in all", "", digests.digest)]
-    emit(found, [f"{found.instance} at seqno {found.seqno}", *columns(rows)])
+    waiting = [f"{region} is not here, and waits for its seed" for region in found.waiting]
+    emit(found, [f"{found.instance} at seqno {found.seqno}", *columns(rows), *waiting])
 
 
-@click.command(cls=Verb)
-@click.option("--with", "other", metavar="INSTANCE", help="The other instance, on this host: directory or name.")
+@click.command(cls=VerbCommand)
+@click.option(
+    "--with",
+    "other",
+    metavar="INSTANCE",
+    shell_complete=instances,
+    help="The other instance, on this host: directory or name.",
+)
 @click.option(
     "--with-digest",
     "files",
@@ -49,7 +61,15 @@ def digest(at: int | None, timeout_s: float) -> None:
     metavar="FILE",
     help="What `--json digest` printed on another host; - for standard input. Given twice: one with the other.",
 )
-@click.option("--rows", "limit", type=click.IntRange(1), default=10, show_default=True, help="Differing rows to show.")
+@click.option(
+    "--rows",
+    "limit",
+    metavar="N",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Differing rows to show.",
+)
 @at_option
 @timeout_option
 def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | None, timeout_s: float) -> int:
@@ -57,24 +77,34 @@ def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | Non
 
     With an instance of another host by its digest, at the number that stands in it. While the primary is being written
     to, choose a number N that comes soon, run `digest --at N` on both hosts before it has come, and compare the two.
+
+    What was found, and when, is noted in the instance named with -i, and with --with in the other one too: `status`
+    shows its age.
     """
     from replicate.errors import UsageError
 
     if (other is None) == (not files) or len(files) > 2:
-        raise UsageError("compare with what?", do="Give either --with INSTANCE, or --with-digest FILE once or twice")
+        raise UsageError(
+            "no instance is named to compare with",
+            do="Give either --with INSTANCE, or --with-digest FILE once or twice",
+        )
     if other is None:
         return _with_digest(files, at, timeout_s)
+    from replicate.cli.progress import comparing
     from replicate.compare.compare import compare as compare_instances
     from replicate.instance.instance import Instance
 
-    found = compare_instances(
-        open_instance(DOOR), Instance.open(other, needs=DOOR), at=at, timeout_s=timeout_s, limit=limit
-    )
+    first, second = open_instance(DOOR), Instance.open(other, needs=DOOR)
+    with comparing() as told:
+        found = compare_instances(first, second, at=at, timeout_s=timeout_s, limit=limit, told=told)
     emit({"equal": found.equal, **plain(found)}, _lines(found))
+    _note(first, second.name, found.seqno, found.differs)
+    _note(second, first.name, found.seqno, found.differs)
     return 0 if found.equal else 1
 
 
 def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> int:
+    from replicate.cli.progress import comparing
     from replicate.compare.compare import digest as digest_instance
     from replicate.compare.digest import compare_digests
     from replicate.errors import UsageError
@@ -82,14 +112,28 @@ def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> in
     told = [_read_digest(file) for file in files]
     if at is not None and at != told[-1].seqno:
         raise UsageError(f"the digest is of transaction {told[-1].seqno}, not {at}", where=files[-1], do="Omit --at")
+    opened = open_instance(DOOR if len(told) == 1 else LOOKS) if len(told) == 1 or has_instance() else None
     if len(told) == 1:
-        told.insert(0, digest_instance(open_instance(DOOR), at=told[0].seqno, timeout_s=timeout_s))
+        assert opened is not None
+        with comparing() as progress:
+            told.insert(0, digest_instance(opened, at=told[0].seqno, timeout_s=timeout_s, told=progress))
     found = compare_digests(*told)
     verdict = f"equal, {found.tables} tables" if found.equal else "DIFFERENT"
     lines = [f"{found.first} and {found.second} at seqno {found.seqno}: {verdict}"]
     lines += [f"  {d.region} {d.what}: {d.first or 'missing'} | {d.second or 'missing'}" for d in found.differences]
     emit({"equal": found.equal, **plain(found)}, lines)
+    others = {one.instance for one in told}
+    if opened is not None and opened.name in others and str(uuid.UUID(bytes=opened.content.network)) == told[0].network:
+        (other,) = others - {opened.name}
+        _note(opened, other, found.seqno, found.differs)
     return 0 if found.equal else 1
+
+
+def _note(instance: Instance, other: str, seqno: int, differs: tuple[str, ...]) -> None:
+    """For `status`. What was found stands on standard output already, whatever comes of this."""
+    from replicate.compare.last import note_compared
+
+    note_compared(instance, other, seqno, differs)
 
 
 def _read_digest(file: str) -> InstanceDigest:
@@ -101,14 +145,15 @@ def _read_digest(file: str) -> InstanceDigest:
             return parse_digest(stream.read(), where=file)
     except OSError as error:
         do = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
-        raise JournalIOError(f"can not be read: {error.strerror}", where=file, do=do) from error
+        raise JournalIOError(f"cannot be read: {error.strerror}", where=file, do=do) from error
 
 
 def _lines(found: InstanceComparison) -> Iterator[str]:
     yield f"{found.first} and {found.second} at seqno {found.seqno}: {'equal' if found.equal else 'DIFFERENT'}"
     for region in found.regions:
         if region.comparison is None:
-            yield f"  region {region.region} is missing in {region.missing_in}"
+            waits = f": it waits for its seed (replicate -i {region.missing_in} status)" if region.waits else ""
+            yield f"  region {region.region} is missing in {region.missing_in}{waits}"
         else:
             yield from _region_lines(region.region, region.comparison, found)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, emit, instance_name, open_instance
-from replicate.errors import DamagedError, FormatUnknownError, UsageError
+from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, instance_name, open_instance
+from replicate.cli.words import instances
+from replicate.errors import DamagedError, FormatUnknownError, NotFoundError, UsageError
+from replicate.model.start_command import start_command
 from replicate.pasteable import pasteable
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ def instance() -> None:
 @instance.command()
 @click.argument("directory", required=False)
 @click.option("--role", type=click.Choice(["primary", "secondary"]), default="primary", show_default=True)
-@click.option("--name", help="Unique in the network; the directory's name if not given.")
+@click.option("--name", metavar="NAME", help="Unique in the network; the directory's name if not given.")
 @click.option("--network", metavar="UUID", help="The network to join; a new one if not given.")
 def create(directory: str | None, role: str, name: str | None, network: str | None) -> None:
     """Make a new instance in DIRECTORY (or the one named with -i)."""
@@ -37,12 +40,15 @@ def create(directory: str | None, role: str, name: str | None, network: str | No
     made = Instance.create(
         path, role=cast(Literal["primary", "secondary"], role), name=name, network=_uuid(network) if network else None
     )
-    next_step = "region add PATH" if role == "primary" else "receiver start"
+    add = f"replicate -i {made.named} region add PATH"
+    joined = uuid.UUID(bytes=made.content.network)
     lines = [
         f"{made.role} {made.name} made in {made.path}",
-        f"network {uuid.UUID(bytes=made.content.network)}",
-        f"next: replicate -i {made.named} {next_step}",
+        f"network {joined}",
+        f"next: {add if role == 'primary' else start_command('receiver', of=made.named)}",
     ]
+    if role == "primary":
+        lines.append(f"next, for each secondary: replicate instance create NAME --role secondary --network {joined}")
     emit(_facts(made), lines)
 
 
@@ -58,28 +64,60 @@ def show() -> None:
 
 
 @instance.command()
-@click.argument("directory", required=False)
-@click.option("--force", is_flag=True, help="Also if its instance.json is damaged, and its databases are plain again.")
-def remove(directory: str | None, force: bool) -> None:
-    """Remove the instance in DIRECTORY (or the one named with -i), when its regions have been released."""
-    from replicate.admin.removal import remove_damaged_instance, remove_instance
+@click.argument("directory", required=False, shell_complete=instances)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also if a peer has not got all (what no peer has is written to a file first), and if its instance.json is "
+    "damaged, and its databases are plain again.",
+)
+@click.option("--purge", is_flag=True, help="With the databases that lie in its directory: for a trial.")
+@click.option("--yes", is_flag=True, help="Do not ask before a --purge.")
+def remove(directory: str | None, force: bool, purge: bool, yes: bool) -> None:
+    """Remove the instance in DIRECTORY (or the one named with -i), when its regions have been released.
+
+    What lies outside of its directory stays."""
+    from replicate.admin.removal import Purged, Removed, finish_removal, remove_damaged_instance, remove_instance
     from replicate.admin.stale_pools import remove_stale_pools
     from replicate.instance.instance import Instance
 
     named = directory or instance_name()
+
+    def agree(purged: Sequence[Purged]) -> None:
+        if purge:
+            files = ", ".join(f"{one.path} ({one.bytes} bytes)" for one in purged) or "no file of yours"
+            confirm(f"The instance {named} goes with its journal and {files}", yes=yes)
+
     try:
         opened = Instance.open(named, needs=LOOKS)
     except FormatUnknownError:  # a newer release's, and whole
         raise
+    except NotFoundError:
+        path = finish_removal(named)
+        if path is None:
+            raise
+        removed = Removed(path)
     except DamagedError as error:
         if not force:
             # Here alone an instance may be named without -i.
             raise DamagedError(error.what, where=error.where, do=pasteable(error.do, shlex.quote(named))) from error
+        if purge:
+            raise UsageError(
+                "which databases are its own, a damaged instance.json does not tell", do="Leave --purge out"
+            ) from error
         removed = remove_damaged_instance(named)
     else:
-        removed = remove_instance(opened)
+        removed = remove_instance(opened, force=force, purge=purge, agree=agree)
     remove_stale_pools()
-    emit({"removed": removed}, [f"instance removed: {removed}"])
+    kept = removed.kept
+    emit(
+        {"removed": removed.path, "purged": removed.purged, "lost": kept.facts() if kept else None},
+        [
+            *(kept.lines() if kept else ()),
+            *(f"removed: {one.path} ({one.bytes} bytes)" for one in removed.purged),
+            f"instance removed: {removed.path}",
+        ],
+    )
 
 
 def _facts(made: Instance) -> dict[str, str | int | Path | list[dict[str, str | int]]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from replicate.cli.common import LOOKS, Noun, emit, open_instance, wants_json
+from replicate.cli.words import tables_of_journal
 
 from_option = click.option("--from", "first_seqno", type=click.IntRange(1), metavar="SEQNO", help="First transaction.")
 to_option = click.option("--to", "last_seqno", type=click.IntRange(1), metavar="SEQNO", help="Last transaction.")
@@ -18,12 +21,45 @@ def journal() -> None:
 @journal.command()
 @from_option
 @to_option
-def show(first_seqno: int | None, last_seqno: int | None) -> None:
+@click.option(
+    "--since", metavar="TIME", help="Committed at that time or later: ISO 8601, a date, or how long ago (-15m, -2h)."
+)
+@click.option("--until", metavar="TIME", help="Committed at that time or earlier. A time without an offset is UTC.")
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="TABLE",
+    shell_complete=tables_of_journal,
+    help="Only changes of that table, or REGION.TABLE.",
+)
+@click.option("--last", "last_count", type=click.IntRange(1), metavar="N", help="Of all that, only the last N.")
+def show(
+    first_seqno: int | None,
+    last_seqno: int | None,
+    since: str | None,
+    until: str | None,
+    tables: tuple[str, ...],
+    last_count: int | None,
+) -> None:
     """Show transactions, one after another. With --json everything: whole values, and the rows of large ones."""
-    from replicate.journal.show import show_journal
+    from replicate.audit.query import Query
+    from replicate.audit.show import show_journal
+    from replicate.model.moment import first_csn, last_csn, parse_moment
+    from replicate.model.vector import U64_MAX
 
-    for shown in show_journal(open_instance(LOOKS), first_seqno, last_seqno, parts=wants_json()):
-        emit(shown, shown.lines())
+    now_us = time.time_ns() // 1000
+    query = Query(
+        first_seqno,
+        last_seqno,
+        first_csn(parse_moment(since, now_us, where="--since")) if since else 0,
+        last_csn(parse_moment(until, now_us, where="--until")) if until else U64_MAX,
+        tables,
+        last_count,
+    )
+    for shown in show_journal(open_instance(LOOKS, copy_too=True), query, parts=wants_json()):
+        if not emit(shown, shown.lines()):
+            return  # nobody reads on
 
 
 @journal.command()
@@ -31,11 +67,11 @@ def show(first_seqno: int | None, last_seqno: int | None) -> None:
 @to_option
 def verify(first_seqno: int | None, last_seqno: int | None) -> int:
     """Check every frame, number, hash and link; exit code 65 if something is damaged."""
-    from replicate.journal.show import check_order, not_held
-    from replicate.journal.verify import verify_journal
+    from replicate.audit.query import check_order, not_held
+    from replicate.audit.verify import verify_journal
 
     check_order(first_seqno, last_seqno)
-    opened = open_instance(LOOKS)
+    opened = open_instance(LOOKS, copy_too=True)
     found = verify_journal(opened, first_seqno, last_seqno)
     outside = (first_seqno or 0) > found.last_seqno or (last_seqno or 1) > found.last_seqno or not found.segment_count
     if outside and not found.findings and (first_seqno or last_seqno):
@@ -47,13 +83,16 @@ def verify(first_seqno: int | None, last_seqno: int | None) -> int:
 
 @journal.command()
 def prune() -> None:
-    """Remove segments that no registered consumer needs any more."""
-    from replicate.door.opening import open_door
-    from replicate.pruning import prune_journal
+    """Remove segments that no registered consumer needs any more. The daemons do so by themselves."""
+    from replicate.door.pruning import prune_journal
+    from replicate.door.recovery.opening import open_door
 
     door = open_door(open_instance())
     try:
         removed = prune_journal(door)
     finally:
         door.close()
-    emit({"removed": removed}, [f"{len(removed)} segments removed" + (f", up to {removed[-1]}" if removed else "")])
+    emit(
+        {"removed": removed},
+        [f"{len(removed)} segment{'s' * (len(removed) != 1)} removed" + (f", up to {removed[-1]}" if removed else "")],
+    )

@@ -1,4 +1,5 @@
-"""The command `replicate`: its outermost frame. Every error becomes one line on standard error and an exit code.
+"""The command `replicate`: its outermost frame. Every error becomes one line on standard error and an exit code, and
+with --json an object on standard output (failure.py).
 
 Guarantees: exit codes are those of errors.EXIT_CODES (130 for Ctrl-C, as shells expect); no traceback without --debug;
 a reader that went away (`replicate status | head`) is no error and changes no exit code, an output that was never open
@@ -9,6 +10,7 @@ Refuses to know: the verbs. Nothing but the standard library is imported before 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
 import sys
@@ -16,11 +18,11 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from replicate.cli import COMPLETION
+from replicate.cli.failure import Failure, parsed, tell
 from replicate.cli.output import drop_output, is_reader_gone
 
-INTERRUPTED = 130
-COMPLETION = "_REPLICATE_COMPLETE"
-"""A shell asks for its script (`bash_source`), and later for words, in this variable: click's own way."""
+STOPPED = Failure("INTERRUPTED", "stopped by the keyboard", 130)
 OURS = ("replicate", "source_server", "receiver_server", "update_process")
 
 
@@ -37,28 +39,39 @@ def run(arguments: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     code = 0
     try:
-        code = _run(arguments)
+        instruction = os.environ.get(COMPLETION)
+        code = _complete(instruction) if instruction else _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        return _say("INTERRUPTED: stopped by the keyboard", INTERRUPTED)
+        return tell(STOPPED, arguments)
     except OSError as error:
         is_error = not (isinstance(error, BrokenPipeError) and is_reader_gone())
         drop_output()
         if is_error and code == 0:  # else the error that it ended with has been said
-            return _say(f"IO: the output can not be written: {error.strerror or error}", 74)
+            return tell(Failure("IO", f"the output cannot be written: {error.strerror or error}", 74), arguments)
     return code
+
+
+def _complete(instruction: str) -> int:
+    """Nothing but an answer may show at a prompt, whatever is wrong here."""
+    with contextlib.suppress(Exception):
+        from replicate.cli.completion import answer
+        from replicate.cli.root import root
+
+        return answer(root, instruction)
+    return 1
 
 
 def _run(arguments: list[str]) -> int:
     from replicate.errors import ReplicateError
 
     try:
-        from replicate.other_package import check_other_package
+        from replicate.system.other_package import check_other_package
 
         check_other_package()
 
-        from replicate.standard_streams import hold_standard_streams
+        from replicate.system.standard_streams import hold_standard_streams
 
         hold_standard_streams()
 
@@ -66,10 +79,6 @@ def _run(arguments: list[str]) -> int:
 
         from replicate.cli.root import root
 
-        if instruction := os.environ.get(COMPLETION):
-            from click.shell_completion import shell_complete
-
-            return shell_complete(root, {}, "replicate", COMPLETION, instruction)
         try:
             # Not root.main(): that would end the process itself, with 1, when the reader has gone away.
             with root.make_context("replicate", list(arguments)) as context:
@@ -77,13 +86,14 @@ def _run(arguments: list[str]) -> int:
         except click.exceptions.Exit as error:
             return error.exit_code
         except click.Abort:
-            return _say("INTERRUPTED: stopped by the keyboard", INTERRUPTED)
+            return tell(STOPPED, arguments)
         except click.exceptions.NoArgsIsHelpError as error:
-            print(error.format_message(), file=sys.stderr)
-            return 2
+            if "--json" not in arguments:
+                print(error.format_message(), file=sys.stderr)
+                return 2
+            return tell(_usage("Missing command", error), arguments)
         except click.ClickException as error:
-            text = f"USAGE: {error.format_message().rstrip('.')} [{_path(error)}]. Try '{_path(error)} --help'"
-            return _say(_pasteable(text, arguments), 2)
+            return tell(_pasteable(_usage(error.format_message().rstrip("."), error), arguments), arguments)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         raise
@@ -91,31 +101,36 @@ def _run(arguments: list[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         own_exit_code = getattr(error, "own_exit_code", None)  # a daemon's error, which it has said itself
-        text = _pasteable(str(error), arguments, is_daemons=own_exit_code is not None)
-        return _say(text, error.exit_code if own_exit_code is None else own_exit_code)
+        if own_exit_code is None:
+            failure = Failure(error.code, error.what, error.exit_code, error.where, error.do)
+        else:
+            failure = parsed(str(error), own_exit_code)
+        return tell(_pasteable(failure, arguments, is_daemons=own_exit_code is not None), arguments)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OURS:
             return _unexpected(error, arguments)
-        line = f"PREREQUISITE_MISSING: the Python package {error.name} is not installed [{sys.prefix}]"
-        return _say(f"{line}. Run 'pip install dualsite' in this environment", 69)
+        what, do = f"the Python package {error.name} is not installed", "Run 'pip install dualsite' in this environment"
+        return tell(Failure("PREREQUISITE_MISSING", what, 69, sys.prefix, do), arguments)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and is_reader_gone():
             raise
-        where = f" [{error.filename}]" if error.filename else ""
+        where = str(error.filename) if error.filename else ""
         if "--debug" in arguments:
             traceback.print_exc()
-        return _say(f"IO: {error.strerror or error}{where}", 77 if isinstance(error, PermissionError) else 74)
+        exit_code = 77 if isinstance(error, PermissionError) else 74
+        return tell(Failure("IO", str(error.strerror or error), exit_code, where), arguments)
     except Exception as error:
         return _unexpected(error, arguments)
 
 
-def _path(error: object) -> str:
-    """The verb that a usage error is about, as it was typed."""
+def _usage(what: str, error: object) -> Failure:
+    """A command line that makes no sense, and the verb that it is about, as it was typed."""
     context = getattr(error, "ctx", None)
-    return context.command_path if context is not None else "replicate"
+    path = context.command_path if context is not None else "replicate"
+    return Failure("USAGE", what, 2, path, f"Try '{path} --help'")
 
 
-def _pasteable(text: str, arguments: list[str], *, is_daemons: bool = False) -> str:
+def _pasteable(failure: Failure, arguments: list[str], *, is_daemons: bool = False) -> Failure:
     """An error whose commands name the instance as this command line has."""
     from replicate.cli.common import named_in
     from replicate.instance.instance import resolve_instance
@@ -123,30 +138,26 @@ def _pasteable(text: str, arguments: list[str], *, is_daemons: bool = False) -> 
 
     named = named_in(arguments)
     if not named:
-        return text
-    return pasteable(text, shlex.quote(named), str(resolve_instance(named)) if is_daemons else "")
-
-
-def _say(line: str, code: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        print(" ".join(line.split()), file=sys.stderr, flush=True)
-    return code
+        return failure
+    name, path = shlex.quote(named), str(resolve_instance(named)) if is_daemons else ""
+    what, where, do = (pasteable(text, name, path) for text in (failure.what, failure.where, failure.do))
+    return dataclasses.replace(failure, what=what, where=where, do=do)
 
 
 def _unexpected(error: Exception, arguments: list[str]) -> int:
     """Our bug: one line; the traceback goes to standard error with --debug, else into the instance's log directory."""
-    text = f"INTERNAL: unexpected {type(error).__name__}: {error}"
+    what = f"unexpected {type(error).__name__}: {error}"
     if "--debug" in arguments:
         traceback.print_exc()
-        return _say(text, 70)
+        return tell(Failure("INTERNAL", what, 70), arguments)
     try:
         from replicate.cli.common import write_traceback
 
         where = write_traceback(error, arguments)
     except Exception:  # the log must not hide the error
         where = None
-    where_text = f"The traceback is in {where}" if where else "Repeat it with --debug for the traceback"
-    return _say(f"{text}. {where_text}; please report it", 70)
+    do = f"The traceback is in {where}" if where else "Repeat it with --debug for the traceback"
+    return tell(Failure("INTERNAL", what, 70, do=f"{do}; please report it"), arguments)
 
 
 if __name__ == "__main__":

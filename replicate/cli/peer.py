@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
-from replicate.config import parse_address
+from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
+from replicate.daemon.last_run import start_again, stop_and_start_again
 from replicate.errors import AlreadyRunningError, ConfigurationError
+from replicate.model.start_command import stop_command
+from replicate.settings.load import Address, parse_address
 
 if TYPE_CHECKING:
     from replicate.instance.file import PeerEntry
@@ -32,6 +35,15 @@ def add(name: str, address: str, certificate: str, replace: bool) -> None:
     Another host is reached by TLS only, so this instance needs its certificate first.
     """
     opened = open_instance()
+    where = checked_address(opened, name, address)
+    known = next((entry for entry in opened.peers if entry.name == name), None)
+    entry = opened.register_peer(name, where.host, where.port, certificate=certificate, replace_address=replace)
+    emit(entry, _added(opened, known, entry))
+
+
+def checked_address(opened: Instance, name: str, address: str) -> Address:
+    """The address of a Receiver Server, if this instance can reach it as it is. ConfigurationError, and what the look
+    for a certificate raises."""
     where = parse_address(address, where="HOST:PORT")
     if not where.port:
         raise ConfigurationError(
@@ -45,18 +57,17 @@ def add(name: str, address: str, certificate: str, replace: bool) -> None:
 
         files = TlsFiles.of(opened.path, opened.config.tls)
         require_identity(files, opened.name, where="HOST:PORT", wanted_for=str(where))
-    known = next((entry for entry in opened.peers if entry.name == name), None)
-    entry = opened.register_peer(name, where.host, where.port, certificate=certificate, replace_address=replace)
-    emit(entry, _added(opened, known, entry))
+    return where
 
 
 def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[str]:
     """What was done, and the next step."""
     from replicate.status.collect import collect
 
-    start = f"replicate -i {opened.named} source start --peer {entry.name}"
+    name = f"source-{entry.name}"
+    start = start_again(opened, name)
     at = f"peer {entry.name} at {entry.host}:{entry.port}"
-    is_running = DaemonFiles(opened.path, f"source-{entry.name}").probe() is not None
+    is_running = DaemonFiles(opened.path, name).lock.probe() is not None
     if known == entry:
         return [f"{at} was registered already"] + ([] if is_running else [f"next: {start}"])
     if known is None or not is_running:
@@ -65,7 +76,7 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
         return [f"{at} registered, before at {known.host}:{known.port}; its Source Server goes there at its next try"]
     return [
         f"{at} registered; its Source Server stays connected to {known.host}:{known.port} as long as that answers",
-        f"next, to have it go there now: replicate -i {opened.named} source stop --peer {entry.name}, then {start}",
+        f"next, to have it go there now: {stop_and_start_again(opened, name)}",
     ]
 
 
@@ -85,34 +96,41 @@ def list_() -> None:
                 "port": entry.port,
                 "acknowledged_seqno": consumer.acknowledged_seqno if consumer else 0,
                 "needs_seed": consumer.needs_seed if consumer else False,
+                "passive": entry.passive,
             }
         )
     emit(
         rows,
         columns(
-            [r["name"], f"{r['host']}:{r['port']}", f"durable up to {r['acknowledged_seqno']}"]
-            + (["must be seeded anew"] if r["needs_seed"] else [""])
-            for r in rows
+            [r["name"], f"{r['host']}:{r['port']}", f"durable up to {r['acknowledged_seqno']}", _noted(r)] for r in rows
         ),
     )
 
 
+def _noted(peer: dict[str, Any]) -> str:
+    if peer["needs_seed"]:
+        return "must be seeded again"
+    return "passive until this instance is primary" if peer["passive"] else ""
+
+
 @peer.command()
-@click.argument("name")
+@click.argument("name", shell_complete=peers)
 def remove(name: str) -> None:
     """Forget NAME: the journal is no longer kept for it."""
+    from replicate.compare.last import forget_compared
     from replicate.instance.consumers import remove_consumer
-    from replicate.seed.make import kept_seed
+    from replicate.transfer.seed.make import kept_seed
 
     opened = open_instance()
     opened.peer(name)
-    if DaemonFiles(opened.path, f"source-{name}").probe() is not None:
+    if DaemonFiles(opened.path, f"source-{name}").lock.probe() is not None:
         raise AlreadyRunningError(
             f"the Source Server of peer {name} runs",
             where=str(opened.path),
-            do=f"Stop it first: replicate -i INSTANCE source stop --peer {name}",
+            do=f"Stop it first: {stop_command(f'source-{name}')}",
         )
     opened.unregister_peer(name)
     remove_consumer(opened.consumers_directory, name)
+    forget_compared(opened, name)
     kept_seed(opened, name).unlink(missing_ok=True)
     emit({"removed": name}, [f"peer {name} removed"])

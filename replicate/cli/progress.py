@@ -1,21 +1,27 @@
 """Progress of long work on one line of a terminal, written over; nothing where standard error is no terminal.
 
-Guarantees: a terminal that goes away ends the line, never the work.
+Guarantees: a terminal that goes away ends the line, never the work; a line is never longer than the terminal is wide;
+where nobody looks nothing is asked.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from replicate.limits import MIB
+
 if TYPE_CHECKING:
+    from replicate.compare.compare import CompareProgress as CompareStep
     from update_process.replay.apply import Progress
-    from update_process.replay.archive import Step
+    from update_process.replay.archive.archive import Step
 
 LINE_PERIOD_S = 0.5
+BYTES = "bytes"
 _CLEAR = "\r\033[K"
 _UNITS = {"reading": "transactions", "reading parts": "parts", "applying parts": "parts"}
 """What is counted in each step of a replay, where it is not rows."""
@@ -34,19 +40,19 @@ class Line:
         self._shown = False
         self._is_gone = False
 
-    def show(self, what: str, done: int, whole: int, unit: str, more: str) -> None:
-        """`done` of `whole` (0: nobody knows) units, and how quickly; then `more`."""
+    def show(self, what: str, done: int, whole: int, unit: str, more: str = "") -> None:
+        """`done` of `whole` (0: nobody knows) units (BYTES are told in MiB), and how quickly; then `more`."""
         now_s = self._now()
         if what != self._what:
             self._what, self._next_s, self._first = what, now_s, (now_s, done)
         if now_s < self._next_s and not (whole and done >= whole):
             return
         self._next_s = now_s + LINE_PERIOD_S
-        parts = [f"{now_s - self._began_s:.0f} s", what]
+        parts = [_span(now_s - self._began_s), what]
         if done or whole:
-            parts.append(f"{done} of {whole} {unit}" if whole else f"{done} {unit}")
+            parts.append(f"{_count(done, unit)} of {_amount(whole, unit)}" if whole else _amount(done, unit))
         parts += [one for one in (self._rate(now_s, done, whole, unit), more) if one]
-        self._put(f"{_CLEAR}{', '.join(parts)}")
+        self._put(_CLEAR + ", ".join(parts)[: self._width()])
         self._shown = True
 
     def _rate(self, now_s: float, done: int, whole: int, unit: str) -> str:
@@ -54,8 +60,18 @@ class Line:
         if now_s <= began_s or done <= first:
             return ""
         rate = (done - first) / (now_s - began_s)
-        left = f", about {(whole - done) / rate:.0f} s left" if whole > done else ""
+        left = f", about {_span((whole - done) / rate)} left" if whole > done else ""
+        if unit == BYTES:
+            return f"{_amount(rate, unit)}/s{left}"
         return f"{rate:.0f} {unit} a second{left}" if rate >= 1 else f"{1 / rate:.0f} s each of the {unit}{left}"
+
+    def _width(self) -> int | None:
+        """What is longer goes on in the next row, and stays there."""
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError):  # no terminal
+            return None
+        return columns - 1 if columns > 1 else None
 
     def close(self) -> None:
         """Take the line away."""
@@ -71,6 +87,20 @@ class Line:
             self._stream.flush()
         except OSError:
             self._is_gone = True
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number / MIB:.1f}" if unit == BYTES else f"{number:.0f}"
+
+
+def _amount(number: float, unit: str) -> str:
+    return f"{_count(number, unit)} {'MiB' if unit == BYTES else unit}"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 180:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3 * 3600 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager
@@ -119,3 +149,36 @@ def tell_archive(line: Line, one: Step) -> None:
     if one.all_tasks:
         more += f"; Spark: {one.tasks} of {one.all_tasks} tasks"
     line.show("archiving", one.segments, one.all_segments, "segments", more)
+
+
+@contextmanager
+def seeding(more: str, doing: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """What tells how far a seed is: a label (after `doing`), and how much of how much. What is received is counted in
+    bytes, everything else in pages."""
+    with _line() as line:
+
+        def tell(label: str, done: int, whole: int) -> None:
+            if line is not None:
+                unit = BYTES if label == "receiving" else "pages"
+                line.show(f"{doing} {label}".lstrip(), done, whole, unit, more)
+
+        yield tell
+
+
+@contextmanager
+def reading() -> Iterator[Callable[[str, int, int], None] | None]:
+    """What tells how much of a file is read; None where nobody looks."""
+    with _line() as line:
+        yield None if line is None else lambda what, done, whole: line.show(what, done, whole, BYTES)
+
+
+@contextmanager
+def comparing() -> Iterator[Callable[[CompareStep], None] | None]:
+    """What tells how far a digest or a comparison is; None where nobody looks."""
+    with _line() as line:
+        yield None if line is None else lambda one: tell_compare(line, one)
+
+
+def tell_compare(line: Line, one: CompareStep) -> None:
+    """One step of a digest or a comparison."""
+    line.show(one.what, one.done_bytes, one.whole_bytes, BYTES, one.more)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from replicate.cli.common import Verb, emit, open_instance
+from replicate.cli.common import VerbCommand, emit, open_instance
 from replicate.cli.replay import collapsing, journal_named, sessions_for, summary_lines
 from replicate.errors import UsageError
 
 
-class Moment(click.ParamType[float]):
+class MomentType(click.ParamType[float]):
     """A time with its offset, as ISO 8601 writes it; seconds since 1970."""
 
     name = "time"
@@ -29,7 +29,7 @@ class Moment(click.ParamType[float]):
         return made.timestamp()
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option("--from-file", "base", required=True, metavar="FILE", help="The base copy: a seed file of this network.")
 @click.option(
     "--journal",
@@ -37,13 +37,13 @@ class Moment(click.ParamType[float]):
     multiple=True,
     required=True,
     metavar="URI",
-    help="An archive, or a directory of journal segments, that goes on behind it; several may be named.",
+    help="An archive, or a directory of journal segments, that goes on after it; several may be named.",
 )
 @collapsing
 @click.option(
     "--at",
     "until_s",
-    type=Moment(),
+    type=MomentType(),
     metavar="TIME",
     help="End with the last transaction until then, such as 2030-01-31T12:00:00Z.",
 )
@@ -58,15 +58,14 @@ def rebuild(
     restart: bool,
 ) -> None:
     """Fill this secondary from a base copy, and bring it to one transaction or time by replaying journals."""
-    from replicate.cli.progress import replaying
-    from replicate.cli.seed import bar
+    from replicate.cli.progress import replaying, seeding
     from update_process.replay.rebuild import rebuild as make
 
     if last_seqno and until_s is not None:
         raise UsageError("--to and --at together make no sense", do="Give one of them")
     spark = sessions_for(engine, master)
     opened = open_instance()
-    with replaying() as told, bar() as copied:
+    with replaying() as told, seeding("", "installing region") as copied:
         done = make(
             opened,
             Path(base).absolute(),
@@ -81,4 +80,4 @@ def rebuild(
     lines = ["the base copy was in its place already: going on"]
     if done.base is not None:
         lines = [f"base copy at seqno {done.base.seqno}: {', '.join(done.base.regions)} ({done.base.pages} pages)"]
-    emit(done, [*lines, *summary_lines(done.replay, opened.named)])
+    emit(done, [*lines, *summary_lines(done.replay, opened)])

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance
+from replicate.cli.words import regions
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -21,30 +22,61 @@ def region() -> None:
 @region.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "--name", help="The region's name; the file's name without its ending if not given ('main' for the first)."
+    "--name",
+    metavar="NAME",
+    help="The region's name; the file's name without its ending if not given ('main' for the first).",
 )
-def add(path: Path, name: str | None) -> None:
-    """Make the existing SQLite database at PATH a region, in place."""
+@click.option("--create", is_flag=True, help="Make an empty database at PATH first; nothing may be there yet.")
+@click.option("--yes", is_flag=True, help="Do not ask about a database with rows, which the secondaries get by a seed.")
+def add(path: Path, name: str | None, create: bool, yes: bool) -> None:
+    """Make the existing SQLite database at PATH a region, in place.
+
+    The secondaries make one without rows themselves; one with rows waits there for a seed, and the others go on.
+    """
+    from replicate.admin.creating import add_created_region
     from replicate.admin.regions import add_region
+    from replicate.cli.progress import reading
 
     opened = open_instance()
-    added = add_region(opened, path.absolute(), name=name or ("main" if not opened.regions else path.stem))
+    path, name = path.absolute(), name or ("main" if not opened.regions else path.stem)
+    next_ = _announced(opened, path, name, create=create, yes=yes)
+    with reading() as told:
+        added = (add_created_region if create else add_region)(opened, path, name=name, told=told)
     emit(
         added,
         [
             f"region {added.name}: {added.path}",
             f"in the application: replicate.connect({str(opened.path)!r}, {added.name!r})",
-            *(
-                f"next, on {peer}, which applies nothing more without this region: replicate -i {peer} update stop, "
-                f"then replicate -i {peer} seed --restart"
-                for peer in _begun(opened)
-            ),
+            *next_,
         ],
     )
 
 
+def _announced(opened: Instance, path: Path, name: str, *, create: bool, yes: bool) -> list[str]:
+    """What it means for each secondary; asked for first, where it means a seed."""
+    begun = _begun(opened) if opened.role == "primary" else []
+    if not begun or any(entry.name == name for entry in opened.regions):
+        return []
+    from replicate.admin.regions import look_at_addition
+
+    found = look_at_addition(opened, None if create else path, name)
+    if not found.why:
+        return [f"on {peer} it is made in the stream: nothing need be done there" for peer in begun]
+    who, gets = ("secondaries", "get") if len(begun) > 1 else ("secondary", "gets")
+    others = "one that has no other applies nothing until then" if found.stops else "the other regions go on"
+    confirm(
+        f"{path}: {found.why} (rows in all: {found.rows}). The {who} {', '.join(begun)} {gets} it by a seed; {others}",
+        yes=yes,
+    )
+    return [
+        f"next, on {peer}, where it waits for its seed ({others}): replicate -i {peer} update stop, then replicate -i "
+        f"{peer} seed --restart, then replicate -i {peer} update start"
+        for peer in begun
+    ]
+
+
 def _begun(opened: Instance) -> list[str]:
-    """The peers that hold what the regions were before: a seed brings them all regions, and nothing else does."""
+    """The peers that hold what the regions were before: those that have none get all of them by their first seed."""
     from replicate.errors import DamagedError
     from replicate.instance.consumers import read_consumer
 
@@ -63,11 +95,13 @@ def _begun(opened: Instance) -> list[str]:
 def list_() -> None:
     """List the regions."""
     opened = open_instance(LOOKS)
-    emit(opened.regions, columns((r.name, r.path) for r in opened.regions))
+    rows = [(r.name, str(r.path)) for r in opened.regions]
+    rows += [(name, "(not here: waits for its seed)") for name in opened.waiting]
+    emit(opened.regions, columns(rows))
 
 
 @region.command()
-@click.argument("name")
+@click.argument("name", shell_complete=regions)
 @click.argument("path", metavar="NEW_PATH", type=click.Path(path_type=Path))
 def move(name: str, path: Path) -> None:
     """Tell the instance where the file of region NAME is now. Move it, with its -wal, before that."""
@@ -78,13 +112,13 @@ def move(name: str, path: Path) -> None:
 
 
 @region.command()
-@click.argument("name")
+@click.argument("name", shell_complete=regions)
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
 @click.option(
     "--force",
     is_flag=True,
-    help="Do not finish anything first: for an instance whose journal can not be read, or whose region is lost (what "
-    "lies in its place is left as it is).",
+    help="Also if a peer has not got all (what no peer has is written to a file first), if the journal cannot be "
+    "read, or if the region is lost (what lies in its place is left as it is). What was received is not applied.",
 )
 def release(name: str, timeout_s: float, force: bool) -> None:
     """Finish what was received, remove our bookkeeping, and leave plain SQLite."""
@@ -99,9 +133,15 @@ def release(name: str, timeout_s: float, force: bool) -> None:
         return finish_received(opened, timeout_s=timeout_s)
 
     finishing = finish if opened.role == "secondary" and not force else None
-    left = release_region(opened, name, timeout_s=timeout_s, finish=finishing, force=force)
+    released = release_region(opened, name, timeout_s=timeout_s, finish=finishing, force=force)
+    left, kept = released.left, released.kept
     found = f"{path} was left as it is: {left}" if left else f"{path} is plain SQLite again"
-    emit({"released": name, "path": path, "left": left}, [f"region {name} released: {found}"])
+    lacking = [f"region {one} was never here: it waits for its seed" for one in opened.waiting]
+    lost = kept.facts() if kept else None
+    emit(
+        {"released": name, "path": path, "left": left, "lost": lost, "waiting": opened.waiting},
+        [*(kept.lines() if kept else ()), f"region {name} released: {found}", *lacking],
+    )
 
 
 @region.command()

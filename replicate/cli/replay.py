@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import Verb, emit, open_instance
+from replicate.cli.common import VerbCommand, emit, open_instance
+from replicate.daemon.last_run import start_again
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
+    from replicate.instance.instance import Instance
     from update_process.replay.command import SparkSessions
     from update_process.replay.run import Summary
 
@@ -51,7 +53,7 @@ def collapsing(verb: Callable[..., None]) -> Callable[..., None]:
     return verb
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option(
     "--journal",
     "journals",
@@ -91,7 +93,7 @@ def replay(
             dry_run=dry_run,
             told=told,
         )
-    emit(done, summary_lines(done, opened.named))
+    emit(done, summary_lines(done, opened))
 
 
 def journal_named(text: str) -> str:
@@ -116,25 +118,26 @@ def sessions_for(engine: str | None, master: str | None) -> SparkSessions | None
 
 
 def _is_submitted() -> bool:
-    from update_process.replay.spark_session import is_submitted
+    from update_process.replay.spark.session import is_submitted
 
     return is_submitted()
 
 
-def summary_lines(done: Summary, named: str) -> list[str]:
+def summary_lines(done: Summary, replayed: Instance) -> list[str]:
     """What a replay has done, for people."""
     if not done.transactions:
         return [f"nothing to replay: transaction {done.seqno} is applied already"]
     verb = "would replay" if done.dry_run else "replayed"
     rate = f", {done.transactions / done.seconds:.0f} a second" if done.seconds else ""
     pieces = f"{done.pieces} piece{'s' * (done.pieces != 1)}"
+    alone = f"{done.alone} transaction{'s' * (done.alone != 1)} one by one"
     lines = [
         f"{verb} {done.transactions} transactions, {done.first_seqno} to {done.seqno}, in {done.seconds:.1f} s{rate}",
-        f"{pieces}: {done.changes} changes of {done.keys} rows; {done.alone} transactions one by one",
+        f"{pieces}: {done.changes} changes of {done.keys} rows; {alone}: {done.alone_changes} changes",
     ]
     if done.dry_run:
         lines += [f"  {one.first_seqno} to {one.last_seqno} from {one.where}" for one in done.sources]
     else:
         lines.append(f"rows: {done.deleted} removed, {done.updated} changed, {done.inserted} inserted")
-        lines.append(f"next: replicate -i {named} receiver start; replicate -i {named} update start")
+        lines.append(f"next: {'; '.join(start_again(replayed, name) for name in ('receiver', 'update'))}")
     return lines

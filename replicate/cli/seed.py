@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import Verb, emit, open_instance
-from replicate.limits import MIB
+from replicate.cli.common import VerbCommand, emit, open_instance
+from replicate.cli.words import instances, peers
+from replicate.daemon.last_run import start_again
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
-    from replicate.seed.install import Seeded
+    from replicate.transfer.seed.install import Seeded
 
-Told = Callable[[str, int, int], None]
-LINE_PERIOD_S = 0.1
+GOES_ON = "writers go on"
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option(
-    "--from", "primary", metavar="INSTANCE", help="A primary on this host (directory or name); or a remote one's name."
+    "--from",
+    "primary",
+    metavar="INSTANCE",
+    shell_complete=instances,
+    help="A primary on this host (directory or name); or a remote one's name.",
 )
 @click.option("--from-file", metavar="FILE", help="A seed file that the primary has made for this secondary.")
 @click.option("--to-file", metavar="FILE", help="On the primary: make such a file.")
-@click.option("--for", "consumer", metavar="SECONDARY", help="With --to-file: the registered peer that it is for.")
-@click.option("--forget", metavar="SECONDARY", help="On the primary: give up the seed that was made for it.")
-@click.option("--restart", is_flag=True, help="Replace what this secondary holds, or FILE, and begin anew.")
+@click.option(
+    "--for",
+    "consumer",
+    metavar="SECONDARY",
+    shell_complete=peers,
+    help="With --to-file: the registered peer that it is for.",
+)
+@click.option(
+    "--forget", metavar="SECONDARY", shell_complete=peers, help="On the primary: give up the seed that was made for it."
+)
+@click.option("--restart", is_flag=True, help="Replace what this secondary holds, or FILE, and begin again.")
 def seed(
     primary: str | None,
     from_file: str | None,
@@ -55,6 +63,8 @@ def seed(
             "--to-file and --for belong together", do="replicate -i INSTANCE seed --to-file FILE --for SECONDARY"
         )
     opened = open_instance()
+    if restart and not to_file and not forget:
+        _keep_lost(opened)
     if forget:
         _forget(opened, forget)
     elif to_file and consumer:
@@ -67,8 +77,19 @@ def seed(
         _over_connection(opened, primary, restart)
 
 
+def _keep_lost(opened: Instance) -> None:
+    """UndeliveredError when a demoted primary still has what nobody else has, and no lost file: a seed replaces it."""
+    from replicate.lost.keep import keep_lost_of
+    from replicate.lost.look import Owner
+
+    owner = Owner.of(opened)
+    if owner.was_demoted:
+        again = f"replicate -i {opened.named} rollback --to N"
+        keep_lost_of(owner, cause="seed --restart", again=again, force=False)
+
+
 def _forget(opened: Instance, consumer: str) -> None:
-    from replicate.seed.make import forget_seed
+    from replicate.transfer.seed.make import forget_seed
 
     held = forget_seed(opened, consumer)
     what = f"no seed is on its way to {consumer}" if held is None else f"the seed at seqno {held} is given up"
@@ -84,34 +105,38 @@ def _is_here(primary: str) -> bool:
 
 
 def _over_connection(opened: Instance, source_name: str | None, restart: bool) -> None:
-    from replicate.seed.request import seed_over_connection
+    from replicate.cli.progress import seeding
+    from replicate.transfer.seed.request import seed_over_connection
 
-    with bar() as told:
+    with seeding(GOES_ON) as told:
         seeded = seed_over_connection(opened, source_name, restart=restart, told=told)
     _say(opened, seeded)
 
 
 def _from_instance(opened: Instance, primary: str, restart: bool) -> None:
+    from replicate.cli.progress import seeding
     from replicate.instance.instance import resolve_instance
-    from replicate.seed.direct import seed_from_instance
+    from replicate.transfer.seed.direct import seed_from_instance
 
-    with bar() as told:
+    with seeding(GOES_ON, "copying region") as told:
         seeded = seed_from_instance(opened, resolve_instance(primary), restart=restart, progress=told)
     _say(opened, seeded)
 
 
 def _from_file(opened: Instance, path: Path, restart: bool) -> None:
-    from replicate.seed.install import install_file
+    from replicate.cli.progress import seeding
+    from replicate.transfer.seed.install import install_file
 
-    with bar() as told:
+    with seeding("", "installing region") as told:
         seeded = install_file(opened, path, restart=restart, progress=told)
     _say(opened, seeded)
 
 
 def _to_file(opened: Instance, path: Path, consumer: str, restart: bool) -> None:
-    from replicate.seed.make import make_seed
+    from replicate.cli.progress import seeding
+    from replicate.transfer.seed.make import make_seed
 
-    with bar() as told:
+    with seeding(GOES_ON, "copying region") as told:
         made = make_seed(opened, consumer, path, replace=restart, progress=told)
     emit(
         made,
@@ -125,66 +150,4 @@ def _to_file(opened: Instance, path: Path, consumer: str, restart: bool) -> None
 
 def _say(opened: Instance, seeded: Seeded) -> None:
     what = f"seeded at seqno {seeded.seqno}: {', '.join(seeded.regions)} ({seeded.pages} pages)"
-    emit(seeded, [what, f"next: replicate -i {opened.named} update start"])
-
-
-@contextmanager
-def bar() -> Iterator[Told]:
-    """A progress bar on standard error, one for each label; nothing at all when that is no terminal, or no more."""
-    if not sys.stderr.isatty():
-        yield lambda _label, _done, _length: None
-        return
-    shown = _Bar()
-    try:
-        yield shown.told
-    finally:
-        shown.close()
-
-
-class _Bar:
-    """One click progress bar after the other."""
-
-    def __init__(self) -> None:
-        self._label = ""
-        self._length = 0
-        self._bar: Any = None
-        self._next_s = 0.0
-        self._began = (0.0, 0)
-        self._is_gone = False
-
-    def told(self, label: str, done: int, length: int) -> None:
-        if self._is_gone:
-            return
-        try:
-            self._draw(label, done, length)
-        except OSError:  # the terminal: that ends the bar, not the seed
-            self._is_gone = True
-
-    def _draw(self, label: str, done: int, length: int) -> None:
-        if (label, length) != (self._label, self._length):
-            self.close()
-            self._label, self._length = label, length
-            if not length:
-                click.echo(f"{label} ...", err=True)
-                return
-            self._began = (time.monotonic(), done)
-            self._bar = click.progressbar(length=length, label=label, file=sys.stderr, item_show_func=str)
-            self._bar.__enter__()
-        now_s = time.monotonic()
-        if self._bar is not None and (now_s >= self._next_s or done >= length):
-            self._next_s = now_s + LINE_PERIOD_S
-            self._bar.update(done - self._bar.pos, self._shown(now_s, done))
-
-    def _shown(self, now_s: float, done: int) -> str:
-        """How much, and how fast. What is received is counted in bytes, everything else in pages."""
-        began_s, first = self._began
-        rate = (done - first) / max(now_s - began_s, LINE_PERIOD_S)
-        if self._label == "receiving":
-            return f"{done / MIB:.1f} of {self._length / MIB:.1f} MiB, {rate / MIB:.1f} MiB/s"
-        return f"{done} of {self._length} pages, {rate:.0f} a second"
-
-    def close(self) -> None:
-        if self._bar is not None:
-            with suppress(OSError):
-                self._bar.__exit__(None, None, None)
-            self._bar = None
+    emit(seeded, [what, f"next: {start_again(opened, 'update')}"])

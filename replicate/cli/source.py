@@ -1,4 +1,4 @@
-"""`replicate source start|stop|run|status|reopen-log`: the Source Server of each peer."""
+"""`replicate source start|stop|run|status|reopen-log|activate|deactivate`: the Source Server of each peer."""
 
 from __future__ import annotations
 
@@ -7,94 +7,172 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli import daemons
-from replicate.cli.common import LOOKS, Noun, instance_path, open_instance
-from replicate.daemon.files import daemon_names
-from replicate.errors import ReplicateError, UsageError
+from replicate.cli.common import DOOR, LOOKS, emit, instance_path, open_instance
+from replicate.cli.words import peers
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.last_run import start_again
+from replicate.daemon.lock_file import daemon_names
+from replicate.errors import AlreadyRunningError, ReplicateError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from replicate.daemon.daemon import DaemonContext
+    from replicate.instance.file import PeerEntry
+    from replicate.instance.instance import Instance
 
-peer_option = click.option("--peer", metavar="NAME", help="The peer; may be left out where there is only one.")
+PREFIX = "source-"
+peer_option = click.option(
+    "--peer", metavar="NAME", shell_complete=peers, help="The peer; may be left out where there is only one."
+)
 
 
-@click.group(cls=Noun)
-def source() -> None:
-    """The Source Server, which sends this instance's journal to a peer."""
+async def _serve(context: DaemonContext) -> None:
+    from source_server.process import serve
+
+    await serve(context, context.name.removeprefix(PREFIX))
 
 
-def _verbs(peer: str | None) -> tuple[str, daemons.Verbs]:
-    opened = open_instance()
-    if peer is None:
-        if len(opened.peers) != 1:
-            known = ", ".join(entry.name for entry in opened.peers)
-            text = f"there are several peers: {known}" if known else "no peer is registered"
-            do = "Name one with --peer" if known else "Add it: replicate -i INSTANCE peer add NAME HOST:PORT"
-            raise UsageError(text, where=str(opened.path), do=do)
-        peer = opened.peers[0].name
-    name = opened.peer(peer).name
-    return name, daemons.Verbs(f"source-{name}", ("source", "run", "--peer", name))
+def _one(peer: str | None) -> daemons.Daemon:
+    name = _peer(open_instance(), peer).name
+    return daemons.Daemon(PREFIX + name, ("source", "run", "--peer", name))
+
+
+def _peer(opened: Instance, peer: str | None) -> PeerEntry:
+    """The one named, or the only one there is. UsageError, NotFoundError."""
+    if peer is not None:
+        return opened.peer(peer)
+    if len(opened.peers) != 1:
+        known = ", ".join(entry.name for entry in opened.peers)
+        text = f"there are several peers: {known}" if known else "no peer is registered"
+        do = "Name one with --peer" if known else "Add it: replicate -i INSTANCE peer add NAME HOST:PORT"
+        raise UsageError(text, where=str(opened.path), do=do)
+    return opened.peers[0]
+
+
+def _start(daemon: daemons.Daemon, settings: dict[str, object], timeout_s: float | None, is_passive: bool) -> None:
+    """Start it; a passive one after it was noted that it is to sleep. AlreadyRunningError where it runs."""
+    if is_passive:
+        opened = open_instance()
+        lock = DaemonFiles(opened.path, daemon.name).lock
+        running = lock.probe()
+        if running is not None:
+            raise lock.running_error(running)
+        opened.set_mode(daemon.name.removeprefix(PREFIX), passive=True)
+    daemon.start(settings, timeout_s)
+
+
+def _stop(names: Sequence[str], timeout_s: float | None, is_level_wanted: bool) -> int:
+    """Stop them; 1 if one had to be killed, or if all were to be level and one was not."""
+    if not is_level_wanted:
+        return daemons.stop_all(names, timeout_s)
+    from replicate.daemon.zero_backlog import stop_level
+
+    opened = open_instance(DOOR)
+    made = stop_level(opened, names, timeout_s=daemons.stop_timeout_s(opened.path, timeout_s))
+    lines = [f"{count} not acknowledged by {name.removeprefix(PREFIX)}" for name, count in made.lacking.items()]
+    emit(
+        {"zero_backlog": made.is_zero, "seqno": made.seqno, "not_acknowledged": made.lacking, "daemons": made.stopped},
+        [*daemons.stopped_lines(made.stopped), *(lines or [f"zero backlog at {made.seqno}"])],
+    )
+    return 0 if made.is_zero else 1
 
 
 def _names(peer: str | None) -> list[str]:
-    """The one named, else all that ever ran or could. NotFoundError for a name that neither is nor was a peer.
+    """The one named, else those of all peers, and what still runs for one that was removed. NotFoundError for a name
+    that neither is nor was a peer.
 
     What is wrong with the instance may be just why they are to be stopped: then those that ever ran."""
-    ran = {name for name in daemon_names(instance_path()) if name.startswith("source-")}
+    path = instance_path()
+    ran = {name for name in daemon_names(path) if name.startswith(PREFIX)}
     if peer is None:
         try:
-            return sorted(ran | {f"source-{entry.name}" for entry in open_instance(LOOKS).peers})
+            registered = {PREFIX + entry.name for entry in open_instance(LOOKS).peers}
+            return sorted(registered | {name for name in ran if DaemonFiles(path, name).lock.probe() is not None})
         except ReplicateError:
             if ran:
                 return sorted(ran)
             raise
-    name = f"source-{peer}"
+    name = PREFIX + peer
     if name not in ran:
         open_instance(LOOKS).peer(peer)
     return [name]
 
 
-@source.command()
-@peer_option
-@daemons.timeout_option("How long it may take until it serves.")
-@daemons.set_option
-def start(peer: str | None, timeout_s: float | None, assignments: tuple[str, ...]) -> None:
-    """Start it in the background; returns when it serves."""
-    _verbs(peer)[1].start(daemons.overrides(assignments), timeout_s)
+source = daemons.noun(
+    "source",
+    "The Source Server, which sends this instance's journal to a peer.",
+    _serve,
+    drains="send what is committed",
+    chosen_by=daemons.Choice(
+        peer_option,
+        _one,
+        _names,
+    ),
+    start_flag=daemons.StartFlag(
+        click.option("--passive", "flag", is_flag=True, help="Have it sleep until it is activated."), _start
+    ),
+    stop_flag=daemons.StopFlag(
+        click.option(
+            "--zero-backlog",
+            "flag",
+            is_flag=True,
+            help="Hold the applications' commits until all is durable at the peer; exit code 1 if it is not in time.",
+        ),
+        _stop,
+    ),
+    stop_help="Stop it (all of them without --peer): it sends what it can, flushes, and says what was acknowledged.",
+)
 
 
 @source.command()
 @peer_option
-@daemons.set_option
-@daemons.ready_fd_option
-def run(peer: str | None, assignments: tuple[str, ...], ready_fd: int | None) -> None:
-    """Run it in the foreground (for systemd: Type=notify)."""
-    name, verbs = _verbs(peer)
+@click.option("--address", metavar="HOST:PORT", help="Where its Receiver Server listens, if that is another one now.")
+def activate(peer: str | None, address: str | None) -> None:
+    """Make a passive one active: it connects, and goes on where the peer is.
 
-    async def serve(context: DaemonContext) -> None:
-        from source_server.server import serve as serve_source
+    It stays so over a restart. One that does not run is active when it is started.
+    """
+    from replicate.cli.peer import checked_address
 
-        await serve_source(context, name)
-
-    verbs.run(daemons.overrides(assignments), ready_fd, serve)
+    opened = open_instance()
+    known = _peer(opened, peer)
+    where = None if address is None else checked_address(opened, known.name, address)
+    there = None if where is None else (where.host, where.port)
+    if not known.passive and there not in (None, (known.host, known.port)):
+        raise AlreadyRunningError(
+            f"{PREFIX}{known.name} is active, and its peer at {known.host}:{known.port}",
+            where=str(opened.path),
+            do=f"Make it passive first: replicate -i {opened.named} source deactivate --peer {known.name}",
+        )
+    entry = opened.set_mode(known.name, passive=False, address=there)
+    at = f"{entry.host}:{entry.port}"
+    was = "active already" if not known.passive else "active"
+    _told(opened, entry, f"{was}; its peer is at {at}, and replicate -i {opened.named} status says how it is connected")
 
 
 @source.command()
 @peer_option
-@daemons.timeout_option("How long it may drain: send what is committed.")
-def stop(peer: str | None, timeout_s: float | None) -> int:
-    """Stop it (all of them without --peer)."""
-    return daemons.stop(_names(peer), timeout_s)
+def deactivate(peer: str | None) -> None:
+    """Make an active one passive: it says goodbye to its peer, flushes journal and regions, and sleeps.
+
+    Applications go on. It stays so over a restart. One that does not run is passive when it is started.
+    """
+    opened = open_instance()
+    known = _peer(opened, peer)
+    entry = opened.set_mode(known.name, passive=True)
+    was = "passive already" if known.passive else "passive"
+    kept = "the journal is kept for it"
+    if opened.role != "primary":
+        kept = "this instance is secondary, so no journal is kept for it: it may have to be seeded again"
+    _told(opened, entry, f"{was}; {kept}")
 
 
-@source.command()
-@peer_option
-def status(peer: str | None) -> int:
-    """Show its state; exit code 1 if it does not run."""
-    return daemons.status(_names(peer))
+def _told(opened: Instance, entry: PeerEntry, text: str) -> None:
+    """Tell the Source Server, if it runs, and say what it is now."""
+    from replicate.daemon.orders import FOLLOW, give
 
-
-@source.command(name="reopen-log")
-@peer_option
-def reopen_log(peer: str | None) -> int:
-    """Have it reopen its log file, after a rotation."""
-    return daemons.reopen_log(_names(peer))
+    name = PREFIX + entry.name
+    is_running = give(opened, name, FOLLOW) is not None
+    lines = [f"{name}: {text}"] + ([] if is_running else [f"it does not run; next: {start_again(opened, name)}"])
+    emit({"daemon": name, "mode": entry.mode, "address": f"{entry.host}:{entry.port}", "is_running": is_running}, lines)

@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import click
 
-from replicate.cli.common import DOOR, LOOKS, Verb, emit, open_instance
+from replicate.cli.common import DOOR, LOOKS, VerbCommand, emit, open_instance
+from replicate.cli.words import findings
 
 
-@click.command(cls=Verb)
-@click.option("--explain", metavar="CODE", help="Say what a finding's code means (all: the whole table), and end.")
+@click.command(cls=VerbCommand)
+@click.option(
+    "--explain",
+    metavar="CODE",
+    shell_complete=findings,
+    help="Say what the code of a finding or an error means (all: the table of findings), and end.",
+)
 def status(explain: str | None) -> int:
     """Show role, states, positions, backlog, lag, the bottleneck, and what to do; exit code 1 if something is wrong."""
+    import shutil
+
+    width = shutil.get_terminal_size().columns
     if explain is not None:
-        from replicate.findings import CODES, explained
+        from replicate.model.findings import CODES, explained
         from replicate.status.text import explanation
 
         kinds = tuple(CODES.values()) if explain == "all" else (explained(explain),)
-        emit(kinds, explanation(kinds))
+        emit(kinds, explanation(kinds, width))
         return 0
     from replicate.status.collect import collect
     from replicate.status.text import lines
 
     found = collect(open_instance(LOOKS))
-    emit(found, lines(found))
+    emit(found, lines(found, width))
     return 1 if found.is_wrong else 0
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option("--seqno", type=click.IntRange(0), required=True, metavar="N")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
 def wait(seqno: int, timeout_s: float) -> None:
     """Wait until the databases of this instance hold transaction N; exit code 75 if they do not in time."""
-    from replicate.wait import wait_for_seqno
+    from replicate.door.wait import wait_for_seqno
 
     reached = wait_for_seqno(open_instance(DOOR), seqno, timeout_s=timeout_s)
     emit({"last_seqno": reached}, [f"at seqno {reached}"])

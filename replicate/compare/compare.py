@@ -4,7 +4,7 @@ Guarantees: what is compared is the state after exactly the transactions up to o
 never held up for longer than it takes to open read transactions; the secondary applies up to that number and stands
 still there for the same moment (a barrier), receiving all the while. Where a number is asked for, the primary's writers
 stand still at it for that moment too.
-Refuses to know: how a digest is made (database/digest.py), and how a result is printed.
+Refuses to know: how a digest is made (region/sqlite/digest.py), and how a result is printed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from replicate.barrier import Barrier
-from replicate.database import digest as digests
-from replicate.database.digest import Comparison, RegionDigest
+from replicate.door.barrier import Barrier
 from replicate.door.door import Door
+from replicate.door.snapshot import Snapshot, door_of, take_snapshot
+from replicate.door.wait import poll_until
 from replicate.errors import NotFoundError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
-from replicate.snapshot import Snapshot, door_of, take_snapshot
-from replicate.wait import poll_until
+from replicate.region.sqlite import digest as digests
+from replicate.region.sqlite.digest import Comparison, RegionDigest
+from replicate.region.sqlite.reading import Reading
 
 AT_PAUSE_S = 0.002
 TRIES_MAX = 5
@@ -36,28 +37,55 @@ DIGEST_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
+class CompareProgress:
+    """How far a digest or a comparison is: `what` is done, `more` about it, and how many bytes of one side were read,
+    of `whole_bytes` (0: nothing is read)."""
+
+    what: str
+    more: str
+    done_bytes: int = 0
+    whole_bytes: int = 0
+
+
+Told = Callable[[CompareProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceDigest:
-    """The digests of an instance's regions (by name) at the transaction `seqno`. `network` is its UUID as text."""
+    """The digests of an instance's regions (by name) at the transaction `seqno`. `network` is its UUID as text;
+    `waiting`: the primary's regions that are not there, and wait for their seed."""
 
     instance: str
     seqno: int
     regions: tuple[tuple[str, RegionDigest], ...]
     network: str
     format: int = DIGEST_FORMAT
+    waiting: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RegionComparison:
-    """One region of both; `comparison` is None when `missing_in` names the instance that lacks it."""
+    """One region of both; `comparison` is None when `missing_in` names the instance that lacks it. `waits`: there it
+    waits for its seed."""
 
     region: str
     missing_in: str
     comparison: Comparison | None
+    waits: bool = False
 
     @property
     def equal(self) -> bool:
         """Whether nothing differs."""
         return self.comparison is not None and self.comparison.equal
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """What differs, by name."""
+        if self.comparison is None:
+            return (f"region {self.region}",)
+        schema = (f"the schema of {self.region}",) if self.comparison.schema else ()
+        unequal = (one.table for one in self.comparison.tables if one.status is not digests.TableVerdict.EQUAL)
+        return (*schema, *(f"{self.region}.{table}" for table in unequal))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +102,49 @@ class InstanceComparison:
         """Whether nothing differs in any region."""
         return all(region.equal for region in self.regions)
 
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """What differs, by name: REGION.TABLE, the schema of a region, a region."""
+        return tuple(name for region in self.regions for name in region.differs)
 
-def digest(
-    instance: Instance, *, at: int | None = None, timeout_s: float, progress: digests.Progress | None = None
-) -> InstanceDigest:
-    """The digests of an instance at the transaction `at`, or at the last one that it has.
+
+def _progress(what: str, snapshot: Snapshot, told: Told | None) -> Callable[[str], digests.Progress | None]:
+    """What tells of a region's tables how far the reading of all is; nothing is asked for nobody."""
+    if told is None:
+        return lambda _region: None
+    readings = [Reading(connection) for connection in snapshot.regions.connections.values()]
+    whole = sum(one.whole_bytes for one in readings)
+
+    def of(region: str) -> digests.Progress:
+        def tell(table: str, rows: int) -> None:
+            more = f"{region}.{table}: {rows} rows; writers and the Update Process go on"
+            told(CompareProgress(what, more, sum(one.done_bytes for one in readings), whole))
+
+        return tell
+
+    return of
+
+
+def digest(instance: Instance, *, at: int | None = None, timeout_s: float, told: Told | None = None) -> InstanceDigest:
+    """The digests of an instance at the transaction `at`, or at the last one that it has. `told`: how far it is.
 
     The instance is held at `at` when it gets there, for the moment of opening the snapshot. Raises TryAgainError when
     `at` is passed already, or not reached within `timeout_s` seconds; UsageError for a negative number; BusyError while
     another barrier stands.
     """
+    if told is not None and at is not None:
+        told(CompareProgress(f"waiting for transaction {at}", "writers will stand still there for a moment"))
     with door_of(instance) as door, snapshot_at(door, at, timeout_s=timeout_s) as snapshot:
+        progress = _progress("digest", snapshot, told)
         return InstanceDigest(
             instance.name,
             snapshot.seqno,
             tuple(
-                (name, digests.digest_region(connection, progress=progress))
+                (name, digests.digest_region(connection, progress=progress(name)))
                 for name, connection in snapshot.regions.connections.items()
             ),
             str(uuid.UUID(bytes=instance.content.network)),
+            waiting=door.instance.waiting,
         )
 
 
@@ -125,7 +177,9 @@ def _passed(door: Door, at: int) -> TryAgainError:
     return TryAgainError(
         f"transaction {at} is passed: {door.instance.name} stands at {last}, and numbers only rise",
         where=str(door.instance.path),
-        do="Name a greater number, and --timeout long enough to get there; compare without --at finds a number itself",
+        do="Choose a number N that comes soon. Between two hosts: run replicate -i INSTANCE --json digest --at N "
+        "--timeout 600 >FILE on both hosts before it has come, and compare the two files by --with-digest. On one host "
+        "compare --with without --at finds a number itself",
         wanted=at,
         last=last,
     )
@@ -159,9 +213,10 @@ def compare(
     at: int | None = None,
     timeout_s: float,
     limit: int = digests.DIFFERENCES_DEFAULT,
-    progress: digests.Progress | None = None,
+    told: Told | None = None,
 ) -> InstanceComparison:
-    """Compare two instances of this host, both live, at the transaction `at` or at one that suits both.
+    """Compare two instances of this host, both live, at the transaction `at` or at one that suits both. `told`: how far
+    it is.
 
     Without `at` the one that is primary (or the first) gives the number, and the other is held there. Raises
     WrongNetworkError, UsageError (the same instance twice), TryAgainError (the other did not get there within
@@ -169,23 +224,28 @@ def compare(
     """
     if first.content.uuid == second.content.uuid:
         raise UsageError(
-            "an instance can not be compared with itself", where=str(first.path), do="Name the other site with --with"
+            "an instance cannot be compared with itself", where=str(first.path), do="Name the other site with --with"
         )
     if first.content.network != second.content.network:
         raise WrongNetworkError("the two instances belong to different networks", where=str(second.path))
+    if told is not None:
+        held = "the Update Process stands" if at is None else "writers and the Update Process stand"
+        told(CompareProgress("waiting until both are at one transaction", f"{held} still there for a moment"))
     with ExitStack() as stack:
         doors = [stack.enter_context(door_of(instance)) for instance in (first, second)]
+        first.reload()  # a region may have come
+        second.reload()
         if at is not None:
             barriers = [stack.enter_context(_held_at(door, at, timeout_s)) for door in doors]
-            held = [
+            both = [
                 stack.enter_context(_taken_at(door, barrier, at, timeout_s))
                 for door, barrier in zip(doors, barriers, strict=True)
             ]
         elif second.role == "primary" and first.role == "secondary":
-            held = list(reversed(_both(stack, doors[1], doors[0], timeout_s)))
+            both = list(reversed(_both(stack, doors[1], doors[0], timeout_s)))
         else:
-            held = _both(stack, doors[0], doors[1], timeout_s)
-        return _compared(first, second, held[0], held[1], limit, progress)
+            both = _both(stack, doors[0], doors[1], timeout_s)
+        return _compared(first, second, both[0], both[1], limit, told)
 
 
 def _both(stack: ExitStack, leader: Door, follower: Door, timeout_s: float) -> list[Snapshot]:
@@ -232,8 +292,9 @@ def _compared(
     one: Snapshot,
     other: Snapshot,
     limit: int,
-    progress: digests.Progress | None,
+    told: Told | None,
 ) -> InstanceComparison:
+    progress = _progress("comparing", one, told)
     names = list(dict.fromkeys([*one.regions.connections, *other.regions.connections]))
     if not names:
         raise NotFoundError(
@@ -243,8 +304,9 @@ def _compared(
     for name in names:
         here, there = one.regions.connections.get(name), other.regions.connections.get(name)
         if here is None or there is None:
-            regions.append(RegionComparison(name, first.name if here is None else second.name, None))
+            lacking = first if here is None else second
+            regions.append(RegionComparison(name, lacking.name, None, name in lacking.waiting))
         else:
-            found = digests.compare(here, there, limit=limit, progress=progress)
+            found = digests.compare(here, there, limit=limit, progress=progress(name))
             regions.append(RegionComparison(name, "", found))
     return InstanceComparison(first.name, second.name, one.seqno, tuple(regions))

@@ -2,7 +2,7 @@
 
 Guarantees: equal means that every table, the schema and the regions are the same, by digests of 128 bits; what is no
 digest, of another network, of the same instance, or of another sequence number is refused, never called different.
-Refuses to know: how a digest is made, files, and which rows differ (a digest can not tell).
+Refuses to know: how a digest is made, files, and which rows differ (a digest cannot tell).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest
-from replicate.database.digest import RegionDigest, TableDigest
 from replicate.errors import FormatUnknownError, UsageError, WrongNetworkError
+from replicate.region.sqlite.digest import RegionDigest, TableDigest
 
 HOW = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
 
@@ -26,6 +26,11 @@ class Difference:
     what: str
     first: str | None
     second: str | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is no table."""
+        return self.what in ("schema", "region")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,11 @@ class DigestComparison:
     def equal(self) -> bool:
         """Whether nothing differs."""
         return not self.differences
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """What differs, by name: REGION.TABLE, the schema of a region, a region."""
+        return tuple(f"{one.region}{' ' if one.is_whole else '.'}{one.what}" for one in self.differences)
 
 
 def parse_digest(text: str, *, where: str) -> InstanceDigest:
@@ -61,6 +71,7 @@ def parse_digest(text: str, *, where: str) -> InstanceDigest:
             int(made["seqno"]),
             tuple((_text(name), _region(region)) for name, region in made["regions"]),
             _text(made["network"]),
+            waiting=tuple(_text(name) for name in made.get("waiting", ())),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UsageError("this is no digest of an instance", where=where, do=HOW) from None
@@ -86,7 +97,7 @@ def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComp
         )
     if first.instance == second.instance:
         raise UsageError(
-            "an instance can not be compared with itself", where=first.instance, do="Give the digest of the other site"
+            "an instance cannot be compared with itself", where=first.instance, do="Give the digest of the other site"
         )
     if first.seqno != second.seqno:
         raise UsageError(

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 import replicate
-from replicate.daemon.files import DaemonFiles, DaemonStatus
-from replicate.errnos import mend
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import (
     EXIT_CODES,
     JournalIOError,
@@ -32,15 +32,16 @@ from replicate.errors import (
     ReplicateError,
     TryAgainError,
 )
+from replicate.system.os_errors import mend
 
 CUT_SHORT_GRACE_S: Final = 5.0
 """After the time to drain is over: from the second SIGTERM to SIGKILL."""
 ROOM_BYTES: Final = 64 * 1024
-"""With less room on its disk a daemon can not say why it has failed."""
+"""With less room on its disk a daemon cannot say why it has failed."""
 
 
 class DaemonFailedError(ReplicateError):
-    """The daemon ended before it served; text and exit code are its own."""
+    """The daemon ended before it served, or could not do what it was told; text and exit code are its own."""
 
     code = "DAEMON_FAILED"
 
@@ -51,20 +52,24 @@ class DaemonFailedError(ReplicateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """A daemon that serves. `text` is what it said when it became ready (a receiver names its address there)."""
+class StartedDaemon:
+    """A daemon that serves. `text` is what it said when it became ready (a receiver names its address there);
+    `warnings` what was asked for and does not count."""
 
     pid: int
     text: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How a daemon ended: `was_running`, whether it `drained` what it had, whether it had to be `killed`."""
+    """How a daemon ended: `was_running`, whether it `drained` what it had, whether it had to be `killed`, and what it
+    has said at its end ("": nothing)."""
 
     was_running: bool
     drained: bool = True
     killed: bool = False
+    last_word: str = ""
 
 
 COMMAND_LINE: Final = ("-m", "replicate.cli.main")
@@ -72,16 +77,16 @@ COMMAND_LINE: Final = ("-m", "replicate.cli.main")
 
 def start(
     files: DaemonFiles, arguments: Sequence[str], *, timeout_s: float, program: Sequence[str] = COMMAND_LINE
-) -> Started:
+) -> StartedDaemon:
     """Start `replicate ARGUMENTS` (a foreground `run`) detached, and wait until it serves.
 
     Raises AlreadyRunningError, DaemonFailedError with the daemon's words, TryAgainError when it neither served nor
     ended within `timeout_s` (it has then been ended).
     """
-    running = files.probe()
+    running = files.lock.probe()
     if running is not None:
-        raise files.running_error(running)
-    files.make_directories()
+        raise files.lock.running_error(running)
+    files.lock.make_directories()
     read_fd, write_fd = os.pipe()
     try:
         with open(files.standard_error, "ab", opener=_private) as errors:
@@ -98,7 +103,7 @@ def start(
             )
     except OSError as error:
         os.close(read_fd)
-        raise JournalIOError(f"can not be started: {error.strerror}", where=files.name, do=mend(error)) from error
+        raise JournalIOError(f"cannot be started: {error.strerror}", where=files.name, do=mend(error)) from error
     finally:
         os.close(write_fd)
     try:
@@ -113,7 +118,7 @@ def start(
         raise TryAgainError(
             f"{files.name} did not serve within {timeout_s:g} s and was ended",
             where=str(files.log),
-            do="Look into its log, or raise daemon.start_timeout_s",
+            do="Look into its log, or give it more time: replicate -i INSTANCE config set daemon.start_timeout_s 120",
         )
     if line:
         try:
@@ -131,20 +136,20 @@ def start(
 def stop(files: DaemonFiles, *, timeout_s: float) -> Stopped:
     """Ask the daemon to drain for at most `timeout_s`, then to end at once, then end it. Waits for the end.
 
-    A daemon that does not run is well stopped. Raises PermissionRefusedError, TryAgainError (it can not be killed),
-    AlreadyRunningError (who has its lock is something else, a replay, and nobody is ended).
+    A daemon that does not run is well stopped. Raises PermissionRefusedError, TryAgainError (it cannot be killed),
+    AlreadyRunningError (the holder of its lock is something else, a replay, and nobody is ended).
     """
     running = _settled(files)
     if running is None:
         return Stopped(was_running=False)
-    holder = files.probe()
+    holder = files.lock.probe()
     if holder is not None and holder.instead:
-        raise files.running_error(holder)
+        raise files.lock.running_error(holder)
     with suppress(OSError), open(files.stop_timeout, "w", encoding="ascii", opener=_private) as file:
         file.write(f"{timeout_s}\n")
     killed = False
     for number, patience_s in (
-        (signal.SIGTERM, timeout_s + 1.0),  # the daemon keeps the time itself; this is for one that can not
+        (signal.SIGTERM, timeout_s + 1.0),  # the daemon keeps the time itself; this is for one that cannot
         (signal.SIGTERM, CUT_SHORT_GRACE_S),
         (signal.SIGKILL, CUT_SHORT_GRACE_S),
     ):
@@ -158,8 +163,10 @@ def stop(files: DaemonFiles, *, timeout_s: float) -> Stopped:
     with suppress(OSError):
         files.stop_timeout.unlink()
     status = files.read_status()
-    drained = not killed and status is not None and status.facts.get("drained") is not False
-    return Stopped(was_running=True, drained=drained, killed=killed)
+    if killed or status is None:
+        return Stopped(was_running=True, drained=False, killed=killed)
+    is_drained = status.facts.get("drained") is not False
+    return Stopped(was_running=True, drained=is_drained, last_word=str(status.facts.get("last_word", "")))
 
 
 def reopen_log(files: DaemonFiles) -> bool:
@@ -176,11 +183,11 @@ def status(files: DaemonFiles) -> DaemonStatus | None:
 def _settled(files: DaemonFiles) -> int | None:
     """The daemon's pid; waits for the instant in which a starting one holds the lock but has not noted its pid."""
     deadline = time.monotonic() + 2.0
-    while (running := files.probe()) is not None:
+    while (running := files.lock.probe()) is not None:
         if running.pid:
             return running.pid
         if time.monotonic() > deadline:
-            raise TryAgainError(f"{files.name} runs, but has not said as which process", where=str(files.lock))
+            raise TryAgainError(f"{files.name} runs, but has not said as which process", where=str(files.lock.path))
         time.sleep(0.01)
     return None
 
@@ -192,7 +199,7 @@ def _signal(files: DaemonFiles, pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     try:
-        running = files.probe()
+        running = files.lock.probe()
         if running is None or running.pid != pid or running.instead:  # a replay, say, dies of SIGHUP
             return False
         signal.pidfd_send_signal(handle, number)
@@ -209,7 +216,7 @@ def _signal(files: DaemonFiles, pid: int, number: int) -> bool:
 
 def _wait_ended(files: DaemonFiles, pid: int, patience_s: float) -> bool:
     deadline = time.monotonic() + patience_s
-    while (running := files.probe()) is not None and running.pid == pid:
+    while (running := files.lock.probe()) is not None and running.pid == pid:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -230,7 +237,7 @@ def _read_line(fd: int, deadline: float) -> bytes | None:
     return data
 
 
-def ready_word(line: bytes, name: str) -> Started:
+def ready_word(line: bytes, name: str) -> StartedDaemon:
     """What the line says by which the daemon `name` tells that it serves. DaemonFailedError when it says that it has
     failed, or makes no sense (a daemon of another release)."""
     try:
@@ -239,7 +246,7 @@ def ready_word(line: bytes, name: str) -> Started:
             exit_code = int(said["exit_code"])
             text = str(said["error"]) or f"{name} has failed, and does not say why"
             raise DaemonFailedError(text, exit_code if exit_code in EXIT_CODES else 70)
-        return Started(int(said["pid"]), str(said["text"]))
+        return StartedDaemon(int(said["pid"]), str(said["text"]), tuple(map(str, said.get("warnings", ()))))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DaemonFailedError(f"{name}: what it said at its start makes no sense: {line[:80]!r}", 70) from error
 

@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicate.config import FILE_NAME, Address, parse_address
-from replicate.daemon.files import DaemonFiles, daemon_names
-from replicate.database.sqlite import check_region_writable, region_facts
-from replicate.door.opening import make_chain
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.listening import try_listen
+from replicate.daemon.lock_file import daemon_names
+from replicate.door.recovery.opening import make_chain
 from replicate.errors import AlreadyExistsError, ConfigurationError
 from replicate.instance.instance import Instance
-from replicate.instance.private_files import DIRECTORY_MODES, check_contents, check_writable
+from replicate.instance.private_files import DIRECTORY_MODES, check_contents
 from replicate.journal.durable import SIDECAR_NAME
-from replicate.listening import try_listen
+from replicate.region.sqlite.open import check_region_writable, region_facts
 from replicate.security.authenticate import LISTEN
+from replicate.settings.load import FILE_NAME, Address, parse_address
+from replicate.system.files import check_writable
 
 _ANY: Final = ("0.0.0.0", "::")
 _NOT_WRITTEN: Final = "regions"
@@ -63,14 +65,14 @@ def check_files(instance: Instance) -> None:
 
 
 def check_addresses(instance: Instance) -> None:
-    """Refuse addresses that can not be listened on: taken by somebody else, not this machine's, not allowed, or one
+    """Refuse addresses that cannot be listened on: taken by somebody else, not this machine's, not allowed, or one
     for two daemons. AlreadyExistsError, ConfigurationError, PermissionRefusedError."""
     earlier: list[_Wanted] = []
     for wanted in _wanted(instance):
         for other in earlier:
             if wanted.meets(other.address):
                 raise ConfigurationError(
-                    f"{other.where} = {other.text!r} and {wanted.where} = {wanted.text!r} can not both be listened on",
+                    f"{other.where} = {other.text!r} and {wanted.where} = {wanted.text!r} cannot both be listened on",
                     where=str(instance.path / FILE_NAME),
                     do="Give each a port of its own",
                 )
@@ -90,7 +92,7 @@ def _written(instance: Instance) -> Iterator[Path]:
             yield instance.path / name
     for name in _names(instance):
         files = DaemonFiles(instance.path, name)
-        yield from (files.lock, files.second_lock, files.log, files.standard_error)
+        yield from (files.lock.path, files.lock.second_path, files.log, files.standard_error)
     chain = make_chain(instance)
     yield Path(chain.directory) / SIDECAR_NAME
     if first_seqnos := chain.first_seqnos():

@@ -2,14 +2,15 @@
 
 Guarantees: one daemon of a name per instance; `ready` is told (to systemd and to a waiting `start`) only when the
 daemon says so; SIGTERM or SIGINT asks it to drain and, when the time for that is over or a second signal comes, it is
-cancelled; SIGHUP reopens the log; the status file says how it ended. A daemon that ends by an error ends with that
+cancelled; SIGHUP reopens the log; the status file says how it ended. One that is asked to stand aside (aside.py)
+drains, gives up its lock, and serves again in the same process once it may. One that ends by an error ends with that
 error's exit code, and the log holds it; what we did not expect becomes an InternalError, its traceback in the log.
 Refuses to know: what a daemon does. It is given as `serve`, an async function of a DaemonContext.
 
 For the author of a daemon:
 
     async def serve(context: DaemonContext, …) -> None:
-        …open what is needed, raise a ReplicateError if it can not be…
+        …open what is needed, raise a ReplicateError if it cannot be…
         context.ready("waiting for a connection")
         …work; `context.status("sending", last_sent_seqno=7)` whenever something moved (cheap, written once a second)…
         …when `context.stop_requested` is set: drain, and return; Cancelled comes after `context.stop_deadline_s`…
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import threading
@@ -33,8 +35,16 @@ import structlog
 import trio
 from structlog.typing import FilteringBoundLogger
 
-from replicate.config import FILE_NAME, Config, load
-from replicate.daemon.files import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonFiles, DaemonStatus
+from replicate import __version__
+from replicate.daemon.aside import is_asked_aside
+from replicate.daemon.figures import Figures, no_figures
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.last_run import note_last_run, read_last_run, run_with, warning_of
+from replicate.daemon.listening import listen
+from replicate.daemon.log import LogFile, make_logger, terminal
+from replicate.daemon.metrics_port import MetricsServer, Watched
+from replicate.daemon.pool_sizes import void_pool_sizes
+from replicate.daemon.status_file import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonStatus
 from replicate.errors import (
     AlreadyRunningError,
     InternalError,
@@ -43,16 +53,21 @@ from replicate.errors import (
     ReplicateError,
     TryAgainError,
 )
-from replicate.instance.private_files import check_contents, read_private
-from replicate.listening import listen
-from replicate.log import LogFile, make_logger, terminal
-from replicate.metrics.gauges import Figures, no_figures
-from replicate.metrics.port import MetricsServer, Watched
+from replicate.instance.file import read_file
+from replicate.instance.instance import FILE_NAME as INSTANCE_FILE
+from replicate.instance.instance import Instance
+from replicate.instance.private_files import check_contents
+from replicate.model.start_command import again_command
+from replicate.settings.load import FILE_NAME, Config, load
+from replicate.system.files import read_private
 
 STATUS_PERIOD_S: Final = 1.0
 """Least time between two writes of the status file."""
 KEEP_PERIOD_S: Final = 2.0
-"""Between two looks whether our files are still there."""
+"""Between two looks whether our files are still there, and whether we are to stand aside."""
+ASIDE_LOOK_S: Final = 0.1
+"""While we stand aside, between two looks whether we may go on."""
+ASIDE: Final = "standing aside while this instance is changed"
 
 
 @dataclass(eq=False, slots=True)
@@ -75,6 +90,8 @@ class DaemonContext:
     """What /metrics gives of this daemon, read when somebody asks; `serve` sets it."""
     why_not_ready: Callable[[], str] = lambda: ""
     """Why /readyz says no though the daemon serves ("": it says yes); `serve` may set it."""
+    asks_aside: bool = False
+    """The others stand aside for this daemon: it does not for itself."""
     on_ready: Callable[[str], None] = lambda _text: None
     _told: str = ""
     _changed: trio.Event = field(default_factory=trio.Event)
@@ -158,12 +175,28 @@ def run_daemon(
         os.set_inheritable(ready_fd, False)
     files = DaemonFiles(instance_path, name)
     check_contents(instance_path)
-    held = [files.acquire()]
+    held = [_lock_in_time(files)]
     try:
         _Frame(files, overrides or {}, ready_fd, held).run(serve)
     finally:
         for fd in held:
             os.close(fd)
+
+
+def _lock_in_time(files: DaemonFiles) -> int:
+    """Our lock; where it is kept for a moment in which all daemons stand aside, after that. AlreadyRunningError."""
+    while True:
+        try:
+            return files.lock.acquire()
+        except AlreadyRunningError:
+            if not _is_kept_down(files):
+                raise
+        time.sleep(ASIDE_LOOK_S)
+
+
+def _is_kept_down(files: DaemonFiles) -> bool:
+    running = files.lock.probe()
+    return is_asked_aside(files.instance_path) and (running is None or bool(running.instead))
 
 
 class _Frame:
@@ -178,16 +211,27 @@ class _Frame:
         self._ready_fd = ready_fd
         self._started_wall_ns = time.time_ns()
         self._writing = threading.Lock()
+        self._written_ns = 0
+        """When the picture that the status file shows was taken, by the monotonic clock."""
         self._status_failed = False
         self._is_ousted = False
         """Another daemon of our name has the lock: the status file is its own."""
         self._early_stop = False
-        config = load(files.instance_path / FILE_NAME).with_values(overrides)
+        self._drain = trio.CancelScope()
+        """Of the daemon's work."""
+        self._aside: trio.CancelScope | None = None
+        """While we stand aside, or drain for that: of the wait for the end of it."""
+        self._keeping = trio.Lock()
+        """Of the use of our lock's descriptors."""
+        stood = load(files.instance_path / FILE_NAME)
+        config = stood.with_values(overrides)
+        self._run = run_with(stood, overrides)
+        self._missing = read_last_run(files).missing(config, overrides)
         try:
             self._log_file = LogFile(files.log)
         except OSError as error:
             raise JournalIOError(
-                f"the log can not be opened: {error.strerror}", where=str(files.log), do="Mend that, then start again"
+                f"the log cannot be opened: {error.strerror}", where=str(files.log), do="Mend that, then start again"
             ) from error
         self._context = DaemonContext(
             name=files.name,
@@ -207,7 +251,18 @@ class _Frame:
 
     def run(self, serve: Serve) -> None:
         context = self._context
-        context.log.info("daemon started")
+        given = {"given": dict(self._run.given)} if self._run.given else {}
+        context.log.info("daemon started", **self._whose(), **given)
+        if self._missing:
+            named = shlex.quote(str(context.instance_path))
+            again = again_command(context.name, {**self._missing, **self._run.given}, of=named)
+            context.log.warning(
+                "settings of the last run are missing",
+                missing=self._missing,
+                do=warning_of(context.name, self._missing, context.config, again, named),
+            )
+        if self._run.given:
+            self._note_run()
         # Before and after trio listens: a stop that comes early is remembered, one that comes late changes nothing.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note_stop)
@@ -221,6 +276,14 @@ class _Frame:
             raise failure from error
         finally:
             self._end(failure)
+
+    def _whose(self) -> dict[str, object]:
+        """Of which instance, in which role: who reads logs of several sees by it where roles have changed."""
+        try:
+            found = read_file(self._files.instance_path / INSTANCE_FILE)
+        except ReplicateError:  # the daemon finds that, and says what to do
+            return {}
+        return {"name": found.name, "role": found.role, "incarnation": found.incarnation, "release": __version__}
 
     def _note_stop(self, _number: int, _frame: object) -> None:
         self._early_stop = True
@@ -265,17 +328,20 @@ class _Frame:
         context = self._context
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as helpers:
-                with trio.CancelScope() as drain:
+                with self._drain:
                     if self._early_stop:
-                        self._request_stop(signal.SIGTERM, drain)
-                    helpers.start_soon(self._obey, signals, drain)
+                        self._request_stop(signal.SIGTERM)
+                    helpers.start_soon(self._obey, signals)
                     helpers.start_soon(self._keep_status)
                     helpers.start_soon(self._keep_files)
                     helpers.start_soon(self._feed_watchdog)
                     await self._serve_metrics(helpers)
                     await serve(context)
+                while await self._stood_aside():
+                    with self._drain:
+                        await serve(context)
                 helpers.cancel_scope.cancel()
-        if drain.cancelled_caught:
+        if self._drain.cancelled_caught:
             context.status("stopped before everything was drained", drained=False)
             context.log.warning("drain cut short", stop_deadline_s=context.stop_deadline_s)
         elif context.stop_requested.is_set():
@@ -302,7 +368,37 @@ class _Frame:
         context.status(metrics_listen=str(address))
         context.log.info("metrics served", listen=str(address))
 
-    async def _obey(self, signals: Any, drain: trio.CancelScope) -> None:
+    async def _stood_aside(self) -> bool:
+        """Where the work has ended for that: wait until we may go on. False where it has ended for good."""
+        context = self._context
+        if self._aside is None:
+            return False
+        context.figures, context.why_not_ready = no_figures, lambda: ASIDE
+        context.status(ASIDE)
+        async with self._keeping:
+            while self._held:
+                os.close(self._held.pop())
+        with self._aside:
+            while True:
+                await trio.sleep(ASIDE_LOOK_S)
+                if await trio.to_thread.run_sync(is_asked_aside, context.instance_path):
+                    continue
+                try:
+                    self._held.append(await trio.to_thread.run_sync(self._files.lock.acquire))
+                    break
+                except AlreadyRunningError:
+                    running = await trio.to_thread.run_sync(self._files.lock.probe)
+                    if running is not None and not running.instead:
+                        self._is_ousted = True
+                        raise
+        if self._aside is None:  # a stop came meanwhile
+            return False
+        self._aside, self._drain = None, trio.CancelScope()
+        context.stop_requested, context.why_not_ready = trio.Event(), lambda: ""
+        context.log.info("goes on after standing aside")
+        return True
+
+    async def _obey(self, signals: Any) -> None:
         context = self._context
         async for number in signals:
             if number == signal.SIGHUP:
@@ -311,15 +407,18 @@ class _Frame:
                     context.log.info("log reopened")
                 except OSError as error:
                     context.log.error("log not reopened", error=str(error), path=str(self._files.log))
-            elif context.stop_requested.is_set():
-                drain.cancel()
+            elif context.stop_requested.is_set() and self._aside is None:
+                self._drain.cancel()
             else:
-                self._request_stop(number, drain)
+                self._request_stop(number)
 
-    def _request_stop(self, number: int, drain: trio.CancelScope) -> None:
+    def _request_stop(self, number: int) -> None:
         context = self._context
         context.stop_deadline_s = self._asked_stop_timeout_s()
-        drain.deadline = trio.current_time() + context.stop_deadline_s
+        self._drain.deadline = trio.current_time() + context.stop_deadline_s
+        if self._aside is not None:
+            self._aside.cancel()
+            self._aside = None
         context.state = STOPPING
         context.log.info("stop requested", signal=signal.Signals(number).name, timeout_s=context.stop_deadline_s)
         notify("STOPPING=1")
@@ -339,35 +438,51 @@ class _Frame:
         while True:
             await self._context._wait_changed()
             # The disk may be slow, and the loop carries heartbeats: so in a thread, from a picture taken here.
-            await trio.to_thread.run_sync(self._write, self._picture())
+            await trio.to_thread.run_sync(self._write, self._picture(), time.monotonic_ns())
             notify(f"STATUS={_one_line(self._context.text)}")
             await trio.sleep(STATUS_PERIOD_S)
 
     async def _keep_files(self) -> None:
-        """Whoever has removed run/, locks/ or what is in it must not believe that we are not there, nor start a second
-        one beside us. Raises AlreadyRunningError where that has happened all the same, NotFoundError."""
+        """A removal of run/, locks/ or what is in it must not make anybody believe that we are not there, nor start a
+        second one beside us. Raises AlreadyRunningError where that has happened all the same, NotFoundError."""
+        context = self._context
         while True:
             await trio.sleep(KEEP_PERIOD_S)
-            await trio.to_thread.run_sync(self._keep_files_now)
+            async with self._keeping:
+                if self._held:
+                    await trio.to_thread.run_sync(self._keep_files_now)
+            is_free = not context.stop_requested.is_set() and not context.asks_aside
+            if is_free and await trio.to_thread.run_sync(is_asked_aside, context.instance_path):
+                self._stand_aside()
+
+    def _stand_aside(self) -> None:
+        """Have the work end as by a stop."""
+        context = self._context
+        if context.stop_requested.is_set() or context.asks_aside:
+            return
+        self._aside = trio.CancelScope()
+        self._drain.deadline = trio.current_time() + context.stop_deadline_s
+        context.log.info("stands aside")
+        context.stop_requested.set()
 
     def _keep_files_now(self) -> None:
         try:
-            fd = self._files.keep(self._held[-1])
+            fd = self._files.lock.keep(self._held[-1])
         except AlreadyRunningError as error:
             self._is_ousted = True
             raise AlreadyRunningError(
                 f"the lock files of {self._files.name} were removed, and another one was started: this one ends",
-                where=str(self._files.lock),
+                where=str(self._files.lock.path),
                 do="Never remove lock files of what runs",
             ) from error
         except (JournalIOError, PermissionRefusedError, OSError):
             return  # of a disk that takes nothing others tell; the lock that we have stands
         if fd is not None:
             self._held.append(fd)
-            self._context.log.warning("lock made anew: its file was removed", path=str(self._files.lock))
-        said = self._files.read_stored()
+            self._context.log.warning("lock made again: its file was removed", path=str(self._files.lock.path))
+        said = self._files.status.read()
         if said is None or said.pid != os.getpid():
-            self._write(self._picture())
+            self._write_status()
 
     async def _feed_watchdog(self) -> None:
         period_s = watchdog_period_s()
@@ -375,15 +490,33 @@ class _Frame:
             notify("WATCHDOG=1")
             await trio.sleep(period_s)
 
+    def _note_run(self) -> None:
+        try:
+            note_last_run(self._files, self._run)
+        except ReplicateError as error:  # it serves all the same; the next start is told less
+            self._context.log.warning("settings of this run not noted", error=str(error), code=error.code)
+
+    def _void_pool_sizes(self) -> tuple[str, ...]:
+        context = self._context
+        try:
+            instance = Instance.open(context.instance_path, needs=())
+            return void_pool_sizes(instance, context.name, context.config, self._run.given)
+        except (ReplicateError, OSError):  # it serves, and has said of its own what is wrong
+            return ()
+
     def _ready(self, text: str) -> None:
+        self._note_run()
+        warnings = self._void_pool_sizes()
+        for warning in warnings:
+            self._context.log.warning("a pool has another size than was asked for", do=warning)
         self._write_status()
         notify(f"READY=1\nSTATUS={_one_line(text)}")
-        self._tell_ready({"pid": os.getpid(), "text": text, "facts": self._context.facts})
+        self._tell_ready({"pid": os.getpid(), "text": text, "facts": self._context.facts, "warnings": warnings})
         self._close_ready()
 
     def _tell_ready(self, said: Mapping[str, object]) -> None:
         if self._ready_fd is not None:
-            with suppress(OSError):  # whoever waited has gone; it makes no difference to us
+            with suppress(OSError):  # the one that waited has gone; it makes no difference to us
                 os.write(self._ready_fd, json.dumps(said, default=repr).encode() + b"\n")
 
     def _close_ready(self) -> None:
@@ -405,19 +538,22 @@ class _Frame:
         )
 
     def _write_status(self, *, error: str = "", exit_code: int = 0) -> None:
-        self._write(replace(self._picture(), error=error, exit_code=exit_code))
+        self._write(replace(self._picture(), error=error, exit_code=exit_code), time.monotonic_ns())
 
-    def _write(self, status: DaemonStatus) -> None:
-        """A status that can not be written is logged once and harms nothing else."""
+    def _write(self, status: DaemonStatus, taken_ns: int) -> None:
+        """A status that cannot be written is logged once and harms nothing else. `taken_ns`: when it was true."""
         if self._is_ousted:
             return
         try:
             with self._writing:  # a thread does it once a second, and this one when the state changes
-                self._files.write_status(status)
+                if taken_ns < self._written_ns:
+                    return  # the thread came late: what it has is older than what the file says by now
+                self._files.status.write(status)
+                self._written_ns = taken_ns
             self._status_failed = False
         except OSError as error:
             if not self._status_failed:
-                self._context.log.error("status not written", error=str(error), path=str(self._files.status))
+                self._context.log.error("status not written", error=str(error), path=str(self._files.status.path))
             self._status_failed = True
 
 

@@ -1,7 +1,7 @@
 """`replicate.connect()`: PEP 249 over a region, by the names of the standard library's sqlite3 module.
 
 Guarantees: `from replicate import dbapi as sqlite3` gives every name of sqlite3 that makes sense here; exceptions,
-Row, adapters and converters *are* sqlite3's. What differs is in README.
+Row, adapters and converters *are* sqlite3's. What differs is in the manual (application.md).
 Refuses to know: everything behind the connection.
 """
 
@@ -33,7 +33,8 @@ from typing import Any, Final
 import apsw
 
 from replicate.dbapi.blob import Blob
-from replicate.dbapi.connection import Connection, Opened
+from replicate.dbapi.callbacks import enable_callback_tracebacks
+from replicate.dbapi.connection import Connection
 from replicate.dbapi.cursor import Cursor
 from replicate.dbapi.errors import (
     DatabaseError,
@@ -47,7 +48,7 @@ from replicate.dbapi.errors import (
     ProgrammingError,
     Warning,
 )
-from replicate.dbapi.functions import enable_callback_tracebacks
+from replicate.dbapi.opened import Opened
 
 Timestamp = datetime.datetime
 apilevel: Final = "2.0"

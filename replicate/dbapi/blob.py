@@ -1,7 +1,8 @@
 """Incremental reading and writing of BLOBs, with the methods of sqlite3.Blob.
 
-Guarantees: reads what the row holds; what is written is captured as an UPDATE of the row (database/capture_blobs.py).
-Refuses to know: transactions; `end` is called when a BLOB is closed that began one.
+Guarantees: reads what the row holds; what is written is captured as an UPDATE of the row
+(region/sqlite/capture/blobs.py).
+Leaves to others: transactions; `end` is called when a BLOB is closed that began one.
 """
 
 from __future__ import annotations
@@ -10,20 +11,18 @@ import contextlib
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import apsw
 
-from replicate.dbapi.errors import OperationalError, ProgrammingError, coded, surface
+from replicate.dbapi.connection_state import AnyConnection
+from replicate.dbapi.errors import OperationalError, ProgrammingError, coded, surface, surfaced
 from replicate.dbapi.row import contiguous
 from replicate.errors import ReplicateError
 
-if TYPE_CHECKING:
-    from replicate.dbapi.connection import Connection
-
 
 def refuse_write() -> None:
-    """Of a BLOB that was opened for reading. SQLite says so too, but only behind the hook that captures the write."""
+    """Of a BLOB that was opened for reading. SQLite says so too, but only after the hook that captures the write."""
     raise coded(OperationalError("attempt to write a readonly database"), apsw.SQLITE_READONLY)
 
 
@@ -32,19 +31,20 @@ class Blob:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: AnyConnection,
         blob: apsw.Blob,
         check: Callable[[], None] | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
         """`check`: raises unless it may be written to now (None: of no region)."""
-        self._connection = connection
+        self._connection = connection  # or it would be closed, when nobody else has it
+        self._state = connection._state
         self._check, self._end = check, end
         self._blob: apsw.Blob | None = blob
         self._at = 0
 
     def _opened(self) -> apsw.Blob:
-        self._connection._check()
+        self._state.check()
         if self._blob is None:
             raise ProgrammingError("Cannot operate on a closed blob.")
         return self._blob
@@ -156,12 +156,12 @@ class Blob:
 
     def close(self) -> None:
         """Close it. May be called twice."""
-        self._connection._check()
+        self._state.check()
         if self._blob is not None:
             blob, self._blob = self._blob, None
             blob.close(True)
             if self._end is not None:
-                self._connection._run(self._end)
+                surfaced(self._end)
 
     def __del__(self) -> None:
         if self.__dict__.get("_blob") is not None:

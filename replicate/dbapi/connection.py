@@ -1,8 +1,8 @@
 """PEP 249 connections to a region, as CPython 3.11's sqlite3 has them.
 
-Guarantees: code written for sqlite3.Connection works; what would break replication is refused by name; a connection
-is used by the process that opened it, and by one thread unless `check_same_thread` is off.
-Refuses to know: how a transaction is committed (dbapi/transaction.py), how values are converted (dbapi/row.py).
+Guarantees: code written for sqlite3.Connection works; what would break replication is refused by name.
+Leaves to others: which thread may use a connection (dbapi/connection_state.py), how a transaction is committed
+(dbapi/transaction.py), how values are converted (dbapi/row.py).
 """
 
 from __future__ import annotations
@@ -11,67 +11,30 @@ import contextlib
 import os
 import sqlite3
 import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import apsw
 
-from replicate.database.names import fold, is_own
-from replicate.database.statements import classify
+from replicate.dbapi import callbacks
 from replicate.dbapi import errors as pep249
-from replicate.dbapi.attach import Neighbours
+from replicate.dbapi.blob import Blob, refuse_write
+from replicate.dbapi.connection_state import ConnectionState
 from replicate.dbapi.cursor import Cursor, cursor_of
 from replicate.dbapi.dump import dump
-from replicate.dbapi.errors import ProgrammingError, surface
-from replicate.dbapi.functions import Callbacks
-from replicate.dbapi.pending import prepare
-from replicate.dbapi.transaction import Session, Stage, Transactions
-from replicate.errors import ForkedError
+from replicate.dbapi.errors import ProgrammingError, surface, surfaced
+from replicate.dbapi.opened import Opened
+from replicate.dbapi.prepare import prepare
+from replicate.dbapi.stage import Stage
+from replicate.dbapi.transaction import ConnectionTransaction
 from replicate.errors import NotSupportedError as NotReplicable
+from replicate.region.sqlite.sql.names import fold, is_own
+from replicate.region.sqlite.sql.statements import classify
 
-if TYPE_CHECKING:
-    from replicate.journal.spool import Spool
-
-_forks = 0
-"""How often this process's ancestors forked since the module was loaded: a connection of another count is not ours."""
-
-
-_living: Final[weakref.WeakValueDictionary[int, Connection]] = weakref.WeakValueDictionary()
-"""By identity: a subclass may compare as it likes."""
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-    for connection in list(_living.values()):
-        connection._owner = None
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
-_UNBORN: Final = -1
-"""The number of forks before which no connection was opened: that of one whose `__init__` was not called."""
 _LEVELS: Final = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
-
-
-class Opened(Protocol):
-    """What opening gives a connection: a session of the door, and what else it needs of the instance."""
-
-    region: str
-
-    @property
-    def session(self) -> Session: ...
-    @property
-    def busy_timeout_s(self) -> float: ...
-    @property
-    def neighbours(self) -> Neighbours | None: ...
-    def new_spool(self) -> Spool: ...
-    def wait_durable(self, seqno: int) -> None: ...
-    def close(self) -> None: ...
 
 
 def _open_region(instance: str | os.PathLike[str], region: str, timeout_s: float | None) -> Opened:
@@ -80,7 +43,7 @@ def _open_region(instance: str | os.PathLike[str], region: str, timeout_s: float
     return open_region(instance, region, timeout_s)
 
 
-class Connection(Callbacks):
+class Connection:
     """A connection to one region. Made by `replicate.connect()`; may be subclassed and given as `factory`."""
 
     Warning = pep249.Warning
@@ -94,12 +57,13 @@ class Connection(Callbacks):
     ProgrammingError = pep249.ProgrammingError
     NotSupportedError = pep249.NotSupportedError
 
-    # Not by a `__getattr__`: with one, CPython 3.11 looks up every attribute of every connection the slow way.
-    _opened: Opened | None = None
-    _forks = _UNBORN
-    _owner: int | None = None
-    """The one thread that may use it, in this process, while it is open: whoever is that needs no `_check`. None: ask
-    `_check`, which knows."""
+    _state: ConnectionState
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        """With a state that says what is wrong when a subclass does not call `__init__`."""
+        made = super().__new__(cls)
+        made._state = ConnectionState()
+        return made
 
     def __init__(
         self,
@@ -119,52 +83,42 @@ class Connection(Callbacks):
         Raises OperationalError and DatabaseError (each also a ReplicateError that names the cause); nothing is open
         then.
         """
-        if self._opened is not None:
-            self.close()  # called again: sqlite3 opens anew
-        self._opened = self._owner = None
-        self._trace = None
-        self._forks, self._thread = _forks, get_ident()
-        self._check_thread = bool(check_same_thread)
-        self._detect_types = detect_types
-        self._isolation_level: str | None = None
-        self.row_factory: Any = None
-        self.text_factory: Any = str
+        state = self._state
+        if state.opened is not None:
+            self.close()  # called again: sqlite3 opens again, too
+        state.start(check_thread=bool(check_same_thread), detect_types=detect_types)
         self.isolation_level = isolation_level
         try:
             opened = opener(instance, region) if opener else _open_region(instance, region, timeout)
         except BaseException as error:
             raise surface(error) from error
         try:
-            self._apsw = opened.session.connection
-            self._sql_bytes_max = self._apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
-            self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
-            self._apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
-            timeout_s = opened.busy_timeout_s if timeout is None else timeout
-            self._transactions = Transactions(opened.session, opened.region, opened.new_spool, timeout_s)
-            self._transactions.begin_text = f"BEGIN {self._isolation_level}"
-            self._transactions.neighbours = opened.neighbours
-            self._authorize_by(None)
+            state.apsw = opened.session.connection
+            state.sql_bytes_max = state.apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
+            state.apsw.config(apsw.SQLITE_DBCONFIG_DQS_DML, 1)
+            state.apsw.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 1)
+            state.transaction = ConnectionTransaction(opened, opened.busy_timeout_s if timeout is None else timeout)
+            state.transaction.begin_text = f"BEGIN {state.isolation_level}"
+            callbacks.authorize_by(state, None)
         except BaseException:
             opened.session.close()
             opened.close()
             raise
-        self._opened = opened
-        _living[id(self)] = self
-        if self._check_thread:
-            self._owner = self._thread
+        state.open(opened)
 
     # Transactions.
 
     def commit(self) -> None:
         """Commit through the door. Without an open transaction nothing happens."""
-        if self._owner != get_ident():
-            self._check()
-        transactions = self._transactions
+        state = self._state
+        if state.owner != get_ident():
+            state.check()
+        transaction = state.transaction
         try:
-            if transactions.tell is None:
-                transactions.commit()
+            if transaction.tell is None:
+                transaction.commit()
             else:
-                transactions.commit_told()
+                transaction.commit_told()
         except BaseException as error:
             shown = surface(error)
             if shown is error:
@@ -173,22 +127,16 @@ class Connection(Callbacks):
 
     def rollback(self) -> None:
         """Roll back. Without an open transaction nothing happens."""
-        self._check()
-        self._run(self._transactions.rollback_told)
+        self._state.check()
+        surfaced(self._state.transaction.rollback_told)
 
     def close(self) -> None:
         """Roll back what is open and close. May be called twice."""
-        self._check_place()
-        self._owner = None
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            try:
-                self._run(self._transactions.close)
-            finally:  # after an interrupt, too: nobody else knows of it any more
-                opened.close()
+        self._state.check_place()
+        self._state.close()
 
     def __enter__(self) -> Connection:
-        self._check_open()
+        self._state.check_open()
         return self
 
     def __exit__(
@@ -207,21 +155,21 @@ class Connection(Callbacks):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open."""
-        self._check_open()
-        return self._transactions.stage is not Stage.NONE
+        self._state.check_open()
+        return self._state.transaction.stage is not Stage.NONE
 
     @property
     def total_changes(self) -> int:
         """Rows changed by the application since the connection was opened."""
-        self._check_open()
-        return self._apsw.total_changes() - self._transactions.own_changes
+        self._state.check_open()
+        return self._state.apsw.total_changes() - self._state.transaction.regions.own_changes
 
     @property
     def isolation_level(self) -> str | None:
         """None: every statement is its own transaction. Else a data change begins one (always as BEGIN IMMEDIATE
         does)."""
-        self._check_open()
-        return self._isolation_level
+        self._state.check_open()
+        return self._state.isolation_level
 
     @isolation_level.setter
     def isolation_level(self, level: str | None) -> None:
@@ -231,31 +179,50 @@ class Connection(Callbacks):
             if str.upper(level) not in _LEVELS:
                 raise ValueError("isolation_level string must be '', 'DEFERRED', 'IMMEDIATE', or 'EXCLUSIVE'")
             level = str.upper(level)
-        elif self._opened is not None:
+        elif self._state.opened is not None:
             self.commit()
-        self._isolation_level = level
-        if self._opened is not None:
-            self._transactions.begin_text = f"BEGIN {level}"
+        self._state.isolation_level = level
+        if self._state.opened is not None:
+            self._state.transaction.begin_text = f"BEGIN {level}"
 
     @isolation_level.deleter
     def isolation_level(self) -> None:
         raise AttributeError("cannot delete attribute")
+
+    @property
+    def row_factory(self) -> Any:
+        """What makes a row of its values in cursors that are made from now on, (cursor, tuple) -> row; None: the
+        tuple."""
+        return self._state.row_factory
+
+    @row_factory.setter
+    def row_factory(self, factory: Any) -> None:
+        self._state.row_factory = factory
+
+    @property
+    def text_factory(self) -> Any:
+        """What makes a value of the bytes of a TEXT; str: the text as it is."""
+        return self._state.text_factory
+
+    @text_factory.setter
+    def text_factory(self, factory: Any) -> None:
+        self._state.text_factory = factory
 
     # Beyond sqlite3.
 
     @property
     def last_seqno(self) -> int:
         """The sequence number of this connection's last commit; 0 before the first."""
-        if self._forks == _UNBORN:
-            self._check()
-        return self._transactions.last_seqno
+        self._state.check_initialized()
+        return self._state.transaction.last_seqno
 
     def wait_durable(self, seqno: int | None = None) -> None:
         """Return once transaction `seqno` (else this connection's last one) is on the journal's disk."""
-        self._check()
-        assert self._opened is not None
-        opened, number = self._opened, self.last_seqno if seqno is None else seqno
-        self._run(lambda: opened.wait_durable(number))
+        self._state.check()
+        opened = self._state.opened
+        assert opened is not None
+        number = self.last_seqno if seqno is None else seqno
+        surfaced(lambda: opened.wait_durable(number))
 
     def attach(self, region: str, name: str = "") -> None:
         """`ATTACH` another region of the instance, wherever its file is, under `name` (else its own). Outside of a
@@ -263,9 +230,9 @@ class Connection(Callbacks):
 
         Raises OperationalError if there is no such region, and as ATTACH does; nothing is attached then.
         """
-        self._check()
-        assert self._opened is not None
-        neighbours = self._opened.neighbours
+        self._state.check()
+        assert self._state.opened is not None
+        neighbours = self._state.opened.neighbours
         try:
             path = region if neighbours is None else neighbours.path_of(region)
         except BaseException as error:
@@ -276,7 +243,7 @@ class Connection(Callbacks):
 
     def cursor(self, factory: Callable[[Connection], Any] = Cursor) -> Any:
         """A new cursor, made by `factory`."""
-        self._check()
+        self._state.check()
         made = factory(self)
         if not issubclass(type(made), Cursor):
             raise TypeError(f"factory must return a cursor, not {type(made).__name__}")
@@ -286,25 +253,26 @@ class Connection(Callbacks):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         """`cursor().execute(…)`."""
-        if self._owner != get_ident():
-            self._check()
-        return cursor_of(self).execute(sql, parameters)
+        state = self._state
+        if state.owner != get_ident():
+            state.check()
+        return cursor_of(self, state).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
         """`cursor().executemany(…)`."""
-        self._check()
+        self._state.check()
         made = Cursor(self)
         return made.executemany(sql, parameters)
 
     def executescript(self, sql_script: str, /) -> Cursor:
         """`cursor().executescript(…)`."""
-        self._check()
+        self._state.check()
         made = Cursor(self)
         return made.executescript(sql_script)
 
     def __call__(self, *arguments: Any) -> Any:
         """sqlite3's prepared statement: checked, and given back as its text."""
-        self._check()
+        self._state.check()
         if len(arguments) != 1:
             raise TypeError(f"expected 1 argument, got {len(arguments)}")
         sql = arguments[0]
@@ -313,24 +281,24 @@ class Connection(Callbacks):
         sql.encode()
         if "\0" in sql:
             raise ProgrammingError("the query contains a null character")
-        if len(sql) > self._sql_bytes_max:
+        if len(sql) > self._state.sql_bytes_max:
             raise pep249.DataError("query string is too large")
         if classify(sql).several:
             raise ProgrammingError("You can only execute one statement at a time.")
-        self._run(lambda: prepare(self._apsw, sql))
+        surfaced(lambda: prepare(self._state.apsw, sql))
         return sql
 
     def interrupt(self) -> None:
         """Interrupt the running statement; may be called from any thread. A commit at the door is not interrupted."""
-        self._check_open()
-        if not self._transactions.inside:
-            self._apsw.interrupt()
+        self._state.check_open()
+        if not self._state.transaction.regions.inside:
+            self._state.apsw.interrupt()
 
     # Copies.
 
     def iterdump(self) -> Iterator[str]:
         """The region as SQL text, without replication's bookkeeping."""
-        self._check()
+        self._state.check()
         return dump(self)
 
     def backup(
@@ -344,21 +312,21 @@ class Connection(Callbacks):
     ) -> None:
         """Copy the region into a connection of sqlite3 (bookkeeping and guards included), by way of a temporary
         file."""
-        self._check()
+        self._state.check()
         if progress is not None and not callable(progress):
             raise TypeError("progress argument must be a callable")
         if not isinstance(target, sqlite3.Connection):
             raise TypeError(f"backup() argument 1 must be sqlite3.Connection, not {type(target).__name__}")
         with tempfile.TemporaryDirectory(prefix="dualsite-backup-") as directory:
             path = Path(directory) / "copy"
-            self._run(lambda: self._copy_to(str(path), name))
+            surfaced(lambda: self._copy_to(str(path), name))
             with contextlib.closing(sqlite3.connect(path)) as copy:
                 copy.backup(target, pages=pages, progress=progress, sleep=sleep)
 
     def _copy_to(self, path: str, name: str) -> None:
         copy = apsw.Connection(path)
         try:
-            with copy.backup("main", self._apsw, name) as running:
+            with copy.backup("main", self._state.apsw, name) as running:
                 while not running.done:
                     running.step(-1)
             copy.pragma("journal_mode", "delete")  # one file, so that the other library finds all of it
@@ -367,35 +335,67 @@ class Connection(Callbacks):
 
     def serialize(self, *, name: str = "main") -> bytes:
         """The region's pages as bytes."""
-        self._check()
+        self._state.check()
         try:
-            return self._apsw.serialize(name)
+            return self._state.apsw.serialize(name)
         except apsw.Error as error:
             raise surface(error) from error
 
     def deserialize(self, data: Any, /, *, name: str = "main") -> None:
         """Refused: the region's content would be replaced without the door."""
-        self._check()
-        raise surface(NotReplicable("deserialize() would replace the region behind the commit door", where=name))
+        self._state.check()
+        raise surface(NotReplicable("deserialize() would replace the region without the commit door", where=name))
 
     def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Any:
         """A BLOB to be read and written in place. Outside of a transaction it begins one, which its `close` commits."""
-        self._check()
-        from replicate.dbapi.blob import Blob, refuse_write
-
+        self._state.check()
+        transaction = self._state.transaction
         check = end = None
         try:
             if readonly:
                 check = refuse_write
-            elif self._transactions.is_region(fold(name)):
+            elif transaction.regions.is_region(fold(name)):
                 if is_own(table):
                     raise NotReplicable(f"{table} belongs to replication's bookkeeping", do="Leave it alone")
-                check, end = self._transactions.write_blob()
-            return Blob(self, self._apsw.blob_open(name, table, column, row, not readonly), check, end)
+                check, end = transaction.write_blob()
+            return Blob(self, self._state.apsw.blob_open(name, table, column, row, not readonly), check, end)
         except BaseException as error:
             if end is not None:
                 end()  # nothing was written: this ends the transaction if it began with us
             raise surface(error) from error
+
+    # Callbacks.
+
+    def create_function(
+        self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False
+    ) -> None:
+        """Make `func` an SQL function; None removes it."""
+        callbacks.create_function(self._state, name, narg, func, deterministic=deterministic)
+
+    def create_aggregate(self, name: str, n_arg: int, aggregate_class: Callable[[], Any] | None) -> None:
+        """Make a class with `step` and `finalize` an SQL aggregate; None removes it."""
+        callbacks.create_aggregate(self._state, name, n_arg, aggregate_class)
+
+    def create_window_function(self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /) -> None:
+        """Make a class with `step`, `inverse`, `value` and `finalize` an SQL window function; None removes it."""
+        callbacks.create_window_function(self._state, name, num_params, aggregate_class)
+
+    def create_collation(self, name: str, callback: Callable[[str, str], int] | None, /) -> None:
+        """Make `callback` an SQL collation; None removes it."""
+        callbacks.create_collation(self._state, name, callback)
+
+    def set_authorizer(self, authorizer_callback: Callable[..., int] | None) -> None:
+        """Ask `authorizer_callback` about every access that a statement is prepared for."""
+        callbacks.set_authorizer(self._state, authorizer_callback)
+
+    def set_progress_handler(self, progress_handler: Callable[[], Any] | None, n: int) -> None:
+        """Call `progress_handler` every `n` instructions; a true result interrupts the statement."""
+        callbacks.set_progress_handler(self._state, progress_handler, n)
+
+    def set_trace_callback(self, trace_callback: Callable[[str], Any] | None) -> None:
+        """Call `trace_callback` with the text of every statement of the application, and with BEGIN and COMMIT of
+        ours."""
+        callbacks.set_trace_callback(self._state, trace_callback)
 
     # Limits and extensions.
 
@@ -405,74 +405,30 @@ class Connection(Callbacks):
 
     def setlimit(self, category: int, limit: int, /) -> int:
         """Set one of SQLite's run-time limits; returns it as it was."""
-        self._check()
-        before = self._apsw.limit(category) if 0 <= category <= apsw.SQLITE_LIMIT_WORKER_THREADS else -1
+        self._state.check()
+        before = self._state.apsw.limit(category) if 0 <= category <= apsw.SQLITE_LIMIT_WORKER_THREADS else -1
         if before < 0:
             raise ProgrammingError("'category' is out of bounds")
         if limit >= 0:
-            self._apsw.limit(category, limit)
-            self._sql_bytes_max = self._apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
+            self._state.apsw.limit(category, limit)
+            self._state.sql_bytes_max = self._state.apsw.limit(apsw.SQLITE_LIMIT_SQL_LENGTH)
         return before
 
     def enable_load_extension(self, enable: bool, /) -> None:
         """Allow or forbid `load_extension`."""
-        self._check()
-        self._apsw.enable_load_extension(bool(enable))
+        self._state.check()
+        self._state.apsw.enable_load_extension(bool(enable))
 
     def load_extension(self, name: str, /) -> None:
         """Load an extension library of SQLite."""
-        self._check()
+        self._state.check()
         try:
-            self._apsw.load_extension(name)
+            self._state.apsw.load_extension(name)
         except apsw.Error as error:
             raise pep249.OperationalError(str(error)) from error
 
-    # Helpers.
-
-    def _open(self) -> apsw.Connection:
-        self._check()
-        return self._apsw
-
-    def _check(self) -> None:
-        """ProgrammingError unless this connection is open, and may be used by this thread and process."""
-        if self._forks != _forks or (self._check_thread and self._thread != get_ident()):
-            self._check_place()
-        if self._opened is None:
-            raise ProgrammingError("Cannot operate on a closed database.")
-
-    def _check_open(self) -> None:
-        if self._forks == _UNBORN:
-            self._check_place()
-        if self._opened is None:
-            raise ProgrammingError("Cannot operate on a closed database.")
-
-    def _check_place(self) -> None:
-        if self._forks == _UNBORN:
-            raise ProgrammingError("Base Connection.__init__ not called.")
-        if self._forks != _forks:
-            raise surface(
-                ForkedError("this connection was opened before a fork", do="Connect again in the child process")
-            )
-        if self._check_thread and self._thread != get_ident():
-            raise ProgrammingError(
-                "SQLite objects created in a thread can only be used in that same thread. "
-                f"The object was created in thread id {self._thread} and this is thread id {get_ident()}."
-            )
-
-    def _run(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except BaseException as error:
-            shown = surface(error)
-            if shown is error:
-                raise
-            raise shown from error
-
     def __del__(self) -> None:
-        opened = self._opened
-        if opened is not None and self._forks == _forks:
-            self._opened = self._owner = None
+        state = self._state
+        if state.opened is not None and state.is_ours:
             with contextlib.suppress(Exception):
-                self._transactions.close()
-            with contextlib.suppress(Exception):
-                opened.close()
+                state.close()

@@ -2,7 +2,7 @@
 
 Guarantees: `execute` runs to the first row, and each fetch looks one row ahead, so that a statement whose last row
 was fetched holds nothing open; rows of a writing statement (RETURNING) are all there when `execute` returns.
-Refuses to know: transactions (dbapi/transaction.py) and how values are converted (dbapi/row.py).
+Leaves to others: transactions (dbapi/transaction.py) and how values are converted (dbapi/row.py).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from operator import index
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import apsw
 
-from replicate.database.statements import Statement, Verb, classify, keep, parameter_count, recall, split
+from replicate.dbapi.callbacks import report, tell
+from replicate.dbapi.connection_state import AnyConnection, ConnectionState
 from replicate.dbapi.errors import DataError, InterfaceError, ProgrammingError, surface
-from replicate.dbapi.functions import Callbacks, report
+from replicate.dbapi.returned_rows import Rows
 from replicate.dbapi.row import (
     Columns,
     Description,
@@ -31,10 +32,7 @@ from replicate.dbapi.row import (
     row_maker,
     text_from,
 )
-
-if TYPE_CHECKING:
-    from replicate.dbapi.connection import Connection
-    from replicate.dbapi.returned import Rows
+from replicate.region.sqlite.sql.statements import Statement, Verb, classify, keep, parameter_count, recall, split
 
 _END: Final = object()
 _ARRAYSIZE: Final[Any] = object()
@@ -56,7 +54,8 @@ class Cursor:
 
     # What a cursor begins with stands here, for a connection's `execute` makes one each time. (A `__getattr__` would
     # do for one that never began, but with it CPython 3.11 looks up every attribute of every cursor the slow way.)
-    connection: Connection
+    connection: AnyConnection
+    _state: ConnectionState
     arraysize = 1
     description: Description | None = None
     rowcount = -1
@@ -70,8 +69,8 @@ class Cursor:
     _change: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
     _make: Callable[[Any, tuple[Any, ...]], Any] | None = None
 
-    def __init__(self, connection: Connection) -> None:
-        if not isinstance(connection, Callbacks):
+    def __init__(self, connection: AnyConnection) -> None:
+        if not isinstance(getattr(connection, "_state", None), ConnectionState):
             raise TypeError(f"Cursor() argument 1 must be replicate's Connection, not {type(connection).__name__}")
         if self._unusable is not _UNBORN:  # called again
             if self._unusable == _BUSY:
@@ -81,9 +80,10 @@ class Cursor:
             self._next, self._rows, self._columns, self._traced = _END, None, (), False
             self._change = self._make = None
         self.connection = connection
+        self._state = state = connection._state
         self._unusable = ""
-        self._row_factory = connection.row_factory
-        self._apsw: apsw.Cursor = connection._apsw.cursor()
+        self._row_factory = state.row_factory
+        self._apsw: apsw.Cursor = state.apsw.cursor()
 
     @property
     def row_factory(self) -> Any:
@@ -101,22 +101,22 @@ class Cursor:
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         """Run one statement. Raises Warning if there are several."""
         statement = self._start(sql)
-        connection = self.connection
-        transactions = connection._transactions
+        state = self._state
+        transaction = state.transaction
         try:
             if parameters or type(parameters) is not tuple:
                 try:
                     parameters = bindings(parameters, sql)
                 except BaseException:
-                    transactions.prepare_and_begin(statement, connection._isolation_level is not None)
+                    transaction.prepare_and_begin(statement, state.isolation_level is not None)
                     raise
-            implicit = connection._isolation_level is not None
+            implicit = state.isolation_level is not None
             if statement.verb is _WRITE:
-                rows: Rows | None = transactions.write(self._apsw, statement, parameters, implicit)
+                rows: Rows | None = transaction.write(self._apsw, statement, parameters, implicit)
             else:
-                rows = transactions.run(self._apsw, statement, parameters, implicit)
+                rows = transaction.run(self._apsw, statement, parameters, implicit)
             if statement.dml:
-                self.rowcount = transactions.changed
+                self.rowcount = transaction.changed
             if rows is None:
                 self._fresh = False
                 self._rows = self._apsw
@@ -128,7 +128,7 @@ class Cursor:
                 self._fresh = False
                 at_row = rows is None and self._next is not _END
                 self._columns = columns_of(self._apsw) if at_row else self._columns_now(sql, parameters)
-            self.lastrowid = connection._apsw.last_insert_rowid()
+            self.lastrowid = state.apsw.last_insert_rowid()
         except BaseException as error:
             self.rowcount = -1
             raise self._failed(error) from _cause(error)
@@ -141,26 +141,26 @@ class Cursor:
     def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Cursor:
         """Run one data change with each of the sets of parameters."""
         statement = self._start(sql)
-        connection = self.connection
-        transactions = connection._transactions
+        state = self._state
+        transaction = state.transaction
         try:
             # (No `map`: a StopIteration that an adapter raises would end it, and no row that is left be written.)
             sets: Iterator[Any] = (bindings(parameters, sql) for parameters in seq_of_parameters)
             if statement.verb is Verb.WRITE:
                 if statement.rows:
                     sets = self._describing(statement, sets)
-                transactions.run_many(self._apsw, statement, sets, implicit=connection._isolation_level is not None)
-            elif transactions.prepare(statement) and (
+                transaction.run_many(self._apsw, statement, sets, implicit=state.isolation_level is not None)
+            elif transaction.prepare(statement) and (
                 statement.verb in _NO_CHANGES or statement.kind == "DEFERRED"  # of a BEGIN
             ):
                 raise ProgrammingError("executemany() can only execute DML statements.")
             else:
                 for parameters in sets:
-                    if transactions.run(self._apsw, statement, parameters, False) is None:
+                    if transaction.run(self._apsw, statement, parameters, False) is None:
                         for _ in self._apsw:
                             pass
             if statement.dml:
-                self.rowcount = transactions.changed
+                self.rowcount = transaction.changed
         except BaseException as error:
             self.rowcount = -1
             raise self._failed(error) from _cause(error)
@@ -176,21 +176,22 @@ class Cursor:
         self._check()
         if "\0" in sql_script:
             raise ValueError("embedded null character")
-        if len(sql_script) > self.connection._sql_bytes_max:
+        state = self._state
+        if len(sql_script) > state.sql_bytes_max:
             raise DataError("query string is too large")
         # By an APSW cursor of its own: the rows that this one has still to give stay, as in sqlite3.
         kept = self._apsw, self._traced
         left = self._next, self._rows
-        self._apsw, self._traced = self.connection._apsw.cursor(), False
+        self._apsw, self._traced = state.apsw.cursor(), False
         self._listen()
         self._unusable = _BUSY
-        transactions = self.connection._transactions
+        transaction = state.transaction
         try:
-            transactions.commit_told()
+            transaction.commit_told()
             for text in split(sql_script):
                 statement = classify(text)
                 nothing = (None,) * parameter_count(text)  # as sqlite3, which binds nothing: they are NULL
-                if transactions.run(self._apsw, statement, nothing, False) is None:
+                if transaction.run(self._apsw, statement, nothing, False) is None:
                     for _ in self._apsw:
                         pass
         except BaseException as error:
@@ -234,7 +235,7 @@ class Cursor:
         return self
 
     def __next__(self) -> Any:
-        if self._unusable or self.connection._owner != get_ident():
+        if self._unusable or self._state.owner != get_ident():
             self._check()
         row = self._next
         if row is _END:
@@ -258,10 +259,10 @@ class Cursor:
         return row if self._make is None else self._make(self, row)
 
     def close(self) -> None:
-        """End the statement. The cursor can not be used afterwards."""
+        """End the statement. The cursor cannot be used afterwards."""
         if self._unusable and self._unusable != _CLOSED:
             raise ProgrammingError(self._unusable)
-        self.connection._check()
+        self._state.check()
         self._reset()
         self._apsw.close(True)
         self._unusable = _CLOSED
@@ -277,20 +278,20 @@ class Cursor:
     def _check(self) -> None:
         if self._unusable:
             raise ProgrammingError(self._unusable)
-        self.connection._check()
+        self._state.check()
 
     def _start(self, sql: str) -> Statement:
         if type(sql) is not str and not isinstance(sql, str):
             raise TypeError(f"execute() argument 1 must be str, not {type(sql).__name__}")
         if self._unusable:
             raise ProgrammingError(self._unusable)
-        connection = self.connection
-        if connection._owner != get_ident():
-            connection._check()
+        state = self._state
+        if state.owner != get_ident():
+            state.check()
         statement = recall(sql)
         if statement is None and "\0" in sql:
             raise ProgrammingError("the query contains a null character")
-        if len(sql) > connection._sql_bytes_max:
+        if len(sql) > state.sql_bytes_max:
             raise DataError("query string is too large")
         if not self._fresh:
             self._reset()
@@ -303,7 +304,7 @@ class Cursor:
                 keep(statement)
         self.description = None
         self.rowcount = 0 if statement.dml else -1
-        if self._traced or connection._trace is not None:
+        if self._traced or state.trace is not None:
             self._listen()
         self._unusable = _BUSY
         return statement
@@ -311,12 +312,13 @@ class Cursor:
     def _listen(self) -> None:
         """Have statements told to the trace callback, if there is one. (No reference back to this cursor may come of
         it: a dropped cursor has to end its statement at once.)"""
-        tell = self.connection._tell if self.connection._trace is not None else None
-        if tell is not None:
-            self._apsw.exec_trace = lambda cursor, sql, parameters: tell(_expanded(cursor, sql))
+        state = self._state
+        is_traced = state.trace is not None
+        if is_traced:
+            self._apsw.exec_trace = lambda cursor, sql, parameters: tell(state, _expanded(cursor, sql))
         elif self._traced:
             self._apsw.exec_trace = None
-        self._traced = tell is not None
+        self._traced = is_traced
 
     def _describe(self) -> None:
         columns = self._columns
@@ -324,13 +326,13 @@ class Cursor:
         if not columns:
             self.description = None
             return
-        connection = self.connection
-        detect_types = connection._detect_types
+        state = self._state
+        detect_types = state.detect_types
         self.description = describe(columns, detect_types)
-        if not detect_types and connection.text_factory is str and self._row_factory is None:
+        if not detect_types and state.text_factory is str and self._row_factory is None:
             return
         converters = column_converters(columns, detect_types)
-        text = text_from(connection.text_factory)
+        text = text_from(state.text_factory)
         self._make = row_maker(self._row_factory, self.description)
         if converters is not None or text is not None:
             self._change = row_changer(converters, text)
@@ -338,12 +340,12 @@ class Cursor:
     def _columns_now(self, sql: str, parameters: Any) -> Columns:
         """The columns of a statement that has run. There is nothing any more that a progress handler could stop: in
         sqlite3 the statement is not prepared again."""
-        connection = self.connection
-        connection._transactions.describing = True
+        state = self._state
+        state.describing = True
         try:
-            return columns_of_text(connection._apsw, sql, parameters)
+            return columns_of_text(state.apsw, sql, parameters)
         finally:
-            connection._transactions.describing = False
+            state.describing = False
 
     def _describing(self, statement: Statement, sets: Iterator[Any]) -> Iterator[Any]:
         """`sets`, of a statement that returns rows: when the first one has been run, its columns are described."""
@@ -358,7 +360,8 @@ class Cursor:
     def _reset(self) -> None:
         if self._rows is not None and self._rows is self._apsw:
             self._apsw.close(True)
-            self._apsw = self.connection._open().cursor()
+            self._state.check()
+            self._apsw = self._state.apsw.cursor()
         self._next, self._rows = _END, None
         self._columns, self._change, self._make = (), None, None
         self._fresh = True
@@ -382,13 +385,14 @@ class Cursor:
 _bare: Final = object.__new__
 
 
-def cursor_of(connection: Connection) -> Cursor:
+def cursor_of(connection: AnyConnection, state: ConnectionState) -> Cursor:
     """`Cursor(connection)`, for a connection that asks for itself: what its `__init__` does, a quarter quicker."""
     cursor = _bare(Cursor)
     cursor.connection = connection
+    cursor._state = state
     cursor._unusable = ""
-    cursor._row_factory = connection.row_factory
-    cursor._apsw = connection._apsw.cursor()
+    cursor._row_factory = state.row_factory
+    cursor._apsw = state.apsw.cursor()
     return cursor
 
 

@@ -1,7 +1,8 @@
 """The region as SQL text: sqlite3's `iterdump`, without replication's bookkeeping tables and guards.
 
 Guarantees: the text, run on an empty database by any SQLite, gives the application's tables, rows, indexes, triggers
-and views. Refuses to know: transactions; it reads through the connection as any application does.
+and views.
+Leaves to others: transactions; it reads through the connection as any application does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from replicate.database.names import is_own, quote, quote_text
+from replicate.region.sqlite.sql.names import is_own, quote, quote_text
 
 
 def dump(connection: Any) -> Iterator[str]:

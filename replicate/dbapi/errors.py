@@ -3,14 +3,14 @@ sqlite3.IntegrityError` works.
 
 Guarantees: every error of SQLite arrives as the class that CPython 3.11's sqlite3 gives it, with `sqlite_errorcode` and
 `sqlite_errorname`; every ReplicateError arrives as a class that is both itself (code, text, facts) and a PEP 249 class.
-Refuses to know: connections and transactions.
+Leaves to others: connections and transactions.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from sqlite3 import (
     DatabaseError,
     DataError,
@@ -43,6 +43,7 @@ __all__ = [
     "from_apsw",
     "from_replicate",
     "surface",
+    "surfaced",
 ]
 
 _CLASS_BY_CODE: Final[Mapping[int, type[sqlite3.Error]]] = {
@@ -170,3 +171,14 @@ def surface(error: BaseException) -> BaseException:
             return from_apsw(error.__cause__)  # it came while the region was taken: no disk has failed
         return from_replicate(error)
     return error
+
+
+def surfaced(action: Callable[[], object]) -> None:
+    """Run `action`; what it raises arrives as `surface` shows it."""
+    try:
+        action()
+    except BaseException as error:
+        shown = surface(error)
+        if shown is error:
+            raise
+        raise shown from error

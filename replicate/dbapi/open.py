@@ -1,7 +1,8 @@
 """Opening a region for an application: the instance, its door (one per process), and a session of it.
 
 Guarantees: a failure leaves nothing open; a region that the standard library's sqlite3 has open in this process is not
-opened. Refuses to know: SQL.
+opened.
+Leaves to others: SQL.
 """
 
 from __future__ import annotations
@@ -14,43 +15,43 @@ from urllib.parse import quote as percent_encoded
 
 import apsw
 
-from replicate.commit.session import RegionSession
-from replicate.database.bookkeeping import is_region
-from replicate.database.names import quote, quote_text
-from replicate.database.own_functions import names_used
-from replicate.dbapi import watch
+from replicate.dbapi import second_library
 from replicate.door.door import Door
-from replicate.door.opening import close_door, open_door
+from replicate.door.primary import RegionSession
+from replicate.door.recovery.opening import close_door, open_door
+from replicate.door.recovery.recovery import LOCK_TIMEOUT_S
 from replicate.errors import NotFoundError, NotSupportedError
 from replicate.instance.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
 from replicate.limits import OPENING_S
-from replicate.other_package import check_other_package
 from replicate.pool import control as word
-from replicate.recovery.recovery import LOCK_TIMEOUT_S
-from replicate.region_functions import bring, names_brought
+from replicate.region.sqlite.bookkeeping import is_region
+from replicate.region.sqlite.functions import bring, names_brought
+from replicate.region.sqlite.sql.names import quote, quote_text
+from replicate.region.sqlite.sql.own_functions import names_used
+from replicate.system.other_package import check_other_package
 
 
 @functools.cache
 def _check_package() -> None:
-    """Once a process, unless it is refused: an upgrade beside the other package would replace half of us."""
+    """Raises as `check_other_package`. Asked once a process, unless it refuses."""
     check_other_package()
 
 
 class OpenedRegion:
-    """One connection's hold on an instance: what connection.Opened asks for."""
+    """One connection's hold on an instance: opened.Opened."""
 
     def __init__(self, door: Door, region: str, opening_s: float = OPENING_S) -> None:
         """A session of `door` for `region`, whose file is waited for `opening_s` seconds at most. After a
         ReplicateError nothing is open, and the door is the caller's."""
-        self._watched = watch.enter(str(door.instance.region(region).path))
+        self._watched = second_library.enter(str(door.instance.region(region).path))
         try:
             self.session = RegionSession(door, region, opening_s=opening_s)
         except BaseException:
-            watch.leave(self._watched)
+            second_library.leave(self._watched)
             raise
         self.region = region
-        self.neighbours = Neighbours(self.session)
+        self.neighbours = InstanceNeighbours(self.session)
 
     def new_spool(self) -> Spool:
         """A spool for a large transaction, in the instance's journal directory."""
@@ -69,13 +70,13 @@ class OpenedRegion:
         """Give the door back. The session has been closed by its user."""
         try:
             self.neighbours.close()
-            watch.leave(self._watched)
+            second_library.leave(self._watched)
         finally:
             close_door(self.session.door)
 
 
-class Neighbours:
-    """What the connection of a session may attach: attach.Neighbours."""
+class InstanceNeighbours:
+    """What the connection of a session may attach: opened.Neighbours."""
 
     def __init__(self, session: RegionSession) -> None:
         self._session = session
@@ -84,7 +85,7 @@ class Neighbours:
         """Functions and collations that `region.init` has given the connection so far, with their setting."""
 
     def region_at(self, file: str) -> str | None:
-        """The region of the session's instance that is in that file, under whatever name; None if it is none.
+        """The region of the session's instance that is in that file, by whatever path; None if it is none.
 
         Raises NotFoundError if there is no such file, and what reading the instance file raises.
         """
@@ -117,7 +118,7 @@ class Neighbours:
         session = self._session
         entry = session.door.instance.region(region)
         session.refuse_second(entry)
-        watched = watch.enter(str(entry.path))
+        watched = second_library.enter(str(entry.path))
         try:
             probe = RegionSession(session.door, region)
             try:
@@ -126,7 +127,7 @@ class Neighbours:
             finally:
                 probe.close()
         except BaseException:
-            watch.leave(watched)
+            second_library.leave(watched)
             raise
         self._watched[schema] = watched
 
@@ -162,7 +163,7 @@ class Neighbours:
         Nothing is attached then.
         """
         path = os.path.realpath(file)
-        watched = watch.enter(path)
+        watched = second_library.enter(path)
         try:
             probe = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
             try:
@@ -176,13 +177,13 @@ class Neighbours:
                 probe.close(True)
             run(f"ATTACH {quote_text(f'file:{percent_encoded(path)}?mode=ro')} AS {quote(schema)}")
         except BaseException:
-            watch.leave(watched)
+            second_library.leave(watched)
             raise
         self._watched[schema] = watched
 
     def detached(self, schema: str) -> None:
         """What was attached under that name is no longer."""
-        watch.leave(self._watched.pop(schema, None))
+        second_library.leave(self._watched.pop(schema, None))
         if any(part.schema == schema for part in self._session.parts):
             self._session.detached(schema)
 
@@ -193,7 +194,7 @@ class Neighbours:
     def close(self) -> None:
         """The session is closed."""
         while self._watched:
-            watch.leave(self._watched.popitem()[1])
+            second_library.leave(self._watched.popitem()[1])
 
 
 def open_region(instance: str | os.PathLike[str], region: str, timeout_s: float | None = None) -> OpenedRegion:

@@ -2,7 +2,7 @@
 
 Guarantees: adapters and converters are the standard library's own registries, so what an application registered with
 sqlite3 works here; `sqlite3.Row` works as a row factory and gives real `sqlite3.Row` objects.
-Refuses to know: statements' meaning and transactions.
+Leaves to others: what a statement means, and transactions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import apsw
 
-from replicate.database.statements import parameter_names
 from replicate.dbapi.errors import OperationalError, ProgrammingError
+from replicate.region.sqlite.sql.statements import parameter_names
 
 PARSE_DECLTYPES: Final = sqlite3.PARSE_DECLTYPES
 PARSE_COLNAMES: Final = sqlite3.PARSE_COLNAMES
@@ -29,7 +29,7 @@ _converters: dict[str, Callable[[bytes], Any]] = sqlite3.converters
 
 
 def native_types() -> frozenset[type]:
-    """Types that are bound as they are: SQLite's own, unless somebody registered an adapter for one of them."""
+    """Types that are bound as they are: SQLite's own, but for those that have an adapter."""
     global _native
     if _native[0] != len(_adapters):
         _native = (len(_adapters), _BASIC - {kind for kind, _ in _adapters})
@@ -81,7 +81,7 @@ def _adapt(value: Any, place: int, native: frozenset[type]) -> Any:
 
 
 def contiguous(value: Any) -> bytes:
-    """The bytes behind a buffer. TypeError if it is none, BufferError if it is not contiguous."""
+    """The bytes of a buffer. TypeError if it is none, BufferError if it is not contiguous."""
     view = memoryview(value)
     if not view.c_contiguous:
         raise BufferError("underlying buffer is not C-contiguous")
@@ -167,7 +167,7 @@ def decode_failed(columns: Sequence[tuple[str, str | None]], error: UnicodeDecod
 
 
 # sqlite3.Row takes its names from a real sqlite3.Cursor. One connection to an empty database in memory lends us
-# cursors of any shape; it opens no file, so it can not drop a lock of ours.
+# cursors of any shape; it opens no file, so it cannot drop a lock of ours.
 _shapes_lock = threading.Lock()
 _shapes: sqlite3.Connection | None = None
 
@@ -204,7 +204,7 @@ def columns_of(cursor: apsw.Cursor) -> Columns:
 
 def columns_of_text(connection: apsw.Connection, sql: str, parameters: Any) -> Columns:
     """The columns of a statement that gave no row: it is prepared again, and not run. Raises apsw.InterruptError where
-    the connection is interrupted, by whom the statement could have been too."""
+    the connection is interrupted: the statement itself could have been, too."""
     found: Columns = ()
 
     def note(cursor: apsw.Cursor, text: str, values: Any) -> bool:

@@ -1,38 +1,72 @@
-"""Where a connection's transaction stands, and the door as a connection needs it.
+"""Where a connection's transaction stands, what each step does there, and where it leads: one table.
 
-Guarantees: names only. Refuses to know: who goes from one stage to the next (dbapi/transaction.py).
+transaction.py asks it what a step has to do. tests/replicate/dbapi/test_stage.py walks all of it on a real connection:
+each step does what stands here, and leads there.
+
+Guarantees: names and a table only.
+Leaves to others: how a step is taken (dbapi/transaction.py).
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
-
-import apsw
-
-from replicate.database.capture import CapturedChanges
+from typing import Final
 
 
 class Stage(Enum):
-    """Where a connection stands: no transaction; one that has only read; one that holds the region."""
+    """Where a connection stands. (SQLite's own snapshot makes no difference: it begins with the first read.)"""
 
-    NONE = 0
-    READER = 1
-    WRITER = 2
+    NONE = "no transaction is open"
+    READER = "one is open that holds no region"
+    WRITER = "one is open that holds its regions"
+    __hash__ = object.__hash__  # each is there once; an Enum's own is two calls in Python, for every commit
 
 
-class Session(Protocol):
-    """The door as a connection needs it (commit.RegionSession). `schema`: the region's schema version when the open
-    transaction took the region."""
+class TransactionStep(Enum):
+    """What moves a connection from one stage to another."""
 
-    connection: apsw.Connection
-    schema: int
-    last_seqno: int
+    BEGIN = "a BEGIN, or a SAVEPOINT that begins a transaction"
+    TAKE = "the region is taken: BEGIN IMMEDIATE, and the first statement that writes"
+    COMMIT = "COMMIT, or RELEASE of the savepoint that began the transaction"
+    ROLLBACK = "ROLLBACK"
+    LOSE = "SQLite has rolled back by itself"
 
-    @property
-    def holds_region(self) -> bool: ...
-    def begin(self, *, timeout_s: float) -> None: ...
-    def upgrade(self, *, timeout_s: float) -> None: ...
-    def commit(self, captured: CapturedChanges) -> int: ...
-    def rollback(self) -> None: ...
-    def close(self) -> None: ...
+
+class Act(Enum):
+    """What a step does."""
+
+    NOTHING = "nothing"
+    SQLITE = "SQLite runs the statement"
+    BEGIN = "session.begin"
+    UPGRADE = "session.upgrade"
+    COMMIT = "session.commit"
+    ROLLBACK = "session.rollback"
+
+
+TRANSITIONS: Final[dict[TransactionStep, dict[Stage, tuple[Act, Stage]]]] = {
+    TransactionStep.BEGIN: {
+        Stage.NONE: (Act.SQLITE, Stage.READER),
+        Stage.READER: (Act.SQLITE, Stage.READER),  # which refuses it
+        Stage.WRITER: (Act.SQLITE, Stage.WRITER),  # the same
+    },
+    TransactionStep.TAKE: {
+        Stage.NONE: (Act.BEGIN, Stage.WRITER),
+        Stage.READER: (Act.UPGRADE, Stage.WRITER),
+        Stage.WRITER: (Act.NOTHING, Stage.WRITER),
+    },
+    TransactionStep.COMMIT: {
+        Stage.NONE: (Act.NOTHING, Stage.NONE),
+        Stage.READER: (Act.SQLITE, Stage.NONE),
+        Stage.WRITER: (Act.COMMIT, Stage.NONE),
+    },
+    TransactionStep.ROLLBACK: {
+        Stage.NONE: (Act.NOTHING, Stage.NONE),
+        Stage.READER: (Act.SQLITE, Stage.NONE),
+        Stage.WRITER: (Act.ROLLBACK, Stage.NONE),
+    },
+    TransactionStep.LOSE: {
+        Stage.NONE: (Act.NOTHING, Stage.NONE),
+        Stage.READER: (Act.NOTHING, Stage.NONE),
+        Stage.WRITER: (Act.ROLLBACK, Stage.NONE),  # the door still holds the region's lock
+    },
+}

@@ -1,84 +1,91 @@
-"""One connection's transactions: which statement takes which way through the commit door, and what is captured of it.
+"""One connection's transactions: which way a statement takes through the commit door, and what is captured of it.
 
 Guarantees: no change of a replicated table is committed but by the door; reading takes no lock of ours; a statement
-that fails leaves behind exactly what SQLite left behind; a transaction of which something could not be captured can
-only be rolled back. Refuses to know: PEP 249 (cursors, rows, adapters, error classes): errors leave here as APSW's
-and as ReplicateError.
-
-Behind all classification stands a commit hook: a COMMIT that is not the door's, in a transaction that changed
-replicated rows, becomes a rollback.
+that fails leaves exactly what SQLite left; a transaction of which something could not be captured can only be rolled
+back. (Whatever we took a statement for: SQLite's commit hook turns a COMMIT that is not the door's, in a transaction
+that changed replicated rows, into a rollback.)
+Leaves to others: PEP 249 (cursors, rows, adapters, error classes): errors leave here as APSW's and as ReplicateError.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NoReturn
 
 import apsw
 
-from replicate.database import pragmas
-from replicate.database.capture import Capture, Mark
-from replicate.database.capture_several import SeveralCaptures
-from replicate.database.capture_tables import TableMap
-from replicate.database.statements import Statement, Verb
-from replicate.dbapi.attach import Attaching
-from replicate.dbapi.pending import Pending
-from replicate.dbapi.returned import Rows, keep_rows
-from replicate.dbapi.stage import Session as Session
-from replicate.dbapi.stage import Stage as Stage
-from replicate.errors import NotSupportedError
-
-if TYPE_CHECKING:
-    from replicate.journal.spool import Spool
+from replicate.dbapi.attachments import Attachments
+from replicate.dbapi.connection_functions import ConnectionFunctions
+from replicate.dbapi.definitions import Definitions
+from replicate.dbapi.opened import Opened
+from replicate.dbapi.prepare import can_prepare, prepare
+from replicate.dbapi.region_tables import RegionTables
+from replicate.dbapi.regions import Regions
+from replicate.dbapi.returned_rows import Rows, keep_rows
+from replicate.dbapi.savepoints import Savepoints
+from replicate.dbapi.stage import TRANSITIONS, Act, Stage, TransactionStep
+from replicate.errors import NotSupportedError, ReplicateError
+from replicate.region.sqlite.capture.capture import Mark
+from replicate.region.sqlite.sql import pragmas
+from replicate.region.sqlite.sql.names import quote
+from replicate.region.sqlite.sql.statements import Statement, Verb
 
 _NO_ROWS: Final[Rows] = []
-_NONE, _READER, _WRITER = Stage
+# Looking a member up in its class costs more than a global; these stand in the way of every statement.
+_NONE, _WRITER = Stage.NONE, Stage.WRITER
 _WRITE, _READ = Verb.WRITE, Verb.READ
-"""Looking a member up in its class costs more than a global; these stand in the way of every statement."""
+_NOTHING, _BEGIN, _THE_DOOR_COMMITS = Act.NOTHING, Act.BEGIN, Act.COMMIT
+_TAKE, _COMMIT, _ROLLBACK, _LOSE = (
+    TRANSITIONS[step]
+    for step in (TransactionStep.TAKE, TransactionStep.COMMIT, TransactionStep.ROLLBACK, TransactionStep.LOSE)
+)
 
 
-class Transactions(Attaching, Pending):
-    """The transactions of one connection, one after the other. Used by one thread at a time.
+class ConnectionTransaction:
+    """The transaction of one connection: one after the other. Used by one thread at a time.
 
-    `tell`: told the text of every transaction control statement that is not run as it is (the trace callback).
-    `inside`: the door is at work (the application's authorizer, progress handler and interrupts are kept away from it).
-    `describing`: a statement is prepared once more, for its columns (the progress handler alone is kept away).
-    `own_changes`: rows that we changed for our bookkeeping, to be taken off total_changes. `functions`: names of
-    functions and collations that only this connection has.
+    `stage`: where it stands (stage.py). `changed`: rows that the last statement changed. `last_seqno`: the number of
+    the last commit. `begin_text`: what the trace callback is told where a data change begins a transaction. `tell`:
+    told the text of every transaction control statement that is not run as it is (the trace callback). `begun`: how
+    often the regions were taken.
     """
 
-    def __init__(self, session: Session, region: str, spool_factory: Callable[[], Spool], timeout_s: float) -> None:
-        self.session = session
-        self.connection = session.connection
-        self.region = region
+    def __init__(self, opened: Opened, timeout_s: float) -> None:
+        self.session = opened.session
+        self.connection = opened.session.connection
+        self.regions = Regions(self.connection, opened.region, opened.new_spool)
+        self.functions = ConnectionFunctions(self.regions)
+        self._tables = RegionTables(self.regions, self.functions, opened.neighbours)
+        self.attachments = Attachments(self.regions, self.functions, self._tables, opened.neighbours)
+        self._definitions = Definitions(self.regions, self.functions, self._tables)
+        self._savepoints = Savepoints()
         self.timeout_s = timeout_s
         self.stage = _NONE
-        self.inside = self.describing = False
-        self.own_changes = 0
         self.changed = 0
         self.last_seqno = 0
-        self.functions: set[str] = set()
         self.tell: Callable[[str], object] | None = None
         self.begin_text = "BEGIN "
-        self.spool_factory = spool_factory
-        self.capture: Capture | SeveralCaptures = Capture(self.connection, region, spool_factory)
+        self.begun = 0
         self._changes = self.connection.changes
-        self._execute = self.connection.cursor().execute  # a kept cursor, for short questions of ours
-        self._savepoints: list[tuple[str | None, Mark | None]] = []
-        self._map: tuple[int, TableMap] | None = None
-        self._journaled = self.begun = self.blobs_open = 0
-        self.unclean = self._torn = False
-        self.clear_attached()
+        self._blobs_open = 0
+        """BLOBs open for writing. SQLite counts each until it is closed, also in a later transaction."""
+        self._journaled = 0
+        """Changes of which the journal knows: with more of them, our own COMMIT is refused, too."""
+        self._is_unclean = False
+        """Whether SQLite's cache holds rows of no transaction."""
+        self._is_torn = False
+        """Whether a ROLLBACK TO came in the midst of a writing statement."""
         self.connection.set_commit_hook(self._forbid_commit, id=self)
 
     def close(self) -> None:
         """Roll back what is open, take our hooks off, close the session."""
         try:
-            self.capture.close()
+            self.regions.capture.close()
             self.connection.set_commit_hook(None, id=self)
-            self.inside = True
+            self.regions.inside = True
             self.stage = _NONE
         finally:
             self.session.close()
@@ -102,7 +109,7 @@ class Transactions(Attaching, Pending):
         if verb is Verb.DEFINE:
             return self._change_schema(cursor, statement, bindings)
         if verb is Verb.ATTACH or verb is Verb.VACUUM or verb is Verb.DETACH:
-            self._file_statement(cursor, statement, bindings)
+            self._change_files(cursor, statement, bindings)
             return None
         self._control(cursor, statement, bindings)
         return _NO_ROWS
@@ -112,30 +119,31 @@ class Transactions(Attaching, Pending):
         and such a run does not count (as in CPython 3.11)."""
         total = 0
         if statement.rows or (self.stage is _NONE and not (implicit and statement.dml)):
-            self.prepare_and_begin(statement, implicit)  # once: whoever gives the sets may end it
+            self.prepare_and_begin(statement, implicit)  # once: the caller's iterator may end it
             for bindings in sets:
                 rows = self.write(cursor, statement, bindings, False)
                 total += 0 if rows else self.changed
             self.changed = total
             return
-        fresh = self.stage is not _WRITER and self._become_writer(self.begin_text)
-        changes, capture, begun, rest = self._changes, self.capture, self.begun, iter(sets)
+        fresh = self.take(self.begin_text)
+        regions, capture = self.regions, self.regions.capture
+        changes, begun, rest = self._changes, self.begun, iter(sets)
         place: tuple[Any, ...] | None = None  # where the row that runs began; () between two, None before the first
-        behind: list[Any] = []
+        after: list[Any] = []
 
         def feed() -> Iterator[Any]:
             nonlocal place, total
-            place_now = capture.place
-            counts = self._may_count(statement)
+            place_now, functions = capture.place, self.functions.names
+            counts = regions.may_count(statement)
             for bindings in rest:
-                # Whoever gives the sets may use this connection meanwhile: end the transaction, or take a part back.
+                # The caller's iterator may use this connection meanwhile: end the transaction, or take a part back.
                 if self.stage is not _WRITER or self.begun != begun:
-                    behind.append(bindings)
+                    after.append(bindings)
                     return
                 if counts:
-                    self._watch_sequences()
-                if capture.pressing or (capture.restless and self.functions):
-                    self._settle()
+                    regions.watch_sequences()
+                if capture.pressing or (capture.restless and functions):
+                    regions.settle()
                 place = place_now()
                 yield bindings
                 place = ()
@@ -151,34 +159,36 @@ class Transactions(Attaching, Pending):
                 if place is None:
                     self.prepare(statement, fresh=fresh and self.begun == begun)  # as below
             raise
-        for bindings in chain(behind, rest) if behind else ():  # each for itself, as in sqlite3
+        for bindings in chain(after, rest) if after else ():  # each for itself, as in sqlite3
             self.write(cursor, statement, bindings, False)
             total += self.changed
         self.changed = total
-        if place is None and not behind:  # APSW prepares nothing without a set
+        if place is None and not after:  # APSW prepares nothing without a set
             self.prepare(statement, fresh=fresh and self.begun == begun)
         self._check_refusal(None, own=False)
 
     def commit(self) -> None:
         """COMMIT, through the door if anything was written. After a failure `stage` says whether the transaction
         still stands."""
-        capture, connection = self.capture, self.connection
-        if self.stage is not _WRITER:
-            if self.stage is _READER:
+        act, _ = _COMMIT[self.stage]
+        regions = self.regions
+        capture, connection = regions.capture, self.connection
+        if act is not _THE_DOOR_COMMITS:
+            if act is Act.SQLITE:
                 if capture.refused is not None:
                     raise capture.refused
                 connection.execute("COMMIT")
                 self._end()
             return
-        if self.blobs_open:  # SQLite would say so too, but behind the append
+        if self._blobs_open:  # SQLite would say so too, but after the append
             raise apsw.BusyError("cannot commit transaction - a BLOB is open for writing")
-        if self.functions and self._is_writing():  # as well
+        if self.functions.names and self._is_writing():  # this, too, it would say too late
             raise apsw.BusyError("cannot commit transaction - SQL statements in progress")
         before = connection.total_changes()
-        self.inside = True
+        regions.inside = True
         try:
             if capture.restless:
-                self._settle()
+                regions.settle()
             captured = capture.finish()
             self._journaled = capture.changes
             self.last_seqno = self.session.commit(captured)
@@ -190,21 +200,22 @@ class Transactions(Attaching, Pending):
                 self._end()
             raise
         finally:
-            self.inside = False
-            self.own_changes += connection.total_changes() - before
+            regions.inside = False
+            regions.own_changes += connection.total_changes() - before
 
     def rollback(self) -> None:
         """ROLLBACK, and give the region up."""
-        if self.stage is _NONE:
+        act, _ = _ROLLBACK[self.stage]
+        if act is _NOTHING:
             return
-        self.inside = True
+        regions = self.regions
+        regions.inside = True
         try:
-            if self.stage is _READER:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-            else:
+            if act is Act.ROLLBACK:
                 self.session.rollback()
-                self.unclean = False
+                self._is_unclean = False
+            elif self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
             self._end()
         except BaseException:
             if not self.connection.in_transaction:  # else it stands: an interrupt came before the ROLLBACK
@@ -212,7 +223,7 @@ class Transactions(Attaching, Pending):
                 self._end()
             raise
         finally:
-            self.inside = False
+            regions.inside = False
 
     def commit_told(self, text: str = "COMMIT") -> None:
         """`commit`, told to the trace callback."""
@@ -229,12 +240,30 @@ class Transactions(Attaching, Pending):
     def check_alive(self) -> None:
         """After any error: SQLite may have rolled the whole transaction back, or refused a commit that went round
         the door."""
-        if self.stage is not _NONE and not self.connection.in_transaction:
-            if self.stage is _WRITER:
-                self.session.rollback()
-            self._end()
-        elif self.stage is _NONE and (refused := self.capture.refused) is not None:
+        if self.stage is not _NONE:
+            if not self.connection.in_transaction:
+                act, _ = _LOSE[self.stage]
+                if act is Act.ROLLBACK:
+                    self.session.rollback()
+                self._end()
+        elif (refused := self.regions.capture.refused) is not None:
             self._cleanse(refused)
+
+    def prepare(self, statement: Statement, *, fresh: bool = False) -> bool:
+        """For a statement that may not be run: what is wrong with its text is said first, as in sqlite3. Returns
+        whether it only reads. `fresh`: the transaction begins with it, and ends if the text is no SQL."""
+        try:
+            return prepare(self.connection, statement.text)
+        except BaseException:
+            if fresh:
+                self.rollback()
+            raise
+
+    def prepare_and_begin(self, statement: Statement, implicit: bool) -> None:
+        """What comes of a statement before its parameters are looked at."""
+        self.prepare(statement)
+        if implicit and statement.dml and self.stage is _NONE:
+            self.take(self.begin_text)
 
     # Ways.
 
@@ -250,14 +279,15 @@ class Transactions(Attaching, Pending):
         own = fresh = False
         if self.stage is not _WRITER:
             own = self.stage is _NONE and not (implicit and statement.dml)
-            fresh = self._become_writer("" if own else self.begin_text)
-        capture = self.capture
+            fresh = self.take("" if own else self.begin_text)
+        regions = self.regions
+        capture = regions.capture
         try:
-            if capture.counted and self._may_count(statement):
-                self._watch_sequences()
+            if capture.counted and regions.may_count(statement):
+                regions.watch_sequences()
             # Or rows of earlier statements would be told of in the midst of this one, which may fail.
-            if capture.pressing or (capture.restless and self.functions):
-                self._settle()
+            if capture.pressing or (capture.restless and self.functions.names):
+                regions.settle()
         except BaseException:
             if own or fresh:
                 self.rollback()
@@ -277,16 +307,16 @@ class Transactions(Attaching, Pending):
         return rows
 
     def _change_schema(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
-        if statement.temporary or not self.is_region(statement.schema):
-            self.capture.foreign = True
+        regions = self.regions
+        if statement.temporary or not regions.is_region(statement.schema):
+            regions.capture.foreign = True
             self._natively(cursor, statement, bindings)
             return _NO_ROWS
-        self._check_definable(statement)
+        self._definitions.check(statement)
         own = self.stage is _NONE
-        if self.stage is not _WRITER:
-            self._become_writer()
+        self.take()
         try:
-            rows = self._define(cursor, statement, bindings)
+            rows = self._definitions.run(cursor, statement, bindings)
         except BaseException:
             self.check_alive()
             if own:
@@ -297,28 +327,29 @@ class Transactions(Attaching, Pending):
         return rows
 
     def _pragma(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows | None:
-        verdict = pragmas.judge(statement.name, statement.argument)
+        verdict = pragmas.judge(statement.name, statement.argument, partial(self._present, statement))
         if verdict is pragmas.Verdict.NOTHING:
             return _NO_ROWS
-        if verdict is pragmas.Verdict.READ or not self.is_region(statement.schema):
+        regions = self.regions
+        if verdict is pragmas.Verdict.READ or not regions.is_region(statement.schema):
             if statement.name == "case_sensitive_like" and statement.argument is not None:
-                self.bring("like")
+                self.functions.bring("like")
             if statement.name == "busy_timeout" and (statement.argument or "").isdigit():
                 self.timeout_s = int(statement.argument or 0) / 1000
             self._natively(cursor, statement, bindings)
             return None
         own = self.stage is _NONE
-        if self.stage is not _WRITER:
-            self._become_writer()
-        if self.capture.restless:
-            self._settle()
-        self.capture.close_sequences()  # the other site reads counters anew behind a statement that travels
-        mark = self.capture.mark()
+        self.take()
+        capture = regions.capture
+        if capture.restless:
+            regions.settle()
+        capture.close_sequences()  # the other site reads counters again after a statement that travels
+        mark = capture.mark()
         try:
             cursor.execute(statement.text, bindings)
-            schema = self.name_of(statement.schema)
+            schema = regions.name_of(statement.schema)
             text = statement.text if schema == "main" else statement.as_main(schema)
-            self._capture_of(schema).statement(text)
+            regions.capture_of(schema).statement(text)
         except BaseException as error:
             self._after_failure(mark, statement, error, fresh=False, own=own)
             raise
@@ -326,99 +357,102 @@ class Transactions(Attaching, Pending):
             self._commit_own()
         return _NO_ROWS
 
-    def _file_statement(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
+    def _present(self, statement: Statement) -> object:
+        """What a pragma's database has now."""
+        query = f"PRAGMA {quote(statement.schema or 'main')}.{statement.name}"
+        return self.regions.quietly(lambda: self.regions.execute(query).get)
+
+    def _change_files(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
+        natively = partial(self._natively, cursor, statement, bindings)
         if statement.verb is Verb.VACUUM and statement.argument is None:
             raise NotSupportedError(
                 "VACUUM renumbers rows of tables without an INTEGER PRIMARY KEY, and runs outside of every "
                 "transaction: killed on its way, it would leave a schema version that nobody knows",
-                where=self.region,
+                where=self.regions.region,
                 do="A compact copy: VACUUM INTO 'copy.db'. A compact region: replicate -i INSTANCE region release "
-                f"{self.region}, VACUUM with any SQLite client, replicate -i INSTANCE region add; seed --restart there",
+                f"{self.regions.region}, VACUUM with any SQLite client, replicate -i INSTANCE region add; "
+                "seed --restart there",
             )
         if statement.verb is Verb.VACUUM:
-            self._natively(cursor, statement, bindings)
+            natively()
         elif statement.verb is Verb.ATTACH:
-            self._attach(cursor, statement, bindings)
+            self.attachments.attach(statement, bindings, natively, self.tell)
         else:
-            self._detach(cursor, statement, bindings)
+            self.attachments.detach(statement, bindings, natively)
 
     # Transaction control.
 
     def _control(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
-        verb, stage = statement.verb, self.stage
+        verb, stage, savepoints = statement.verb, self.stage, self._savepoints
         if verb is Verb.BEGIN:
             if stage is _NONE and statement.kind in ("IMMEDIATE", "EXCLUSIVE"):
-                self._become_writer(statement.text)
+                self.take(statement.text)
             else:
-                self._natively(cursor, statement, bindings)
-                self.stage = _READER
+                self._begin(cursor, statement, bindings)
         elif verb is Verb.COMMIT and stage is not _NONE:
             self.commit_told(statement.text)
         elif verb is Verb.ROLLBACK and stage is not _NONE:
             self.rollback_told(statement.text)
         elif verb is Verb.SAVEPOINT:
-            if stage is _WRITER and self.capture.restless:
-                self._settle()
-            self._natively(cursor, statement, bindings)
             if stage is _NONE:
-                self.stage = _READER
-                self._savepoints.append((None, None))  # RELEASE of the next one commits: see below
-            self._savepoints.append((statement.name, self.capture.mark() if stage is _WRITER else None))
+                self._begin(cursor, statement, bindings)
+                savepoints.add(statement.name, None, begins=True)
+            else:
+                capture = self.regions.capture if stage is _WRITER else None
+                if capture is not None and capture.restless:
+                    self.regions.settle()
+                self._natively(cursor, statement, bindings)
+                savepoints.add(statement.name, None if capture is None else capture.mark(), begins=False)
         elif verb is Verb.RELEASE:
-            self._release(cursor, statement, bindings)
+            if savepoints.commits(statement.name):
+                self.commit_told(statement.text)
+            else:
+                self._natively(cursor, statement, bindings)
+                savepoints.release(statement.name)
         elif verb is Verb.ROLLBACK_TO:
-            self._torn = self._torn or (stage is _WRITER and self._is_writing())
+            self._is_torn = self._is_torn or (stage is _WRITER and self._is_writing())
             self._natively(cursor, statement, bindings)
-            at = self._find_savepoint(statement.name)
-            if at is not None:
-                mark = self._savepoints[at][1]
-                del self._savepoints[at + 1 :]
-                if self.stage is _WRITER:
-                    self.capture.cut(mark or self.capture.start)
+            found = savepoints.roll_back_to(statement.name)
+            if found is not None and self.stage is _WRITER:
+                capture = self.regions.capture
+                capture.cut(found[0] or capture.start)
         else:
             self._natively(cursor, statement, bindings)  # an empty text, or SQLite says what is wrong
 
-    def _release(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
-        at = self._find_savepoint(statement.name)
-        if at is not None and at == 1 and self._savepoints[0] == (None, None):
-            if self.tell is not None:
-                self.tell(statement.text)
-            self.commit()  # the savepoint that began the transaction
-            return
+    def _begin(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> None:
+        """A statement that begins a transaction which only reads yet; SQLite refuses it where one is open."""
         self._natively(cursor, statement, bindings)
-        if at is not None:
-            del self._savepoints[at:]
+        _, self.stage = TRANSITIONS[TransactionStep.BEGIN][self.stage]
 
-    def _find_savepoint(self, name: str) -> int | None:
-        for at in range(len(self._savepoints) - 1, -1, -1):
-            if self._savepoints[at][0] == name:
-                return at
-        return None
-
-    def _become_writer(self, text: str = "") -> bool:
-        """Take the region. Returns whether this began the transaction; if so, `text` is told to the trace callback."""
-        fresh = self.stage is _NONE
+    def take(self, text: str = "") -> bool:
+        """Take the regions unless they are held. Returns whether this began the transaction; if so, `text` is told to
+        the trace callback."""
+        act, to = _TAKE[self.stage]
+        if act is _NOTHING:
+            return False
+        fresh = act is _BEGIN
         if fresh and text and self.tell is not None:
             self.tell(text)
-        session = self.session
-        self.inside = True
+        session, regions, tables = self.session, self.regions, self._tables
+        regions.inside = True
         try:
             if fresh:
                 session.begin(timeout_s=self.timeout_s)
             else:
                 session.upgrade(timeout_s=self.timeout_s)
-            known = self._map
-            self.capture.begin(known[1] if known is not None and known[0] == session.schema else self._tables())
-            self.stage = _WRITER
-            if self.unclean:
-                self.capture.refuse(NotSupportedError("an earlier statement outlived its transaction", do="Roll back"))
+            known = tables.own
+            regions.capture.begin(known[1] if known is not None and known[0] == session.schema else tables.read_own())
+            self.stage = to
+            if self._is_unclean:
+                why = NotSupportedError("an earlier statement outlived its transaction", do="Roll back")
+                regions.capture.refuse(why)
         except BaseException:
             if fresh or session.holds_region or not self.connection.in_transaction:  # else it stands as a reader
                 session.rollback()
                 self._end()
             raise
         finally:
-            self.inside = False
+            regions.inside = False
         self.begun += 1
         return fresh
 
@@ -427,35 +461,37 @@ class Transactions(Attaching, Pending):
             self.commit()
         except BaseException:
             self.rollback()
-            self.own_changes += rows  # SQLite counts none if it fails so late, but for its triggers'
+            self.regions.own_changes += rows  # SQLite counts none if it fails so late, but for its triggers'
             raise
 
     def _end(self, adopted: bool = False) -> None:
+        """No transaction is open any more. `adopted`: the journal has taken the spool over."""
         self.stage = _NONE
-        self._torn = False
-        if self._savepoints:
+        self._is_torn = False
+        if self._savepoints.names:
             self._savepoints.clear()
-        self.capture.clear(adopted)
+        self.regions.capture.clear(adopted)
 
     # After failures.
 
     def _after_failure(self, mark: Mark, statement: Statement, error: BaseException, *, fresh: bool, own: bool) -> None:
-        connection, capture = self.connection, self.capture
+        connection, regions = self.connection, self.regions
+        capture = regions.capture
         if not capture.active and capture.poisoned:
             self._cleanse(apsw.AbortError("abort due to ROLLBACK"))
         if not connection.in_transaction:
             self.check_alive()
             return
-        self.inside = True
+        regions.inside = True
         try:
-            rows_kept = None if self._torn else capture.kept(mark, statement.text)
+            rows_kept = None if self._is_torn else capture.kept(mark, statement.text)
         finally:
-            self.inside = False
+            regions.inside = False
         if rows_kept is None:
             capture.refuse(
                 NotSupportedError(
-                    "a statement failed, and it can not be told which of its changes remain",
-                    where=self.region,
+                    "a statement failed, and it cannot be told which of its changes remain",
+                    where=regions.region,
                     do="Roll back",
                 )
             )
@@ -464,32 +500,93 @@ class Transactions(Attaching, Pending):
         else:
             capture.cut(mark, failed=True)
             with contextlib.suppress(apsw.InterruptError):  # until the interrupted SELECT ends; it is looked at later
-                self._settle()
+                regions.settle()
             rows_kept = capture.grown(mark)
         if own:
             if rows_kept:
                 self._commit_own(self._changes())
             else:
                 self.rollback()
-        elif fresh and capture.changes == 0 and not self._can_prepare(statement, error):
+        elif fresh and capture.changes == 0 and not can_prepare(connection, statement, error):
             self.rollback()  # sqlite3 prepares before it begins: a text that is no SQL leaves no transaction open
 
     def _check_refusal(self, mark: Mark | None, *, own: bool) -> None:
-        refused = self.capture.refused
+        capture = self.regions.capture
+        refused = capture.refused
         if refused is None or (mark is not None and mark.refusal is not None):
             return
-        if not self.capture.active:
+        if not capture.active:
             self._cleanse(apsw.AbortError("abort due to ROLLBACK"))
-        why = self.capture.refusal
+        why = capture.refusal
         if own:
             self.rollback()
         if not isinstance(why, Exception) and why is not None:
             raise why  # KeyboardInterrupt arrived while the hook ran
         raise refused
 
+    def _cleanse(self, why: BaseException) -> NoReturn:
+        """A statement wrote after the end of its transaction, which a function of the application had ended: its rows
+        are left in SQLite's cache, for the next COMMIT to write (measured). A ROLLBACK throws them away. Raises
+        `why`."""
+        self.regions.capture.clear()
+        self._is_unclean = True
+        with contextlib.suppress(ReplicateError, apsw.Error):  # while others write, the next transaction does it
+            self.rollback()  # of a reader that was begun since
+            self.take()
+            self.rollback()
+        raise why
+
+    def _is_writing(self) -> bool:
+        """Whether a writing statement runs, so that what is asked for is asked by a function of the application."""
+        if self._blobs_open:  # SQLite takes one for such a statement
+            return False
+        regions, execute = self.regions, self.connection.execute
+        inside, regions.inside = regions.inside, True
+        try:
+            execute("SAVEPOINT _replicate_ask").close()
+            execute("RELEASE _replicate_ask").close()
+        except apsw.BusyError:
+            return True
+        finally:
+            regions.inside = inside
+        return False
+
     def _forbid_commit(self) -> bool:
         """SQLite's commit hook: True turns the COMMIT into a rollback. (Virtual tables have written by then: what they
         keep back beyond `flush` must not pass the journal by.)"""
-        if self.inside:
-            return self.capture.changes not in (0, self._journaled)
-        return self.capture.changes > 0 or self.capture.refusal is not None
+        capture = self.regions.capture
+        if self.regions.inside:
+            return capture.changes not in (0, self._journaled)
+        return capture.changes > 0 or capture.refusal is not None
+
+    # BLOBs.
+
+    def write_blob(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Take the region for a BLOB that is to be written in place. Gives what to call before each write, and when the
+        BLOB has been closed: that commits, if this began the transaction and it still stands."""
+        own = self.connection.in_transaction is False
+        regions = self.regions
+        capture = regions.capture
+        if not capture.active:
+            self.take()
+        elif capture.pressing:  # or the rows of all BLOBs that are written one after the other would be kept
+            regions.settle()
+        begun, self._blobs_open = self.begun, self._blobs_open + 1
+
+        def stands() -> bool:
+            return regions.capture.active and self.begun == begun
+
+        def check() -> None:
+            if not stands():
+                raise NotSupportedError(
+                    "the transaction in which this BLOB was opened for writing has ended",
+                    where=regions.region,
+                    do="Open it again",
+                )
+
+        def end() -> None:
+            self._blobs_open -= 1
+            if own and stands():
+                self._commit_own()
+
+        return check, end

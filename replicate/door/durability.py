@@ -3,13 +3,6 @@
 Guarantees: LAST_DURABLE_SEQNO (and the sidecar file beside the journal) only ever names what an fdatasync has
 returned for; all committers that wait are served by one fdatasync; the first failure is kept for every process, and
 no sync is tried again. Refuses to know: what is in the journal; who waits.
-
-One flush serves everyone: whoever gets the sync lock reads LAST_SEQNO *before* it syncs, so all that were appended by
-then are covered; the others sleep until it is done, see their number durable, and do nothing; one of those who came
-too late for it begins the next. Nobody waits for company: whoever commits while a flush is under way is in the next
-one, and holding a flush back for those whom the last one knew of gained nothing (measured, four writers: 5700 commits
-a second with it, 6200 without). A new segment is only begun after the old one was synced, so syncing the newest one is
-enough.
 """
 
 from __future__ import annotations
@@ -22,7 +15,6 @@ from collections.abc import Callable
 from typing import Final
 
 from replicate.door.interval_sync import IntervalSync
-from replicate.errnos import FULL
 from replicate.errors import (
     BusyError,
     DiskFullError,
@@ -31,14 +23,15 @@ from replicate.errors import (
     OutcomeUnknownError,
     ReplicateError,
 )
-from replicate.failpoint import hit
 from replicate.instance.instance import Instance
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.segment import SegmentFile
-from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool.shared_memory import SharedMemory
 from replicate.pool.wake_word import WakeWord
+from replicate.system.failpoint import hit
+from replicate.system.locks import FileLock
+from replicate.system.os_errors import FULL
 
 SYNC_LOCK_TIMEOUT_S: Final = 300.0
 """A flush may take long on a bad disk; waiting is right, and giving up would only say "outcome unknown" earlier."""
@@ -52,7 +45,15 @@ def _nothing() -> None:
 
 
 class Durability:
-    """The syncing side of one process's door. Threads share it."""
+    """The syncing side of one process's door. Threads share it.
+
+    One flush serves everyone: the process that gets the sync lock reads LAST_SEQNO *before* it syncs, so all that were
+    appended by then are covered; the others sleep until it is done, see their number durable, and do nothing; one of
+    those that came too late for it begins the next. Nobody waits for company: the process that commits while a flush is
+    under way is in the next one, and holding a flush back for those whom the last one knew of gained nothing (measured,
+    four writers: 5700 commits a second with it, 6200 without). A new segment is only begun after the old one was
+    synced, so syncing the newest one is enough.
+    """
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Durability:
         memory: SharedMemory | None = None,
     ) -> None:
         """`on_durable` is called, in whichever thread, when the last durable seqno has risen. `memory`: that of
-        `words`, so that those who wait for another's flush can sleep there; None: they look at intervals."""
+        `words`, so that those that wait for another's flush can sleep there; None: they look at intervals."""
         self._instance = instance
         self._words = words
         self._open_segment = open_segment
@@ -118,7 +119,7 @@ class Durability:
     def wait(self, seqno: int) -> int:
         """Return once `seqno` is on the disk; returns the last durable seqno.
 
-        OutcomeUnknownError when the sync fails: the transaction is committed, and we can not say that it would
+        OutcomeUnknownError when the sync fails: the transaction is committed, and we cannot say that it would
         survive a power loss.
         """
         words = self._words
@@ -137,8 +138,8 @@ class Durability:
     def sync_to_end(self, timeout_s: float | None = None) -> int:
         """Make everything visible durable; returns the last durable seqno. JournalIOError: unknown, and for ever.
 
-        `timeout_s`: how long to wait for whoever syncs already (None: as long as a flush may take); BusyError after
-        that."""
+        `timeout_s`: how long to wait for the process that syncs already (None: as long as a flush may take); BusyError
+        after that."""
         return self._sync(self._words[word.LAST_SEQNO], timeout_s)
 
     def sync_appended(self, segment: SegmentFile) -> None:
@@ -155,8 +156,8 @@ class Durability:
         lock).
 
         Mostly under the commit lock, behind a commit that has happened. So nobody fails by it, and nobody waits here
-        for whoever stands still with the sync lock: after `timeout_s` seconds it is left unsaid, and said with the next
-        flush, which is of all that is visible."""
+        for the process that stands still with the sync lock: after `timeout_s` seconds it is left unsaid, and said with
+        the next flush, which is of all that is visible."""
         if self._words[word.LAST_DURABLE_SEQNO] >= seqno:
             return
         try:
@@ -169,10 +170,10 @@ class Durability:
             self._give_up()
 
     def _note(self, seqno: int) -> None:
-        """Sync lock held: two who raise the number at once must not lower it."""
+        """Sync lock held: two that raise the number at once must not lower it."""
         if self._words[word.LAST_DURABLE_SEQNO] < seqno:
             self._words[word.LAST_DURABLE_SEQNO] = seqno
-            self._on_durable()  # first: who waits for it sends it to the other site
+            self._on_durable()  # first: a process that waits for it sends it to the other site
             self._sidecar.write(seqno)
 
     def _acquire(self, unless: Callable[[], bool] | None = None, timeout_s: float | None = None) -> bool:
@@ -196,8 +197,8 @@ class Durability:
                     where=str(lock.path),
                     do="Try again; if it stays so, a disk hangs, or a process stands still: fuser -v on that file",
                 )
-            # Whoever waits for the lock looks whether the flush that it waits for was its own too: the next one may
-            # begin before its turn comes, and that flush is not for it.
+            # A process that waits for the lock looks whether the flush that it waits for was its own too: the next one
+            # may begin before its turn comes, and that flush is not for it.
             if words[word.LAST_DURABLE_SEQNO] < seqno and self._acquire(
                 lambda: bool(words[word.LAST_DURABLE_SEQNO] >= seqno), timeout_s
             ):

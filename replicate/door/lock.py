@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import TIMEOUT_MAX, RLock
 
 from replicate.errors import BusyError
-from replicate.locks import FileLock
+from replicate.system.locks import FileLock
 
 
 class CommitLock:

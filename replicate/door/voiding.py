@@ -6,47 +6,34 @@ and its number is used for something else.
 
 Guarantees: afterwards the number is a NULL record's, or free, on the disk too; or OutcomeUnknownError, and the journal
 takes nothing more until recovery has run, or until the next holder of the commit lock has finished the transaction.
-Refuses to know: why COMMIT failed.
+Leaves to others: the commit lock, which the caller holds, and why COMMIT failed.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replicate.errnos import NO_DESCRIPTORS
+from replicate.door.end import NewestSegment
+from replicate.door.ledger import ADOPTS, Allotted, Ledger
+from replicate.door.recovery.journal_end import void_payload
 from replicate.errors import JournalIOError, OutcomeUnknownError
 from replicate.journal.record import pack_frame
-from replicate.journal.segment import Directory, segment_name
+from replicate.journal.segment import segment_name
+from replicate.model.transaction import Kind
 from replicate.pool import control as word
-from replicate.recovery.mending import void_payload
-from replicate.transaction import Kind
-
-if TYPE_CHECKING:
-    from replicate.door.door import Door
-
-ADOPTS: Final = 1
-"""INTENT_KIND: a large transaction is appended by renaming its segment into the chain."""
+from replicate.system.files import Directory
+from replicate.system.os_errors import NO_DESCRIPTORS
 
 
-class Allotted(NamedTuple):
-    """A frame with the number that it will have; nothing of it is visible yet."""
-
-    seqno: int
-    frame: bytes
-    origin_seqno: int
-    chain: int
-    csn: int
-
-
-def void(door: Door, allotted: Allotted, reason: str) -> None:
-    """Commit lock held, and the intent is still that of `allotted`. `reason`: goes into the record."""
-    words = door.words
+def void(ledger: Ledger, end: NewestSegment, allotted: Allotted, reason: str) -> Allotted | None:
+    """The intent is still that of `allotted`. `reason`: goes into the record. Gives the NULL record, on the disk and
+    still to be made visible; None when the number is free again."""
+    words = ledger.words
     try:
         if words[word.INTENT_KIND] == ADOPTS:
-            _void_adopted(door, allotted.seqno)
-            words[word.INTENT_SEQNO] = 0
-            return
+            _void_adopted(ledger, end, allotted.seqno)
+            ledger.done()
+            return None
         payload, count = void_payload(reason, len(allotted.frame))
         frame, chain = pack_frame(
             Kind.NULL,
@@ -59,7 +46,7 @@ def void(door: Door, allotted: Allotted, reason: str) -> None:
             payload,
             count,
         )
-        segment = door.segment()
+        segment = end.segment()
         segment.append(words[word.INTENT_OFFSET], frame)
         segment.sync()
     except (OSError, JournalIOError) as error:
@@ -68,20 +55,20 @@ def void(door: Door, allotted: Allotted, reason: str) -> None:
             # Nothing has changed: the transaction stands there whole, as a killed writer's.
             do = f"{error.do}: the next writer finishes it"
         else:
-            door.poison(error)
+            ledger.poison(error)
         raise OutcomeUnknownError(
-            f"transaction {allotted.seqno} failed, and could not be voided in the journal", where=door.directory, do=do
+            f"transaction {allotted.seqno} failed, and could not be voided in the journal", where=end.directory, do=do
         ) from error
     words[word.INTENT_REGIONS] = 0
-    door.finish_own(Allotted(allotted.seqno, frame, allotted.origin_seqno, chain, allotted.csn))
+    return Allotted(allotted.seqno, frame, allotted.origin_seqno, chain, allotted.csn)
 
 
-def _void_adopted(door: Door, seqno: int) -> None:
+def _void_adopted(ledger: Ledger, end: NewestSegment, seqno: int) -> None:
     """Take an adopted segment out of the chain again, durably: its number is used for something else."""
-    if door.words[word.SEGMENT_FIRST_SEQNO] != seqno:
-        with Directory(door.directory) as names:
-            os.unlink(os.path.join(door.directory, segment_name(seqno)))
+    if ledger.words[word.SEGMENT_FIRST_SEQNO] != seqno:
+        with Directory(end.directory) as names:
+            os.unlink(os.path.join(end.directory, segment_name(seqno)))
             names.sync()
         return
     # It had taken the place of the empty segment that was appended to.
-    door.begin_again(seqno)
+    end.begin_again(seqno)

@@ -3,7 +3,7 @@
 A seed that is on its way to a consumer is a *hold*: a file of its own beside the position, because the Source Server
 goes on to move the position of a consumer that still lives.
 
-Guarantees: pruning asks `least_acknowledged` and never goes beyond it; a registered consumer that has applied nothing
+Guarantees: pruning asks `needed_seqno` and never goes beyond it; a registered consumer that has applied nothing
 counts as zero; a file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more
 journal, and who writes what he has made of what he read holds `consumer_positions.positions_locked`.
 Refuses to know: who sends to the consumer, and what a journal is.
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import DamagedError, FormatUnknownError
-from replicate.instance.file import check_name, replace_file
-from replicate.instance.private_files import read_private
+from replicate.instance.file import check_name
+from replicate.system.files import read_private, replace_file
 
 FORMAT: Final = 1
 """Of both files; one that says nothing has it too."""
@@ -127,9 +127,3 @@ def needed_seqno(directory: Path, consumer: Consumer) -> int | None:
     if consumer.needs_seed:
         return held
     return consumer.acknowledged_seqno if held is None else min(held, consumer.acknowledged_seqno)
-
-
-def least_acknowledged(directory: Path, names: list[str]) -> int | None:
-    """The least acknowledged (or held) seqno over the registered names; None when nobody is registered."""
-    needed = [needed_seqno(directory, read_consumer(directory, name) or Consumer(name)) for name in names]
-    return min((seqno for seqno in needed if seqno is not None), default=None)

@@ -7,7 +7,6 @@ validated. Refuses to know: journals, pools, databases, configuration; what the 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -18,26 +17,32 @@ from typing import Any, Final, Literal
 
 import xxhash
 
-from replicate.errnos import NO_DESCRIPTORS, exhausted, mend
 from replicate.errors import (
     ConfigurationError,
     DamagedError,
-    DiskFullError,
     FormatUnknownError,
-    JournalIOError,
     NotFoundError,
     PermissionRefusedError,
     UsageError,
 )
-from replicate.failpoint import hit
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, REGIONS_MAX
-from replicate.vector import Origin
+from replicate.model.vector import Origin
+from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
 
 Role = Literal["primary", "secondary"]
 _NAME: Final = re.compile(NAME_PATTERN)
+WITH_WAITING: Final = 2
+"""Format of a file with `waiting`, or with a passive peer: a release that does not know the one would apply rows of a
+region that is not here to another one's table of the same name, and of the other keep the journal for ever."""
+WITH_SUCCESSOR: Final = 3
+"""Format of a file with `successor`: a release that does not know it would let an instance that has handed its role
+over be made primary again, beside the other one."""
+ACTIVE: Final = "active"
+PASSIVE: Final = "passive"
 _ELSE: Final = (
-    "; or begin anew: stop its processes, replicate region plain FILE for each of its databases (the rows stay as they "
-    "are), move those that lie in the instance away, replicate -i INSTANCE instance remove --force, and make it again"
+    "; or begin again: stop its processes, replicate region plain FILE for each of its databases (the rows stay as "
+    "they are), move those that lie in the instance away, replicate -i INSTANCE instance remove --force, and make it "
+    "again"
 )
 """No commands but those do without the file."""
 
@@ -66,17 +71,39 @@ class RegionEntry:
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
     """A registered consumer of this instance's journal, and where its Receiver Server listens. `certificate`: the name
-    in its certificate, "" when that is its own."""
+    in its certificate, "" when that is its own. `passive`: nothing is sent to it until it is activated, or this
+    instance is made primary."""
 
     name: str
     host: str
     port: int
     certificate: str = ""
+    passive: bool = False
 
     @property
     def certificate_name(self) -> str:
         """The name that its certificate must bear, where TLS is spoken."""
         return self.certificate or self.name
+
+    @property
+    def mode(self) -> str:
+        """`active` or `passive`."""
+        return PASSIVE if self.passive else ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """Who was made primary instead of this instance, after transaction `seqno` of its journal. `is_pending`: it was
+    handed the role, and has not said yet that it has taken it."""
+
+    name: str
+    seqno: int
+    is_pending: bool = False
+
+    def __str__(self) -> str:
+        """The end of a sentence about this instance."""
+        what = "its role was handed over to" if self.is_pending else "the primary now is"
+        return f"{what} {self.name}, after transaction {self.seqno}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +122,69 @@ class InstanceFile:
     next_region_id: int = 0
     home: str = ""
     """The directory that the instance was last changed in: tells a moved instance from a copy beside its original."""
+    waiting: tuple[str, ...] = ()
+    """On a secondary: regions of the primary that are not here, and wait for their seed (region_record.py)."""
+    successor: Successor | None = None
+    """On a secondary that was primary: who is it now, as far as this instance has been told."""
 
     @property
     def origin(self) -> Origin:
         """The origin of what this instance commits from now on."""
         return Origin(self.uuid, self.incarnation)
 
+    @property
+    def consumers(self) -> tuple[PeerEntry, ...]:
+        """The peers that the journal is kept for: all of a primary's, so that one which is passive goes on where it
+        was; of a secondary's those that are not, as it may have to wait for ever for the others."""
+        return tuple(peer for peer in self.peers if self.role == "primary" or not peer.passive)
+
 
 def _to_json(content: InstanceFile) -> dict[str, Any]:
-    return {
-        "format": FORMAT_VERSION,
-        "network": str(uuid.UUID(bytes=content.network)),
-        "uuid": str(uuid.UUID(bytes=content.uuid)),
-        "name": content.name,
-        "incarnation": content.incarnation,
-        "role": content.role,
-        "created_wall_ns": content.created_wall_ns,
-        "journal_inode": content.journal_inode,
-        "next_region_id": content.next_region_id,
-        "home": content.home,
-        "regions": [
-            {"id": r.region_id, "name": r.name, "uuid": str(uuid.UUID(bytes=r.uuid)), "path": str(r.path)}
-            for r in content.regions
-        ],
-        "peers": [
-            {"name": p.name, "host": p.host, "port": p.port} | ({"certificate": p.certificate} if p.certificate else {})
-            for p in content.peers
-        ],
-    }
+    return (
+        {
+            "format": _format_of(content),
+            "network": str(uuid.UUID(bytes=content.network)),
+            "uuid": str(uuid.UUID(bytes=content.uuid)),
+            "name": content.name,
+            "incarnation": content.incarnation,
+            "role": content.role,
+            "created_wall_ns": content.created_wall_ns,
+            "journal_inode": content.journal_inode,
+            "next_region_id": content.next_region_id,
+            "home": content.home,
+            "regions": [
+                {"id": r.region_id, "name": r.name, "uuid": str(uuid.UUID(bytes=r.uuid)), "path": str(r.path)}
+                for r in content.regions
+            ],
+            "peers": [
+                {"name": p.name, "host": p.host, "port": p.port}
+                | ({"certificate": p.certificate} if p.certificate else {})
+                | ({"mode": PASSIVE} if p.passive else {})
+                for p in content.peers
+            ],
+        }
+        | ({"waiting": list(content.waiting)} if content.waiting else {})
+        | _successor_facts(content.successor)
+    )
+
+
+def _format_of(content: InstanceFile) -> int:
+    if content.successor is not None:
+        return WITH_SUCCESSOR
+    return WITH_WAITING if content.waiting or any(p.passive for p in content.peers) else FORMAT_VERSION
+
+
+def _successor_facts(successor: Successor | None) -> dict[str, Any]:
+    if successor is None:
+        return {}
+    pending = {"pending": True} if successor.is_pending else {}
+    return {"successor": {"name": successor.name, "seqno": successor.seqno, **pending}}
+
+
+def _successor(facts: Any) -> Successor | None:
+    if facts is None:
+        return None
+    return Successor(check_name(facts["name"], "instance"), int(facts["seqno"]), bool(facts.get("pending", False)))
 
 
 def _digest(facts: dict[str, Any]) -> str:
@@ -148,13 +210,15 @@ def decode(raw: bytes, where: str) -> InstanceFile:
         raise DamagedError(
             "the instance file is not readable", where=where, do=f"Restore it from a backup{_ELSE}"
         ) from error
-    if type(version) is int and version > FORMAT_VERSION:
+    if type(version) is int and version > WITH_SUCCESSOR:
         raise FormatUnknownError(
-            f"the instance file has format {version!r}, this release knows {FORMAT_VERSION}",
+            f"the instance file has format {version!r}, this release knows {FORMAT_VERSION} to {WITH_SUCCESSOR}",
             where=where,
             do="Use the release that wrote it, or a newer one",
         )
-    if version != FORMAT_VERSION or check != _digest(facts):  # there has been no older format
+    if version not in (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR) or check != _digest(
+        facts
+    ):  # there has been no older format
         raise DamagedError(
             "the instance file was changed by hand or is damaged: its check does not match",
             where=where,
@@ -181,9 +245,17 @@ def decode(raw: bytes, where: str) -> InstanceFile:
                 for r in facts["regions"]
             ),
             peers=tuple(
-                PeerEntry(check_name(p["name"], "peer"), str(p["host"]), int(p["port"]), str(p.get("certificate", "")))
+                PeerEntry(
+                    check_name(p["name"], "peer"),
+                    str(p["host"]),
+                    int(p["port"]),
+                    str(p.get("certificate", "")),
+                    passive=_is_passive(p.get("mode", ACTIVE)),
+                )
                 for p in facts["peers"]
             ),
+            waiting=tuple(check_name(name, "region") for name in facts.get("waiting", ())),
+            successor=_successor(facts.get("successor")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(
@@ -198,51 +270,15 @@ def decode(raw: bytes, where: str) -> InstanceFile:
     return content
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a small file whole and durably. Raises JournalIOError/DiskFullError; after a failure the old content
-    stands."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
-    directory = -1
-    try:
-        # First: behind the rename nothing may fail but the sync itself.
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        hit("replace.before_rename")
-        os.rename(aside, path)
-        hit("replace.renamed")
-        os.fsync(directory)
-    except OSError as error:
-        try:
-            os.unlink(aside)
-        except OSError:
-            pass
-        raise io_error(error, f"could not write {path.name}", str(path)) from error
-    finally:
-        if directory >= 0:
-            os.close(directory)
-
-
-def io_error(error: OSError, what: str, where: str) -> JournalIOError | PermissionRefusedError:
-    """The named error of an operating system error."""
-    if error.errno in NO_DESCRIPTORS:  # no call gives it but one that should have made a descriptor
-        return exhausted(error, what, where)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"{what}: no space left", where=where, do="Free space, then try again")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return PermissionRefusedError(f"{what}: {error.strerror}", where=where, do=mend(error))
-    return JournalIOError(f"{what}: {error.strerror}", where=where, do=mend(error))
+def _is_passive(mode: object) -> bool:
+    if mode not in (ACTIVE, PASSIVE):
+        raise ValueError(f"mode {mode!r}")
+    return mode == PASSIVE
 
 
 def read_file(path: Path) -> InstanceFile:
     """Read and verify the instance file at `path`. NotFoundError, PermissionRefusedError or DamagedError when that
-    can not be done."""
+    cannot be done."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -253,9 +289,9 @@ def read_file(path: Path) -> InstanceFile:
         ) from None
     except OSError as error:
         if error.errno in NO_DESCRIPTORS:
-            raise exhausted(error, "the instance file can not be read", str(path)) from error
+            raise exhausted(error, "the instance file cannot be read", str(path)) from error
         raise PermissionRefusedError(
-            f"the instance file can not be read: {error.strerror}", where=str(path), do=mend(error)
+            f"the instance file cannot be read: {error.strerror}", where=str(path), do=mend(error)
         ) from error
     with os.fdopen(fd, "rb") as file:
         return decode(file.read(16 * 1024 * 1024), str(path))

@@ -2,7 +2,7 @@
 
 Guarantees: after `create` every directory exists with mode 0700 and the identity is durable; `open` verifies what it
 reads; a change of regions or peers is atomic and serialised over processes. Refuses to know: how transactions get
-into the journal (commit/session.py), what is in a region (database/), what daemons do.
+into the journal (door/primary.py), what is in a region (region/), what daemons do.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from replicate.config import FILE_NAME as SETTINGS_NAME
-from replicate.config import Config, Refused, default_text, load_what_can_be
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -33,17 +31,20 @@ from replicate.instance.file import (
     PeerEntry,
     RegionEntry,
     Role,
+    Successor,
     check_name,
     check_unique,
     encode,
-    io_error,
     read_file,
-    replace_file,
 )
 from replicate.instance.private_files import DIRECTORY_MODES, check_directories, check_settings
 from replicate.limits import REGIONS_MAX
 from replicate.pasteable import pasteable
-from replicate.region_functions import set_init
+from replicate.region.sqlite.functions import set_init
+from replicate.settings.load import FILE_NAME as SETTINGS_NAME
+from replicate.settings.load import Config, Refused, default_text, load_what_can_be
+from replicate.system.files import replace_file
+from replicate.system.os_errors import io_error
 
 FILE_NAME = "instance.json"
 DIRECTORIES = tuple(DIRECTORY_MODES)
@@ -97,10 +98,11 @@ def _inode(path: Path) -> str:
     return f"{facts.st_dev}:{facts.st_ino}"
 
 
-def _read(directory: Path) -> InstanceFile:
+def _read(directory: Path, *, copy_too: bool = False) -> InstanceFile:
     """The instance file, its paths as they are where the directory stands now.
 
-    WrongInstanceError for a copy while its original is still there: both would write the same regions.
+    WrongInstanceError for a copy while its original is still there: both would write the same regions. `copy_too`: who
+    asks writes nothing, and looks at nothing beyond the directory.
     """
     content = read_file(directory / FILE_NAME)
     home = Path(content.home)
@@ -110,11 +112,12 @@ def _read(directory: Path) -> InstanceFile:
         original = home.is_dir() and not home.samefile(directory) and read_file(home / FILE_NAME).uuid == content.uuid
     except (OSError, ReplicateError):
         original = False
-    if original:
+    if original and not copy_too:
         raise WrongInstanceError(
             f"this is a copy of the instance in {home}, which is still there",
             where=str(directory),
-            do="Use the original; or remove it first, if the copy shall take its place",
+            do="Use the original; or remove it first, if the copy shall take its place. Beside the original only "
+            "`journal show` and `journal verify` read a copy",
         )
     regions = tuple(
         replace(entry, path=directory / entry.path.relative_to(home)) if entry.path.is_relative_to(home) else entry
@@ -146,7 +149,7 @@ def _make_directory(directory: Path) -> None:
 
 
 class Instance:
-    """One instance directory, opened. Immutable facts are read once; `reload` reads them anew."""
+    """One instance directory, opened. Immutable facts are read once; `reload` reads them again."""
 
     def __init__(
         self,
@@ -158,9 +161,9 @@ class Instance:
     ) -> None:
         self.path = path
         self.refused_settings = refused
-        """What of the settings can not be taken, where `open` was asked for less than all of them."""
+        """What of the settings cannot be taken, where `open` was asked for less than all of them."""
         self.named = shlex.quote(str(path) if named is None else named)
-        """How a command line names it after -i: as whoever opened it has."""
+        """How a command line names it after -i: as its opener has."""
         self.config = config
         self._take(content)
 
@@ -229,12 +232,15 @@ class Instance:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, needs: Collection[str] | None = None) -> Instance:
+    def open(
+        cls, path: str | os.PathLike[str], *, needs: Collection[str] | None = None, copy_too: bool = False
+    ) -> Instance:
         """Open an existing instance. NotFoundError, PermissionRefusedError, DamagedError, FormatUnknownError or
         ConfigurationError.
 
-        `needs`: the sections of settings that the caller can not do without (None: all). Whatever else can not be taken
-        has its default, and is in `refused_settings`: who only looks must not be kept out by a slip in that file."""
+        `needs`: the sections of settings that the caller cannot do without (None: all). Whatever else cannot be taken
+        has its default, and is in `refused_settings`: a command that only looks must not be kept out by a slip in that
+        file. `copy_too`: also a copy beside its original, by a caller that reads files of this directory alone."""
         directory = resolve_instance(path)
         try:
             facts = os.stat(directory)
@@ -253,7 +259,7 @@ class Instance:
                 do="Name the instance; a region of it is named beside it: replicate.connect(INSTANCE, REGION). What "
                 "is no region yet becomes one by: replicate -i INSTANCE region add PATH",
             )
-        content = _read(directory)
+        content = _read(directory, copy_too=copy_too)
         check_whole(directory)
         config, refused = _settings(directory)
         for one in refused:
@@ -279,9 +285,19 @@ class Instance:
         return self.content.regions
 
     @property
+    def waiting(self) -> tuple[str, ...]:
+        """On a secondary: regions of the primary that are not here, and wait for their seed (region_record.py)."""
+        return self.content.waiting
+
+    @property
     def peers(self) -> tuple[PeerEntry, ...]:
         """The registered consumers."""
         return self.content.peers
+
+    @property
+    def consumers(self) -> tuple[PeerEntry, ...]:
+        """The peers that the journal is kept for."""
+        return self.content.consumers
 
     @property
     def journal_directory(self) -> Path:
@@ -318,6 +334,12 @@ class Instance:
         for entry in self.regions:
             if entry.name == name:
                 return entry
+        if name in self.waiting:
+            raise NotFoundError(
+                f"region {name!r} is not here yet: it was added on the primary with rows, and waits for its seed",
+                where=str(self.path),
+                do=f"Seed this secondary: {self.way_out}",
+            )
         known = ", ".join(r.name for r in self.regions) or "none yet"
         raise NotFoundError(
             f"no region {name!r}; there are: {known}",
@@ -343,12 +365,12 @@ class Instance:
 
     @property
     def way_out(self) -> str:
-        """What to do when what was lost or damaged can not be restored, as the end of a sentence."""
+        """What to do when what was lost or damaged cannot be restored, as the end of a sentence."""
         if self.role == "secondary":
             return f"replicate -i {self.named} update stop, then replicate -i {self.named} seed --restart"
         return (
             f"replicate -i {self.named} region release NAME --force for each region (the databases stay as they are), "
-            f"replicate instance remove {self.named}, a new instance of them with --network "
+            f"replicate instance remove {self.named} --force, a new instance of them with --network "
             f"{uuid.UUID(bytes=self.content.network)}, and update stop and seed --restart on its secondaries"
         )
 
@@ -361,14 +383,20 @@ class Instance:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[InstanceFile]:
+        with self.locked():
+            yield _read(self.path)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes the instance file or the settings meanwhile. JournalIOError, PermissionRefusedError."""
         path = self.locks_directory / "instance.lock"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise io_error(error, "the instance's lock can not be opened", str(path)) from error
+            raise io_error(error, "the instance's lock cannot be opened", str(path)) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            yield _read(self.path)
+            yield
         finally:
             os.close(fd)
 
@@ -401,8 +429,29 @@ class Instance:
                 raise ConfigurationError(f"an instance has at most {REGIONS_MAX} regions")
             entry = RegionEntry(region_id, name, region_uuid, path)
             regions = tuple(sorted((*content.regions, entry), key=lambda r: r.region_id))
-            self._store(replace(content, regions=regions, next_region_id=region_id + 1))
+            waiting = tuple(one for one in content.waiting if one != name)
+            self._store(replace(content, regions=regions, next_region_id=region_id + 1, waiting=waiting))
         return entry
+
+    def note_waiting(self, name: str) -> None:
+        """Enter a region of the primary that is not here and waits for its seed; nothing happens when it is known as
+        that. One that is here is none of ours any more. ConfigurationError when that were more than a primary can
+        have."""
+        with self._changing() as content:
+            waiting = tuple(dict.fromkeys((*content.waiting, check_name(name, "region"))))
+            if len(waiting) > REGIONS_MAX:
+                raise ConfigurationError(f"an instance has at most {REGIONS_MAX} regions", where=str(self.path))
+            if waiting != content.waiting:
+                regions = tuple(entry for entry in content.regions if entry.name != name)
+                self._store(replace(content, regions=regions, waiting=waiting))
+            else:
+                self._take(content)
+
+    def forget_waiting(self) -> None:
+        """No region waits any more: a seed brings them all."""
+        with self._changing() as content:
+            if content.waiting:
+                self._store(replace(content, waiting=()))
 
     def move_region(self, name: str, path: Path) -> None:
         """Enter another path for a region. NotFoundError when it is not there, AlreadyExistsError when the path is
@@ -430,14 +479,28 @@ class Instance:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path), do="Name another")
             entry = PeerEntry(name, host, port, certificate)
             known = next((p for p in content.peers if p.name == name), entry)
+            entry = replace(entry, passive=known.passive)
             if known != entry and not replace_address:
                 raise AlreadyExistsError(
                     f"peer {name} is registered already, at {known.host}:{known.port}",
                     where=str(self.path),
-                    do=f"If it has moved to {host}:{port}: add --replace, and start its Source Server anew",
+                    do=f"If it has moved to {host}:{port}: add --replace, and start its Source Server again",
                 )
             others = tuple(p for p in content.peers if p.name != name)
             self._store(replace(content, peers=(*others, entry)))
+        return entry
+
+    def set_mode(self, name: str, *, passive: bool, address: tuple[str, int] | None = None) -> PeerEntry:
+        """Whether anything is sent to the peer from now on, and to which host and port (None: as it was). NotFoundError
+        when it is not there. A running Source Server has to be told (daemon/orders.py)."""
+        with self._changing() as content:
+            self._take(content)
+            known = self.peer(name)
+            host, port = address or (known.host, known.port)
+            entry = replace(known, passive=passive, host=host, port=port)
+            if entry != known:
+                peers = tuple(entry if p.name == name else p for p in content.peers)
+                self._store(replace(content, peers=peers))
         return entry
 
     def unregister_peer(self, name: str) -> None:
@@ -445,6 +508,27 @@ class Instance:
         self.peer(name)
         with self._changing() as content:
             self._store(replace(content, peers=tuple(p for p in content.peers if p.name != name)))
+
+    def change_role(self, role: Role, successor: Successor | None = None) -> None:
+        """Another role and the next incarnation, durable before anything is numbered in it: a process that has the
+        instance open learns of both by the incarnation. A primary's peers are served, a secondary's are passive, but
+        for a `successor` that has to be told. The caller holds the locks of all regions and the commit lock."""
+        to_tell = successor.name if successor is not None and successor.is_pending else ""
+        with self._changing() as content:
+            peers = tuple(replace(p, passive=role == "secondary" and p.name != to_tell) for p in content.peers)
+            incarnation = content.incarnation + 1
+            self._store(replace(content, role=role, incarnation=incarnation, peers=peers, successor=successor))
+
+    def successor_is_primary(self) -> None:
+        """The successor has said that it has taken the role: it is served no more. Nothing happens where none has to
+        be waited for."""
+        with self._changing() as content:
+            known = content.successor
+            if known is None or not known.is_pending:
+                self._take(content)
+                return
+            peers = tuple(replace(p, passive=p.passive or p.name == known.name) for p in content.peers)
+            self._store(replace(content, peers=peers, successor=replace(known, is_pending=False)))
 
     def raise_incarnation(self) -> None:
         """The next incarnation, durable before anything is numbered in it. The caller holds the commit lock."""

@@ -8,14 +8,14 @@ too (pool/shared_memory.py).
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import stat
 from pathlib import Path
 from typing import Final
 
-from replicate.errors import JournalIOError, PermissionRefusedError
+from replicate.errors import PermissionRefusedError
+from replicate.system.files import link_error
 
 DIRECTORY_MODES: Final = {
     "journal": 0o077,
@@ -30,7 +30,6 @@ DIRECTORY_MODES: Final = {
 group may read logs, in which there are none; who may read a database is its owner's to say, by the file's own mode."""
 SETTINGS: Final = "replicate.toml"
 FILE_MODES: Final = {"instance.json": 0o022, SETTINGS: 0o022}
-BYTES_MAX: Final = 16 * 1024 * 1024
 _NOBODY_ELSE: Final = 0o022
 
 
@@ -70,45 +69,6 @@ def check_contents(instance: Path) -> None:
             _check_one(path, forbidden, owners)
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """PermissionRefusedError unless this user may write the file, or make files in the directory, that is at `path`."""
-    is_directory = os.path.isdir(path)
-    if not os.access(path, os.W_OK | os.X_OK if is_directory else os.W_OK):
-        raise PermissionRefusedError(
-            f"the {'directory' if is_directory else 'file'} is read-only for this user",
-            where=os.fspath(path),
-            do="Grant write permission, or mount it read-write",
-        )
-
-
-def read_private(path: Path) -> bytes:
-    """The content of a small file of an instance. FileNotFoundError when it is not there; PermissionRefusedError for a
-    symbolic link, for what is no regular file or larger than BYTES_MAX, and where the system refuses; JournalIOError.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _link(path) from None
-        if error.errno in (errno.EACCES, errno.EPERM):
-            text = f"not allowed: {error.strerror}"
-            raise PermissionRefusedError(text, where=str(path), do="Run as the instance's owner") from error
-        raise JournalIOError(f"can not be read: {error.strerror}", where=str(path)) from error
-    try:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > BYTES_MAX:
-            text = f"this is no regular file, or larger than {BYTES_MAX} bytes"
-            raise PermissionRefusedError(text, where=str(path), do="Remove it")
-        with open(fd, "rb", closefd=False) as file:
-            return file.read(BYTES_MAX)
-    except OSError as error:
-        raise JournalIOError(f"can not be read: {error.strerror}", where=str(path)) from error
-    finally:
-        os.close(fd)
-
-
 def _lstat(path: Path) -> os.stat_result | None:
     try:
         return os.lstat(path)
@@ -126,7 +86,7 @@ def _check_one(path: Path, forbidden: int, owners: set[int]) -> None:
 
 def _check(facts: os.stat_result, path: Path, forbidden: int, owners: set[int]) -> None:
     if stat.S_ISLNK(facts.st_mode):
-        raise _link(path)
+        raise link_error(path)
     quoted = shlex.quote(str(path))
     if facts.st_uid not in owners:
         named = " or ".join(str(uid) for uid in sorted(owners, reverse=True))
@@ -142,11 +102,3 @@ def _check(facts: os.stat_result, path: Path, forbidden: int, owners: set[int]) 
         raise PermissionRefusedError(
             f"this may be {what} by others (mode {mode:04o})", where=str(path), do=f"chmod {wanted:o} {quoted}"
         )
-
-
-def _link(path: Path) -> PermissionRefusedError:
-    return PermissionRefusedError(
-        "this is a symbolic link, and none is followed inside an instance",
-        where=str(path),
-        do="Put the file or directory itself there (another disk can be mounted there)",
-    )

@@ -7,7 +7,7 @@ afterwards it holds the whole range. Frames are copied byte for byte.
 
 Guarantees: frames are numbered without a gap; the file is on the disk, whole, before it gets its name; what a killed
 process leaves is an orphan that the next start removes (spool.remove_orphans).
-Refuses to know: the commit lock and control words (door/takeover.py), and what the frames say.
+Refuses to know: the commit lock and control words (door/received_range.py), and what the frames say.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import os
 from typing import Final
 
 from replicate.errors import GapError, InternalError
-from replicate.failpoint import hit
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import FrameBatch, Head
-from replicate.journal.segment import catalogue_frame, refuse_os_error, segment_name, write_all
+from replicate.journal.segment import catalogue_frame, segment_name
 from replicate.journal.spool import SPOOL_SUFFIX, create_locked, put_in_place
 from replicate.limits import SEGMENT_HEADER_BYTES
-from replicate.transaction import Catalogue
+from replicate.model.transaction import Catalogue
+from replicate.system.failpoint import hit
+from replicate.system.files import write_all
+from replicate.system.os_errors import refuse_os_error
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
 

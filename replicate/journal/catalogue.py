@@ -14,13 +14,13 @@ from typing import Final
 
 from replicate.errors import GapError, JournalDamagedError
 from replicate.journal.chain import Chain
-from replicate.journal.frames import measure, walk
-from replicate.journal.record import FRAME_HEAD_BYTES, UNPACK_ERRORS, decode, read_part, unpacker
-from replicate.journal.scan import DEFINITION, may_define, skim_run
+from replicate.journal.frame import FRAME_HEAD_BYTES
+from replicate.journal.record import UNPACK_ERRORS, decode, read_part, unpacker
 from replicate.journal.segment import SegmentFile
 from replicate.journal.spool_format import read_part_frame, slice_bytes
+from replicate.journal.walk import DEFINITION, may_define, measure, skim_run, walk
 from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX, PARTITION_STREAM
-from replicate.transaction import (
+from replicate.model.transaction import (
     Catalogue,
     DefinitionChange,
     History,

@@ -16,21 +16,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from replicate.errors import JournalDamagedError, JournalMissingError
-from replicate.failpoint import hit
 from replicate.journal.header import SegmentHeader
-from replicate.journal.record import Head, read_head
-from replicate.journal.segment import (
-    SegmentFile,
-    create_segment,
-    first_seqno_of_name,
-    open_segment,
-    refuse_os_error,
-    segment_name,
-    sync_directory,
-)
+from replicate.journal.segment import SegmentFile, create_segment, first_seqno_of_name, open_segment, segment_name
 from replicate.journal.tail import ScanResult
 from replicate.limits import SEGMENT_GROW_BYTES
-from replicate.transaction import Catalogue
+from replicate.model.transaction import Catalogue
+from replicate.system.failpoint import hit
+from replicate.system.files import sync_directory
+from replicate.system.os_errors import refuse_os_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +40,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """`removed`: names of the segments removed, oldest first. `kept_bytes`: what the chain still takes on disk."""
+    """`removed`: names of the segments removed, oldest first."""
 
     removed: tuple[str, ...]
     removed_bytes: int
-    kept_bytes: int
 
 
 class Chain:
@@ -141,7 +133,7 @@ class Chain:
             raise JournalMissingError(
                 f"segment {following.header.previous_first_seqno} is not there",
                 where=self.directory,
-                do="Restore the file, or seed the secondaries that still need it anew",
+                do="Restore the file, or seed the secondaries that still need it again",
             )
         raise JournalDamagedError(f"the chain is broken: {fault}", where=following.path)
 
@@ -164,7 +156,7 @@ class Chain:
             raise JournalMissingError(
                 f"seqno {seqno} is not in the journal any more; {oldest}",
                 where=self.directory,
-                do="A consumer that still needs it must be seeded anew",
+                do="A consumer that still needs it must be seeded again",
                 seqno=seqno,
             )
         found = self.segment(numbers[index - 1])
@@ -189,30 +181,11 @@ class Chain:
             raise JournalMissingError("the journal has no segment", where=self.directory)
         return numbers[0]
 
-    def refresh(self) -> None:
-        """Forget what was learnt about segments; everything is looked up anew. Rarely needed: the chain never changes
-        but at its ends, and both are looked at each time."""
-        self._headers.clear()
-
-    def adopted_head(self, seqno: int) -> Head | None:
-        """The head of the commit frame when `seqno` stands in the chain as an adopted segment; None when it does not.
-
-        JournalDamagedError when it does not verify.
-        """
-        if not os.path.lexists(self.path_of(seqno)):
-            return None
-        with self.open(seqno) as segment:
-            return read_head(segment.read_commit()[0]) if segment.header.adopted else None
-
     # Writing. The caller holds the commit lock.
 
     def create_first(self, header: SegmentHeader, catalogue: Catalogue) -> SegmentFile:
         """The first segment of a new journal (or one seeded in the middle). What `create_segment` raises."""
         return create_segment(self.directory, header, catalogue, grow_bytes=self._grow_bytes)
-
-    def open_for_append(self, *, zeroed_offset: int = 0) -> SegmentFile:
-        """The newest segment, writable. When it is adopted it takes no frames: `switch` first."""
-        return self.open(self.last_segment().first_seqno, writable=True, zeroed_offset=zeroed_offset)
 
     def scan_last(self) -> tuple[Segment, ScanResult]:
         """Scan the newest segment from its first frame on (recovery). An adopted one was synced whole before it got its
@@ -220,68 +193,6 @@ class Chain:
         last = self.last_segment()
         with self.open(last.first_seqno) as segment:
             return last, segment.scan_adopted() if last.header.adopted else segment.scan()
-
-    def next_header(
-        self,
-        current: SegmentHeader,
-        *,
-        end_offset: int,
-        last_seqno: int,
-        origin_seqno: int,
-        chain: int,
-        incarnation: int,
-        created_wall_ns: int,
-    ) -> SegmentHeader:
-        """The header of the segment right behind `current`, which ended at `end_offset` with `last_seqno`.
-
-        `origin_seqno`, `chain`: the own origin's there. For `switch`, and for adopting a spool.
-        """
-        return SegmentHeader(
-            network=current.network,
-            instance=current.instance,
-            incarnation=incarnation,
-            first_seqno=last_seqno + 1,
-            created_wall_ns=created_wall_ns,
-            previous_first_seqno=current.first_seqno,
-            previous_last_seqno=last_seqno,
-            previous_end_offset=end_offset,
-            previous_check=current.check,
-            origin_seqno=origin_seqno,
-            chain=chain,
-        )
-
-    def switch(
-        self,
-        current: SegmentFile,
-        *,
-        end_offset: int,
-        last_seqno: int,
-        catalogue: Catalogue,
-        origin_seqno: int,
-        chain: int,
-        incarnation: int,
-        created_wall_ns: int,
-    ) -> SegmentFile:
-        """Sync `current`, and make and open the next segment; `current` stays open and is the caller's to close.
-
-        `catalogue`: as it stands now, position and all. On any error there is no new segment and `current` is as it was
-        (poisoned when its sync failed). JournalDamagedError when `current` holds nothing: it can not be followed by one
-        that begins with the same number.
-        """
-        if last_seqno < current.header.first_seqno:
-            raise JournalDamagedError("an empty segment can not be switched away from", where=current.path)
-        if not current.header.adopted:
-            current.sync()
-        header = self.next_header(
-            current.header,
-            end_offset=end_offset,
-            last_seqno=last_seqno,
-            origin_seqno=origin_seqno,
-            chain=chain,
-            incarnation=incarnation,
-            created_wall_ns=created_wall_ns,
-        )
-        return create_segment(self.directory, header, catalogue, grow_bytes=self._grow_bytes)
 
     # Pruning.
 
@@ -308,7 +219,7 @@ class Chain:
             hit("prune.unlinked")
             sync_directory(self.directory)
             removed.append(segment_name(first_seqno))
-        return Pruned(tuple(removed), removed_bytes, self.size_bytes())
+        return Pruned(tuple(removed), removed_bytes)
 
     def seqno_within_cap(self, cap_bytes: int) -> int:
         """The `below_seqno` with which `prune` brings the chain within `cap_bytes`, or as near as it can."""

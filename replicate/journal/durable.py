@@ -20,9 +20,10 @@ from typing import Final
 
 from crc32c import crc32c
 
-from replicate.boot import boot_word
-from replicate.errors import FormatUnknownError, JournalDamagedError, JournalIOError, JournalMissingError
-from replicate.journal.segment import refuse_os_error, sync_directory, write_all
+from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError, JournalIOError, JournalMissingError
+from replicate.system.boot import boot_word
+from replicate.system.files import sync_directory, write_all
+from replicate.system.os_errors import refuse_os_error
 
 SIDECAR_NAME: Final = "durable"
 _MAGIC: Final = b"DSD"
@@ -60,12 +61,25 @@ def _unpack(data: bytes, offset: int, where: str) -> tuple[int, int, int] | None
     return (counter, seqno, boot) if counter < _COUNTER_MAX else None
 
 
+def durable_seqno(directory: str) -> int:
+    """What the sidecar in a journal's directory tells; 0, one witness less, where it cannot be read.
+
+    DiskFullError or JournalIOError."""
+    sidecar = DurableSidecar(os.path.join(directory, SIDECAR_NAME), writable=False)
+    try:
+        return sidecar.read()
+    except DamagedError:
+        return 0
+    finally:
+        sidecar.close()
+
+
 class DurableSidecar:
     """The sidecar at `path`, opened at its first use. Several processes may hold one; writers need no lock (`write`).
 
-    `writable`: False for who only reads it, which a copy of a journal on a read-only mount, or another's, lets do.
-    `words`, `counter_at`, `seqno_at`: control words, and in which of them all writers of this file, one at a time, keep
-    its counter (0: nobody has) and its number: so these are known without reading the file.
+    `writable`: False for a process that only reads it, which a copy of a journal on a read-only mount, or another's,
+    lets do. `words`, `counter_at`, `seqno_at`: control words, and in which of them all writers of this file, one at a
+    time, keep its counter (0: nobody has) and its number: so these are known without reading the file.
 
     Any method: JournalMissingError when the file is not there (removed, or only a part of the instance was restored),
     DiskFullError or JournalIOError.
@@ -116,7 +130,7 @@ class DurableSidecar:
                 raise JournalMissingError(
                     "the journal's durable mark is not there",
                     where=self.path,
-                    do="Restore the file with the journal; without it a torn tail can not be told from damage",
+                    do="Restore the file with the journal; without it a torn tail cannot be told from damage",
                 ) from None
             except OSError as error:
                 refuse_os_error(error, "opening the durable mark failed", self.path)
@@ -144,7 +158,7 @@ class DurableSidecar:
             raise JournalDamagedError(
                 "neither half of the durable mark verifies",
                 where=self.path,
-                do="Run `replicate -i INSTANCE journal verify`; without it a torn tail can not be told from damage",
+                do="Run `replicate -i INSTANCE journal verify`; without it a torn tail cannot be told from damage",
             )
         return max(slots)
 

@@ -24,7 +24,7 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.limits import FORMAT_VERSION, SEGMENT_HEADER_BYTES
-from replicate.vector import Origin
+from replicate.model.vector import Origin
 
 MAGIC: Final = b"DSREPJNL"
 FLAG_ADOPTED: Final = 1
@@ -152,7 +152,7 @@ class SegmentHeader:
             )
 
     def link_fault(self, previous: SegmentHeader) -> str | None:
-        """Why this segment can not be the one right behind `previous`; None when it is."""
+        """Why this segment cannot be the one right behind `previous`; None when it is."""
         if self.previous_first_seqno != previous.first_seqno:
             return f"it follows segment {self.previous_first_seqno}, not {previous.first_seqno}"
         if self.previous_check != previous.check:

@@ -26,12 +26,13 @@ from replicate.errors import (
 )
 from replicate.journal.catalogue import catalogue_before
 from replicate.journal.chain import Chain
-from replicate.journal.frames import Measured, measure
-from replicate.journal.record import FRAME_HEAD_BYTES, PART_OVERHEAD_BYTES, FrameBatch, chain_of, read_head, read_part
+from replicate.journal.frame import FRAME_HEAD_BYTES
+from replicate.journal.record import PART_OVERHEAD_BYTES, FrameBatch, chain_of, read_head, read_part
 from replicate.journal.segment import SegmentFile, open_segment
 from replicate.journal.spool_format import part_count_of, part_offset, read_part_frame, slice_bytes
+from replicate.journal.walk import Measured, measure
 from replicate.limits import BATCH_BYTES_MAX, FRAME_BYTES_MAX
-from replicate.transaction import Catalogue, LargeCommit
+from replicate.model.transaction import Catalogue, LargeCommit
 
 _INDEX_STEP_BYTES: Final = 256 * 1024
 _INDEXED_SEGMENTS_MAX: Final = 64
@@ -56,7 +57,7 @@ class LargeTransaction:
     def parts(self, from_part: int = 0) -> Iterator[bytes]:
         """The PART frames in order from number `from_part` on, each verified: CHECK, number, token, and chain.
 
-        Opens the file anew. FrameDamaged, GapError or JournalMissingError (pruned meanwhile).
+        Opens the file again. FrameDamaged, GapError or JournalMissingError (pruned meanwhile).
         """
         segment = open_segment(self.path)
         try:
@@ -281,7 +282,7 @@ class ChainReader:
             raise self._nothing_there(segment) from None
         header = following.header
         if header.first_seqno == segment.header.first_seqno:
-            # Ours was empty, and something else has taken its name: a large transaction, or its like anew.
+            # Ours was empty, and something else has taken its name: a large transaction, or its like again.
             self._take_over(following)
             return
         fault = header.link_fault(segment.header)
@@ -317,7 +318,7 @@ class ChainReader:
             return JournalMissingError(
                 f"seqno {self._next_seqno} is not in the journal any more; the oldest is {there[0]}",
                 where=self._chain.directory,
-                do="A consumer that still needs it must be seeded anew",
+                do="A consumer that still needs it must be seeded again",
                 seqno=self._next_seqno,
             )
         later = [first for first in there if first > self._next_seqno]

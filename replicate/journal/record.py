@@ -1,10 +1,7 @@
 """The frame: how one transaction, or one part of a large one, stands in the journal, in the pools and on the wire.
 
-    FRAME = ce LENGTH(u32) ce CHECK(u32) BODY              LENGTH = bytes of BODY; CHECK = CRC-32C of BODY
-    BODY  = dc COUNT(u16) KIND(fixint) cf SEQNO cf MARK cf CHAIN ce ORIGIN(u32) cf ORIGIN_SEQNO cf CSN payload…
-
-All numbers are big-endian, u64 where nothing else is said: every frame is valid msgpack, so a batch of frames is walked
-in C by one `Unpacker`. The head of a body is always 54 bytes, that of a frame 64. COUNT = 7 + elements of the payload.
+Where each number of its head stands, frame.py says. Every frame is valid msgpack, so a batch of frames is decoded in C
+by one `Unpacker`. The head of a body is always 54 bytes, that of a frame 64. COUNT = 7 + elements of the payload.
 
 * LOCAL part (KIND, SEQNO, MARK): belongs to the journal that the frame stands in. MARK is that journal's last durable
   seqno when the frame was appended: a bad frame at or below any MARK is damage, never a torn tail.
@@ -29,8 +26,18 @@ from crc32c import crc32c
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FormatUnknownError, FrameDamaged, InternalError, JournalDamagedError
+from replicate.journal.frame import (
+    FIXED_ELEMENTS,
+    FRAME_HEAD_BYTES,
+    FRAME_PREFIX_BYTES,
+    HEAD,
+    LOCAL,
+    ORIGIN,
+    ORIGIN_OFFSET,
+    PREFIX,
+)
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_CHANGES_MAX, MIB
-from replicate.transaction import (
+from replicate.model.transaction import (
     RAW_TEXT_CODE,
     Catalogue,
     Change,
@@ -45,14 +52,7 @@ from replicate.transaction import (
     decode_change,
     unpack_partitions,
 )
-from replicate.vector import U64_MAX
 
-FRAME_HEAD_BYTES: Final = 64
-FRAME_PREFIX_BYTES: Final = 10
-"""Both markers, LENGTH and CHECK: what stands before the body."""
-ORIGIN_OFFSET: Final = 41
-"""Where in a frame the bytes begin that CHAIN covers."""
-FIXED_ELEMENTS: Final = 7
 PART_OVERHEAD_BYTES: Final = FRAME_HEAD_BYTES + 10
 """A PART frame is this much longer than its slice: its number and its length are packed at full width."""
 KINDS: Final = frozenset(int(kind) for kind in Kind)
@@ -64,19 +64,14 @@ CATALOGUE_BODY_BYTES_MAX: Final = CATALOGUE_BYTES_MAX + FRAME_HEAD_BYTES
 DEFINE_MARK: Final = bytes([Op.DEFINE, 0xCE])
 """Every payload that holds a DEFINE change holds these two bytes (table ids always have their top bit set)."""
 
-_HEAD: Final = struct.Struct(">BIBIBHBBQBQBQBIBQBQ")
-_PREFIX: Final = struct.Struct(">BIBI")
-_LOCAL: Final = struct.Struct(">BHBBQBQBQ")
-_ORIGIN: Final = struct.Struct(">BIBQBQ")
 _PART: Final = struct.Struct(">BIBI")
 _ARRAY32: Final = struct.Struct(">BI")
 _STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
 
-_prefix = _PREFIX.pack
-_local = _LOCAL.pack
-_origin = _ORIGIN.pack
+_prefix = PREFIX.pack
+_local = LOCAL.pack
+_origin = ORIGIN.pack
 
-assert _HEAD.size == FRAME_HEAD_BYTES
 assert FIXED_ELEMENTS + 4 * FRAME_CHANGES_MAX < 65_536
 
 Buffer = bytes | bytearray | memoryview
@@ -142,20 +137,12 @@ def pack_frame(
         raise InternalError(f"a number does not fit its field in a frame: {error}") from error
 
 
-def with_seqno(frame: bytes, seqno: int, mark: int) -> bytes:
-    """The same frame for another journal: LOCAL part and CHECK anew, ORIGIN part as it is.
-
-    `frame`: one whole, verified frame. InternalError when a number does not fit its field.
-    """
-    if not 0 <= seqno <= U64_MAX or not 0 <= mark <= U64_MAX:
-        raise InternalError("a seqno or mark does not fit its field in a frame")
-    body = b"%b%c\xcf%b\xcf%b%b" % (
-        frame[10:13],
-        frame[13],
-        seqno.to_bytes(8, "big"),
-        mark.to_bytes(8, "big"),
-        frame[32:],
-    )
+def pack_null(head: Head, reason: str, partitions: tuple[int, ...]) -> bytes:
+    """A NULL record that stands for the transaction with that head, of which nothing is kept, and carries its CHAIN."""
+    payload, count = pack_elements(reason, list(partitions))
+    tail = _origin(0xCE, head.origin, 0xCF, head.origin_seqno, 0xCF, head.csn) + payload
+    local = _local(0xDC, FIXED_ELEMENTS + count, Kind.NULL, 0xCF, head.seqno, 0xCF, head.mark, 0xCF, head.chain)
+    body = local + tail
     return _prefix(0xCE, len(body), 0xCE, crc32c(body)) + body
 
 
@@ -164,11 +151,6 @@ def pack_elements(*elements: object) -> tuple[bytes, int]:
     packed = msgpack.packb(elements, use_bin_type=True)
     # Strip the array's own header: fixarray up to 15 elements, array16 above.
     return packed[1 if len(elements) < 16 else 3 :], len(elements)
-
-
-def null_payload(reason: str, partitions: tuple[int, ...] = ()) -> tuple[bytes, int]:
-    """Payload of a NULL record."""
-    return pack_elements(reason, list(partitions))
 
 
 def history_payload(history: History) -> tuple[bytes, int]:
@@ -207,7 +189,7 @@ def _head(buffer: Buffer, offset: int, end: int) -> Head:
         raise frame_damaged("a frame's head is cut short", offset)
     (
         m0, length, m1, check, m2, count, kind, m3, seqno, m4, mark, m5, chain, m6, origin, m7, origin_seqno, m8, csn,
-    ) = _HEAD.unpack_from(buffer, offset)  # fmt: skip
+    ) = HEAD.unpack_from(buffer, offset)  # fmt: skip
     if not (m0 == m1 == m6 == 0xCE and m2 == 0xDC and m3 == m4 == m5 == m7 == m8 == 0xCF):
         raise frame_damaged("no frame begins here: a marker is wrong", offset)
     if kind not in KINDS:
@@ -239,7 +221,7 @@ def check_frame(buffer: Buffer, offset: int = 0, end: int | None = None) -> Head
     limit = len(buffer) if end is None else end
     if offset < 0 or limit > len(buffer) or limit - offset < FRAME_HEAD_BYTES:
         raise frame_damaged("a frame's head is cut short", offset)
-    m0, length, m1, check = _PREFIX.unpack_from(buffer, offset)
+    m0, length, m1, check = PREFIX.unpack_from(buffer, offset)
     begin = offset + FRAME_PREFIX_BYTES
     if m0 != 0xCE or m1 != 0xCE:
         raise frame_damaged("no frame begins here: a marker is wrong", offset)

@@ -3,11 +3,6 @@
     header (SEGMENT_HEADER_BYTES) · CATALOGUE frame · frames … · zeros written ahead      an ordinary segment
     header · PART frames … · LARGE frame · CATALOGUE frame                               an adopted one (spool.py)
 
-The file only grows: by zeros, fsynced, in steps of `grow_bytes` before they are used; or, where OWN_ROOM_BYTES and more
-are appended at once, by these themselves (a sync of so much does not become slower by the file's growing, and zeros
-would be written and synced only to be written over). It is never cut by truncation: sealing leaves the zeros, and the
-next header records where this one ended.
-
 Guarantees: a segment appears under its name whole and durable, or not at all. After a failed append the bytes are taken
 back (zeros), and if that fails too, or an fsync fails, the object is *poisoned*: it raises for ever, nothing is retried
 (after a failed fsync every retry "succeeds" and the data are gone).
@@ -16,29 +11,29 @@ Refuses to know: who holds the commit lock (the caller does, for every writing m
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
-from replicate.errnos import EXHAUSTED, FULL, SPARED, exhausted, mend
 from replicate.errors import (
     AlreadyExistsError,
-    DiskFullError,
     FrameDamaged,
     InternalError,
     JournalDamagedError,
     JournalIOError,
     JournalMissingError,
 )
-from replicate.failpoint import hit
+from replicate.journal.frame import FRAME_HEAD_BYTES
 from replicate.journal.header import FLAG_ADOPTED, MAGIC, SegmentHeader
-from replicate.journal.pieces import Pieces
-from replicate.journal.record import FRAME_HEAD_BYTES, catalogue_payload, check_frame, decode, pack_frame, read_head
+from replicate.journal.record import catalogue_payload, check_frame, decode, pack_frame, read_head
 from replicate.journal.scan import scan
 from replicate.journal.tail import Damage, FrameBehind, ScanResult
+from replicate.journal.walk import Pieces
 from replicate.limits import SEGMENT_GROW_BYTES, SEGMENT_HEADER_BYTES
-from replicate.transaction import Catalogue, Kind, Transaction
+from replicate.model.transaction import Catalogue, Kind, Transaction
+from replicate.system.failpoint import hit
+from replicate.system.files import Directory, write_all, write_zeros
+from replicate.system.os_errors import SPARED, refuse_changed, refuse_os_error
 
 __all__ = [
     "FLAG_ADOPTED",
@@ -53,18 +48,13 @@ __all__ = [
     "grow_bytes_of",
     "open_segment",
     "read_exactly",
-    "refuse_os_error",
     "scan",
     "segment_name",
-    "sync_directory",
-    "write_all",
 ]
 
 _SUFFIX: Final = ".journal"
 OWN_ROOM_BYTES: Final = 1024 * 1024
 """An append of so much makes its own room. No single frame is that large: it is a batch that was received."""
-
-_ZEROS: Final = bytes(1024 * 1024)
 
 
 def segment_name(first_seqno: int) -> str:
@@ -76,45 +66,6 @@ def first_seqno_of_name(name: str) -> int | None:
     """The number in a segment's file name; None when it is no segment's name."""
     digits = name.removesuffix(_SUFFIX)
     return int(digits) if name.endswith(_SUFFIX) and len(digits) == 20 and digits.isdecimal() else None
-
-
-def refuse_os_error(error: OSError, doing: str, path: str) -> NoReturn:
-    """Raise ExhaustedError, DiskFullError (no space, quota, size limit) or JournalIOError for `error`, naming the file.
-    For a call that has changed nothing when it fails; else `refuse_changed`."""
-    if error.errno in EXHAUSTED:
-        raise exhausted(error, doing, path) from error
-    refuse_changed(error, doing, path)
-
-
-def refuse_changed(error: OSError, doing: str, path: str) -> NoReturn:
-    """The same for a call that may have changed something: that it lacked memory excuses nothing then."""
-    if error.errno in FULL:
-        raise DiskFullError(
-            f"{doing}: {error.strerror}", where=path, do="Make space on this file system", errno=error.errno
-        ) from error
-    raise JournalIOError(f"{doing}: {error.strerror}", where=path, do=mend(error), errno=error.errno) from error
-
-
-def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`, through short writes (EINTR is Python's). OSError; `data` may be half there."""
-    written = os.pwrite(fd, data, offset)
-    if written == len(data):
-        return
-    with memoryview(data) as view:  # let go of whatever happens: `data` may be of a pool, which is to be closed then
-        while written < len(view):
-            with view[written:] as rest:
-                more = os.pwrite(fd, rest, offset + written)
-            if not more:
-                raise OSError(errno.EIO, "a write wrote nothing")
-            written += more
-
-
-def write_zeros(fd: int, offset: int, end: int) -> None:
-    """Write zeros from `offset` to `end`. OSError."""
-    while offset < end:
-        count = min(len(_ZEROS), end - offset)
-        write_all(fd, memoryview(_ZEROS)[:count], offset)
-        offset += count
 
 
 def read_exactly(fd: int, count: int, offset: int, path: str) -> bytes:
@@ -134,44 +85,6 @@ def read_exactly(fd: int, count: int, offset: int, path: str) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def sync_directory(path: str) -> None:
-    """fsync a directory, so that a name made, renamed or removed in it stays so. JournalIOError; then it may not.
-
-    Where nothing may fail but the sync, since a name has changed already: `Directory`."""
-    with Directory(path) as directory:
-        directory.sync()
-
-
-class Directory:
-    """A directory opened to be synced behind a change that is still to come. ExhaustedError or JournalIOError: it is
-    not open, and nothing has changed."""
-
-    __slots__ = ("_fd", "_path")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            refuse_os_error(error, "a directory can not be opened to be synced", path)
-
-    def __enter__(self) -> Directory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        fd, self._fd = self._fd, -1
-        os.close(fd)
-
-    def sync(self) -> None:
-        """fsync. JournalIOError: what was made, renamed or removed in it may not stay so."""
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise JournalIOError(
-                f"fsync of a directory failed: {error.strerror}", where=self._path, errno=error.errno
-            ) from error
-
-
 def catalogue_frame(catalogue: Catalogue, header: SegmentHeader) -> bytes:
     """The CATALOGUE frame of a segment: its seqno is the first one that it holds for."""
     payload, count = catalogue_payload(catalogue)
@@ -186,6 +99,11 @@ class SegmentFile:
 
     `zeroed_offset`: the file is known to be durably zero-written up to there (set it from the control block when
     another process has grown the file). `grow_bytes`: the file grows to multiples of it.
+
+    The file only grows: by zeros, fsynced, in steps of `grow_bytes` before they are used; or, where OWN_ROOM_BYTES and
+    more are appended at once, by these themselves (a sync of so much does not become slower by the file's growing, and
+    zeros would be written and synced only to be written over). It is never cut by truncation: sealing leaves the zeros,
+    and the next header records where this one ended.
     """
 
     __slots__ = ("_poison", "fd", "grow_bytes", "header", "path", "zeroed_offset")
@@ -235,8 +153,8 @@ class SegmentFile:
         """Write frames at `offset`, where the last ones ended; the offset behind them. Not durable until `sync`.
 
         DiskFullError or JournalIOError: the bytes have been taken back (zeros again, as far as the file goes), nothing
-        was appended, and only if that failed the object is poisoned. Any other error than those that errnos.py spares
-        poisons.
+        was appended, and only if that failed the object is poisoned. Any other error than those that os_errors.py
+        spares poisons.
         """
         if self._poison is not None:
             self._refuse_poisoned()
@@ -302,7 +220,7 @@ class SegmentFile:
             if error.errno not in SPARED:
                 self._poison = f"growing the segment failed ({error.strerror})"
             refuse_os_error(error, "growing the journal segment failed", self.path)
-        # Also when the file is long enough: whoever grew it may have been killed before its fsync.
+        # Also when the file is long enough: the process that grew it may have been killed before its fsync.
         self._fsync(os.fsync)
         self.zeroed_offset = grown
         return grown

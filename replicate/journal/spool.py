@@ -3,8 +3,7 @@
     room for a header (SEGMENT_HEADER_BYTES) · PART frame 0 · PART frame 1 · … · LARGE frame · CATALOGUE frame
 
 A writer's spool takes the change stream (`write`, `cut`, `finish`); a secondary's (`Spool.receiving`) takes PART frames
-as they arrive (`write_frame`, `finish_received`) and can be taken up again after a restart (`resume`). Both end in
-`adopt`, or in `abort`.
+as they arrive (`write_frame`, `finish_received`). Both end in `adopt`, or in `abort`.
 
 Guarantees: nobody holds the transaction in memory (one part at most). A live spool is locked (`flock` on its own file),
 so `remove_orphans` removes only those whose process is gone. An adopted segment appears under its name whole and
@@ -22,14 +21,12 @@ from typing import Final
 
 from replicate.errors import (
     AlreadyExistsError,
-    DamagedError,
     DivergedError,
     GapError,
     InternalError,
     JournalDamagedError,
     JournalIOError,
 )
-from replicate.failpoint import hit
 from replicate.journal.header import FLAG_ADOPTED, SegmentHeader
 from replicate.journal.record import (
     PART_OVERHEAD_BYTES,
@@ -40,18 +37,13 @@ from replicate.journal.record import (
     read_head,
     read_part,
 )
-from replicate.journal.segment import (
-    Directory,
-    catalogue_frame,
-    read_exactly,
-    refuse_changed,
-    refuse_os_error,
-    segment_name,
-    write_all,
-)
+from replicate.journal.segment import catalogue_frame, segment_name
 from replicate.journal.spool_format import part_offset, read_part_frame
-from replicate.limits import PART_BYTES, SEGMENT_HEADER_BYTES
-from replicate.transaction import Catalogue, Kind, LargeCommit
+from replicate.limits import PART_BYTES
+from replicate.model.transaction import Catalogue, LargeCommit
+from replicate.system.failpoint import hit
+from replicate.system.files import Directory, write_all
+from replicate.system.os_errors import refuse_changed, refuse_os_error
 
 SPOOL_SUFFIX: Final = ".spool"
 _ORPHANS: Final = (SPOOL_SUFFIX, ".tmp")
@@ -119,7 +111,7 @@ class Spool:
         """
         self._refuse_finished()
         if not 0 <= offset <= self.tell():
-            raise InternalError(f"a spool of {self.tell()} bytes can not be cut at {offset}", where=self.path)
+            raise InternalError(f"a spool of {self.tell()} bytes cannot be cut at {offset}", where=self.path)
         if offset >= self._flushed_bytes:
             del self._buffer[offset - self._flushed_bytes :]
             return
@@ -171,7 +163,7 @@ class Spool:
 
     def _finished(self) -> SpoolSummary:
         if not self._chains:
-            raise InternalError("an empty spool can not be committed", where=self.path)
+            raise InternalError("an empty spool cannot be committed", where=self.path)
         self._sync()
         end = part_offset(0) + len(self._chains) * PART_OVERHEAD_BYTES + self._flushed_bytes
         self._summary = SpoolSummary(
@@ -256,51 +248,6 @@ class Spool:
             raise DivergedError("the parts here are not those that were committed", where=self.path)
         return self._summary or self._finished()
 
-    @classmethod
-    def resume(cls, path: str | os.PathLike[str]) -> Spool:
-        """Take up a spool whose process is gone: its whole parts are verified and counted, a half one is cut off.
-
-        JournalIOError when it is not there; AlreadyExistsError when it is in use; JournalDamagedError when it has no
-        whole part (remove it).
-        """
-        path = os.fspath(path)
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            refuse_os_error(error, "opening a spool failed", path)
-        try:
-            _lock(fd, path)
-            head = read_head(read_exactly(fd, PART_OVERHEAD_BYTES, SEGMENT_HEADER_BYTES, path))
-            if head.kind != Kind.PART:
-                raise JournalDamagedError("a spool begins with something else than a part", where=path)
-            spool = cls.__new__(cls)
-            spool.path, spool.origin, spool.token, spool._fd = path, head.origin, head.csn, fd
-            spool._buffer, spool._chains, spool._flushed_bytes, spool._summary = bytearray(), [], 0, None
-            spool._recount()
-            if not spool._chains:
-                raise JournalDamagedError("a spool holds no whole part", where=path)
-        except BaseException:
-            os.close(fd)
-            raise
-        return spool
-
-    def _recount(self) -> None:
-        size = os.fstat(self._fd).st_size
-        offset = part_offset(0)
-        while offset + PART_OVERHEAD_BYTES < size:
-            try:
-                head = read_head(read_exactly(self._fd, PART_OVERHEAD_BYTES, offset, self.path))
-                frame = read_exactly(self._fd, head.frame_bytes, offset, self.path)
-                data = self._admit(frame)
-            except DamagedError:
-                break
-            self._note_part(frame, len(data))
-            offset += len(frame)
-        try:
-            os.ftruncate(self._fd, offset)
-        except OSError as error:
-            refuse_os_error(error, "cutting a spool failed", self.path)
-
     # The end.
 
     def adopt(
@@ -309,7 +256,7 @@ class Spool:
         """Make this spool the segment that begins (and ends) with `large_frame`'s seqno; the segment's path.
 
         Takes constant time when `finish` or `finish_received` was called before; else they are called now. `header`: as
-        of `Chain.next_header`; flags and offsets are filled in here. `catalogue`: in force just before this
+        of the segment that it follows; flags and offsets are filled in here. `catalogue`: in force just before this
         transaction. `replace_empty`: a segment of that number is there and holds no frame; this one takes its place.
         The commit lock is held by the caller.
 
@@ -350,7 +297,7 @@ class Spool:
         return path
 
     def keep(self) -> None:
-        """Let go of the file but leave it for `resume`. May be called again."""
+        """Let go of the file but leave it. May be called again."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -367,8 +314,8 @@ class Spool:
 
 
 class PartsCheck(Spool):
-    """Takes PART frames as `Spool.receiving` does, with every check of it, and keeps nothing: for whoever only wants to
-    know that a large transaction is whole. It can not be adopted."""
+    """Takes PART frames as `Spool.receiving` does, with every check of it, and keeps nothing: for the process that only
+    wants to know that a large transaction is whole. It cannot be adopted."""
 
     __slots__ = ()
 
@@ -401,7 +348,7 @@ def adopt(
 
 def put_in_place(aside: str, path: str, doing: str, renamed: Callable[[], None]) -> None:
     """Rename `aside`, which is on the disk, whole, to the segment `path` of the same directory, for good. `renamed` is
-    called as soon as the file has that name, before the directory is synced: whoever made it lets go of it.
+    called as soon as the file has that name, before the directory is synced: the process that made it lets go of it.
 
     ExhaustedError, DiskFullError or JournalIOError: the segment is not in the chain unless the error names a failed
     fsync of the directory.
@@ -440,15 +387,15 @@ def create_locked(path: str) -> int:
         os.close(fd)
 
 
-def remove_orphans(directory: str | os.PathLike[str], *, keep: frozenset[str] = frozenset()) -> tuple[str, ...]:
+def remove_orphans(directory: str | os.PathLike[str]) -> tuple[str, ...]:
     """Remove the spools and half made segments that dead processes left; the names removed, sorted. Commit lock held.
 
-    `keep`: names to leave (a secondary's spool that will be resumed). JournalIOError when it can not be read.
+    JournalIOError when the directory cannot be read.
     """
     directory = os.fspath(directory)
     removed = []
     try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(_ORPHANS) and name not in keep)
+        names = sorted(name for name in os.listdir(directory) if name.endswith(_ORPHANS))
     except OSError as error:
         refuse_os_error(error, "listing the journal failed", directory)
     for name in names:

@@ -1,17 +1,7 @@
 """Where a journal ends, and whether what stands there is the normal end, a torn tail, or damage.
 
 A crash may leave the last frame half written: that is a torn tail, and it may be cut. A frame that was known to be
-durable, or that others have seen, must never be taken for one: cutting it would lose it silently. So:
-
-* zeros to the end of the file are the normal end (they were written ahead);
-* bad bytes are **damage** when their seqno is at or below the last durable seqno kept beside the journal, any frame's
-  MARK (on a primary), the highest seqno in a region, or a consumer's acknowledged seqno; or when a frame that verifies
-  stands behind them; or when they are a whole frame that verifies but does not belong there (a torn write can not make
-  one);
-* a normal end is **damage** too when it lies before a seqno that was durable or acknowledged: something wiped the rest;
-* all else is a torn tail.
-
-A normal end before a region's seqno is no damage: after a power loss the region may be ahead; its ring completes us.
+durable, or that others have seen, must never be taken for one: cutting it would lose it silently.
 
 Guarantees: the verdict depends on its arguments alone.
 Refuses to know: files, and what is done about the verdict. Pure.
@@ -21,6 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+LOOKS: Final = 3
+"""How often a process without the lock looks at the end of the newest segment before it is called bad: a writer may be
+at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +59,16 @@ class ScanResult:
     damaged: Damage | None = None
     behind: FrameBehind | None = None
 
-    @property
-    def valid_frame_behind(self) -> bool:
-        return self.behind is not None
+
+def goes_on(found: ScanResult) -> str:
+    """For people, to follow what is damaged: where it goes on, and what is not there. "" where nothing verifies."""
+    behind, bad = found.behind, found.last_seqno + 1
+    if behind is None:
+        return ""
+    if behind.seqno == bad:
+        return f"; {bad} stands at offset {behind.offset}"
+    lost = f"transaction {bad}" if behind.seqno == bad + 1 else f"transactions {bad} to {behind.seqno - 1}"
+    return f"; {lost} cannot be read, {behind.seqno} stands at offset {behind.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Something that should be there is not. `seqno`: the first that can not be read; `reason` names the witness."""
+    """Something that should be there is not. `seqno`: the first that cannot be read; `reason` names the witness."""
 
     offset: int
     seqno: int
@@ -107,8 +109,20 @@ def classify_tail(
 
     `last_durable_seqno`: from the sidecar. `region_seqno_max`: the highest of all regions. `acknowledged_max`: the
     highest that any consumer has acknowledged. 0 = none. `power_lost`: the machine was restarted since the sidecar was
-    written. `marks_are_ours`: whoever wrote the frames told in their MARK what was durable *here*. Not so on a
+    written. `marks_are_ours`: the process that wrote the frames told in their MARK what was durable *here*. Not so on a
     secondary: it journals the frames as the primary made them, and what that had on its disk proves nothing of ours.
+
+    * zeros to the end of the file are the normal end (they were written ahead);
+    * bad bytes are **damage** when their seqno is at or below the last durable seqno kept beside the journal, any
+      frame's MARK (on a primary), the highest seqno in a region, or a consumer's acknowledged seqno; or when a frame
+      that verifies stands behind them; or when they are a whole frame that verifies but does not belong there (a torn
+      write cannot make one);
+    * a normal end is **damage** too when it lies before a seqno that was durable or acknowledged: something wiped the
+      rest;
+    * all else is a torn tail.
+
+    A normal end before a region's seqno is no damage: after a power loss the region may be ahead; its ring completes
+    us.
     """
     next_seqno = scan.last_seqno + 1
     marks = max(scan.last_mark, scan.behind.mark if scan.behind else 0) if marks_are_ours else 0

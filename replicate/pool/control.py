@@ -1,7 +1,7 @@
 """The control words of the journal pool: what stands where in its first 8 KiB.
 
     words   0 -   15   header of the pool file (shared_memory.py writes it once, at creation)
-    words  16 -   63   commit words: the door (replicate/commit/session.py) reads and writes them under the commit lock
+    words  16 -   63   commit words: the door (replicate/door/primary.py) reads and writes them under the commit lock
     words  64 -   71   ring words: EARLY, WRITTEN, LAST_PUBLISHED_SEQNO (journal_pool.py, under the commit lock)
     words  72 -   73   16 sleeper bytes, one for each reader that sleeps on a doorbell
     words 128 -  447   arrays of 64 words: one for each region, and one for the definitions of the segment
@@ -36,14 +36,13 @@ POOL_INSTANCE: Final = 4
 """Two words: the 16 bytes of the instance's UUID."""
 POOL_BYTES: Final = 6
 POOL_STATE: Final = 7
-"""One of STATE_BUILDING, STATE_READY, STATE_CLOSED; the door calls it CONTROL_STATE."""
+"""One of STATE_BUILDING, STATE_READY, STATE_CLOSED."""
 
 STATE_BUILDING: Final = 0
 STATE_READY: Final = 1
 STATE_CLOSED: Final = 2
 
 # Commit words. The door is their only writer, under the commit lock, except where it says otherwise.
-CONTROL_STATE: Final = POOL_STATE
 SEGMENT_FIRST_SEQNO: Final = 16
 """First seqno of the segment that is appended to, hence its file name."""
 END_OFFSET: Final = 17
@@ -53,7 +52,7 @@ ZEROED_OFFSET: Final = 18
 LAST_SEQNO: Final = 19
 """Last seqno appended to the journal."""
 LAST_DURABLE_SEQNO: Final = 20
-"""Last seqno known to have been synced; raised by whoever synced."""
+"""Last seqno known to have been synced; raised by the process that synced."""
 LAST_CSN: Final = 21
 OWN_ORIGIN: Final = 22
 OWN_ORIGIN_SEQNO: Final = 23
@@ -65,11 +64,14 @@ INTENT_REGIONS: Final = 26
 DEFINITION_COUNT: Final = 27
 """Definitions appended to the current segment behind its catalogue; offsets in DEFINITION_OFFSET[0 … count-1]."""
 CATALOGUE_GENERATION: Final = 28
-"""Rises whenever the catalogue changes; a process with an older generation reads it anew."""
+"""Rises whenever the catalogue changes; a process with an older generation reads it again."""
 LAST_COMMIT_WALL_NS: Final = 29
 FATAL: Final = 30
 """Not 0: a journal write or sync failed with this errno, and nobody appends any more."""
 ROLE: Final = 31
+"""ROLE_PRIMARY or ROLE_SECONDARY, as the instance was when the pool was made; 0 of an earlier release's."""
+ROLE_PRIMARY: Final = 1
+ROLE_SECONDARY: Final = 2
 BARRIER_SEQNO: Final = 32
 BARRIER_EXPIRES_NS: Final = 33
 INTENT_OFFSET: Final = 34
@@ -83,7 +85,7 @@ INTENT_KIND: Final = 37
 SEGMENT_FOREIGN: Final = 38
 """Not 0: on a primary, the segment holds transactions of other origins, received before it became primary."""
 SEGMENT_GENERATION: Final = 39
-"""Rises whenever appends go to another file, also one that took the same name; an older descriptor is opened anew."""
+"""Rises whenever appends go to another file, also one that took the same name; an older descriptor is opened again."""
 JOURNAL_DEVICE: Final = 40
 JOURNAL_INODE: Final = 41
 """Which journal directory these words are about: a copy of the instance has another one."""
@@ -96,8 +98,10 @@ SYNCING: Final = 44
 SIDECAR_SEQNO: Final = 45
 """The number in the durable mark as it was last written under the sync lock; it means nothing while SIDECAR_COUNTER is
 0."""
+CLOSING: Final = 46
+"""Not 0: the barrier that stands is a closing one: no writer passes it while its holder lives (door/barrier.py)."""
 COMMIT_WORDS_END: Final = 64
-"""Words SIDECAR_SEQNO + 1 … 63 are free for the door."""
+"""Words CLOSING + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -132,7 +136,7 @@ HOME_OFFSET: Final = 4096
 HOME_BYTES_MAX: Final = CONTROL_BYTES - HOME_OFFSET - 1
 
 assert READERS_MAX % 8 == 0
-assert SIDECAR_SEQNO < COMMIT_WORDS_END <= EARLY
+assert CLOSING < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED

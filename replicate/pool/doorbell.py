@@ -1,17 +1,10 @@
 """Waking a reader that sleeps, and only then: a FIFO for each reader, and a sleeper byte for each in the pool.
 
-A reader sets its byte, asks once more whether there is something, and sleeps on its FIFO. A writer looks at the
-bytes (two words) after it has published; where one is set it clears it and writes one byte into the FIFO. So a writer
-under load makes no system call, and an idle reader uses no processor time.
-
 Guarantees: a ring never blocks, never raises and never signals its caller, whatever became of the reader. A wait ends
 at the latest CAP_S after its condition holds, also when a ring was lost (a writer killed before it, or the two bytes
 crossing in the processors' store buffers). One reader for each slot; its death frees the slot at once (flock).
-Refuses to know: what is waited for; `ready` says. trio is imported only by who waits with it, because writers are
+Refuses to know: what is waited for; `ready` says. trio is imported only by what waits with it, because writers are
 applications.
-
-The writer opens the FIFO for reading too: then there is always a reader, and no write can raise SIGPIPE in an
-application that has put the default action back. That the reader is gone is seen from its byte, which stays cleared.
 """
 
 from __future__ import annotations
@@ -105,8 +98,8 @@ class Doorbell:
             if fd >= 0:
                 os.close(fd)
             if error.errno in (errno.ELOOP, errno.EACCES, errno.EPERM):
-                raise PermissionRefusedError(f"a doorbell can not be used: {error}", where=str(path)) from error
-            raise JournalIOError(f"a doorbell can not be made: {error}", where=str(path)) from error
+                raise PermissionRefusedError(f"a doorbell cannot be used: {error}", where=str(path)) from error
+            raise JournalIOError(f"a doorbell cannot be made: {error}", where=str(path)) from error
         except (PermissionRefusedError, TryAgainError):
             os.close(fd)
             raise
@@ -207,7 +200,16 @@ class Doorbell:
 
 
 class Doorbells:
-    """The writers' side: one for each process and instance. Keeps the FIFOs that it has rung open."""
+    """The writers' side: one for each process and instance. Keeps the FIFOs that it has rung open.
+
+    The writer opens the FIFO for reading too: then there is always a reader, and no write can raise SIGPIPE in an
+    application that has put the default action back. That the reader is gone is seen from its byte, which stays
+    cleared.
+
+    A reader sets its byte, asks once more whether there is something, and sleeps on its FIFO. A writer looks at the
+    bytes (two words) after it has published; where one is set it clears it and writes one byte into the FIFO. So a
+    writer under load makes no system call, and an idle reader uses no processor time.
+    """
 
     def __init__(self, run_directory: Path) -> None:
         """Opens nothing yet."""
@@ -241,7 +243,7 @@ class Doorbells:
         try:
             fd = self._fds.get(key, -1)
             if fd >= 0:
-                rung = _write(fd)  # first: who sleeps there is waited for
+                rung = _write(fd)  # first: what sleeps there is waited for
                 if os.fstat(fd).st_nlink:
                     return rung
                 os.close(self._fds.pop(key))  # someone emptied the directory, and the reader made a new one

@@ -3,14 +3,6 @@
 It is a cache; the journal files are the truth. So it is lossy: a slow reader is *lapped*, reads the files, and comes
 back. A publisher waits for nobody.
 
-Publisher, under the commit lock: raise EARLY, copy data, then head, store LAST_PUBLISHED_SEQNO, raise WRITTEN. A
-publisher that is killed leaves EARLY above WRITTEN; the next one finishes the record if it is whole, and else turns
-its place into padding. Neither word is ever lowered, so a reader's check against EARLY is right at every moment.
-
-Reader: look at WRITTEN and EARLY, copy, look at EARLY again (overtaken while copying: lapped), then verify each
-record: its own address, its check, its numbers. Its first number, not LAST_PUBLISHED_SEQNO, decides what must come from
-the files: a reader bounded by a seqno word lost a record in three of four runs.
-
 Guarantees: a PoolReader yields, or names as InFiles, every transaction from `next_seqno` on, once, in order, without
 a gap. Bytes that do not verify are never yielded; they are counted, and read from the files.
 Refuses to know: files of the journal, what the commit words mean (but LAST_SEQNO), how a reader sleeps.
@@ -26,9 +18,8 @@ from typing import Final
 from crc32c import crc32c
 
 from replicate.errors import DamagedError, InternalError
-from replicate.failpoint import hit
-from replicate.journal.frames import walk
 from replicate.journal.record import FrameBatch
+from replicate.journal.walk import walk
 from replicate.limits import BATCH_BYTES_MAX, POOL_BYTES_MIN
 from replicate.pool.control import (
     CONTROL_BYTES,
@@ -52,6 +43,7 @@ from replicate.pool.ring import (
     whole_bytes,
 )
 from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.system.failpoint import hit
 
 STALLED_S: Final = 0.1
 """A number that is in the journal but not in the pool for so long was left by a killed publisher: read the files."""
@@ -79,7 +71,12 @@ class InFiles:
 
 
 class JournalPool:
-    """One per process and instance. `words` are the control words (control.py); they die with `close()`."""
+    """One per process and instance. `words` are the control words (control.py); they die with `close()`.
+
+    Publisher, under the commit lock: raise EARLY, copy data, then head, store LAST_PUBLISHED_SEQNO, raise WRITTEN. A
+    publisher that is killed leaves EARLY above WRITTEN; the next one finishes the record if it is whole, and else turns
+    its place into padding. Neither word is ever lowered, so a reader's check against EARLY is right at every moment.
+    """
 
     __slots__ = ("_ring", "capacity", "memory", "record_bytes_max", "words")
 
@@ -180,7 +177,7 @@ class JournalPool:
             raise DamagedError(
                 f"the journal pool's words contradict each other: written up to {written}, announced up to {early}",
                 where=str(self.memory.path),
-                do="Stop every process of this instance, then start again: the pool is made anew from the journal",
+                do="Stop every process of this instance, then start again: the pool is made again from the journal",
             )
         ring = self._ring
         room = self.capacity - written % self.capacity
@@ -251,6 +248,10 @@ class PoolReader:
     """Reads a pool without any lock. `next_seqno` is the first transaction that has not been yielded.
 
     `laps` and `damaged_records` count; a damaged record is memory that does not verify although nobody overtook us.
+
+    Reader: look at WRITTEN and EARLY, copy, look at EARLY again (overtaken while copying: lapped), then verify each
+    record: its own address, its check, its numbers. Its first number, not LAST_PUBLISHED_SEQNO, decides what must come
+    from the files: a reader bounded by a seqno word lost a record in three of four runs.
     """
 
     __slots__ = ("_address", "_capacity", "_pool", "_ring", "_stalled_seqno", "_stalled_since_s", "_words",

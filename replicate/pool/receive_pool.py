@@ -1,16 +1,9 @@
 """The receive pool: what has arrived and is not yet applied, in shared memory, between two processes.
 
 One producer (the Receiver Server) and one consumer (the Update Process). It is never overwritten: `offer` says no when
-there is no room. Either may die alone. Their places are words of the pool, so whoever starts again goes on where its
-predecessor was: the consumer reads again what was not freed; the producer learns what is there and asks its source for
-the rest.
-
-Producer: copy head and data, raise WRITTEN, then note what was received. Killed before WRITTEN: the record is not there
-(nothing but room is needed, so there is no EARLY). Killed before the note: `open_producer` finds it by the records.
-Consumer: raise READ when what lies before it is committed.
-
-A consumer that can not go on (parts whose transaction it no longer has, a gap) asks for a *restart*: it stops reading,
-the producer empties the pool, agrees a new start with its source, and says done.
+there is no room. Either may die alone. Their places are words of the pool, so the process that starts again goes on
+where its predecessor was: the consumer reads again what was not freed; the producer learns what is there and asks its
+source for the rest.
 
 Guarantees: a record that is read is whole, was written at that address, and none is missing before it. Memory that does
 not verify is DamagedError, never data.
@@ -24,11 +17,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from replicate.errors import ConfigurationError, DamagedError, InternalError
-from replicate.failpoint import hit
+from replicate.errors import (
+    ConfigurationError,
+    DamagedError,
+    DiskFullError,
+    InternalError,
+    JournalIOError,
+    PermissionRefusedError,
+)
 from replicate.journal.record import read_part
+from replicate.journal.walk import walk
 from replicate.limits import RECEIVE_POOL_BYTES_MIN
-from replicate.pool.control import CONTROL_BYTES, CONTROL_WORDS, SLEEPERS, SLEEPERS_OFFSET, SLEEPERS_WORDS
+from replicate.model.moment import wall_ns
+from replicate.pool.control import CONTROL_BYTES, CONTROL_WORDS, SLEEPERS, SLEEPERS_WORDS
 from replicate.pool.ring import (
     HEAD_BYTES,
     RecordKind,
@@ -39,9 +40,10 @@ from replicate.pool.ring import (
     room_at,
     whole_bytes,
 )
-from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.pool.shared_memory import PoolKind, SharedMemory, affordable_bytes, whole_pages
+from replicate.system.failpoint import hit
 
-__all__ = ["RECEIVER_SLOT", "UPDATE_SLOT", "ReceivePool", "ReceivedRecord", "RecordKind"]
+__all__ = ["UPDATE_SLOT", "ReceivePool", "ReceivedRecord", "RecordKind"]
 
 # Words. The producer's and the consumer's are on cache lines of their own; each word has one writer.
 WRITTEN: Final = 16
@@ -55,10 +57,15 @@ RECEIVER_ALIVE_NS: Final = 20
 RECEIVER_GENERATION: Final = 21
 """Rises with each producer that opens the pool."""
 CONNECTED: Final = 22
-LAST_SOURCE_WALL_NS: Final = 23
-"""The source's wall time of its newest commit, as it said so last."""
+SOURCE_WALL_NS: Final = 23
+"""The source's wall clock when it gave its last word of itself. (Earlier releases put the time of its newest commit
+here: by that, what is here looks younger.)"""
 SOURCE_LAST_SEQNO: Final = 24
 RESTART_DONE: Final = 25
+SOURCE_TOLD_NS: Final = 29
+"""When the source's last word of itself came (monotonic); 0: never."""
+SOURCE_PERIOD_MS: Final = 30
+"""How often the source sends such a word, as it says itself."""
 
 READ: Final = 32
 """Address up to which records are freed. (The producer moves it too, but only while a restart is asked for.)"""
@@ -73,13 +80,12 @@ RESTART_REQUEST: Final = 38
 
 UPDATE_SLOT: Final = 0
 """The doorbell of the Update Process."""
-RECEIVER_SLOT: Final = 1
 
 _DATA_KINDS: Final = {
     int(kind): kind for kind in (RecordKind.FRAMES, RecordKind.PARTS, RecordKind.LARGE, RecordKind.CATALOGUE)
 }
 
-assert RESTART_DONE < READ
+assert SOURCE_PERIOD_MS < READ
 assert RESTART_REQUEST < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS < CONTROL_WORDS
 
@@ -98,7 +104,15 @@ class ReceivedRecord:
 
 
 class ReceivePool:
-    """Either side of the pool; `words` die with `close()`."""
+    """Either side of the pool; `words` die with `close()`.
+
+    Producer: copy head and data, raise WRITTEN, then note what was received. Killed before WRITTEN: the record is not
+    there (nothing but room is needed, so there is no EARLY). Killed before the note: `open_producer` finds it by the
+    records. Consumer: raise READ when what lies before it is committed.
+
+    A consumer that cannot go on (parts whose transaction it no longer has, a gap) asks for a *restart*: it stops
+    reading, the producer empties the pool, agrees a new start with its source, and says done.
+    """
 
     __slots__ = ("_ring", "capacity", "memory", "record_bytes_max", "words")
 
@@ -154,6 +168,21 @@ class ReceivePool:
             raise
         pool.words[RECEIVER_GENERATION] += 1
         return pool
+
+    def can_be_remade(self, configured_bytes: int) -> bool:
+        """Whether it has another size than is configured, nothing is in it, and there is room for one of just that size
+        beside it: the Update Process may keep this one for a moment. Only its producer may ask, before it goes on."""
+        wanted_bytes = whole_pages(configured_bytes)
+        words = self.words
+        if wanted_bytes == self.memory.bytes or self.used_bytes or self.received_parts:
+            return False
+        if words[RESTART_REQUEST] != words[RESTART_DONE]:
+            return False
+        try:
+            directory = self.memory.path.parent
+            return affordable_bytes(directory, configured_bytes, RECEIVE_POOL_BYTES_MIN) == wanted_bytes
+        except (DiskFullError, JournalIOError, PermissionRefusedError):
+            return False
 
     def is_current(self) -> bool:
         """Whether this still is the instance's pool: one system call."""
@@ -272,7 +301,7 @@ class ReceivePool:
         words = self.words
         request = self.restart_requested()
         if not request and words[UPDATE_PID]:
-            raise InternalError("the receive pool can not be emptied under a consumer that has not asked for it")
+            raise InternalError("the receive pool cannot be emptied under a consumer that has not asked for it")
         words[READ] = words[WRITTEN]
         words[RECEIVED_PARTS] = 0
         words[LAST_RECEIVED_SEQNO] = last_received_seqno
@@ -281,14 +310,42 @@ class ReceivePool:
 
     def note_received(self, last_seqno: int, parts: int = 0) -> None:
         """What is offered next begins behind `last_seqno`, and those parts of the one after it. For a producer whose
-        secondary was filled anew since: what was received before counts no more."""
+        secondary was filled again since: what was received before counts no more."""
         self.words[RECEIVED_PARTS] = parts
         self.words[LAST_RECEIVED_SEQNO] = last_seqno
 
-    def note_source(self, last_seqno: int, last_commit_wall_ns: int) -> None:
-        """What the source said of itself."""
+    def note_source(self, last_seqno: int, told_wall_ns: int, told_ns: int, period_ms: int) -> None:
+        """What the source said of itself at `told_ns` (monotonic), `told_wall_ns` by its own clock, and will say
+        again after `period_ms`."""
         self.words[SOURCE_LAST_SEQNO] = last_seqno
-        self.words[LAST_SOURCE_WALL_NS] = last_commit_wall_ns
+        self.words[SOURCE_WALL_NS] = told_wall_ns
+        self.words[SOURCE_PERIOD_MS] = period_ms
+        self.words[SOURCE_TOLD_NS] = told_ns
+
+    def source_note(self) -> tuple[int, int, int, int]:
+        """What `note_source` was given last; zeros before."""
+        words = self.words
+        return words[SOURCE_LAST_SEQNO], words[SOURCE_WALL_NS], words[SOURCE_TOLD_NS], words[SOURCE_PERIOD_MS]
+
+    @property
+    def source_told_ns(self) -> int:
+        """When the source's last word of itself came (monotonic); 0: never."""
+        return self.words[SOURCE_TOLD_NS]
+
+    def source_told_s(self, now_ns: int) -> float | None:
+        """Seconds since the source's last word of itself; None when there was none. `now_ns`: monotonic."""
+        told_ns = self.source_told_ns
+        return max(0, now_ns - told_ns) / 1e9 if told_ns else None
+
+    @property
+    def source_period_s(self) -> float:
+        """How often the source says where it stands; 0.0 before its first word."""
+        return self.words[SOURCE_PERIOD_MS] / 1000
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the Receiver Server has a source, as it noted last."""
+        return bool(self.words[CONNECTED])
 
     def note_receiver(self, pid: int, alive_ns: int, *, connected: bool) -> None:
         """The Receiver Server lives (monotonic nanoseconds), and whether a source is connected. pid 0: it leaves."""
@@ -340,9 +397,28 @@ class ReceivePool:
                 )
             place = following
 
+    def commit_times(self, applied_seqno: int, now_ns: int) -> Iterator[tuple[int, int]]:
+        """For the lag of one that begins: of each record that is not freed its first transaction behind
+        `applied_seqno`, and when that was committed, on the monotonic clock (nanoseconds; `now_ns` at most). By the
+        source's clock, which its last word ties to ours: what differs between the two clocks does not count. Nothing
+        before such a word.
+
+        DamagedError as `peek`.
+        """
+        _, told_wall_ns, told_ns, _ = self.source_note()
+        if not told_ns or not told_wall_ns:
+            return
+        for record in self.peek():
+            if record.kind not in (RecordKind.FRAMES, RecordKind.LARGE) or record.last_seqno <= applied_seqno:
+                continue
+            for _, head in walk(record.data):
+                if head.seqno > applied_seqno:
+                    yield head.seqno, min(now_ns, told_ns + wall_ns(head.csn) - told_wall_ns)
+                    break
+
     @property
     def memory_of_data(self) -> memoryview:
-        """Where the data of records lies until it is freed. What was verified when it was read is whoever's reads it
+        """Where the data of records lies until it is freed. What was verified when it was read is up to its reader
         again to verify again: others have this memory, too."""
         return self._ring
 
@@ -368,7 +444,7 @@ class ReceivePool:
         self.words[UPDATE_STATE] = state
 
     def request_restart(self) -> int:
-        """Ask the producer to begin anew behind what is applied. Read nothing until `restart_done(number)`."""
+        """Ask the producer to begin again behind what is applied. Read nothing until `restart_done(number)`."""
         number: int = max(self.words[RESTART_REQUEST], self.words[RESTART_DONE]) + 1
         self.words[RESTART_REQUEST] = number
         return number
@@ -376,11 +452,6 @@ class ReceivePool:
     def restart_done(self, number: int) -> bool:
         """Whether that request was answered."""
         return self.words[RESTART_DONE] >= number
-
-    @property
-    def update_sleeper(self) -> memoryview:
-        """The sleeper byte of the Update Process."""
-        return self.memory.view[SLEEPERS_OFFSET + UPDATE_SLOT : SLEEPERS_OFFSET + UPDATE_SLOT + 1]
 
     def _recount(self) -> None:
         """What the records themselves say was received; the words of a killed producer may be one record behind."""

@@ -1,17 +1,10 @@
 """One file of shared memory below /dev/shm: created, attached, checked and removed.
 
-The file is made with `os.open` (O_CREAT, O_EXCL, O_NOFOLLOW, O_CLOEXEC, mode 0600), `posix_fallocate` and `mmap`. Not
-`multiprocessing.shared_memory`: on Python 3.11 a process that merely attached unlinks the live segment when it exits.
-Not `ftruncate` alone: on a full tmpfs the first touch of an unallocated page kills the toucher with SIGBUS.
-
 Guarantees: a mapping is handed out only of a regular file that belongs to the instance's owner, that nobody else can
 open, that was made by this format, in this boot, for this instance, and that is as long as it says. A file that was
 unlinked or replaced behind us is noticed by `is_current()`, a new one is told from the old by its random epoch. Once a
 pool was retired under the commit lock, nobody takes it for the instance's there.
 Refuses to know: what the words and bytes behind the header mean.
-
-Stores become visible in program order on x86-64. On a machine with weaker order the readers' checks (address, seqno,
-CRC) still refuse what is not complete; they would only read the journal files more often.
 """
 
 from __future__ import annotations
@@ -28,8 +21,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from replicate.boot import boot_word
-from replicate.errnos import EXHAUSTED, NO_DESCRIPTORS, exhausted
 from replicate.errors import (
     AlreadyExistsError,
     DamagedError,
@@ -58,6 +49,8 @@ from replicate.pool.control import (
     STATE_CLOSED,
     STATE_READY,
 )
+from replicate.system.boot import boot_word
+from replicate.system.os_errors import EXHAUSTED, NO_DESCRIPTORS, exhausted
 
 DIRECTORY: Final = "/dev/shm"
 DIRECTORY_VARIABLE: Final = "REPLICATE_SHM_DIR"
@@ -90,7 +83,15 @@ def pool_path(kind: PoolKind, instance: bytes, owner_uid: int | None = None) -> 
 
 
 class SharedMemory:
-    """A mapped pool file. `words` is the control area as native u64, `map` all of it; both die with `close()`."""
+    """A mapped pool file. `words` is the control area as native u64, `map` all of it; both die with `close()`.
+
+    The file is made with `os.open` (O_CREAT, O_EXCL, O_NOFOLLOW, O_CLOEXEC, mode 0600), `posix_fallocate` and `mmap`.
+    Not `multiprocessing.shared_memory`: on Python 3.11 a process that merely attached unlinks the live segment when it
+    exits. Not `ftruncate` alone: on a full tmpfs the first touch of an unallocated page kills the toucher with SIGBUS.
+
+    Stores become visible in program order on x86-64. On a machine with weaker order the readers' checks (address,
+    seqno, CRC) still refuse what is not complete; they would only read the journal files more often.
+    """
 
     __slots__ = (
         "bytes",
@@ -112,8 +113,8 @@ class SharedMemory:
         except (OSError, ValueError) as error:
             os.close(fd)
             if isinstance(error, OSError) and error.errno in EXHAUSTED:
-                raise exhausted(error, "a pool can not be mapped", str(path)) from error
-            raise JournalIOError(f"a pool can not be mapped: {error}", where=str(path)) from error
+                raise exhausted(error, "a pool cannot be mapped", str(path)) from error
+            raise JournalIOError(f"a pool cannot be mapped: {error}", where=str(path)) from error
         self.kind = kind
         self.path = path
         self.fd = fd
@@ -123,7 +124,8 @@ class SharedMemory:
         self.words = self.view[:CONTROL_BYTES].cast("Q")
         self.epoch = self.words[POOL_EPOCH]
         self.look_again_s = 0.0
-        """When `was_current` looks next: who finds it changed knows that it has looked, and need ask no clock."""
+        """When `was_current` looks next: a process that finds it changed knows that it has looked, and need ask no
+        clock."""
 
     @classmethod
     def create(
@@ -151,14 +153,14 @@ class SharedMemory:
         except FileExistsError as error:
             raise AlreadyExistsError("the pool is there already", where=str(path)) from error
         except OSError as error:
-            raise _translated(error, path, "a pool can not be created") from error
+            raise _translated(error, path, "a pool cannot be created") from error
         try:
             os.fchmod(fd, 0o600)
             os.posix_fallocate(fd, 0, size)
         except OSError as error:
             os.close(fd)
             os.unlink(path)
-            raise _translated(error, path, "a pool can not be allocated") from error
+            raise _translated(error, path, "a pool cannot be allocated") from error
         memory = cls(kind, path, fd, size, instance)
         words = memory.words
         words[POOL_STATE] = STATE_BUILDING
@@ -189,14 +191,14 @@ class SharedMemory:
         except FileNotFoundError as error:
             raise NotFoundError("the pool does not exist", where=str(path)) from error
         except OSError as error:
-            raise _translated(error, path, "a pool can not be opened") from error
+            raise _translated(error, path, "a pool cannot be opened") from error
         try:
             size = _checked_size(fd, path, uid, building)
             header = memoryview(os.pread(fd, CONTROL_BYTES, 0)).cast("Q")
             _check_header(header, kind, path, size, instance, building)
         except OSError as error:
             os.close(fd)
-            raise _translated(error, path, "a pool can not be read") from error
+            raise _translated(error, path, "a pool cannot be read") from error
         except BaseException:
             os.close(fd)
             raise
@@ -238,10 +240,9 @@ class SharedMemory:
     def was_current(self) -> bool:
         """`is_current()`, but its name may have been looked at up to LOOK_S seconds ago: no system call, mostly.
 
-        Ask under the lock under which pools of this instance are made. Whoever makes another one there waits so long
-        before anything else (`outlast_looks`), also when this one has lost its name to somebody else: so no two are
-        ever in use.
-        """
+        Ask under the lock under which pools of this instance are made. A process that makes another one there waits so
+        long before anything else (`outlast_looks`), also when this one has lost its name to somebody else: so no two
+        are ever in use."""
         words = self.words
         if words[POOL_STATE] == STATE_CLOSED or words[POOL_EPOCH] != self.epoch:
             return False
@@ -300,8 +301,13 @@ def retire(kind: PoolKind, instance: bytes) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise _translated(error, path, "a pool can not be removed") from error
+        raise _translated(error, path, "a pool cannot be removed") from error
     return True
+
+
+def whole_pages(size: int) -> int:
+    """The bytes of a pool that may have at most so many."""
+    return size // mmap.PAGESIZE * mmap.PAGESIZE
 
 
 def affordable_bytes(directory: Path, configured_bytes: int, minimum_bytes: int) -> int:
@@ -309,9 +315,9 @@ def affordable_bytes(directory: Path, configured_bytes: int, minimum_bytes: int)
     try:
         facts = os.statvfs(directory)
     except OSError as error:
-        raise _translated(error, directory, "the directory of the pools can not be used") from error
+        raise _translated(error, directory, "the directory of the pools cannot be used") from error
     free = facts.f_bavail * facts.f_frsize
-    size = min(configured_bytes, free // FREE_SHARE) // mmap.PAGESIZE * mmap.PAGESIZE
+    size = whole_pages(min(configured_bytes, free // FREE_SHARE))
     if size < minimum_bytes:
         raise DiskFullError(
             f"a pool needs at least {minimum_bytes} bytes and may take a quarter of the {free} that are free",

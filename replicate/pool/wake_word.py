@@ -1,12 +1,12 @@
 """A word of shared memory that processes sleep on until one of them wakes them: Linux's futex, beside a file lock.
 
-A waiter marks the word, looks once more whether it must wait at all, and sleeps; whoever ends its wait does that first,
-and then wakes. So no wake-up is lost, but when somebody is killed between the two, or where the platform knows no futex
-that we know: every sleep has a time-out, and a waiter looks for itself then. Nothing but speed depends on the word.
+A waiter marks the word, looks once more whether it must wait at all, and sleeps; the process that ends its wait does
+that first, and then wakes. So no wake-up is lost, but when somebody is killed between the two, or where the platform
+knows no futex that we know: every sleep has a time-out, and a waiter looks for itself then. Nothing but speed depends
+on the word.
 
-Guarantees: whoever wakes when nobody waits pays one look at memory and no system call; `sleep` returns at once when the
-word is not marked any more. Refuses to know: what is waited for, and whether it is there (locks.py).
-"""
+Guarantees: the process that wakes when nobody waits pays one look at memory and no system call; `sleep` returns at once
+when the word is not marked any more. Refuses to know: what is waited for, and whether it is there (locks.py)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class WakeWord:
         self._address = 0
 
     def mark(self) -> None:
-        """Have the next `wake` look for sleepers. Whoever marks looks whether it must wait, and only then sleeps."""
+        """Have the next `wake` look for sleepers. A process that marks looks whether it must wait, and only then
+        sleeps."""
         self._words[self._index] = 1
 
     def sleep(self, timeout_s: float) -> None:
@@ -84,7 +85,7 @@ class WakeWord:
             time.sleep(min(timeout_s, BLIND_PAUSE_S))
 
     def wake(self) -> None:
-        """Wake who sleeps. What they wait for has happened before."""
+        """Wake what sleeps. What they wait for has happened before."""
         words = self._words
         if words[self._index]:
             words[self._index] = 0

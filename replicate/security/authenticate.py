@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from replicate.config import Address, Config, parse_address
 from replicate.errors import (
     ConfigurationError,
     NotAuthenticatedError,
@@ -27,14 +26,6 @@ from replicate.errors import (
 )
 from replicate.instance.file import PeerEntry
 from replicate.instance.instance import Instance
-from replicate.peer_authority import (
-    Reason,
-    certificate_names,
-    judge_receiver,
-    judge_source,
-    parse_allow,
-    refused,
-)
 from replicate.security.identity import Identity, load_identity
 from replicate.security.shared_key import SharedKey, default_path, read_key
 from replicate.security.tls import (
@@ -48,6 +39,15 @@ from replicate.security.tls import (
     say_last,
 )
 from replicate.security.tls_files import DAY_S, TlsFiles, certificate_findings
+from replicate.settings.load import Address, Config, parse_address
+from replicate.settings.peer_authority import (
+    Reason,
+    certificate_names,
+    judge_receiver,
+    judge_source,
+    parse_allow,
+    refused,
+)
 from replicate.wire.codec import encode
 from replicate.wire.event import Closed, CloseReason
 from replicate.wire.introduction import as_refuse
@@ -102,7 +102,7 @@ class Authenticator:
     """What this instance shows, and whom it lets in, on all the connections of one daemon."""
 
     def __init__(self, instance: Instance, config: Config, log: Log) -> None:
-        """Nothing is read yet. `log` is told when changed certificates are used, and when they can not be."""
+        """Nothing is read yet. `log` is told when changed certificates are used, and when they cannot be."""
         self.instance = instance
         self._config = config
         self._log = log
@@ -119,8 +119,8 @@ class Authenticator:
     def check(self, address: Address, *, where: str, is_receiver: bool, makes_key: bool = True) -> None:
         """Refuse at the start what could not work later. ConfigurationError; what load_identity and read_key raise.
 
-        `makes_key`: a receiver makes the default key of loopback connections if there is none; who only looks does not.
-        """
+        `makes_key`: a receiver makes the default key of loopback connections if there is none; one that only looks does
+        not."""
         allowed = parse_allow(self._config.receiver.allow, where="receiver.allow")
         if not self.needs_tls(address):
             if is_receiver and (makes_key or self._config.loopback.key_file):
@@ -132,7 +132,7 @@ class Authenticator:
             raise ConfigurationError(
                 f"nobody may send to {self.instance.name}: receiver.allow is empty",
                 where="receiver.allow",
-                do="Name the primary: --allow NAME, or allow = 'NAME' in [receiver]",
+                do="Name the primary: replicate -i INSTANCE config set receiver.allow NAME",
             )
 
     def close(self) -> None:
@@ -156,13 +156,17 @@ class Authenticator:
 
     # The receiver's side.
 
-    async def source(self, stream: trio.SocketStream, *, is_tls: bool, deadline: float) -> Authenticated:
+    async def source(
+        self, stream: trio.SocketStream, *, is_tls: bool, deadline: float, answers: Callable[[], object]
+    ) -> Authenticated:
         """Who has connected? Takes over `stream`, and closes it when it raises NotAuthenticatedError (or another
-        ReplicateError of our own files). `deadline`: of trio's clock."""
-        return await self._within(stream, deadline, self._tls_source if is_tls else self._plain_source)
+        ReplicateError of our own files). `deadline`: of trio's clock. `answers` is called when its first words are
+        answered, before it has proven anything."""
+        opening = self._tls_source if is_tls else self._plain_source
+        return await self._within(stream, deadline, lambda stream: opening(stream, answers))
 
-    async def _tls_source(self, stream: trio.SocketStream) -> Authenticated:
-        tls = await handshake(stream, self._credentials.identity(), is_server=True)
+    async def _tls_source(self, stream: trio.SocketStream, answers: Callable[[], object]) -> Authenticated:
+        tls = await handshake(stream, self._credentials.identity(), is_server=True, answers=answers)
         return await self._judged(tls, lambda: self._names_of_source(tls))
 
     def _names_of_source(self, tls: TlsStream) -> frozenset[str]:
@@ -173,12 +177,12 @@ class Authenticator:
             consumers=[peer.certificate_name for peer in self.instance.peers],
         )
 
-    async def _plain_source(self, stream: trio.SocketStream) -> Authenticated:
+    async def _plain_source(self, stream: trio.SocketStream, answers: Callable[[], object]) -> Authenticated:
         if await first_byte(stream) == HANDSHAKE_BYTE:
             raise refused(
                 Reason.TLS_NOT_EXPECTED, "the peer speaks TLS, and this side plain TCP", do="Set tls.loopback on both"
             )
-        name = await self._prove(stream, Role.RECEIVER, self._receiver_key())
+        name = await self._prove(stream, Role.RECEIVER, self._receiver_key(), answers)
         allowed = parse_allow(self._config.receiver.allow)
         if allowed and name not in allowed:
             error = refused(
@@ -248,13 +252,16 @@ class Authenticator:
             await _tell(tls, error)
             raise
 
-    async def _prove(self, stream: trio.SocketStream, role: Role, key: bytes) -> str:
-        """The name that the peer has proven."""
+    async def _prove(
+        self, stream: trio.SocketStream, role: Role, key: bytes, answers: Callable[[], object] = lambda: None
+    ) -> str:
+        """The name that the peer has proven. `answers` is called before we send, so by a receiver once it has heard."""
         content = self.instance.content
         proof = Proof(role, key, content.network, content.name, secrets.token_bytes(NONCE_BYTES))
         try:
             while True:
                 if data := proof.bytes_to_send():
+                    answers()
                     await stream.send_all(data)
                 if proof.is_done:
                     return proof.peer_name
@@ -288,7 +295,7 @@ class Authenticator:
 
 def check_credentials(instance: Instance) -> None:
     """Refuse what the start of a daemon of this instance would refuse of its certificates and keys, with that very
-    error (see `Authenticator.check`); and certificates that are there and can not be used, whether or not the settings
+    error (see `Authenticator.check`); and certificates that are there and cannot be used, whether or not the settings
     and peers want them by now: flags and the next peer may. Nothing is made, connected or changed."""
     authenticator = Authenticator(instance, instance.config, _Silent())
     for peer in instance.peers:

@@ -25,16 +25,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, UsageError
-from replicate.instance.file import check_name, io_error, replace_file
-from replicate.peer_authority import INSTANCE_URI
+from replicate.instance.file import check_name
 from replicate.security.guarded_file import read_guarded
+from replicate.settings.peer_authority import INSTANCE_URI
+from replicate.system.files import replace_file
+from replicate.system.os_errors import io_error
 
 CA_FILE: Final = "ca.pem"
 CA_KEY_FILE: Final = "ca-key.pem"
 CERTIFICATE_FILE: Final = "certificate.pem"
 KEY_FILE: Final = "key.pem"
-CA_DAYS: Final = 3650
-CERTIFICATE_DAYS: Final = 730
 _CA_DO: Final = "Put both files of one `replicate certificate init` there"
 _SKEW: Final = datetime.timedelta(hours=1)
 """A certificate is valid from a little earlier on: the other host's clock may be behind ours."""
@@ -171,7 +171,7 @@ def _load_ca(ca: Path) -> tuple[bytes, x509.Certificate, ec.EllipticCurvePrivate
         certificate = x509.load_pem_x509_certificate(pem)
         key = serialization.load_pem_private_key(key_pem, None)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"the CA can not be read: {error}", where=where, do=_CA_DO) from error
+        raise ConfigurationError(f"the CA cannot be read: {error}", where=where, do=_CA_DO) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise ConfigurationError(f"{CA_FILE} and {CA_KEY_FILE} do not belong together", where=where, do=_CA_DO)
     return pem, certificate, key
@@ -242,4 +242,4 @@ def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise io_error(error, "the directory can not be made", str(directory)) from error
+        raise io_error(error, "the directory cannot be made", str(directory)) from error

@@ -2,7 +2,7 @@
 
 Guarantees: what is handed out is a regular file at that very path (a symbolic link is refused, so nobody leads us to
 another's file), that belongs to us or to root, that nobody else may write, and, if it is secret, that nobody else may
-read; the checks are made on the open descriptor, so the file can not be exchanged in between.
+read; the checks are made on the open descriptor, so the file cannot be exchanged in between.
 Refuses to know: what is in the file.
 """
 
@@ -39,9 +39,9 @@ def open_guarded(path: Path, *, is_secret: bool, what: str) -> int:
             ) from None
         if error.errno in (errno.EACCES, errno.EPERM):
             raise PermissionRefusedError(
-                f"{what} can not be read: {error.strerror}", where=str(path), do="Run as its owner"
+                f"{what} cannot be read: {error.strerror}", where=str(path), do="Run as its owner"
             ) from error
-        raise JournalIOError(f"{what} can not be read: {error.strerror}", where=str(path)) from error
+        raise JournalIOError(f"{what} cannot be read: {error.strerror}", where=str(path)) from error
     try:
         _check(os.fstat(fd), path, is_secret, what)
     except BaseException:
@@ -80,7 +80,7 @@ def read_guarded(path: Path, *, is_secret: bool, what: str) -> bytes:
         try:
             return file.read(BYTES_MAX)
         except OSError as error:
-            raise JournalIOError(f"{what} can not be read: {error.strerror}", where=str(path)) from error
+            raise JournalIOError(f"{what} cannot be read: {error.strerror}", where=str(path)) from error
 
 
 def stamp(path: Path) -> tuple[int, ...]:

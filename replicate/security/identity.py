@@ -61,7 +61,7 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
             context.load_verify_locations(cadata=ca_text.decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
             raise ConfigurationError(
-                f"the CA's certificate can not be used: {error}",
+                f"the CA's certificate cannot be used: {error}",
                 where=str(files.ca),
                 do="Put the ca.pem there that was made beside the certificate (`certificate issue`)",
             ) from error

@@ -5,9 +5,8 @@ that user can read: two instances of one user find it without further steps, two
 a key on purpose (`loopback.key_file`). It is gone after a restart of the machine, and a Receiver Server that ends takes
 it away when no other one of the network uses it; the next makes a new one.
 
-Guarantees: a key is never readable by others, and never seen half-written (made aside, then linked); whoever made it
-first, all get the same. Refuses to know: what is done with it (wire/proof.py).
-"""
+Guarantees: a key is never readable by others, and never seen half-written (made aside, then linked); the process that
+made it first, all get the same. Refuses to know: what is done with it (wire/proof.py)."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import ConfigurationError, NotFoundError
-from replicate.instance.file import io_error
 from replicate.pool.shared_memory import shared_memory_directory
 from replicate.security.guarded_file import open_guarded, read_guarded
+from replicate.system.os_errors import io_error
 from replicate.wire.proof import KEY_BYTES_MIN
 
 KEY_BYTES: Final = 32
@@ -55,7 +54,7 @@ class SharedKey:
         self._fd = -1
 
     def take(self) -> bytes:
-        """The key, made if there is none. Errors as `read_key`, and JournalIOError when it can not be made."""
+        """The key, made if there is none. Errors as `read_key`, and JournalIOError when it cannot be made."""
         while True:
             if not self._is_held():
                 self._hold()
@@ -95,7 +94,7 @@ class SharedKey:
         except NotFoundError:
             return
         except OSError as error:
-            raise io_error(error, "the key of loopback connections can not be made", str(self.path)) from error
+            raise io_error(error, "the key of loopback connections cannot be made", str(self.path)) from error
         with contextlib.suppress(BlockingIOError):  # its last user is just about to remove it: look again
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 

@@ -23,9 +23,9 @@ from replicate.errors import (
     ProtocolViolationError,
     ReplicateError,
 )
-from replicate.peer_authority import Reason, refused, tls_refusal
 from replicate.security.identity import Identity, load_identity
 from replicate.security.tls_files import TlsFiles
+from replicate.settings.peer_authority import Reason, refused, tls_refusal
 
 if TYPE_CHECKING:
     pass
@@ -86,7 +86,7 @@ class Credentials:
 
 
 def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: str) -> Identity:
-    """The identity, for a use that can not do without. ConfigurationError when there are no files; else as
+    """The identity, for a use that cannot do without. ConfigurationError when there are no files; else as
     `load_identity`. `wanted_for`: the address; `where`: the setting or argument that names it."""
     try:
         return load_identity(files, instance)
@@ -96,7 +96,7 @@ def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: 
             f"({error.where})",
             where=where,
             do=f"Make certificates: replicate certificate init DIR, then replicate -i INSTANCE certificate issue "
-            f"{instance} --ca DIR (README, 'On two hosts')",
+            f"{instance} --ca DIR (replicate help two-hosts)",
         ) from error
 
 
@@ -107,9 +107,12 @@ class Records(trio.abc.Stream):
     heartbeats go into that hole, and to the link that looks like silence.
     """
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, stream: trio.abc.Stream, answers: Callable[[], object] | None = None) -> None:
+        """`answers` is called once, before the first bytes are sent: a server sends some as soon as the client's first
+        words are whole, and such as it can answer."""
         self.stream = stream
         self.is_stuck = False
+        self._answers = answers
         self._began: float | None = None
         self._last = 0.0
 
@@ -137,6 +140,9 @@ class Records(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """As trio's."""
+        if self._answers is not None:
+            self._answers()
+            self._answers = None
         await self.stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -241,9 +247,15 @@ async def say_last(stream: trio.abc.HalfCloseableStream, data: bytes) -> None:
             pass
 
 
-async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server: bool) -> TlsStream:
+async def handshake(
+    stream: trio.SocketStream,
+    identity: Identity,
+    *,
+    is_server: bool,
+    answers: Callable[[], object] | None = None,
+) -> TlsStream:
     """Both sides have shown and verified their certificates, as far as this side can know. The caller sets a deadline,
-    and closes `stream` after a failure. NotAuthenticatedError, with its reason."""
+    and closes `stream` after a failure. `answers`: see Records. NotAuthenticatedError, with its reason."""
     if is_server:
         first = await first_byte(stream)
         if not first:
@@ -255,7 +267,7 @@ async def handshake(stream: trio.SocketStream, identity: Identity, *, is_server:
                 do="There: a non-loopback address, or tls.loopback = true",
             )
     context = identity.server if is_server else identity.client
-    records = Records(stream)
+    records = Records(stream, answers)
     tls = trio.SSLStream(records, context, server_side=is_server)
     try:
         await tls.do_handshake()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import ReplicateError
-from replicate.findings import Finding
+from replicate.model.findings import Finding
 from replicate.security.guarded_file import read_guarded, stamp
-from replicate.settings import TlsConfig
+from replicate.settings.table import TlsConfig
 
 DAY_S: Final = 86_400
 
@@ -43,7 +43,7 @@ class TlsFiles:
 
 def certificate_findings(instance_path: Path, settings: TlsConfig, now_s: float) -> list[Finding]:
     """What `replicate status` and the logs say of certificates that end soon, or have ended. Nothing where there are
-    none; what can not be read is told elsewhere. `now_s`: the wall clock (Unix seconds)."""
+    none; what cannot be read is told elsewhere. `now_s`: the wall clock (Unix seconds)."""
     found = []
     for path, (what, not_after_s) in certificate_ends(instance_path, settings).items():
         finding = expiry_finding(now_s, not_after_s, settings.warn_days, what=what, where=str(path))
@@ -54,7 +54,7 @@ def certificate_findings(instance_path: Path, settings: TlsConfig, now_s: float)
 
 def certificate_ends(instance_path: Path, settings: TlsConfig) -> dict[Path, tuple[str, float]]:
     """What each certificate in use is, and when it ends (Unix seconds), by file; none where there are none, and without
-    those that can not be read."""
+    those that cannot be read."""
     files = TlsFiles.of(instance_path, settings)
     if not files.are_there():
         return {}

@@ -1,14 +1,15 @@
 """Collects what `replicate status` shows, from the control words, the daemons' status files and the regions.
 
-Guarantees: takes no lock that a writer needs, waits for nobody, changes nothing; a part that can not be read becomes a
+Guarantees: takes no lock that a writer needs, waits for nobody, changes nothing; a part that cannot be read becomes a
 finding, and the rest is still reported. The journal's numbers are of this moment, those of daemons up to a second old.
 Refuses to know: what the numbers mean for an operator (status/report.py).
 
 Facts that daemons put into their status, by name; what is not there counts as unknown. The Source Server: state,
-last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, last_heard_monotonic_ns, transactions_from_pool,
-transactions_from_files, last_error. The Receiver Server: is_connected, source, source_last_seqno, last_received_seqno,
-pool_percent, lag_s. The Update Process: applied_per_s, while it has had work without a pause, of the last ten seconds
-or so.
+last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, transactions_from_pool, transactions_from_files,
+last_error, peer_region_waits. The Receiver Server: is_connected, is_streaming, source, source_last_seqno,
+last_received_seqno, pool_percent, lag_s, or lag_at_least_s where that is not known. Both: heartbeat_period_s, and when
+the other side was last heard (daemon/heard.py). The Update Process: applied_per_s, while it has had work without a
+pause, of the last ten seconds.
 """
 
 from __future__ import annotations
@@ -24,24 +25,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.archived import look_at_archive
-from replicate.barrier import is_held
-from replicate.daemon.files import DaemonFiles, DaemonStatus
-from replicate.database.look import look_at
-from replicate.door.opening import is_being_seeded
+from replicate.compare.last import Compared, look_at_compared
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.heard import now as this_moment
+from replicate.daemon.heard import read_facts, utc
+from replicate.daemon.last_run import missing_settings, start_again
+from replicate.daemon.status_file import DaemonStatus
+from replicate.door.barrier import is_held
+from replicate.door.recovery.opening import is_being_seeded
+from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.errors import BusyError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
-from replicate.findings import Finding
+from replicate.instance.archive_mark import look_at_archive
 from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.file import PeerEntry, RegionEntry
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.journal.space import fill_percent, journal_space
 from replicate.limits import REGIONS_MAX
+from replicate.model.contact import Moment, known, patience_s
+from replicate.model.findings import Finding
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
-from replicate.recovery.stale_wal import refuse_stale
+from replicate.region.sqlite.look import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
+from replicate.status.comparing import ComparedReport, compared_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
-from replicate.status.replays import look_at_replays
+from replicate.status.listens import listens
 from replicate.status.report import (
     DaemonReport,
     JournalReport,
@@ -50,9 +58,10 @@ from replicate.status.report import (
     RegionReport,
     Status,
     bottleneck,
+    each_once,
     findings,
-    worst_first,
 )
+from replicate.status.roles import is_rolled_back_in_part, lost_findings, rollback_findings
 
 CONNECTED_STATES: Final = (
     "sending",
@@ -63,9 +72,6 @@ CONNECTED_STATES: Final = (
     "sending the seed",
 )
 """States of a Source Server that has a connection; see also GT.M's in facts.md §1."""
-SILENT_PERIODS: Final = 2
-SILENT_LEAST_S: Final = 10.0
-"""A peer that has not answered for so many heartbeats, and so long, is worth a word: a busy machine is not so late."""
 PAUSED_STATE: Final = "waiting for XON"
 
 
@@ -86,7 +92,8 @@ class _Words:
 def collect(instance: Instance) -> Status:
     """Everything, now. Raises PermissionRefusedError if the instance is another user's; otherwise only what is broken
     in the instance file itself."""
-    now_wall_ns = time.time_ns()
+    now = this_moment()
+    now_wall_ns = now.wall_ns
     problems = list(_refused_settings(instance))
     words = _read_words(instance, problems)
     regions = tuple(_region(instance, entry, words) for entry in instance.regions)
@@ -94,24 +101,39 @@ def collect(instance: Instance) -> Status:
     if is_being_seeded(instance):
         text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
         problems.append(Finding("SEED_INCOMPLETE", text, "replicate -i INSTANCE seed"))
+    elif is_rolled_back_in_part(instance):
+        pass  # its regions and its journal stand apart until it has ended, which is said below
     elif words is None:
         closed = look_at_closed_journal(instance, _last_in(regions))
         if closed.problem and _read_words(instance, problems) is None:  # else somebody was just opening it
-            text = f"the journal can not be opened: {closed.problem}"
+            text = f"the journal cannot be opened: {closed.problem}"
             problems.append(Finding("JOURNAL_UNREADABLE", text, closed.do))
     elif words.barrier_seqno and words.barrier_left_s > 0 and is_held(instance):
         text = f"a compare or digest holds the Update Process at transaction {words.barrier_seqno}"
         do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
         problems.append(Finding("BARRIER_HELD", text, do))
+    problems += _waiting(instance)
     problems += certificate_findings(instance.path, instance.config.tls, now_wall_ns / 1e9)
     problems += _unusable_certificate(instance)
     problems += _read_only(instance, regions)
     journal = _journal(instance, words, closed, regions, problems)
-    peers = tuple(_peer(instance, entry, journal, now_wall_ns, problems) for entry in instance.peers)
-    receiving = _receiving(instance, journal, now_wall_ns) if instance.role == "secondary" else None
-    took = look_at_replays(instance) if receiving is not None else {}
-    found = findings(instance.role, journal, regions, peers, receiving, cores=len(os.sched_getaffinity(0)), took=took)
+    peers = tuple(_peer(instance, entry, journal, now, problems) for entry in instance.consumers)
+    receiving = _receiving(instance, journal, now) if instance.role == "secondary" else None
+    problems += rollback_findings(instance, is_at_work=bool(receiving and receiving.receiver.instead))
+    problems += lost_findings(instance)
+    found = findings(instance.role, journal, regions, peers, receiving)
     content = instance.content
+    noted = look_at_compared(instance.path)
+    compared = _compared(noted, now_wall_ns)
+    if regions and not is_being_seeded(instance):
+        problems += compared_findings(
+            instance.role,
+            compared,
+            peers={peer.name for peer in instance.consumers},
+            source=receiving.source if receiving is not None else "",
+            filled_s=(now_wall_ns - max(noted.seeded_wall_ns, content.created_wall_ns)) / 1e9,
+            warn_days=instance.config.status.compared_warn_days,
+        )
     return Status(
         name=instance.name,
         role=instance.role,
@@ -125,7 +147,15 @@ def collect(instance: Instance) -> Status:
         peers=peers,
         receiving=receiving,
         bottleneck=bottleneck(journal, peers, receiving),
-        findings=tuple(sorted((_named(instance, finding) for finding in (*problems, *found)), key=worst_first)),
+        findings=each_once(_named(instance, finding) for finding in (*problems, *found)),
+        compared=compared,
+    )
+
+
+def _compared(noted: Compared, now_wall_ns: int) -> tuple[ComparedReport, ...]:
+    return tuple(
+        ComparedReport(other, one.seqno, max(0.0, (now_wall_ns - one.wall_ns) / 1e9), one.is_equal, one.differs)
+        for other, one in noted.found.items()
     )
 
 
@@ -139,6 +169,13 @@ def _refused_settings(instance: Instance) -> Iterator[Finding]:
         )
         do = error.do or "mend that"
         yield Finding("SETTINGS_REFUSED", text, f"{do}; then replicate -i INSTANCE config check")
+
+
+def _waiting(instance: Instance) -> Iterator[Finding]:
+    """Of a secondary, what the primary has and it has not."""
+    for name in instance.waiting:
+        text = f"region {name} was added on the primary, and waits here for its seed; the others go on"
+        yield Finding("REGION_WAITS", text, f"{instance.way_out}, then {start_again(instance, 'update')}", name)
 
 
 def _unusable_certificate(instance: Instance) -> Iterator[Finding]:
@@ -211,7 +248,7 @@ def _journal(
         # Without the control words: after a power loss regions may be ahead of the journal; recovery completes it.
         last_written_seqno=words.last_seqno if words else max(closed.last_seqno or 0, _last_in(regions)),
         last_durable_seqno=words.last_durable_seqno if words else closed.last_durable_seqno,
-        last_commit_wall_ns=words.last_commit_wall_ns if words else 0,
+        last_commit_wall_ns=words.last_commit_wall_ns if words else closed.last_commit_wall_ns,
         first_kept_seqno=space.first_kept_seqno,
         segments=space.segments,
         bytes=space.bytes,
@@ -234,7 +271,7 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
         disk_percent = _disk_percent(instance, entry)
         check = partial(refuse_stale, instance, entry)
         again = f"replicate -i INSTANCE region release {name}; then add the database again, and seed the secondaries"
-        do = again if instance.role == "primary" else f"seed it anew: {instance.way_out}"
+        do = again if instance.role == "primary" else f"seed it again: {instance.way_out}"
         found = look_at(path, region=entry.uuid, network=instance.content.network, check=check, changed_do=do)
     except BusyError:  # somebody restarts the WAL, or recovers it: a moment
         return RegionReport(name, path, None, is_busy=True)
@@ -247,7 +284,7 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
             f"REGION_REPLACED: it holds transactions up to {last_seqno}, it held {words.region_done[entry.region_id]} "
             f"before: this is an old copy [{entry.path}]"
         )
-        do = f"put the right file back; or begin anew: {instance.way_out}"
+        do = f"put the right file back; or begin again: {instance.way_out}"
     pids = " ".join(str(reader.pid) for reader in found.hindrances if reader.pid > 0)
     return RegionReport(
         name,
@@ -291,15 +328,21 @@ def _disk_percent(instance: Instance, entry: RegionEntry) -> float:
 
 def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, Any]]:
     said: DaemonStatus | None = DaemonFiles(instance.path, name).read_status()
+    given = missing_settings(instance.path, name, instance.config)
     if said is None:
-        return DaemonReport(name, "never started", 0, ""), {}
-    report = DaemonReport(name, said.state, said.pid, said.text, instance.pasteable(said.error), instead=said.instead)
+        return DaemonReport(name, "never started", 0, "", given=given), {}
+    error = instance.pasteable(said.error)
+    report = DaemonReport(name, said.state, said.pid, said.text, error, instead=said.instead, given=given)
     if report.is_running and _is_frozen(said.pid):
         report = replace(report, is_frozen=True)
     facts = dict(said.facts)
-    if not report.is_running and isinstance(facts.get("lag_s"), float) and facts["lag_s"] > 0:
-        # It measured until it ended; what was not applied then has grown older since, or is applied now.
-        facts["lag_s"] += max(0.0, (time.time_ns() - said.changed_wall_ns) / 1e9)
+    if not report.is_running:
+        # It measured until it ended; what was not applied then has grown older since, or is applied now. That nothing
+        # was left then says nothing of now.
+        elapsed_s = max(0.0, (time.time_ns() - said.changed_wall_ns) / 1e9)
+        for name in ("lag_s", "lag_at_least_s"):
+            measured = facts.get(name)
+            facts[name] = measured + elapsed_s if isinstance(measured, float) and measured > 0 else None
     return report, facts
 
 
@@ -311,7 +354,7 @@ def _is_frozen(pid: int) -> bool:
 
 
 def _peer(
-    instance: Instance, entry: PeerEntry, journal: JournalReport, now_wall_ns: int, problems: list[Finding]
+    instance: Instance, entry: PeerEntry, journal: JournalReport, now: Moment, problems: list[Finding]
 ) -> PeerReport:
     daemon, facts = _daemon(instance, f"source-{entry.name}")
     durable, needs_seed = 0, False
@@ -337,11 +380,21 @@ def _peer(
     backlog = max(0, written - applied) if applied is not None else (0 if written == 0 else None)
     is_measured = daemon.is_running and not daemon.is_frozen and facts.get("lag_s") is not None
     since_ns = _seqno(facts, "peer_not_applying_since_wall_ns") if is_connected else None
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(since_ns / 1e9)) if since_ns else ""
+    heard_s, _ = _ages_s(facts, now)
+    lag_s = _lag_s(backlog, facts, 0 if is_measured else journal.last_commit_wall_ns, now.wall_ns)
+    period_s = _period_s(facts) or instance.config.source.heartbeat_period_s
+    judged = known(
+        is_connected=is_connected and not daemon.is_frozen,
+        told_s=heard_s,
+        heard_s=heard_s,
+        period_s=period_s,
+        backlog=backlog,
+        lag_s=lag_s,
+    )
     return PeerReport(
         name=entry.name,
         address=f"{entry.host}:{entry.port}",
-        source=daemon,
+        source=replace(daemon, is_passive=entry.passive),
         is_connected=is_connected,
         is_paused=daemon.is_running and state == PAUSED_STATE,
         last_sent_seqno=sent,
@@ -351,58 +404,111 @@ def _peer(
         source_backlog=max(0, written - sent) if sent is not None else None,
         receiver_backlog=received - applied if received is not None and applied is not None else None,
         backlog=backlog,
-        lag_s=_lag_s(backlog, facts, 0 if is_measured else journal.last_commit_wall_ns, now_wall_ns),
+        lag_s=lag_s,
         transactions_from_pool=_seqno(facts, "transactions_from_pool") or 0,
         transactions_from_files=_seqno(facts, "transactions_from_files") or 0,
         last_error=str(facts.get("last_error") or ""),
         needs_seed=needs_seed,
-        update_state=str(facts.get("peer_update_state") or "") if since else "",
-        not_applying_since=since,
+        update_state=str(facts.get("peer_update_state") or "") if since_ns else "",
+        not_applying_since=utc(since_ns) if since_ns else "",
         seed_seqno=held,
-        silent_s=_silent_s(facts) if is_connected and not daemon.is_frozen else None,
-        patience_s=max(SILENT_PERIODS * instance.config.source.heartbeat_period_s, SILENT_LEAST_S),
+        silent_s=_rounded(heard_s) if is_connected and not daemon.is_frozen else None,
+        patience_s=patience_s(period_s),
+        is_silent=judged.is_silent,
+        last_heard=_ago(now, heard_s),
+        last_heard_s=_rounded(heard_s),
+        region_waits=is_connected and facts.get("peer_region_waits") is True,
     )
 
 
-def _silent_s(facts: Mapping[str, Any]) -> float | None:
-    heard_ns = _seqno(facts, "last_heard_monotonic_ns")
-    return None if heard_ns is None else round(max(0.0, (time.monotonic_ns() - heard_ns) / 1e9), 3)
+def _ages_s(facts: Mapping[str, Any], now: Moment) -> tuple[float | None, float | None]:
+    """How long ago the other side was last heard, and has last told its position."""
+    heard, told = read_facts(facts)
+    return None if heard is None else now.age_s(heard), None if told is None else now.age_s(told)
 
 
-def _receiving(instance: Instance, journal: JournalReport, now_wall_ns: int) -> ReceivingReport:
+def _period_s(facts: Mapping[str, Any]) -> float | None:
+    period_s = facts.get("heartbeat_period_s")
+    return float(period_s) if isinstance(period_s, (int, float)) and period_s > 0 else None
+
+
+def _ago(now: Moment, age_s: float | None) -> str | None:
+    return None if age_s is None else utc(max(0, now.wall_ns - int(age_s * 1e9)))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> ReceivingReport:
     receiver, facts = _daemon(instance, "receiver")
     update, update_facts = _daemon(instance, "update")
     applied = journal.last_written_seqno
     received = _seqno(facts, "last_received_seqno")
     received = max(received, applied) if received is not None else None
     source_last = _seqno(facts, "source_last_seqno")
-    known = max((n for n in (source_last, received) if n is not None), default=None)
-    backlog = max(0, known - applied) if known is not None else None
-    percent, rate = facts.get("pool_percent"), update_facts.get("applied_per_s")
-    is_working = update.is_running and not update.is_frozen
+    newest = max((n for n in (source_last, received) if n is not None), default=None)
+    backlog = max(0, newest - applied) if newest is not None else None
+    percent = facts.get("pool_percent")
+    rate = _rate(update_facts) if update.is_running and not update.is_frozen else None
+    is_connected = receiver.is_running and facts.get("is_connected") is True
+    heard_s, told_s = _ages_s(facts, now)
+    period_s = _period_s(facts) or instance.config.source.heartbeat_period_s
+    # Our newest commit is applied, so its age says nothing of what is not; the receiver's measure does.
+    told_lag = facts.get("lag_s") if facts.get("lag_s") is not None else facts.get("lag_at_least_s")
+    judged = known(
+        is_connected=is_connected and source_last is not None,
+        told_s=told_s,
+        heard_s=heard_s,
+        period_s=period_s,
+        backlog=backlog,
+        lag_s=_lag_s(backlog, {"lag_s": told_lag}, 0, now.wall_ns),
+        is_streaming=facts.get("is_streaming") is not False,  # a release before this one does not say so
+    )
     return ReceivingReport(
         receiver=receiver,
         update=update,
-        is_connected=receiver.is_running and facts.get("is_connected") is True,
+        is_connected=is_connected,
         source=str(facts.get("source") or ""),
         # Its word may be older than what it has sent since.
-        source_last_seqno=known if source_last is not None else None,
+        source_last_seqno=newest if source_last is not None else None,
         last_received_seqno=received,
         last_applied_seqno=applied,
         last_durable_seqno=journal.last_durable_seqno,
         receiver_backlog=max(0, received - applied) if received is not None else None,
-        backlog=backlog,
-        # Our newest commit is applied, so its age says nothing of what is not; the receiver's measure does.
-        lag_s=_lag_s(backlog, {**update_facts, **facts}, 0, now_wall_ns),
+        backlog=judged.backlog,
+        lag_s=judged.lag_s,
         pool_percent=float(percent) if isinstance(percent, (int, float)) else None,
-        applied_per_s=float(rate) if isinstance(rate, (int, float)) and rate > 0 and is_working else None,
+        applied_per_s=rate,
+        level_in_s=None if rate is None else _rounded((judged.backlog or judged.backlog_at_least or 0) / rate),
         is_rebuilt_in_part=(instance.path / REBUILDING_MARKER).exists(),
+        is_seeded=bool(instance.regions) or is_being_seeded(instance),
+        waiting=instance.waiting,
+        lag_at_least_s=_rounded(judged.lag_at_least_s),
+        backlog_at_least=judged.backlog_at_least,
+        backlog_unknown_since=None if judged.is_known else _ago(now, told_s),
+        is_silent=judged.is_silent and not receiver.is_frozen,
+        patience_s=patience_s(period_s),
+        last_heard=_ago(now, heard_s),
+        last_heard_s=_rounded(heard_s),
+        listens=listens(
+            facts.get("listen") if receiver.is_running else None,
+            instance.config.receiver.listen,
+            is_given="receiver.listen" in receiver.given,
+            is_reached=heard_s is not None,
+        ),
     )
+
+
+def _rate(facts: Mapping[str, Any]) -> float | None:
+    """Transactions a second, as the Update Process has measured while it had work without a pause."""
+    rate = facts.get("applied_per_s")
+    return float(rate) if isinstance(rate, (int, float)) and rate > 0 else None
 
 
 def _lag_s(backlog: int | None, facts: Mapping[str, Any], newest_wall_ns: int, now_wall_ns: int) -> float | None:
     """The daemon's own measure if it has one; at least the age of the newest commit (0: of none), by the wall clock,
-    which may have been set since. A running daemon measures by a clock that can not be."""
+    which may have been set since. A running daemon measures by a clock that cannot be."""
     if backlog is None:
         return None
     if backlog == 0:
@@ -411,7 +517,7 @@ def _lag_s(backlog: int | None, facts: Mapping[str, Any], newest_wall_ns: int, n
     least = max(0.0, (now_wall_ns - newest_wall_ns) / 1e9) if newest_wall_ns else None
     if isinstance(measured, (int, float)):
         least = max(float(measured), least or 0.0)
-    # Rounded up: 0.0 says that nothing is behind.
+    # Rounded up: 0.0 says that nothing is left.
     return None if least is None else max(1, math.ceil(least * 1000)) / 1000
 
 

@@ -7,24 +7,27 @@ Refuses to know: where the numbers come from (status/collect.py) and how they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from errno import EDQUOT, EFBIG, ENOSPC, errorcode
 from math import inf
-from types import MappingProxyType
 from typing import Final, Literal
 
-from replicate.findings import SEVERITIES, Finding
-from replicate.status.catching_up import Took, Way, quickest, ways
+from replicate.limits import MIB
+from replicate.model.findings import SEVERITIES, Finding
+from replicate.model.start_command import start_command, text_of
+from replicate.settings.load import SETTINGS
+from replicate.settings.table import Scalar
+from replicate.status.comparing import ComparedReport
+from replicate.status.listens import Listens
 
 STATUS_ROOM_BYTES: Final = 64 * 1024
-"""With less than this free a daemon can not tell how it stands: its status file is written anew each time."""
-STALE: Final = "; the daemons can not write their status there, so their numbers and states may be old"
+"""With less than this free a daemon cannot tell how it stands: its status file is written again each time."""
+STALE: Final = "; the daemons cannot write their status there, so their numbers and states may be old"
 FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
 """A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
-
-KEPT_TRANSACTIONS_LEAST: Final = 100_000
-"""Of so many in the journal, their average length says how long others are."""
 
 Level = Literal["FULL", "FILLING"]
 
@@ -69,8 +72,17 @@ class DaemonReport:
     error: str = ""
     is_frozen: bool = False
     """The process is there, and a signal (SIGSTOP) or a debugger has stopped it."""
+    is_passive: bool = False
+    """Of a Source Server: it sleeps, because an operator has said so, or the instance is secondary."""
     instead: str = ""
     """What keeps it from starting, as process `pid`: "replay", "rebuild"; it does not run then."""
+    given: Mapping[str, Scalar] = field(default_factory=dict)
+    """Settings that its last run was given on the command line, and that a start without them would not have."""
+
+    @property
+    def start(self) -> str:
+        """The command that starts it as it ran last."""
+        return start_command(self.name, self.given)
 
     @property
     def is_running(self) -> bool:
@@ -112,11 +124,24 @@ class PeerReport:
     """The age of the last that it has said; None without a connection."""
     patience_s: float = inf
     """It is not silent for longer when all is well."""
+    is_silent: bool = False
+    """The connection stands, and it has been silent for longer: what stands here of it is as old."""
+    last_heard: str | None = None
+    """When it was last heard, in UTC; None: not since the Source Server has run."""
+    last_heard_s: float | None = None
+    """And how many seconds ago."""
+    region_waits: bool = False
+    """A region of ours waits there for its seed, as it tells us itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivingReport:
-    """The stream from the primary, on a secondary. `backlog` counts what the primary is known to have."""
+    """The stream from the primary, on a secondary. `source_last_seqno`: the last that the primary has told of.
+
+    `backlog` and `lag_s` are None where nobody knows them, such as while the primary has not said for longer than a
+    heartbeat how it stands. Then `backlog_at_least` counts what it has told of and is not applied, and the copy is
+    `lag_at_least_s` after the primary's clock: since it was last heard, or since the oldest of these (contact.py).
+    """
 
     receiver: DaemonReport
     update: DaemonReport
@@ -132,8 +157,26 @@ class ReceivingReport:
     pool_percent: float | None
     applied_per_s: float | None = None
     """Transactions that the Update Process applies, measured while it had work without a pause; None: unknown."""
+    level_in_s: float | None = None
+    """So long it needs at that rate for what is known to be left, if nothing more comes; None: unknown."""
     is_rebuilt_in_part: bool = False
-    """A rebuild has ended behind a piece that is not its last."""
+    """A rebuild has ended after a piece that is not its last."""
+    is_seeded: bool = True
+    """There is a region, or one is being made: the first seed has begun."""
+    waiting: tuple[str, ...] = ()
+    """Regions of the primary that are not here, and wait for their seed."""
+    lag_at_least_s: float | None = None
+    backlog_at_least: int | None = None
+    backlog_unknown_since: str | None = None
+    """When the primary has last said how it stands, in UTC; None where the backlog is known, or never was."""
+    is_silent: bool = False
+    """The connection stands, and nothing has come over it for longer than `patience_s`."""
+    patience_s: float = inf
+    last_heard: str | None = None
+    """When the primary was last heard, in UTC; None: never."""
+    last_heard_s: float | None = None
+    """And how many seconds ago."""
+    listens: Listens = field(default_factory=Listens)
 
     @property
     def instead(self) -> DaemonReport | None:
@@ -165,7 +208,7 @@ class RegionReport:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All of it. `bottleneck` is empty when everything is level."""
+    """All of it. `bottleneck` is empty when everything is known to be level."""
 
     name: str
     role: str
@@ -180,6 +223,8 @@ class Status:
     receiving: ReceivingReport | None
     bottleneck: str
     findings: tuple[Finding, ...]
+    compared: tuple[ComparedReport, ...] = ()
+    """The last compare with each other instance, the newest last."""
 
     @property
     def is_wrong(self) -> bool:
@@ -188,7 +233,7 @@ class Status:
 
 
 def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving: ReceivingReport | None) -> str:
-    """The part of the street that others wait for; empty when all is level. Of several peers, the worst."""
+    """The part of the street that others wait for; empty when all is known to be level. Of several peers, the worst."""
     if journal.fatal_errno:
         return "the journal: it takes no more transactions"
     if receiving is not None:
@@ -196,7 +241,11 @@ def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving:
     behind = [
         peer
         for peer in peers
-        if peer.backlog is None or peer.backlog > 0 or not peer.source.is_running or not peer.is_connected
+        if peer.backlog is None
+        or peer.backlog > 0
+        or not peer.source.is_running
+        or not peer.is_connected
+        or peer.is_silent
     ]
     if not behind:
         return ""
@@ -209,8 +258,12 @@ def _peer_bottleneck(peer: PeerReport) -> str:
         return f"the Source Server for {peer.name}: it does not run"
     if peer.source.is_frozen:
         return f"the Source Server for {peer.name}: it is frozen"
+    if peer.source.is_passive:
+        return f"the Source Server for {peer.name}: it is passive"
     if not peer.is_connected:
         return f"the connection to {peer.name} at {peer.address}"
+    if peer.is_silent:
+        return f"the connection to {peer.name} at {peer.address}: nothing comes over it"
     if peer.update_state:
         return f"the Update Process at {peer.name}: it is {peer.update_state}"
     if peer.is_paused:
@@ -223,6 +276,8 @@ def _peer_bottleneck(peer: PeerReport) -> str:
 def _receiving_bottleneck(receiving: ReceivingReport) -> str:
     if receiving.instead is not None:
         return f"the {receiving.instead.instead} that is under way"
+    if not receiving.is_seeded:
+        return "the first seed: this secondary holds nothing yet"
     if not receiving.update.is_running:
         return "the Update Process: it does not run"
     if receiving.receiver_backlog:
@@ -231,7 +286,13 @@ def _receiving_bottleneck(receiving: ReceivingReport) -> str:
         return "the Receiver Server: it does not run"
     if not receiving.is_connected:
         return "the connection: no source is connected"
-    return "the source, or the network from it" if receiving.backlog else ""
+    if receiving.is_silent:
+        return f"the connection from {receiving.source or 'the source'}: nothing comes over it"
+    if receiving.backlog is None:
+        return "not known: the source has not said lately how it stands"
+    if receiving.backlog:
+        return "the source, or the network from it"
+    return f"the seed that {', '.join(receiving.waiting)} waits for" if receiving.waiting else ""
 
 
 def findings(
@@ -240,27 +301,39 @@ def findings(
     regions: tuple[RegionReport, ...],
     peers: tuple[PeerReport, ...],
     receiving: ReceivingReport | None,
-    *,
-    cores: int = 1,
-    took: Mapping[Way, Took] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
-    """All that an operator should know, errors first. `cores`: that this machine has for us. `took`: the last replays
-    into this instance, of each engine."""
+    """All that an operator should know, errors first."""
     found = [
         *_journal_findings(journal, peers),
         *_region_findings(role, regions),
-        *(finding for peer in peers for finding in (*_peer_findings(peer), *_archive_need(journal, peer))),
+        *(finding for peer in peers for finding in (*_peer_findings(role, peer), *_archive_need(journal, peer))),
         *(_receiving_findings(receiving) if receiving is not None else ()),
-        *(_quicker(journal, receiving, cores, took) if receiving is not None else ()),
     ]
     if role == "primary" and not peers:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate -i INSTANCE peer add NAME HOST:PORT"))
-    return tuple(sorted(found, key=worst_first))
+    return tuple(sorted(found, key=_worst_first))
 
 
-def worst_first(finding: Finding) -> int:
-    """A key to sort findings by."""
+def _worst_first(finding: Finding) -> int:
     return SEVERITIES.index(finding.severity)
+
+
+_ERROR: Final = re.compile(r":? [A-Z]+(?:_[A-Z]+)*: (.+?\])", re.DOTALL)
+"""An error within a text: its code, what happened, and where."""
+
+
+def each_once(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """All findings, worst first. An error that several of them tell is told by the first; the others point to it."""
+    made: list[Finding] = []
+    for finding in sorted(found, key=_worst_first):
+        error = _ERROR.search(finding.text)
+        first = next((one for one in made if error is not None and error[1] in one.text), None)
+        if error is not None and first is not None:
+            of = f" ({first.subject})" if first.subject else ""
+            made.append(replace(finding, text=f"{finding.text[: error.start()]} by what {first.code}{of} tells"))
+        else:
+            made.append(finding)
+    return tuple(made)
 
 
 def fill_level(percent: float) -> Level | None:
@@ -275,7 +348,7 @@ def _mark(percent: float) -> str:
 
 
 def _way_to_room(journal: JournalReport, peers: tuple[PeerReport, ...]) -> str:
-    """What to do about a journal that is long: it is kept for whoever needs the oldest part of it."""
+    """What to do about a journal that is long: it is kept for a consumer that needs the oldest part of it."""
     keepers = []
     for peer in peers:
         if peer.seed_seqno is not None and (peer.needs_seed or peer.seed_seqno <= peer.last_durable_seqno):
@@ -288,8 +361,14 @@ def _way_to_room(journal: JournalReport, peers: tuple[PeerReport, ...]) -> str:
         keepers.append((journal.archived_seqno or 0, f"the archive {journal.archive}: replicate -i INSTANCE archive"))
     behind = [keeper for keeper in keepers if keeper[0] < journal.last_written_seqno]
     if not behind:
-        return "raise journal.cap_bytes"
-    return f"it is kept for {min(behind)[1]}; or raise journal.cap_bytes"
+        return _raised_cap(journal)
+    return f"it is kept for {min(behind)[1]}; or {_raised_cap(journal)}"
+
+
+def _raised_cap(journal: JournalReport) -> str:
+    most = int(SETTINGS["journal.cap_bytes"].facts.most or 0)
+    doubled = text_of("journal.cap_bytes", min(-(-2 * journal.cap_bytes // MIB) * MIB, most))
+    return f"raise journal.cap_bytes: replicate -i INSTANCE config set journal.cap_bytes {doubled}"
 
 
 def _journal_findings(journal: JournalReport, peers: tuple[PeerReport, ...]) -> Iterator[Finding]:
@@ -316,7 +395,7 @@ def _journal_findings(journal: JournalReport, peers: tuple[PeerReport, ...]) -> 
             f"DISK_{level}",
             f"the disk of the journal is {journal.disk_percent:.0f} % full (above {_mark(journal.disk_percent)})"
             + (STALE if journal.disk_free_bytes < STATUS_ROOM_BYTES else ""),
-            "make room there; then start the daemons that have stopped",
+            "make room there" + ("; then start the daemons that have stopped" if level == "FULL" else ""),
             "journal",
         )
 
@@ -336,35 +415,6 @@ def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]
         yield Finding(
             "PEER_NEEDS_ARCHIVE", text, f"there: replicate -i {peer.name} replay --journal {journal.archive}", peer.name
         )
-
-
-def _quicker(
-    journal: JournalReport, receiving: ReceivingReport, cores: int, took: Mapping[Way, Took]
-) -> Iterator[Finding]:
-    """Where a replay would bring this secondary up to date sooner than the stream."""
-    if not receiving.applied_per_s:
-        return
-    backlog = receiving.backlog or 0
-    kept = journal.last_written_seqno + 1 - (journal.first_kept_seqno or journal.last_written_seqno + 1)
-    # Of few transactions the files' own room would be the most.
-    each = journal.bytes / kept if kept >= KEPT_TRANSACTIONS_LEAST else 0.0
-    found = ways(backlog, int(backlog * each), live_per_s=receiving.applied_per_s, cores=cores, took=took)
-    way = quickest(found)
-    if way != "live":
-        text = (
-            f"this secondary is {backlog} transactions behind: the stream would take about {_about(found.live_s)}, "
-            f"a replay about {_about(found.of(way))} "
-            + ("(as the last one here has taken)" if way in found.measured else "(estimated from another machine)")
-        )
-        journals = "--journal ARCHIVE --journal PRIMARY" if way == "spark" else "--journal PRIMARY"
-        stop = "replicate -i INSTANCE receiver stop; replicate -i INSTANCE update stop"
-        yield Finding("REPLAY_IS_QUICKER", text, f"{stop}; replicate -i INSTANCE replay {journals} --engine {way}")
-
-
-def _about(duration_s: float) -> str:
-    if duration_s < 120:
-        return f"{duration_s:.0f} s"
-    return f"{duration_s / 60:.0f} min" if duration_s < 7200 else f"{duration_s / 3600:.0f} h"
 
 
 _REGION_CODES: Final = {"REGION_REPLACED": "REGION_REPLACED", "SCHEMA_CHANGED": "SCHEMA_CHANGED"}
@@ -387,15 +437,20 @@ def _region_findings(role: str, regions: tuple[RegionReport, ...]) -> Iterator[F
             yield Finding(f"DISK_{level}", f"the disk of region {name} is {percent}", "make room there", name)
         if region.pinned_by:
             size = f"{region.wal_pending_bytes / 2**20:.0f} MiB"
-            text = f"region {name}: {size} of its WAL can not be checkpointed, because {region.pinned_by}"
+            text = f"region {name}: {size} of its WAL cannot be checkpointed, because {region.pinned_by}"
             yield Finding("WAL_PINNED", text, region.pinned_do, name)
     if not regions:
         do = "replicate -i INSTANCE region add PATH" if role == "primary" else "replicate -i INSTANCE seed"
         yield Finding("NO_REGION", "there is no region yet", do)
 
 
-def _daemon_finding(daemon: DaemonReport, verb: str) -> Iterator[Finding]:
-    name = daemon.name
+_DAEMON_CODES: Final = {"CONFLICT": "CONFLICT"}
+"""Likewise."""
+
+
+def _daemon_finding(daemon: DaemonReport, *, before: str = "") -> Iterator[Finding]:
+    """`before`: what is to be done before it is started, in front of that command."""
+    name, start = daemon.name, f"{before}{daemon.start}"
     if daemon.is_running:
         if daemon.is_frozen:
             text = f"{name} is frozen: a signal (SIGSTOP) or a debugger has stopped process {daemon.pid}"
@@ -403,37 +458,48 @@ def _daemon_finding(daemon: DaemonReport, verb: str) -> Iterator[Finding]:
         return
     if daemon.error:
         # The error says itself what to do first.
-        yield Finding("DAEMON_FAILED", f"{name} {daemon.state}: {daemon.error}", f"mend that; then {verb}", name)
+        text = f"{name} {daemon.state}: {daemon.error}"
+        code = _DAEMON_CODES.get(daemon.error.partition(":")[0], "DAEMON_FAILED")
+        yield Finding(code, text, f"mend that; then {start}", name)
     elif daemon.state in ("failed", "dead"):
         code = "DAEMON_DEAD" if daemon.state == "dead" else "DAEMON_FAILED"
-        yield Finding(code, f"{name} {daemon.state}: {daemon.text}", verb, name)
+        yield Finding(code, f"{name} {daemon.state}: {daemon.text}", start, name)
     else:
-        yield Finding("DAEMON_STOPPED", f"{name} does not run ({daemon.state})", verb, name)
+        yield Finding("DAEMON_STOPPED", f"{name} does not run ({daemon.state})", start, name)
 
 
-def _peer_findings(peer: PeerReport) -> Iterator[Finding]:
+def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
     name = peer.name
     if peer.needs_seed:
         text = f"peer {name} was dropped at the journal's cap"
-        do = f"seed it anew, there: replicate -i {name} update stop, then replicate -i {name} seed --restart"
+        do = f"seed it again, there: replicate -i {name} update stop, then replicate -i {name} seed --restart"
         yield Finding("PEER_DROPPED", text, do, name)
     if peer.seed_seqno is not None:
         text = f"the journal behind transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
         do = f"load it there: replicate -i {name} seed; or give it up here: replicate -i INSTANCE seed --forget {name}"
         yield Finding("SEED_WAITING", text, do, name)
-    yield from _daemon_finding(peer.source, f"replicate -i INSTANCE source start --peer {name}")
-    if peer.source.is_running and not peer.is_connected:
-        error = f": {peer.last_error}" if peer.last_error else f" ({peer.source.text})"
-        do = f"there: replicate -i {name} receiver status; address {peer.address}"
+    if peer.source.is_passive and role == "primary":
+        text = f"nothing is sent to {name}: its Source Server was made passive; the journal is kept for it"
+        yield Finding("PEER_PASSIVE", text, f"replicate -i INSTANCE source activate --peer {shlex.quote(name)}", name)
+    if not (peer.source.is_passive and role == "secondary" and peer.source.state in ("never started", "stopped")):
+        yield from _daemon_finding(peer.source)
+    if peer.source.is_running and not peer.is_connected and not peer.source.is_passive:
+        error, _, do = peer.last_error.partition("]. ")  # an error's own advice is better than ours
+        error = f": {error}{']' * bool(do)}" if error else f" ({peer.source.text})"
+        do = do[:1].lower() + do[1:] or f"there: replicate -i {name} receiver status; address {peer.address}"
         yield Finding("PEER_NOT_CONNECTED", f"no connection to {name}{error}", do, name)
-    if peer.silent_s is not None and peer.silent_s > peer.patience_s:
-        text = f"{name} has said nothing for {peer.silent_s:.0f} s: what is shown of it is as old"
-        do = f"look whether its host and its Receiver Server are well, there: replicate -i {name} status"
+    if peer.is_silent:
+        text = f"{name} has said nothing for {peer.silent_s or 0:.0f} s: what is shown of it is as old"
+        do = f"look whether its host, the line and its Receiver Server are well; there: replicate -i {name} status"
         yield Finding("PEER_SILENT", text, do, name)
     if peer.is_paused:
         text = f"{name} has asked for a pause (XOFF): its receive pool is full"
         yield Finding("PEER_PAUSED", text, f"there: replicate -i {name} status", name)
-    if peer.update_state and peer.backlog != 0:  # where nothing waits for it, it hurts nobody: it is just started anew
+    if peer.region_waits:
+        text = f"at {name} a region that was added here waits for its seed; the others go on"
+        do = f"there: replicate -i {name} status names it, and how it is seeded"
+        yield Finding("REGION_WAITS", text, do, name)
+    if peer.update_state and peer.backlog != 0:  # where nothing waits for it, it hurts nobody: it is just started again
         text = f"{name} applies nothing since {peer.not_applying_since}: its Update Process is {peer.update_state}"
         yield Finding("PEER_NOT_APPLYING", text, f"there: replicate -i {name} status names the reason", name)
 
@@ -443,20 +509,28 @@ def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
         what, pid = receiving.instead.instead, receiving.instead.pid
         text = f"a {what} of this instance is under way{f' (process {pid})' if pid else ''}"
         if not receiving.receiver.instead:  # a seed, which needs the Receiver Server
-            do = "wait for its end; then replicate -i INSTANCE update start"
-            yield Finding("REPLAY_RUNS", f"{text}, and the Update Process can not run meanwhile", do)
+            do = f"wait for its end; then {receiving.update.start}"
+            yield Finding("REPLAY_RUNS", f"{text}, and the Update Process cannot run meanwhile", do)
             return
-        do = "wait for its end; then replicate -i INSTANCE receiver start; replicate -i INSTANCE update start"
-        yield Finding("REPLAY_RUNS", f"{text}, and its daemons can not run meanwhile", do)
+        do = f"wait for its end; then {receiving.receiver.start}; {receiving.update.start}"
+        yield Finding("REPLAY_RUNS", f"{text}, and its daemons cannot run meanwhile", do)
         return
     if receiving.is_rebuilt_in_part and not receiving.update.is_running:  # the stream does not stop where that did
         text = f"a rebuild was ended at transaction {receiving.last_applied_seqno}, before the one that was asked for"
         do = "run the same command again, without --restart, and it goes on from there; or start receiver and update, "
         do += "and the stream does"
         yield Finding("REBUILD_UNFINISHED", text, do)
-    yield from _daemon_finding(receiving.receiver, "replicate -i INSTANCE receiver start")
-    yield from _daemon_finding(receiving.update, "replicate -i INSTANCE update start")
+    yield from _daemon_finding(receiving.receiver)
+    seed = "" if receiving.is_seeded else "replicate -i INSTANCE seed; then "
+    yield from _daemon_finding(receiving.update, before=seed)
+    if receiving.is_silent:
+        text = (
+            f"{receiving.source or 'the source'} has said nothing for {receiving.last_heard_s or 0:.0f} s: what it has "
+            "written since is not known here"
+        )
+        do = "look whether its host, the line and its Source Server are well; on the primary: replicate -i "
+        yield Finding("SOURCE_SILENT", text, f"{do}{receiving.source or 'PRIMARY'} status", receiving.source)
     if receiving.receiver.is_running and not receiving.is_connected:
         says = receiving.receiver.text
-        text = f"no source is connected{f' ({says})' if says else ''}"
-        yield Finding("NO_SOURCE", text, f"on the primary: replicate -i {receiving.source or 'PRIMARY'} source status")
+        text = f"no source is connected{f' ({says})' if says else ''}{receiving.listens.text}"
+        yield Finding("NO_SOURCE", text, receiving.listens.do(receiving.source))

@@ -19,11 +19,12 @@ import msgpack
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN
-from replicate.vector import U32_MAX, U64_MAX, SynchronizationVector, pack_chains, unpack_chains
+from replicate.model.vector import U32_MAX, U64_MAX, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.frame import pack_wire_frame
 from replicate.wire.message import (
     FACTS_MAX,
     FEATURES_MAX,
+    HANDOVER_TEXTS_MAX,
     MESSAGE_TYPES,
     PARTITIONS_MAX,
     RESTART_BYTES_MAX,
@@ -32,12 +33,19 @@ from replicate.wire.message import (
     CatalogueChunk,
     CatalogueEnd,
     Data,
+    Handover,
+    HandoverAsk,
+    HandoverDone,
+    HandoverReady,
     Heartbeat,
     HeartbeatReply,
     Hello,
     HelloReply,
     Introduction,
     Large,
+    LostChunk,
+    LostOffer,
+    LostTaken,
     Message,
     MessageType,
     Parts,
@@ -99,6 +107,12 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(_text(item) for item in value)
 
 
+def _problems(value: object) -> tuple[str, ...]:
+    if type(value) is not list or len(value) > HANDOVER_TEXTS_MAX:
+        _bad("a list of texts")
+    return tuple(_text(item) for item in value)
+
+
 def _partitions(value: object) -> tuple[int, ...]:
     if type(value) is not list or len(value) > PARTITIONS_MAX:
         _bad("a list of partitions")
@@ -137,7 +151,18 @@ _CHECKS: Final[dict[int, tuple[Callable[..., Message], tuple[Callable[[Any], Any
     MessageType.SEED_END: (SeedEnd, (_u64,)),
     MessageType.SEED_ACK: (SeedAck, (_u64,)),
     MessageType.SEED_DONE: (SeedDone, (_uuid,)),
+    MessageType.LOST_OFFER: (LostOffer, (_u64, _u64, _u64, _u64)),
+    MessageType.LOST_TAKEN: (LostTaken, (_u64, _u64)),
+    MessageType.HANDOVER_ASK: (HandoverAsk, (_u32, _u64, _u32, _problems)),
+    MessageType.HANDOVER_READY: (
+        HandoverReady,
+        (_u32, _u64, _u32, SynchronizationVector.unpack, unpack_chains, _problems),
+    ),
+    MessageType.HANDOVER: (Handover, (_u64,)),
+    MessageType.HANDOVER_DONE: (HandoverDone, (_u64, _u32, _text)),
 }
+
+_WITH_POSITION: Final = (MessageType.RESTART, MessageType.HANDOVER_READY)
 
 # The bulk heads: array header, u64 as cf, u32 as ce, a flag as c2/c3, and the head of a bin 32.
 
@@ -149,7 +174,7 @@ _SEED: Final = struct.Struct(">B BQ BI")
 _FLAGS: Final = {0xC2: False, 0xC3: True}
 
 
-def _bulk_head(message: Data | Parts | Large | CatalogueChunk | SeedChunk) -> bytes:
+def _bulk_head(message: Data | Parts | Large | CatalogueChunk | SeedChunk | LostChunk) -> bytes:
     size = len(message.data)
     match message:
         case Data(first, last, count, raw, packed):
@@ -162,7 +187,7 @@ def _bulk_head(message: Data | Parts | Large | CatalogueChunk | SeedChunk) -> by
             return _LARGE.pack(0x94, 0xCF, seqno, 0xCF, token, 0xCE, parts, 0xC6, size)
         case CatalogueChunk(offset):
             return _CHUNK.pack(0x92, 0xCE, offset, 0xC6, size)
-        case SeedChunk(offset):
+        case SeedChunk(offset) | LostChunk(offset):
             return _SEED.pack(0x92, 0xCF, offset, 0xC6, size)
 
 
@@ -203,12 +228,20 @@ def _decode_chunk(body: bytes) -> CatalogueChunk:
 
 
 def _decode_seed(body: bytes) -> SeedChunk:
+    return SeedChunk(*_file_chunk(body))
+
+
+def _decode_lost(body: bytes) -> LostChunk:
+    return LostChunk(*_file_chunk(body))
+
+
+def _file_chunk(body: bytes) -> tuple[int, bytes]:
     a, b, offset, c, size = _SEED.unpack_from(body)
     if (a, b, c) != (0x92, 0xCF, 0xC6) or size != len(body) - _SEED.size:
-        _bad("the head of SEED_CHUNK")
+        _bad("the head of a chunk of a file")
     if not size or offset + size > U64_MAX:
-        _bad("a chunk of a seed")
-    return SeedChunk(offset, body[_SEED.size :])
+        _bad("a chunk of a file")
+    return offset, body[_SEED.size :]
 
 
 _BULK: Final[dict[int, Callable[[bytes], Message]]] = {
@@ -217,6 +250,7 @@ _BULK: Final[dict[int, Callable[[bytes], Message]]] = {
     MessageType.LARGE: _decode_large,
     MessageType.CATALOGUE_CHUNK: _decode_chunk,
     MessageType.SEED_CHUNK: _decode_seed,
+    MessageType.LOST_CHUNK: _decode_lost,
 }
 
 
@@ -259,8 +293,8 @@ def _decode(message_type: int, body: bytes) -> Message:
     made = _CHECKS.get(message_type)
     if made is None:
         raise ProtocolViolationError(f"a message of type {message_type} is unknown", do=_DO)
-    # Only a restart holds long lists: three numbers a row, and never more of them than bytes.
-    fields = _unpack(body, RESTART_BYTES_MAX // 4 if message_type == MessageType.RESTART else 64)
+    # Only a position holds long lists: three numbers a row, and never more of them than bytes.
+    fields = _unpack(body, RESTART_BYTES_MAX // 4 if message_type in _WITH_POSITION else 64)
     kind, checks = made
     if len(fields) != len(checks):
         _bad(f"{len(checks)} fields, not {len(fields)}")
@@ -286,7 +320,7 @@ def decode(message_type: int, body: bytes) -> Message:
     ) as e:
         names = {int(known): known.name for known in MessageType}
         raise ProtocolViolationError(
-            f"a message {names.get(message_type, message_type)} can not be decoded: expected {e}", do=_DO
+            f"a message {names.get(message_type, message_type)} cannot be decoded: expected {e}", do=_DO
         ) from None
 
 
@@ -357,16 +391,29 @@ def _fields(message: Message) -> list[object]:
             return [number]
         case SeedDone(seed):
             return [seed]
+        case LostOffer(check, size, first, last):
+            return [check, size, first, last]
+        case LostTaken(check, offset):
+            return [check, offset]
+        case HandoverAsk(step, seqno, timeout_ms, texts):
+            return [step, seqno, timeout_ms, [_cut(text) for text in texts[:HANDOVER_TEXTS_MAX]]]
+        case HandoverReady(step, seqno, timeout_ms, vector, chains, texts):
+            problems = [_cut(text) for text in texts[:HANDOVER_TEXTS_MAX]]
+            return [step, seqno, timeout_ms, vector.pack(), pack_chains(chains), problems]
+        case Handover(seqno):
+            return [seqno]
+        case HandoverDone(seqno, exit_code, text):
+            return [seqno, exit_code, _cut(text)]
         case _:
             raise InternalError(f"{type(message).__name__} is no small message")
 
 
 def encode(message: Message) -> list[bytes]:
-    """The wire frame of a message, in pieces (bulk is not copied). InternalError when a field can not be packed."""
+    """The wire frame of a message, in pieces (bulk is not copied). InternalError when a field cannot be packed."""
     message_type = MESSAGE_TYPES[type(message)]
     try:
-        if isinstance(message, Data | Parts | Large | CatalogueChunk | SeedChunk):
+        if isinstance(message, Data | Parts | Large | CatalogueChunk | SeedChunk | LostChunk):
             return pack_wire_frame(message_type, _bulk_head(message), message.data)
         return pack_wire_frame(message_type, msgpack.packb(_fields(message), use_bin_type=True))
     except (struct.error, ValueError, TypeError, OverflowError) as e:
-        raise InternalError(f"a message {message_type.name} can not be packed: {e}") from e
+        raise InternalError(f"a message {message_type.name} cannot be packed: {e}") from e

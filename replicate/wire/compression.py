@@ -56,7 +56,7 @@ class Decompressor:
                 raise ProtocolViolationError("a compressed message needs a dictionary or a window that we do not allow")
             raw = self._zstd.decompress(data, max_output_size=raw_bytes, allow_extra_data=False)
         except (zstandard.ZstdError, ValueError, MemoryError) as error:
-            raise ProtocolViolationError(f"a compressed message can not be decompressed: {error}") from None
+            raise ProtocolViolationError(f"a compressed message cannot be decompressed: {error}") from None
         if len(raw) != raw_bytes:
             raise ProtocolViolationError(f"a compressed message holds {len(raw)} bytes and {raw_bytes} were announced")
         return raw

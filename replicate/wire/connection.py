@@ -6,10 +6,6 @@ Bytes in, events out; no socket and no clock here. The driver is one dull loop, 
     for event in link.tick(now, wall_ns): …     # at link.deadline, and after other work
     for piece in link.bytes_to_send(): …        # after every call, until it gives nothing
 
-After a `Closed` event nothing more comes in; what `bytes_to_send` still gives is our last word. Send it, end the
-sending direction, and read on until the peer ends too (a few seconds at most): closing a socket with unread bytes
-resets the connection and may destroy the last word on its way.
-
 Guarantees: trouble of the peer is an event, never an exception; InternalError is a call out of turn, our bug. Control
 messages leave before bulk, and bulk one message at a time, so that a heartbeat waits behind one batch at most. What
 the peer can make us hold is bounded. A peer is dead when it is silent for `dead_after_s`, when it does not see our
@@ -26,53 +22,62 @@ from typing import Final
 
 from replicate.errors import InternalError, PeerUnreachableError, ReplicateError
 from replicate.wire.codec import decode, encode
-from replicate.wire.event import Closed, CloseReason, Event
+from replicate.wire.event import Closed, CloseReason, Event, HandoverSaid
 from replicate.wire.frame import FrameReader
-from replicate.wire.introduction import KnownInstance, as_refuse, refusal_from_peer
+from replicate.wire.introduction import KnownInstance, as_refuse, refusal, refusal_from_peer
 from replicate.wire.message import (
+    FEATURE_ROLES,
     FEATURE_SINCE,
     LIMITS,
     MESSAGE_TYPES,
     OPENING_LIMITS,
     Bye,
+    Handover,
+    HandoverAsk,
+    HandoverDone,
+    HandoverReady,
     Introduction,
     Message,
     MessageType,
     Protocol,
     Refuse,
+    RefuseCode,
 )
 from replicate.wire.state import Conversation, Role, State
 
 _TYPES: Final = {int(known): known for known in MessageType}
 PROGRESS_BYTES_PER_S_MIN: Final = 1024
 """Slower than this a frame is not in progress: it would hide every heartbeat behind it."""
+FRAME_PROGRESS_S_MAX: Final = 20.0
+"""A frame that has begun may bring nothing more for so long at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What an operator may set. Seconds; `dead_after_s` is at least two heartbeat periods (of either side).
+    """What an operator may set, and so without defaults of its own. Seconds; `dead_after_s` is at least two heartbeat
+    periods (of either side).
 
     `expected_peer`: the name that the peer must bear (source only). `known`: instances on record, whose names nobody
     else may bear. `proven`: the names that the peer has proven to bear, of which its hello must say one (None: nobody
-    has asked). `compression`: "none" or "zstd", used when the peer can (source only). `xoff_percent`, `xon_percent`,
-    `pool_bytes`: of the receive pool (receiver only).
+    has asked). `compression`: "none" or "zstd", used when the peer can (source only).
     """
 
-    heartbeat_period_s: float = 15.0
-    dead_after_s: float = 60.0
-    hello_timeout_s: float = 5.0
-    frame_progress_s: float = 20.0
+    heartbeat_period_s: float
+    dead_after_s: float
+    hello_timeout_s: float
     expected_peer: str | None = None
     known: tuple[KnownInstance, ...] = ()
     proven: frozenset[str] | None = None
-    compression: str = "none"
-    pool_bytes: int = 64 * 1024 * 1024
-    xoff_percent: int = 90
-    xon_percent: int = 80
+    compression: str = ""
 
 
 class Link:
-    """The base of SourceLink and ReceiverLink."""
+    """The base of SourceLink and ReceiverLink.
+
+    After a `Closed` event nothing more comes in; what `bytes_to_send` still gives is our last word. Send it, end the
+    sending direction, and read on until the peer ends too (a few seconds at most): closing a socket with unread bytes
+    resets the connection and may destroy the last word on its way.
+    """
 
     def __init__(self, role: Role, settings: LinkSettings, me: Introduction, now: float, wall_ns: int) -> None:
         self.settings = settings
@@ -91,7 +96,8 @@ class Link:
         self._wall = (now, wall_ns)
         self._hello_by = now + settings.hello_timeout_s
         self._dead_after_s = settings.dead_after_s
-        self._last_heard = now
+        self._last_heard = self.last_heard = now
+        """The second is when the last bytes of the peer came; the first is moved on when *we* were stopped."""
         self._last_beat = now
         self._confirmed_bytes = 0
         self._unconfirmed_since = now
@@ -138,7 +144,7 @@ class Link:
         if self.is_closed:
             return events
         self._wake(now)
-        self._last_heard = now
+        self._last_heard = self.last_heard = now
         self._reader.receive(data)
         try:
             while not self.is_closed and (frame := self._reader.next_frame()) is not None:
@@ -193,7 +199,7 @@ class Link:
     def bytes_to_send(self) -> list[bytes]:
         """All control messages that wait, then at most one bulk message, in pieces to be written in this order.
 
-        They are gone from here: if they can not be written, the connection is lost. Empty when nothing waits.
+        They are gone from here: if they cannot be written, the connection is lost. Empty when nothing waits.
         """
         pieces = self._control
         self._control = []
@@ -226,11 +232,30 @@ class Link:
         self._control += self._say(Bye(reason))
         return [self._ended(CloseReason.BYE, None, reason)]
 
+    @property
+    def can_exchange_roles(self) -> bool:
+        """The stream runs, and the peer knows how roles are exchanged over it."""
+        return self.state in (State.STREAMING, State.STOPPED) and self._both_can(FEATURE_ROLES)
+
+    def say_handover(self, message: HandoverAsk | HandoverReady | Handover | HandoverDone) -> None:
+        """Say something about an exchange of roles. InternalError unless `can_exchange_roles`; nothing once closed."""
+        if not self.is_closed and not self.can_exchange_roles:
+            raise InternalError(f"{type(message).__name__} while {self.state.value}")
+        pieces = self._say(message)
+        if self._bulk:
+            self._bulk.append(pieces)  # the end of the catalogue, above all, must be there before
+        else:
+            self._control += pieces
+
     # For the two links.
 
     def _heard(self, message: Message, now: float, events: list[Event]) -> None:
         """Act on a message that was in turn; append events, or raise a ReplicateError to refuse the peer."""
-        raise InternalError(f"nobody takes {type(message).__name__}")
+        if not isinstance(message, HandoverAsk | HandoverReady | Handover | HandoverDone):
+            raise InternalError(f"nobody takes {type(message).__name__}")
+        if not self._both_can(FEATURE_ROLES):
+            raise refusal(RefuseCode.PROTOCOL, f"roles cannot be exchanged in protocol {self.protocol}")
+        events.append(HandoverSaid(message))
 
     def _has_late_control(self) -> bool:
         return False
@@ -291,17 +316,12 @@ class Link:
         # What we sent last is confirmed by the peer's next sign of life, which may be a whole period away.
         return self._dead_after_s + self.settings.heartbeat_period_s
 
-    @property
-    def last_heard(self) -> float:
-        """When the last bytes of the peer came."""
-        return self._last_heard
-
     def _dead_at(self) -> float:
         at = self._last_heard + self._dead_after_s
         if self.peer is not None and self.sent_bytes > self._confirmed_bytes:
             at = min(at, self._unconfirmed_since + self._confirm_s())
         if self._frame_since is not None:
-            patience_s = min(self.settings.frame_progress_s, self._dead_after_s)
+            patience_s = min(FRAME_PROGRESS_S_MAX, self.settings.dead_after_s, self._dead_after_s)
             whole_s = patience_s + self._reader.frame_bytes / PROGRESS_BYTES_PER_S_MIN
             at = min(at, self._last_heard + patience_s, self._frame_since + whole_s)
         return at

@@ -12,7 +12,21 @@ from typing import TypeAlias
 
 from replicate.errors import ReplicateError
 from replicate.journal.record import FrameBatch
-from replicate.wire.message import Heartbeat, HeartbeatReply, Introduction, Restart, SeedRequest, SeedStart, Start
+from replicate.wire.message import (
+    Handover,
+    HandoverAsk,
+    HandoverDone,
+    HandoverReady,
+    Heartbeat,
+    HeartbeatReply,
+    Introduction,
+    LostOffer,
+    LostTaken,
+    Restart,
+    SeedRequest,
+    SeedStart,
+    Start,
+)
 
 
 class CloseReason(Enum):
@@ -36,6 +50,13 @@ class Closed:
     reason: CloseReason
     error: ReplicateError | None
     text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverSaid:
+    """The peer has said something about an exchange of roles. The answer goes out by `Link.say_handover`."""
+
+    message: HandoverAsk | HandoverReady | Handover | HandoverDone
 
 
 # At the source.
@@ -119,7 +140,7 @@ class Started:
     """The source will send from `start.from_seqno`, part `start.from_part`; the catalogue that holds there is complete.
 
     `catalogue`: its bytes as the source gave them to `SourceLink.start`, checked by length and CRC.
-    `discards_parts`: the half-received large transaction will be sent anew from its first part.
+    `discards_parts`: the half-received large transaction will be sent again from its first part.
     Next: take the catalogue over before the first batch.
     """
 
@@ -193,8 +214,32 @@ class SeedComplete:
     file_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class LostOffered:
+    """The receiver has a lost file. Next: `SourceLink.lost_taken`, with how much of it is here."""
+
+    offer: LostOffer
+
+
+@dataclass(frozen=True, slots=True)
+class LostReceived:
+    """The next bytes of the file that was offered. Next: write them, then `SourceLink.lost_taken`."""
+
+    offer: LostOffer
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LostAcknowledged:
+    """The source has the offered file up to `taken.offset`."""
+
+    taken: LostTaken
+
+
 Event: TypeAlias = (
     Closed
+    | HandoverSaid
     | Connected
     | RestartRequested
     | SendingStopped
@@ -213,4 +258,7 @@ Event: TypeAlias = (
     | SeedAnnounced
     | SeedReceived
     | SeedComplete
+    | LostOffered
+    | LostReceived
+    | LostAcknowledged
 )

@@ -25,6 +25,7 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
+from replicate.settings.peer_authority import Reason
 from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
 
 
@@ -38,7 +39,7 @@ class KnownInstance:
 
 _ANEW: Final = "there, `replicate -i SECONDARY update stop` and `replicate -i SECONDARY seed --restart`"
 _MORE: Final = (
-    f"Look at what the secondary has more (`replicate -i SECONDARY journal show --from N`), then seed it anew: {_ANEW}"
+    f"Look at what the secondary has more (`replicate -i SECONDARY journal show --from N`), then seed it again: {_ANEW}"
 )
 
 _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
@@ -49,16 +50,16 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     ),
     RefuseCode.WRONG_NETWORK: (
         WrongNetworkError,
-        "Correct the address; or make the instance anew, in this network (`replicate instance create --network`)",
+        "Correct the address; or make the instance again, in this network (`replicate instance create --network`)",
     ),
-    RefuseCode.SAME_INSTANCE: (WrongInstanceError, "An instance can not replicate to itself: correct the address"),
+    RefuseCode.SAME_INSTANCE: (WrongInstanceError, "An instance cannot replicate to itself: correct the address"),
     RefuseCode.NAME_TAKEN: (
         WrongInstanceError,
         "Names are unique in a network: create one of the two under another name",
     ),
     RefuseCode.WRONG_INSTANCE: (
         WrongInstanceError,
-        "Correct the peer's address or name (`replicate -i PRIMARY peer list`); of an instance that was made anew, "
+        "Correct the peer's address or name (`replicate -i PRIMARY peer list`); of an instance that was made again, "
         "`replicate -i PRIMARY peer remove NAME` and `peer add NAME HOST:PORT`, then seed it",
     ),
     RefuseCode.WRONG_ROLE: (
@@ -73,8 +74,8 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
     RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, _MORE),
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),
-    RefuseCode.JOURNAL_MISSING: (HardResyncNeededError, f"Seed the secondary anew: {_ANEW}"),
-    RefuseCode.DIVERGED: (DivergedError, f"Do not go on: compare both sides, then seed the secondary anew: {_ANEW}"),
+    RefuseCode.JOURNAL_MISSING: (HardResyncNeededError, f"Seed the secondary again: {_ANEW}"),
+    RefuseCode.DIVERGED: (DivergedError, f"Do not go on: compare both sides, then seed the secondary again: {_ANEW}"),
     RefuseCode.GAP: (
         GapError,
         "The stream starts again from the last good position; if it repeats, verify the journal",
@@ -89,11 +90,23 @@ def refusal(code: RefuseCode, what: str, **facts: int | str) -> ReplicateError:
     return kind(what, do=do, reason=str(code), peer_facts=dict(facts))
 
 
+PEER_SAID: Final = "PEER_SAID"
+"""The reason of a peer that gives one which this release does not know. What it said stands in the error's text."""
+_KNOWN: Final = frozenset({*map(str, RefuseCode), *map(str, Reason)})
+
+
 def refusal_from_peer(refuse: Refuse, peer: str) -> ReplicateError:
-    """The error of the side that was refused. Codes of a later release are shown as they came, as PeerRefusedError."""
+    """The error of the side that was refused. A code that this release does not know is shown as it came, in the text
+    of a PeerRefusedError, and is never a reason: reasons are counted, and anybody may say anything."""
     kind, do = _CLASSES.get(refuse.code, (PeerRefusedError, ""))
     text = "".join(char if char.isprintable() else " " for char in f"{refuse.code}: {refuse.text}")
-    return kind(f"refused by the peer: {text}", where=peer, do=do, reason=refuse.code, peer_facts=dict(refuse.facts))
+    reason = refuse.code if refuse.code in _KNOWN else PEER_SAID
+    return kind(f"refused by the peer: {text}", where=peer, do=do, reason=reason, peer_facts=dict(refuse.facts))
+
+
+def reason_of(error: ReplicateError) -> str:
+    """The word by which a connection that ended so is counted and logged: a reason of ours, or the error's code."""
+    return str(error.facts.get("reason") or error.code)
 
 
 _CODES: Final[tuple[tuple[type[ReplicateError], RefuseCode], ...]] = (
@@ -176,7 +189,8 @@ def check_hello(
     _check_major(me, ours, hello.introduction, theirs)
     _check_peer(me, hello.introduction, known)
     if me.role != "secondary":
-        raise refusal(RefuseCode.WRONG_ROLE, f"{me.name} is {me.role}, not a secondary")
+        facts: dict[str, int | str] = {"role": me.role, "incarnation": me.incarnation}
+        raise refusal(RefuseCode.WRONG_ROLE, f"{me.name} is {me.role}, not a secondary", **facts)
     return min(ours, theirs)
 
 

@@ -19,6 +19,18 @@ A receiver that is to be seeded asks for that first, before its restart (and onl
              <------------------------------ SEED_ACK…   so much is written
              <------------------------------ SEED_DONE   all of it is on the disk; from here on as if nothing had been
 
+Beside the stream a receiver that has lost files gives them to a source that is primary (FEATURE_LOST), one by one:
+
+             <------------------------------ LOST_OFFER  a file of so many bytes, with this hash
+      LOST_TAKEN  ------------------------->             so much of it is here: from there on, or all of it, durably
+             <------------------------------ LOST_CHUNK  the next bytes; the next chunk waits for the next LOST_TAKEN
+While the stream runs the two may exchange their roles (both must know FEATURE_ROLES; replicate/roles/handover.py):
+
+             <------------------------------ HANDOVER_READY  I wish to be primary; or the answer to what was asked
+      HANDOVER_ASK --------------------->             could you be primary? where do you stand? it does not happen
+      HANDOVER ------------------------->             I am secondary from here on: take the role
+             <------------------------------ HANDOVER_DONE   I have it; or why I have not
+
 Guarantees: no dictionary crosses a border; every type has a limit that is applied before its body is read.
 Refuses to know: bytes (codec.py, frame.py), who may say what when (state.py). Pure.
 """
@@ -37,11 +49,11 @@ from replicate.limits import (
     KIB,
     MESSAGE_BYTES_MAX,
 )
-from replicate.vector import Chains, SynchronizationVector
+from replicate.model.vector import Chains, SynchronizationVector
 
 
 class Protocol(NamedTuple):
-    """A version of this protocol. Two that differ in `major` can not talk: refused by name. Of two minor versions the
+    """A version of this protocol. Two that differ in `major` cannot talk: refused by name. Of two minor versions the
     lower one is spoken; a later one only adds features and fields at the end, each used when both sides know it.
 
     What never changes, so that any two releases can say who they are: the wire frame, REFUSE, and that a hello begins
@@ -55,20 +67,25 @@ class Protocol(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-PROTOCOL: Final = Protocol(1, 1)
-"""The one that this release speaks; any lower minor version of it too. 1.1: seeding over the connection."""
+PROTOCOL: Final = Protocol(1, 2)
+"""The one that this release speaks; any lower minor version of it too. 1.1: seeding over the connection. 1.2: lost
+files, and roles that are exchanged over it."""
 
 FEATURE_ZSTD: Final = "zstd"
 FEATURE_SEED: Final = "seed-1"
 """A source that can send a seed file of format 1 over the connection."""
-FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED)
+FEATURE_LOST: Final = "lost-1"
+"""A source that takes lost files of format 1 beside the stream."""
+FEATURE_ROLES: Final = "roles-1"
+"""One that can hand its role over, and take one."""
+FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES)
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
-FEATURE_SINCE: Final = {FEATURE_ZSTD: 0, FEATURE_SEED: 1}
+FEATURE_SINCE: Final = {FEATURE_ZSTD: 0, FEATURE_SEED: 1, FEATURE_LOST: 2, FEATURE_ROLES: 2}
 """The first minor version in which a feature may be used."""
 
 CHUNK_BYTES: Final = 256 * KIB
-"""Most bytes of catalogue in one CATALOGUE_CHUNK (or of a seed in one SEED_CHUNK), so that a heartbeat never waits
-longer than that."""
+"""Most bytes of catalogue in one CATALOGUE_CHUNK (or of a seed or a lost file in one chunk), so that a heartbeat never
+waits longer than that."""
 
 SEED_WINDOW_BYTES: Final = 16 * CHUNK_BYTES
 """Most bytes of a seed on the way and not acknowledged: what the receiver may have to hold while its disk is slow."""
@@ -80,6 +97,8 @@ TEXT_BYTES_MAX: Final = 1024
 FACTS_MAX: Final = 16
 FEATURES_MAX: Final = 32
 RESTART_BYTES_MAX: Final = 256 * KIB
+HANDOVER_BYTES_MAX: Final = 64 * KIB
+HANDOVER_TEXTS_MAX: Final = 16
 PARTITIONS_MAX: Final = 4096
 
 
@@ -108,6 +127,13 @@ class MessageType(IntEnum):
     SEED_END = 20
     SEED_ACK = 21
     SEED_DONE = 22
+    LOST_OFFER = 27
+    LOST_CHUNK = 28
+    LOST_TAKEN = 29
+    HANDOVER_ASK = 23
+    HANDOVER_READY = 24
+    HANDOVER = 25
+    HANDOVER_DONE = 26
 
 
 _SMALL: Final = 4 * KIB
@@ -143,6 +169,13 @@ LIMITS: Final = OPENING_LIMITS | {
     int(MessageType.SEED_END): _SMALL,
     int(MessageType.SEED_ACK): _SMALL,
     int(MessageType.SEED_DONE): _SMALL,
+    int(MessageType.LOST_OFFER): _SMALL,
+    int(MessageType.LOST_CHUNK): CHUNK_BYTES + _SMALL,
+    int(MessageType.LOST_TAKEN): _SMALL,
+    int(MessageType.HANDOVER_ASK): HANDOVER_BYTES_MAX,
+    int(MessageType.HANDOVER_READY): RESTART_BYTES_MAX,
+    int(MessageType.HANDOVER): _SMALL,
+    int(MessageType.HANDOVER_DONE): _SMALL,
 }
 """The same, afterwards."""
 
@@ -312,11 +345,18 @@ class UpdateState(IntEnum):
     NOT_RUNNING = 0
     RUNNING = 1
     NOT_ANSWERING = 2
+    REGION_WAITS = 3
+    """Running, and a region of the source waits there for its seed."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it applies what comes."""
+        return self in (UpdateState.RUNNING, UpdateState.REGION_WAITS)
 
     @property
     def text(self) -> str:
         """For status and log."""
-        return ("not running", "running", "not answering")[self]
+        return ("not running", "running", "not answering", "running, and a region waits there for its seed")[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +469,95 @@ class SeedDone:
     seed: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class LostOffer:
+    """The receiver has a lost file: its XXH3, its length, and the numbers that it is about (`last_seqno` 0: nobody
+    knows how far)."""
+
+    check: int
+    file_bytes: int
+    first_seqno: int
+    last_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostChunk:
+    """The bytes of the offered file at `offset`."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LostTaken:
+    """The source has the bytes of the file with that hash before `offset`; where that is all of them, durably, whole
+    and under its name."""
+
+    check: int
+    offset: int
+
+
+class HandoverStep(IntEnum):
+    """What HANDOVER_ASK and HANDOVER_READY are about."""
+
+    WISH = 0
+    """The receiver wants to be primary."""
+    TRY = 1
+    """The receiver wants to know whether it could be."""
+    CHECK = 2
+    """Whether the receiver could be primary, and the way back works."""
+    PROVE = 3
+    """Where the receiver stands when it has all up to a number."""
+    ENDED = 4
+    """What the receiver has wished does not happen, or was only tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverAsk:
+    """The source asks, or tells what has become of a wish.
+
+    `seqno`: of PROVE the number; of ENDED the exit code. `timeout_ms`: so long the source waits for the answer.
+    `texts`: of ENDED, what bars it.
+    """
+
+    step: int
+    seqno: int
+    timeout_ms: int
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverReady:
+    """The receiver wishes, or answers.
+
+    `seqno`: up to there it has applied all, durably. `vector` and `chains`: its position there, of PROVE. `timeout_ms`:
+    of a wish, how long it may take. `texts`: of CHECK, what bars it; it could be primary where there is none.
+    """
+
+    step: int
+    seqno: int
+    timeout_ms: int
+    vector: SynchronizationVector = field(default_factory=SynchronizationVector)
+    chains: Chains = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The source has become secondary after transaction `seqno`: the receiver is to be primary from there on."""
+
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverDone:
+    """The receiver is primary after transaction `seqno`; or is not, and `text` says why, with its `exit_code`."""
+
+    seqno: int
+    exit_code: int = 0
+    text: str = ""
+
+
 Message: TypeAlias = (
     Hello
     | HelloReply
@@ -452,6 +581,13 @@ Message: TypeAlias = (
     | SeedEnd
     | SeedAck
     | SeedDone
+    | LostOffer
+    | LostChunk
+    | LostTaken
+    | HandoverAsk
+    | HandoverReady
+    | Handover
+    | HandoverDone
 )
 
 MESSAGE_TYPES: Final[dict[type, MessageType]] = {
@@ -477,6 +613,13 @@ MESSAGE_TYPES: Final[dict[type, MessageType]] = {
     SeedEnd: MessageType.SEED_END,
     SeedAck: MessageType.SEED_ACK,
     SeedDone: MessageType.SEED_DONE,
+    LostOffer: MessageType.LOST_OFFER,
+    LostChunk: MessageType.LOST_CHUNK,
+    LostTaken: MessageType.LOST_TAKEN,
+    HandoverAsk: MessageType.HANDOVER_ASK,
+    HandoverReady: MessageType.HANDOVER_READY,
+    Handover: MessageType.HANDOVER,
+    HandoverDone: MessageType.HANDOVER_DONE,
 }
 
 assert set(MESSAGE_TYPES.values()) == set(MessageType)

@@ -127,7 +127,7 @@ class Proof:
             version, network, _, length = _HEAD.unpack_from(body)
             name = body[_HEAD.size : _HEAD.size + length].decode("ascii")
         except (struct.error, UnicodeDecodeError):
-            raise refusal(RefuseCode.PROTOCOL, "a challenge that can not be read") from None
+            raise refusal(RefuseCode.PROTOCOL, "a challenge that cannot be read") from None
         if version < PROOF_VERSION or not re.match(NAME_PATTERN, name):
             raise refusal(RefuseCode.PROTOCOL, f"a challenge of version {version}, from {name[:64]!r}")
         if network != self._network:

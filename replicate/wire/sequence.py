@@ -9,14 +9,11 @@ Refuses to know: what the frames hold. Their own checks and chain hashes are the
 from __future__ import annotations
 
 import struct
-from typing import Final
 
 from replicate.errors import GapError, ProtocolViolationError
-from replicate.journal.record import BODY_BYTES_MIN, FRAME_PREFIX_BYTES, STREAM_KINDS, decode, read_part
-from replicate.transaction import Kind, LargeCommit
-
-_RUN: Final = struct.Struct(">xI8xBxQ")
-"""LENGTH, KIND and SEQNO of journal/record.py's frame head: all that a run needs, at the least cost."""
+from replicate.journal.frame import FRAME_PREFIX_BYTES, NUMBERED
+from replicate.journal.record import BODY_BYTES_MIN, STREAM_KINDS, decode, read_part
+from replicate.model.transaction import Kind, LargeCommit
 
 
 def check_sequence(data: bytes, first_seqno: int, count: int, wanted_seqno: int) -> int:
@@ -24,7 +21,7 @@ def check_sequence(data: bytes, first_seqno: int, count: int, wanted_seqno: int)
 
     GapError when a number is missing, repeated or out of order; ProtocolViolationError when the bytes are no such run.
     """
-    head = _RUN.unpack_from
+    head = NUMBERED.unpack_from
     offset = wanted_offset = 0
     end = len(data)
     seqno = first_seqno

@@ -67,6 +67,22 @@ _LAST_WORDS: Final[dict[Move, State]] = {
     (direction, last): State.CLOSED for direction in Direction for last in (_M.BYE, _M.REFUSE)
 }
 _SEED: Final = (_M.SEED_PREPARING, _M.SEED_START, _M.SEED_CHUNK)
+_SOURCE_LOST: Final = ((_HEAR, _M.LOST_OFFER), (_HEAR, _M.LOST_CHUNK), (_SAY, _M.LOST_TAKEN))
+_RECEIVER_LOST: Final = ((_SAY, _M.LOST_OFFER), (_SAY, _M.LOST_CHUNK), (_HEAR, _M.LOST_TAKEN))
+_SOURCE_HANDS_OVER: Final = (
+    (_SAY, _M.HANDOVER_ASK),
+    (_HEAR, _M.HANDOVER_READY),
+    (_SAY, _M.HANDOVER),
+    (_HEAR, _M.HANDOVER_DONE),
+)
+_RECEIVER_TAKES_OVER: Final = (
+    (_HEAR, _M.HANDOVER_ASK),
+    (_SAY, _M.HANDOVER_READY),
+    (_HEAR, _M.HANDOVER),
+    (_SAY, _M.HANDOVER_DONE),
+)
+_SOURCE_BESIDE: Final = (*_SOURCE_LOST, *_SOURCE_HANDS_OVER)
+_RECEIVER_BESIDE: Final = (*_RECEIVER_LOST, *_RECEIVER_TAKES_OVER)
 _SOURCE_BEATS: Final = ((_SAY, _M.HEARTBEAT), (_HEAR, _M.HEARTBEAT_REPLY))
 _RECEIVER_BEATS: Final = ((_HEAR, _M.HEARTBEAT), (_SAY, _M.HEARTBEAT_REPLY))
 
@@ -95,9 +111,11 @@ TRANSITIONS: Final[dict[Role, dict[State, dict[Move, State]]]] = {
         | _stay(State.STARTING, *_SOURCE_BEATS, (_SAY, _M.CATALOGUE_CHUNK))
         | {(_SAY, _M.CATALOGUE_END): State.STREAMING},
         State.STREAMING: _LAST_WORDS
-        | _stay(State.STREAMING, *_SOURCE_BEATS, *((_SAY, bulk) for bulk in _BULK))
+        | _stay(State.STREAMING, *_SOURCE_BEATS, *_SOURCE_BESIDE, *((_SAY, bulk) for bulk in _BULK))
         | {(_HEAR, _M.XOFF): State.STOPPED},
-        State.STOPPED: _LAST_WORDS | _stay(State.STOPPED, *_SOURCE_BEATS) | {(_HEAR, _M.XON): State.STREAMING},
+        State.STOPPED: _LAST_WORDS
+        | _stay(State.STOPPED, *_SOURCE_BEATS, *_SOURCE_BESIDE)
+        | {(_HEAR, _M.XON): State.STREAMING},
         State.CLOSED: {},
     },
     Role.RECEIVER: {
@@ -119,11 +137,17 @@ TRANSITIONS: Final[dict[Role, dict[State, dict[Move, State]]]] = {
         | _stay(State.STARTING, *_RECEIVER_BEATS, (_HEAR, _M.CATALOGUE_CHUNK))
         | {(_HEAR, _M.CATALOGUE_END): State.STREAMING},
         State.STREAMING: _LAST_WORDS
-        | _stay(State.STREAMING, *_RECEIVER_BEATS, *((_HEAR, bulk) for bulk in _BULK))
+        | _stay(
+            State.STREAMING,
+            *_RECEIVER_BEATS,
+            *_RECEIVER_LOST,
+            *_RECEIVER_TAKES_OVER,
+            *((_HEAR, bulk) for bulk in _BULK),
+        )
         | {(_SAY, _M.XOFF): State.STOPPED},
         # What the source sent before it heard XOFF still arrives.
         State.STOPPED: _LAST_WORDS
-        | _stay(State.STOPPED, *_RECEIVER_BEATS, *((_HEAR, bulk) for bulk in _BULK))
+        | _stay(State.STOPPED, *_RECEIVER_BEATS, *_RECEIVER_BESIDE, *((_HEAR, bulk) for bulk in _BULK))
         | {(_SAY, _M.XON): State.STREAMING},
         State.CLOSED: {},
     },
@@ -138,10 +162,6 @@ class Conversation:
     def __init__(self, role: Role) -> None:
         self.role = role
         self.state = State.OPENING
-
-    def may_send(self, message_type: MessageType) -> bool:
-        """True when `sent` would not raise."""
-        return (_SAY, message_type) in TRANSITIONS[self.role][self.state]
 
     def sent(self, message_type: MessageType) -> State:
         """Note that we say this now. InternalError, and no change, when it is not our turn: that is a bug of ours."""

@@ -27,8 +27,8 @@ the WAL and copied to the database. SQLite's own share, the same rows in the sam
 alone, checkpoints included, on a disk, µs a row (CPU in brackets): in a table of a million 6.1 (4.6) with 43,000 rows a
 batch, 3.0 (2.5) with 115,000, 2.0 (1.6) with 230,000; in one of 200,000 1.2, 0.67 and 0.58. So a batch has nearly half
 of what the receive pool takes before the source is told to pause, 55 MiB, which are 206,000 such rows: its frames stay
-in the pool (update_process/spans.py), its changes wait packed, some twenty bytes each (packed.py), and while one is
-being committed the next one is read, verified, packed and sorted, all of it.
+in the pool (update_process/batch/pool_frames.py), its changes wait packed, some twenty bytes each (deferred.py), and
+while one is being committed the next one is read, verified, packed and sorted, all of it.
 
 The steps to there, a million updates of a table of a million rows, each in turns with the one before or in the same
 hour, thousand a second (µs of CPU of the Update Process): batches of 12 MiB, copied out of the pool, 110 to 116 (7.1 to
@@ -42,7 +42,7 @@ Beside GT.M it was 0.40 of it before all that, then 0.86 to 0.91. GT.M's seconda
 memory, keeps no images before, and waits for no disk.
 
 What a mixed transaction costs, µs of CPU, each step alone: copying its record and checking it 0.04, decoding 0.26,
-proving that it continues the one before 0.27, packing 0.25, its digest 0.05; arranging the batch 0.19, decoding anew
+proving that it continues the one before 0.27, packing 0.25, its digest 0.05; arranging the batch 0.19, decoding again
 0.33, changing the row 0.63 (SQLite and the binding); journal, flush and COMMIT 0.15 (0.26 of waiting, in which the next
 ones are read); the rest, freeing what was decoded, 0.3. With the Source Server's 0.65 and the Receiver Server's 0.33 to
 0.44 that is 3.5 to 4.0, of the 4.4 that two processors have for each of 450 thousand a second.
@@ -61,13 +61,13 @@ run nearly always the most, and 2 MiB of frames take 5 ms to write to the journa
 
 Stamps at each step then showed where a batch of 224,000 updates waited: 0.35 s to decode its rows and change them, then
 0.49 s to commit it, beside which the next one was read in 0.2. The committing thread wrote 60 MiB in 240 pieces, and
-read them for their digest in as many, and waited behind each for the interpreter, 0.5 ms: 0.2 s in all (pieces.py,
-spans.py: 0.03 now). The source was told to pause just before the next batch was whole; so it was taken for the last
-one, and committed with nothing read meanwhile. The binding looks through its 512 kept statements for each row: 0.08 µs
-(128 now: 0.02). And 180,000 places sorted at once took 15 MiB and 0.25 to 0.37 µs each (row_order.py, part by part: 2
-MiB, 0.2 to 0.24). Together 1.15 times as many updates, 1.2 times as many of a mixed load, in 43 MiB in place of 52 and
-57 (five rounds in turns with ea5bb9c, which has none of it). Thousand a second, medians of five rounds, GT.M's, ours,
-CPU µs of the Update Process, at abeb0d8:
+read them for their digest in as many, and waited behind each for the interpreter, 0.5 ms: 0.2 s in all (walk.py,
+pool_frames.py: 0.03 now). The source was told to pause just before the next batch was whole; so it was taken for the
+last one, and committed with nothing read meanwhile. The binding looks through its 512 kept statements for each row:
+0.08 µs (128 now: 0.02). And 180,000 places sorted at once took 15 MiB and 0.25 to 0.37 µs each (order.py, part by part:
+2 MiB, 0.2 to 0.24). Together 1.15 times as many updates, 1.2 times as many of a mixed load, in 43 MiB in place of 52
+and 57 (five rounds in turns with ea5bb9c, which has none of it). Thousand a second, medians of five rounds, GT.M's,
+ours, CPU µs of the Update Process, at abeb0d8:
 
     insert    809   673 (0.82)   1.28
     update    322   312 (0.97)   3.64
@@ -93,9 +93,10 @@ for, and the interpreter is never idle: it is the bound. In vain, therefore: a c
 place of 0.25, and 16 MiB to have it loaded.
 
 Looked through by steps once more, each alone in one process (Zen 4, CPU of a row in µs): reading 0.94 (decoding 0.23,
-verifying 0.26, packing 0.39, freeing 0.05), arranging and decoding anew 0.59, UPDATE and its binding 1.28, of which the
-kernel's pages are 0.48, and 0.1 the binding's look for its statement, whose text it hashes for each row. Sizes, rows
-and places looked up once in place of three times, arrays joined rather than extended, and cuts that ask no function:
+verifying 0.26, packing 0.39, freeing 0.05), arranging and decoding again 0.59, UPDATE and its binding 1.28, of which
+the kernel's pages are 0.48, and 0.1 the binding's look for its statement, whose text it hashes for each row. Sizes,
+rows and places looked up once in place of three times, arrays joined rather than extended, and cuts that ask no
+function:
 0.87 and 0.48; 1.036 times as many updates (five rounds in turns with 7f1174f). In vain: the database mapped, a page
 cache of 0.2, 0.5 or 8 MiB, columns of slices, `mmap` in place of its view; 0.03 of 3.5 each, and not worth their
 price: SQLite without its mutexes and memory statistics, 8 kept statements in place of 128. Batches that take 2 s in
@@ -165,7 +166,8 @@ from replicate.bench.catch_up import DAEMONS, KINDS, VALUE_BYTES, catch_up, writ
 from replicate.instance.instance import Instance
 from tests.benchmarks import floor_update, peer_gtm, peer_postgresql, report, stamps
 from tests.benchmarks.own_memory import own_memory
-from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine, make_database
+from tests.benchmarks.street_bench import ROOT, Bench, machine, make_database
+from tests.harness.checkout import name_of
 
 PEERS: Final[dict[str, Any]] = {"postgresql": peer_postgresql, "gtm": peer_gtm, "floor": floor_update}
 PEER_KINDS: Final = {
@@ -195,6 +197,13 @@ def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def in_turn(codes: list[Path], place: int) -> Path:
+    """Whose turn it is. The order is turned round in each second round: what depends on the place within a round, such
+    as memory that the one before has just given back, is nobody's."""
+    number, turn = divmod(place, len(codes))
+    return codes[turn] if number % 2 == 0 else codes[-1 - turn]
+
+
 def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """All rounds of one kind, each checkout in its turn."""
     count = arguments.transactions
@@ -217,7 +226,7 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
             steps: dict[Path, list[dict[str, float]]] = {code: [] for code in codes}
             peers: dict[str, list[dict[str, float]]] = {}
             for place, secondary in enumerate(secondaries):
-                bench.code = codes[place % len(codes)]
+                bench.code = in_turn(codes, place)
                 with ExitStack() as stack:
                     if arguments.stamps:
                         stack.enter_context(stamps.stamped(bench, directory / "stamps.json"))
@@ -234,11 +243,11 @@ def measure(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
             raise
         finally:
             bench.close()
-    figure = {commit_of(code): middle(rounds) for code, rounds in found.items()}
+    figure = {name_of(code): middle(rounds) for code, rounds in found.items()}
     for code, rounds in steps.items():
         if rounds:
-            figure[commit_of(code)]["stamps"] = stamps.middle(rounds)
-    ours = figure[commit_of(codes[0])]
+            figure[name_of(code)]["stamps"] = stamps.middle(rounds)
+    ours = figure[name_of(codes[0])]
     compared: dict[str, Any] = {}
     for peer, rounds in peers.items():
         what = "from_start" if peer == "postgresql" else "from_first"

@@ -198,7 +198,7 @@ In vain: compiled by mypyc (the session, door, journal pool, segments, records, 
 application may subclass, and the transactions' mixins, it does not take), three runs of each in turns: under interval
 1.04 to 1.14 times as many commits, CPU 0.86 to 0.93; durable 0.96 to 1.01, for machine code that has gone cold is not
 quicker than bytecode that has. On that machine (Zen 3) a bytecode takes 3.1 ns in a loop of some hundred and 5 to 6 in
-one of 1800 and more, as the processor can not foretell so many jumps: a commit has 2100, and took 67 µs of CPU beside
+one of 1800 and more, as the processor cannot foretell so many jumps: a commit has 2100, and took 67 µs of CPU beside
 plain's 14 (0.20 to 0.23 of NORMAL; the door in C 27). Of durable's 190 µs the kernel had 103 (the door in C: 98 of
 121), CPython's own code 64, SQLite, the binding and libc 30.
 """
@@ -220,7 +220,8 @@ from typing import Any, Final, NamedTuple
 
 from tests.benchmarks import floor_commit, peer_gtm, report
 from tests.benchmarks.own_memory import own_memory
-from tests.benchmarks.street_bench import ROOT, Bench, commit_of, machine
+from tests.benchmarks.street_bench import ROOT, Bench, machine
+from tests.harness.checkout import name_of
 
 CASES: Final = ("row", "insert", "update")
 POLICIES: Final = {"off": "NORMAL", "interval": "NORMAL", "durable": "FULL"}
@@ -321,7 +322,7 @@ def through_the_door(directory: Path, code: Path, policy: str, writers: int) -> 
     bench.code = code
     try:
         bench.make_primary(make_database(directory / "region.db"))
-        name = commit_of(code) if code == ROOT else f"before: {commit_of(code)}"
+        name = name_of(code) if code == ROOT else f"before: {name_of(code)}"
         way = Way(name, waits=policy == "durable")
         way.start(["replicate", bench.primary, "-"], {**os.environ, "PYTHONPATH": str(code)}, writers)
     except BaseException:

@@ -38,8 +38,8 @@ def measure(arguments: argparse.Namespace) -> Iterator[report.Line]:
             for place, kind in enumerate(arguments.kind):
                 passed = pass_through(street, kind, arguments.rows, place + 1, timeout_s=arguments.timeout)
                 figure = {
-                    "committed_s": round(passed.committed_s, 1),
-                    "applied_s": round(passed.applied_s, 1),
+                    "committed_s": round(passed.committed_s, 3),
+                    "applied_s": round(passed.applied_s, 3),
                     "memory_mib": {process: round(peak, 1) for process, peak in passed.peaks_mib.items()},
                     "looks": passed.looks,
                 }

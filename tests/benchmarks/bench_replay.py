@@ -37,14 +37,14 @@ from typing import Any, Final
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch, decode_batch
-from replicate.seed.direct import seed
+from replicate.transfer.seed.direct import seed
 from tests.benchmarks import report
 from tests.benchmarks.street_bench import ROOT, machine
 from tests.harness.differential import read, same
 from tests.harness.pair import Pair, work_all
 from update_process.replay.apply import NetApply, NetSource
+from update_process.replay.backlog import Journals
 from update_process.replay.command import apply_session, no_collector, replay
-from update_process.replay.journals import Journals
 from update_process.replay.net import NetChange
 from update_process.replay.run import WINDOW_BYTES
 
@@ -181,9 +181,9 @@ class Backlog:
 
 def with_spark(backlog: Backlog, spark: Any, directory: Path, figures: Figures, rounds: int) -> int:
     """What Spark does, in one session, in turns with this process's own fold. Rows of the net change."""
-    from update_process.replay.archive import Archive
-    from update_process.replay.source import NAME
-    from update_process.replay.spark_net import SparkEngine
+    from update_process.replay.archive.archive import Archive
+    from update_process.replay.spark.net import SparkEngine
+    from update_process.replay.spark.source import NAME
 
     pair = backlog.pair
     uri = (directory / "archive").as_uri()
@@ -229,7 +229,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, Any]:
         backlog = figures.measure("write", lambda: Backlog.write(directory, chosen.changes, keys, chosen.per_commit))
         written = 0
         if chosen.spark:
-            from update_process.replay.spark_session import session
+            from update_process.replay.spark.session import session
 
             with session(master) as spark:
                 written = with_spark(backlog, spark, directory, figures, chosen.rounds)

@@ -35,13 +35,13 @@ import apsw
 import replicate
 from replicate.bench.catch_up import catch_up, write
 from replicate.bench.street import Bench, attach, machine, make_database, wait_for
-from replicate.door.opening import close_door, open_door
+from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import InternalError
 from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch, pack_elements, pack_frame, read_head
+from replicate.model.transaction import Kind, Op
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool
-from replicate.transaction import Kind, Op
 from tests.benchmarks import report
 from tests.benchmarks.bench_catch_up import forget, middle
 from tests.benchmarks.own_memory import own_memory

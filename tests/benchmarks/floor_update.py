@@ -25,9 +25,9 @@ import apsw
 import msgpack
 
 from replicate.bench.street import make_database, value
-from replicate.database import row_statements
-from replicate.database.schema import read_definition
-from replicate.database.sqlite import WAL_APPLIER_BYTES
+from replicate.region.sqlite.apply import statements
+from replicate.region.sqlite.open import WAL_APPLIER_BYTES
+from replicate.region.sqlite.schema import read_definition
 
 BATCH_ROWS: Final = 206_000
 CHUNK_ROWS: Final = 512
@@ -55,7 +55,7 @@ def catch_up(kind: str, count: int, value_bytes: int) -> dict[str, float]:
             connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
             connection.wal_autocheckpoint(WAL_APPLIER_BYTES // int(connection.pragma("page_size")))
             item = read_definition(connection, "item", region="floor")
-            update = row_statements.update(item, "", VALUE_CHANGED)
+            update = statements.update(item, "", VALUE_CHANGED)
             begun_s = time.perf_counter()
             for rows, chunks in batches:
                 connection.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
 """Memory that a machine really has, for the time of a benchmark.
 
 A virtual machine may give memory that is free back to its host ("free page reporting"), and has each page of it made
-anew when it is touched: 4.7 µs a page where we measured, beside 1.4 for one that it had kept. A round that writes half
+again when it is touched: 4.7 µs a page where we measured, beside 1.4 for one that it had kept. A round that writes half
 a gigabyte of files spends as much time on that as on anything else, and the next round, of whichever system, more or
 less of it, as the host pleases: one and the same code gave 400 and 650 thousand transactions a second.
 

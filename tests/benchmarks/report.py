@@ -1,7 +1,7 @@
 """What a benchmark prints: for each measurement one JSON line, or with `--table` a table of them in the end.
 
-A line has, whichever benchmark it is of: `benchmark`, `unit`, `figure`, `settings`, `commit` (of this checkout, with a
-plus sign where its files differ) and what machine() tells of the machine, the interpreter and the load before. What a
+A line has, whichever benchmark it is of: `benchmark`, `unit`, `figure`, `settings`, `commit` (of this checkout, as
+tests/harness/checkout.py says it) and what machine() tells of the machine, the interpreter and the load before. What a
 benchmark tells besides stands between them under names of its own.
 
 Guarantees: a line that lacks one of these is not printed, and neither is a table that leaves a line out: ROWS has each
@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from tests.benchmarks.street_bench import ROOT, commit_of
+from tests.harness.checkout import ROOT, commit_of
 
 Line = dict[str, Any]
 Row = tuple[str, str, str]

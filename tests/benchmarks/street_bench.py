@@ -1,4 +1,4 @@
-"""What the benchmarks share: the street of replicate/bench/street.py, and which commit of which checkout is measured.
+"""What the benchmarks share: the street of replicate/bench/street.py.
 
 Guarantees: as there; and a benchmark that is asked to end leaves no daemon behind. Refuses to know: what is measured.
 """
@@ -6,9 +6,7 @@ Guarantees: as there; and a benchmark that is asked to end leaves no daemon behi
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 from replicate.bench.street import ROOT as ROOT
 from replicate.bench.street import Bench as Bench
@@ -21,10 +19,3 @@ from replicate.bench.street import value as value
 from replicate.bench.street import wait_for as wait_for
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `Bench.close` is come to
-
-
-def commit_of(checkout: Path) -> str:
-    """The commit of a checkout, with a plus sign when its files differ from it; of a copy without history, its path."""
-    words = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--abbrev=10"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or str(checkout)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.benchmarks.bench_catch_up import in_turn
 from tests.benchmarks.report import ROWS, line, table, taken_on
 from tests.benchmarks.street_bench import machine
 
@@ -80,3 +81,9 @@ def test_wire_beside_bare_bytes() -> None:
     what, ratio, text, _ = row_of("wire", figure)
     assert (what, ratio) == ("wire, nobody applying", "0.110 (none) × bare bytes (3,600 MB/s)")
     assert text == "none: 2,000,000 transactions/s"
+
+
+def test_nobody_is_always_the_first_of_a_round() -> None:
+    codes = [Path("a"), Path("b")]
+    assert [in_turn(codes, place).name for place in range(6)] == ["a", "b", "b", "a", "a", "b"]
+    assert [in_turn(codes[:1], place).name for place in range(2)] == ["a", "a"]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.report import table
-from tests.benchmarks.street_bench import ROOT, commit_of
+from tests.harness.checkout import ROOT, commit_of, name_of
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def test_catch_up_beside_its_floor(tmp_path: Path) -> None:
     arguments = ("--kind", "update", "--transactions", "3000", "--rounds", "2", "--peers", "floor", "--stamps")
     (line,) = lines_of(tmp_path, "catch_up", *arguments)
     assert (line["kind"], line["settings"]["count"]) == ("update", 3000)
-    figure = line["figure"][commit_of(ROOT)]
+    figure = line["figure"][name_of(ROOT)]
     assert len(figure["all_from_first"]) == len(line["floor"]["all"]) == 2
     assert figure["from_start"] > 0
     assert line["floor"]["from_first"] > 0
@@ -60,15 +60,15 @@ def test_catch_up_beside_its_floor(tmp_path: Path) -> None:
 
 
 def test_commit_of_single_rows(tmp_path: Path) -> None:
-    arguments = ("--case", "row", "--policy", "durable", "--writers", "2", "--transactions", "50", "--rounds", "2")
+    arguments = ("--case", "row", "--policy", "durable", "--writers", "2", "--transactions", "20", "--rounds", "2")
     (line,) = lines_of(tmp_path, "commit", *arguments)
     assert (line["case"], line["policy"], line["writers"]) == ("row", "durable", 2)
-    ways = {commit_of(ROOT), "apsw", "sqlite3"}
+    ways = {name_of(ROOT), "apsw", "sqlite3"}
     assert set(line["figure"]) == set(line["cpu_us"]) == ways
     assert min(*line["figure"].values(), *line["cpu_us"].values(), *line["ratio"].values()) > 0
 
 
-@pytest.mark.parametrize("case", ["insert", "update"])
+@pytest.mark.parametrize("case", ["insert", pytest.param("update", marks=pytest.mark.long)])
 def test_commit_of_many_rows(tmp_path: Path, case: str) -> None:
     (line,) = lines_of(tmp_path, "commit", "--case", case, "--policy", "interval", "--rows", "500", "--rounds", "1")
     assert (line["case"], line["settings"]["rows_a_round"]) == (case, 500)
@@ -77,7 +77,7 @@ def test_commit_of_many_rows(tmp_path: Path, case: str) -> None:
 
 def test_latency(tmp_path: Path) -> None:
     (line,) = lines_of(tmp_path, "latency", "--commits", "20", "--pause", "0.005", "--rounds", "1")
-    figure = line["figure"][commit_of(ROOT)]
+    figure = line["figure"][name_of(ROOT)]
     assert figure["commit"]["median"] > 0
     assert figure["visible"]["median"] <= figure["visible"]["p99"] <= figure["visible"]["worst"]
     assert line["fdatasync"]["median"] > 0
@@ -106,6 +106,7 @@ def test_replay_without_spark(tmp_path: Path) -> None:
     assert line["local_to_one_by_one"] > 0
 
 
+@pytest.mark.long
 def test_a_table_in_place_of_lines(tmp_path: Path) -> None:
     head, _, row = printed(tmp_path, "latency", "--commits", "5", "--pause", "0.005", "--rounds", "1", "--table")
     assert head == "| what | ratio | figure | benchmark |"

@@ -49,7 +49,7 @@ def frozen_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in SOURCES:
         path = CHECKOUT / name
         if path.is_dir():
-            shutil.copytree(path, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, directory / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(path, directory)
     return directory
@@ -63,7 +63,8 @@ def wheels(frozen_checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         pytest.skip("the system's own Python 3.11 or newer with the module venv is not installed")
     directory = tmp_path_factory.mktemp("wheels")
     source = tmp_path_factory.mktemp("source")
-    shutil.copytree(frozen_checkout, source, dirs_exist_ok=True)  # building a package writes into its sources
+    # A copy: building a package writes into its sources.
+    shutil.copytree(frozen_checkout, source, symlinks=True, dirs_exist_ok=True)
     subprocess.run([SYSTEM_PYTHON, "-m", "venv", source / "venv"], check=True)
     pip = [str(source / "venv" / "bin" / "python"), "-m", "pip", "-q"]
     if subprocess.run([*pip, "download", "--no-deps", "-d", str(directory), "click"], capture_output=True).returncode:

@@ -1,4 +1,4 @@
-"""What continuous integration runs: the whole suite, and before it a part by another Python, if there is one.
+"""What continuous integration runs: the whole suite, and before it one part of what takes longer, chosen by the commit.
 
 `.ci/run` is copied into a checkout whose `deploy/test` only says how it was called; what it may want to install is
 there.
@@ -17,7 +17,8 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 RUN = ".ci/run"
 TEST = """echo "by ${PYTHON:-any}: $*"
-case ${PYTHON:-} in */other) exit "$(cat part)" ;; *) exit "$(cat whole)" ;; esac
+tr '\\0' '\\n' </proc/$$/environ | sort >"seen by ${PYTHON:+another}"
+case "$*" in "") exit "$(cat whole)" ;; *) exit "$(cat part)" ;; esac
 """
 OTHER_PYTHON = """#!/bin/sh
 case $1 in --version) echo "Python {0}.0" ;; *) echo "{0} another one" ;; esac
@@ -30,9 +31,10 @@ class Checkout:
     def __init__(self, directory: Path) -> None:
         self.root = directory / "checkout"
         self.path = directory / "path"
+        self.home = directory / "home"
         self.other = directory / "other"
         self.newer = directory / "newer" / "other"
-        for name in (self.root / ".ci", self.root / "deploy", self.path, self.newer.parent):
+        for name in (self.root / ".ci", self.root / "deploy", self.path, self.home, self.newer.parent):
             name.mkdir(parents=True)
         text = (CHECKOUT / RUN).read_text()
         (self.root / RUN).write_text(text)
@@ -47,19 +49,23 @@ class Checkout:
         self._program(self.newer, OTHER_PYTHON.format("3.99"))
 
     def run(
-        self, *words: str, system: Path | str, newer: str = "", part: int = 0, whole: int = 0
+        self, *words: str, system: Path | str = "", newer: str = "", part: int = 0, whole: int = 0, by_hand: str = ""
     ) -> tuple[int, list[str]]:
-        """Exit code, and the lines that it says; `part` and `whole`: exit codes of the two runs."""
+        """Exit code, and the lines that it says; `part` and `whole`: exit codes of the two runs; `by_hand`: the part's
+        name."""
         (self.root / "part").write_text(str(part))
         (self.root / "whole").write_text(str(whole))
         environment = {**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}", "SYSTEM_PYTHON": str(system)}
-        environment["NEWER_PYTHONS"] = newer
-        environment.pop("PYTHON", None)
+        environment |= {"LONG_PART": by_hand, "NEWER_PYTHONS": newer, "HOME": str(self.home), "LANG": "de_DE.UTF-8"}
+        environment |= dict.fromkeys(("PYTHON", "PYTHONUNBUFFERED", "PIP_INDEX_URL", "JAVA_HOME", "TMPDIR"), "/nowhere")
         done = subprocess.run(
             ["bash", self.root / RUN, *words], capture_output=True, text=True, cwd="/", env=environment, check=False
         )
         assert done.stderr == ""
         return done.returncode, [line for line in done.stdout.splitlines() if "not installed" not in line]
+
+    def at_commit(self, commit: str) -> None:
+        self._program(self.path / "git", f"#!/bin/sh\necho {commit}\n")
 
     @staticmethod
     def _program(path: Path, text: str) -> None:
@@ -84,12 +90,20 @@ def test_another_python_of_the_system_has_a_part_and_the_whole_suite_the_last_wo
     assert whole == lines[-1] == "by any: "
 
 
+def test_of_the_callers_settings_three_are_left(checkout: Checkout) -> None:
+    assert checkout.run(system=checkout.other)[0] == 0
+    path = f"{checkout.path}:{os.environ['PATH']}"
+    seen = [f"HOME={checkout.home}", "LANG=de_DE.UTF-8", f"PATH={path}"]
+    assert (checkout.root / "seen by ").read_text().splitlines() == seen
+    assert (checkout.root / "seen by another").read_text().splitlines() == [*seen, f"PYTHON={checkout.other}"]
+
+
 def test_the_newest_python_goes_before_the_systems_own(checkout: Checkout) -> None:
     newer = f"/nowhere/python3.14 {checkout.other} {checkout.newer} {sys.executable}"
     code, lines = checkout.run(system=checkout.other, newer=newer)
     assert code == 0
     assert [line.partition(":")[0] for line in by_suite(lines)] == [f"by {checkout.newer}", "by any"]
-    assert lines[0] == "== by another Python, Python 3.99.0, a part of the suite"
+    assert lines[0] == "== a part by another Python, Python 3.99.0"
 
 
 @pytest.mark.parametrize(("part", "whole", "expected"), [(1, 0, 1), (0, 5, 5), (124, 2, 2), (0, 124, 124)])
@@ -98,7 +112,7 @@ def test_it_fails_when_either_does_and_runs_both(checkout: Checkout, part: int, 
     assert code == expected
     assert len(by_suite(lines)) == 2
     assert lines[-1] == "by any: "
-    told = f"== failed: the suite's part by {checkout.other}: exit code {part}; the whole suite runs all the same"
+    told = f"== failed: the part python: exit code {part}; the whole suite runs all the same"
     assert (told in lines) == bool(part)
 
 
@@ -107,14 +121,55 @@ def test_the_same_python_or_none_has_no_part(checkout: Checkout, system: str) ->
     assert checkout.run(system=system) == (0, ["by any: "])
 
 
+PARTS = {
+    "worlds": "by any: --full -m long tests/simulation",
+    "kinds": "by any: --full -m long --ignore tests/simulation tests",
+    "faults": "by any: --faults --hours 0.1",
+}
+
+
+def test_a_few_commits_have_all_parts(checkout: Checkout) -> None:
+    seen = []
+    for number in range(4):
+        checkout.at_commit(f"00000{number}abcdef")
+        code, lines = checkout.run(system=checkout.other)
+        assert code == 0
+        part, whole = by_suite(lines)
+        assert whole == "by any: "
+        seen.append(part)
+    assert seen[0].startswith(f"by {checkout.other}: ")
+    assert seen[1:] == list(PARTS.values())
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_is_chosen_by_hand_and_fails_the_run(checkout: Checkout, name: str) -> None:
+    code, lines = checkout.run(by_hand=name, part=3)
+    assert code == 1
+    assert by_suite(lines) == [PARTS[name], "by any: "]
+    assert f"== failed: the part {name}: exit code 3; the whole suite runs all the same" in lines
+
+
+def test_a_part_that_is_none_fails_the_run(checkout: Checkout) -> None:
+    code, lines = checkout.run(by_hand="nonsense")
+    assert code == 1
+    assert lines[0] == "no such part: nonsense (python worlds kinds faults)"
+
+
 def test_arguments_are_those_of_one_run(checkout: Checkout) -> None:
     assert checkout.run("-k", "a b", system=checkout.other) == (0, ["by any: -k a b"])
 
 
 def test_every_directory_of_the_part_is_there() -> None:
-    command = re.search(r"limited \d+ sh deploy/test --environment .*?\|\|", (CHECKOUT / RUN).read_text(), re.DOTALL)
+    command = re.search(r'PYTHON="\$other" sh deploy/test --environment .*?;;', (CHECKOUT / RUN).read_text(), re.DOTALL)
     assert command is not None
-    words = re.findall(r"tests/[a-z_/]+", command[0])
-    assert len(words) == 8
+    words = re.findall(r"tests/[a-z_/0-9.]+", command[0])
+    assert len(words) == 9
     for word in words:
         assert (CHECKOUT / word).exists(), word
+
+
+def test_what_the_other_parts_name_is_there() -> None:
+    marks = {path for path in (CHECKOUT / "tests").rglob("test_*.py") if "mark.long" in path.read_text()}
+    in_worlds = {path for path in marks if (CHECKOUT / "tests/simulation") in path.parents}
+    assert in_worlds
+    assert marks - in_worlds - {Path(__file__)}

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo.py"
 SHORT = ("--duration", "2.5")
 DONE = "both databases are equal, and nothing is left running."
@@ -73,16 +75,25 @@ class Demonstration:
         assert list(self.shared_memory.iterdir()) == []
 
 
-def test_two_at_once_come_to_their_end(tmp_path: Path) -> None:
-    both = [Demonstration(tmp_path / "1", *SHORT), Demonstration(tmp_path / "2", "--keep", *SHORT)]
-    for one in both:
-        assert one.finish() == 0, one.said
-        assert DONE in one.lines[-1]
-        one.assert_nothing_is_left()
-    removed, kept = both
-    assert not removed.directory.exists()
+def test_it_comes_to_its_end_and_what_it_keeps_can_be_gone_on_with(tmp_path: Path) -> None:
+    kept = Demonstration(tmp_path, "--keep", *SHORT)
+    _ends_well(kept)
     assert {path.name for path in kept.directory.iterdir()} >= {"primary", "secondary", "shop.db"}
     _go_on_with_what_was_kept(kept)
+
+
+@pytest.mark.long
+def test_two_at_once_come_to_their_end(tmp_path: Path) -> None:
+    both = [Demonstration(tmp_path / name, *SHORT) for name in ("1", "2")]
+    for one in both:
+        _ends_well(one)
+        assert not one.directory.exists()
+
+
+def _ends_well(one: Demonstration) -> None:
+    assert one.finish() == 0, one.said
+    assert DONE in one.lines[-1]
+    one.assert_nothing_is_left()
 
 
 def _go_on_with_what_was_kept(kept: Demonstration) -> None:
@@ -103,15 +114,37 @@ def _go_on_with_what_was_kept(kept: Demonstration) -> None:
     assert kept.left_running() == []
 
 
+def test_a_site_is_lost_and_comes_back(tmp_path: Path) -> None:
+    demo = Demonstration(tmp_path, "--failover", "--keep")
+    assert demo.finish() == 0, demo.said
+    assert DONE in demo.lines[-1]
+    for text in (
+        "processes are dead",
+        r"south is primary, with all transactions up to \d+",
+        r"north is back at \d+, from \d+; the rest stands in north-lost-",
+        r"[1-9]\d* applied, \d+ skipped",
+        r"north is primary, with all transactions up to \d+",
+        r"north and south at seqno \d+: equal",
+        r"[1-9]\d* rows, all equal",
+    ):
+        assert re.search(text, demo.said), text
+    demo.assert_nothing_is_left()
+    where_next = demo.lines[demo.lines.index("Where to look next") :]
+    script = "\n".join(["set -e", *(line.strip() for line in where_next if re.match(" {6}[a-z]", line))])
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "role changed: south is primary, it was secondary" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("moment", "number", "by_terminal"),
     [
         ("instance create primary", signal.SIGINT, True),
-        ("receiver start", signal.SIGINT, True),
+        pytest.param("receiver start", signal.SIGINT, True, marks=pytest.mark.long),
         ("seed --from", signal.SIGTERM, False),
-        ("The network fails", signal.SIGTERM, False),
-        ("The Update Process dies", signal.SIGINT, True),
-        ("What an operator sees", signal.SIGINT, False),
+        pytest.param("The network fails", signal.SIGTERM, False, marks=pytest.mark.long),
+        pytest.param("The Update Process dies", signal.SIGINT, True, marks=pytest.mark.long),
+        pytest.param("What an operator sees", signal.SIGINT, False, marks=pytest.mark.long),
     ],
 )
 def test_an_interrupted_demonstration_leaves_nothing(
@@ -128,5 +161,21 @@ def test_an_interrupted_demonstration_leaves_nothing(
     assert time.monotonic() - began < 120
     assert re.search("interrupted .SIG(INT|TERM).", demo.lines[-2])
     assert "Traceback" not in demo.said
+    demo.assert_nothing_is_left()
+    assert not demo.directory.exists()
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "South takes over",
+        pytest.param("What was lost is put back", marks=pytest.mark.long),
+    ],
+)
+def test_an_interrupted_failover_leaves_nothing(tmp_path: Path, moment: str) -> None:
+    demo = Demonstration(tmp_path, "--failover")
+    demo.read_until(moment)
+    demo.process.send_signal(signal.SIGTERM)
+    assert demo.finish() == 128 + signal.SIGTERM, demo.said
     demo.assert_nothing_is_left()
     assert not demo.directory.exists()

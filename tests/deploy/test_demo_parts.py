@@ -32,6 +32,27 @@ def load(name: str) -> ModuleType:
 application = load("demo_application")
 compare = load("demo_compare")
 relay_module = load("demo_relay")
+commands = load("demo_commands")
+failover = load("demo_failover")
+demo = load("demo")
+
+
+def test_without_proc_it_says_so_before_it_makes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "PROC", tmp_path / "proc")
+    with pytest.raises(commands.DemoFailedError, match="is not there; as root: mount -t proc proc") as found:
+        commands.Workshop(str(tmp_path / "demo"), keep=True)
+    assert found.value.exit_code == 69
+    assert not (tmp_path / "demo").exists()
+    assert demo._demonstrate(str(tmp_path / "demo"), True, 1.0) == 69
+    assert capsys.readouterr().err.startswith(f"deploy/demo: {tmp_path / 'proc'} is not there")
+
+
+def test_the_last_number_is_explained() -> None:
+    text = " ".join(" ".join(demo.explained(4978, 4976)).split())
+    assert "number 4978?" in text
+    assert "the writers' 4976, and before them 2 that began its journal and added the region" in text
 
 
 @pytest.fixture
@@ -191,6 +212,7 @@ def test_the_relay_cuts_in_the_middle_of_the_stream_and_mends(sink: Sink) -> Non
     ):
         refused.recv(1)
     relay.mend()
+    assert not relay.carries_again(0.0)  # nobody has come yet; what went before the cut does not count
     again = socket.create_connection(("127.0.0.1", relay.port), timeout=60)
     again.sendall(b"c" * 500)
     assert again.recv(10) == b"ok"
@@ -201,9 +223,40 @@ def test_the_relay_cuts_in_the_middle_of_the_stream_and_mends(sink: Sink) -> Non
         used.close()
 
 
+def test_the_relay_swallows_without_a_word_and_what_waited_comes_through_in_the_end(sink: Sink) -> None:
+    relay = relay_module.Relay(sink.port)
+    with socket.create_connection(("127.0.0.1", relay.port), timeout=60) as source:
+        source.sendall(b"a" * 500)
+        assert source.recv(10) == b"ok"
+        relay.swallow()
+        source.sendall(b"b" * 500)
+        source.setblocking(False)
+        with pytest.raises(BlockingIOError):  # no answer, no end
+            source.recv(10)
+        assert sink.received == [b"a" * 500]
+        relay.mend()
+        source.settimeout(60)
+        assert source.recv(10) == b"ok"
+        assert sink.received == [b"a" * 500 + b"b" * 500]
+        relay.swallow()  # and its end does not wait for the mending
+        relay.close()
+
+
 def test_a_cut_of_a_silent_connection_did_not_happen(sink: Sink) -> None:
     relay = relay_module.Relay(sink.port)
     with socket.create_connection(("127.0.0.1", relay.port), timeout=60):
         assert not relay.cut(0.1)
     assert relay.carried.cuts == 0
     relay.close()
+
+
+def test_one_kind_of_work_alone(shop: Path) -> None:
+    connection = sqlite3.connect(shop)
+    writer = application.Writer(connection, 7, application.random.Random(7), "edit_customer")
+    for _ in range(20):
+        writer.step()
+    connection.close()
+    found = sqlite3.connect(shop)
+    assert set(found.execute("SELECT what FROM journal_of_work WHERE writer = 7")) == {("customer",)}
+    assert found.execute("SELECT count(*) FROM purchase").fetchone() == (0,)
+    found.close()

@@ -110,7 +110,7 @@ def test_the_tests_need_more_than_the_demonstration_but_not_the_other_way_round(
     machine.run("run")
     calls = machine.calls.read_text().splitlines()
     assert machine.called() == ["venv", "install", "install"]
-    assert calls[-1].endswith("[test,spark,fuzz]")
+    assert calls[-1].endswith("[test,spark,plot,fuzz]")
 
 
 def test_without_the_fuzzer_the_tests_can_be_run_all_the_same(machine: Machine) -> None:
@@ -119,7 +119,7 @@ def test_without_the_fuzzer_the_tests_can_be_run_all_the_same(machine: Machine) 
     assert code == 0, said
     assert "The fuzzer (the extra fuzz) does not install here" in said
     assert machine.called() == ["venv", "install", "install"]
-    assert machine.calls.read_text().splitlines()[-1].endswith("[test,spark]")
+    assert machine.calls.read_text().splitlines()[-1].endswith("[test,spark,plot]")
     assert machine.run("test")[0] == 0
     assert machine.called() == ["venv", "install", "install"]
 
@@ -176,6 +176,20 @@ def test_a_changed_project_file_is_installed_anew_into_the_same_environment(mach
     (machine.checkout / "pyproject.toml").write_text("version 2\n")
     assert machine.run()[0] == 0
     assert machine.called() == ["venv", "install", "install"]
+
+
+def test_a_copy_of_a_checkout_is_stale_when_a_chapter_has_changed(machine: Machine) -> None:
+    """The package of a checkout that may not be written is a copy, with what its link to the manual leads to."""
+    for room in ("replicate", "source_server", "receiver_server", "update_process", "deploy/manual"):
+        (machine.checkout / room).mkdir()
+    (machine.checkout / "replicate" / "manual").symlink_to("../deploy/manual")
+    probe = "checkout=$PWD; . deploy/environment.sh; environment=$PWD; install_mode=copy; wanted_hash"
+    found = []
+    for text in ("one", "two", "one"):
+        (machine.checkout / "deploy" / "manual" / "gtm.md").write_text(text)
+        done = subprocess.run(["sh", "-c", probe], cwd=machine.checkout, capture_output=True, text=True, check=True)
+        found.append(done.stdout)
+    assert found[0] == found[2] != found[1]
 
 
 def test_two_at_once_install_once(machine: Machine) -> None:

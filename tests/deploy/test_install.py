@@ -5,6 +5,7 @@ Python, which makes an environment of a few empty files; once, slowly, with the 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.config import default_text
+from replicate.settings.load import default_text
 from tests.deploy.conftest import CHECKOUT, Staged
 
 # It makes environments, and "runs" what is installed in them.
@@ -53,7 +54,8 @@ class Machine:
         (self.checkout / "README.md").write_text("read me\n")
         for name in ("install", "uninstall", "installed.sh", "environment.sh"):
             shutil.copy(CHECKOUT / "deploy" / name, self.checkout / "deploy" / name)
-        shutil.copytree(CHECKOUT / "deploy" / "systemd", self.checkout / "deploy" / "systemd")
+        for name in ("systemd", "manual"):
+            shutil.copytree(CHECKOUT / "deploy" / name, self.checkout / "deploy" / name)
 
     def use_python(self, *, ensurepip_code: int = 0, base_prefix: str = "/usr") -> None:
         self.python.write_text(
@@ -98,9 +100,13 @@ PLACES = {
     f"{UNITS}/dualsite-receiver@.service",
     f"{UNITS}/dualsite-update@.service",
     f"{UNITS}/dualsite-.service.d/10-common.conf",
+    f"{UNITS}/dualsite-compare@.service",
+    f"{UNITS}/dualsite-compare@.timer",
+    f"{UNITS}/dualsite-compare@.service.d/20-compare.conf",
     "usr/lib/sysusers.d/dualsite.conf",
     "usr/lib/tmpfiles.d/dualsite.conf",
     "usr/bin/replicate",
+    "usr/share/bash-completion/completions/replicate",
     "etc/logrotate.d/dualsite",
 }
 
@@ -112,10 +118,12 @@ def test_everything_is_where_it_belongs_and_names_where_it_will_be(machine: Mach
     assert outside == PLACES
     assert os.readlink(machine.root / "usr/bin/replicate") == "/srv/some.where/else/bin/replicate"
     for path in tree(machine.root):
-        if (machine.root / path).is_file():
+        if (machine.root / path).is_file() and "deploy/manual" not in path:  # whose chapters name the default place
             text = (machine.root / path).read_text()
             assert "/opt/dualsite" not in text, path
             assert path.endswith("bin/python") or str(machine.home) not in text, path
+    completion = (machine.root / "usr/share/bash-completion/completions/replicate").read_text()
+    assert '\neval "$(/srv/some.where/else/bin/replicate completion bash 2>/dev/null)"\n' in completion
     unit = (machine.root / UNITS / "dualsite-update@.service").read_text()
     assert "ExecStart=/srv/some.where/else/bin/replicate -i %i update run" in unit
     program = machine.root / "srv/some.where/else/bin/replicate"
@@ -168,6 +176,9 @@ def test_uninstall_takes_only_what_was_installed(machine: Machine) -> None:
     wants.mkdir(parents=True)
     (wants / "dualsite-update@x.service").symlink_to(f"/{UNITS}/dualsite-update@.service")
     (wants / "other.service").symlink_to(f"/{UNITS}/other.service")
+    timers = wants.with_name("timers.target.wants")
+    timers.mkdir()
+    (timers / "dualsite-compare@x:y.timer").symlink_to(f"/{UNITS}/dualsite-compare@.timer")
     data = machine.root / "var/lib/replicate/primary/journal"
     data.mkdir(parents=True)
     before = tree(machine.root)
@@ -176,7 +187,10 @@ def test_uninstall_takes_only_what_was_installed(machine: Machine) -> None:
     assert code == 0
     assert "Left:" in said
     left = tree(machine.root)
-    assert set(before) - set(left) == {"etc/systemd/system/multi-user.target.wants/dualsite-update@x.service"}
+    assert set(before) - set(left) == {
+        "etc/systemd/system/multi-user.target.wants/dualsite-update@x.service",
+        "etc/systemd/system/timers.target.wants/dualsite-compare@x:y.timer",
+    }
     assert set(left) <= set(before)
     assert other.read_text() == "not ours"
 
@@ -184,6 +198,33 @@ def test_uninstall_takes_only_what_was_installed(machine: Machine) -> None:
     assert machine.run("uninstall", "--purge")[0] == 0
     assert not (machine.root / "var/lib/replicate").exists()
     assert other.exists()
+
+
+def test_a_purge_takes_nothing_that_only_an_instance_has(machine: Machine) -> None:
+    """The command that is installed says so; here a pretended one."""
+    state = machine.root / "var/lib/replicate"
+    for name in ("east", "not-an-instance"):
+        (state / name).mkdir(parents=True)
+    (state / "east" / "instance.json").write_text("{}")
+    assert machine.run("install")[0] == 0
+    python = machine.root / "opt/dualsite/bin/python"
+    python.write_text(f'#!/bin/sh\necho "$*" >>"{machine.home}/asked"\necho UNDELIVERED >&2\nexit 73\n')
+    before = tree(machine.root)
+    code, said = machine.run("uninstall", "--purge")
+    assert code == 73
+    assert "UNDELIVERED" in said
+    asked = f"-I -m replicate.cli.main instance remove {state / 'east'} --purge --yes\n"
+    assert (machine.home / "asked").read_text() == asked
+    assert tree(machine.root) == before
+    python.write_text(f'#!/bin/sh\nrm -r "{state}/east"\n')
+    lost = state / "east-lost-3-9.jsonl"
+    lost.write_text("{}\n")
+    code, said = machine.run("uninstall", "--purge")
+    assert code == 73
+    assert f"{lost} has transactions that are nowhere else" in said
+    lost.unlink()
+    assert machine.run("uninstall", "--purge")[0] == 0
+    assert not state.exists()
 
 
 def test_a_file_changed_by_hand_is_neither_replaced_nor_removed(machine: Machine) -> None:
@@ -320,7 +361,9 @@ def test_without_a_root_directory_root_is_needed(script: str, machine: Machine) 
     assert "--root DIR" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["install", "uninstall", "installed.sh"])
+@pytest.mark.parametrize(
+    "script", ["install", "uninstall", "installed.sh", "hooks/commit-msg", "systemd/examples/compare-with-host"]
+)
 def test_shellcheck_finds_nothing(script: str) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
@@ -344,6 +387,9 @@ def test_the_real_one_is_complete_and_twice_is_as_once(staged: Staged) -> None:
     program = staged.root / "opt/dualsite"
     before = tree(staged.root)
     assert (program / "share/dualsite/replicate.toml").read_text() == default_text()
+    links = re.findall(r"\]\((deploy/manual/[^)#]*)", (CHECKOUT / "README.md").read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (program / "share/dualsite" / link).is_file()] == []
     assert not [path for path in before if path.startswith("opt/dualsite/bin/") and "pip" in path]
     compiled = [path for path in before if path.endswith("replicate/door/__pycache__/door.cpython-311.pyc")]
     assert compiled or not (program / "bin" / "python3.11").exists()
@@ -356,6 +402,10 @@ def test_the_real_one_is_complete_and_twice_is_as_once(staged: Staged) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "journal.durability" in done.stdout
+    for chapter in (CHECKOUT / "deploy" / "manual").glob("*.md"):
+        helped = [program / "bin/python", "-I", program / "bin/replicate", "help", chapter.stem]
+        help_done = subprocess.run(helped, env={}, capture_output=True, check=False)
+        assert help_done.stdout == chapter.read_bytes(), help_done.stderr
     again = staged.run("install")
     assert again.returncode == 0, again.stderr
     after = tree(staged.root)

@@ -1,44 +1,33 @@
-"""README.md is true: its commands, as they stand there, lead from nothing to two equal databases and back out."""
+"""README and the chapters are true: their commands, as they stand there, lead from nothing to two equal databases and
+back out."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import click
 import pytest
 
-from replicate.cli.root import root
-from replicate.findings import CODES
+from replicate.model.findings import CODES
+from tests.harness.manual import blocks, chapter, commands, readme, section
 from tests.harness.ports import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-
-
-def section(title: str) -> str:
-    """The text under a heading."""
-    return re.split(r"^#+ ", README.partition(f"## {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-
-
-def commands(text: str) -> list[str]:
-    """The indented lines, without those that only find the environment, which is the one that runs this test."""
-    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
-    return [line for line in lines if line and "bin/activate" not in line]
 
 
 @dataclass
 class Shell:
-    """Lines of README, run one after the other in a directory as a checkout is."""
+    """Lines of the manual, run one after the other in a directory as a checkout is."""
 
     directory: Path
     numbers: dict[str, int] = field(default_factory=dict)
-    """Ports of README, and those that are free here."""
+    """Ports of the manual, and those that are free here."""
 
     def __post_init__(self) -> None:
         (self.directory / "deploy").symlink_to(CHECKOUT / "deploy")
@@ -77,17 +66,25 @@ class Shell:
         return done.stdout
 
 
-BEGIN, WAY_OUT = section("From nothing to two databases").split("The way out, and the uninstall")
-
-
 def beginning() -> list[str]:
     """From nothing to two databases. Of what `status` warns of, only the machine's disk is let pass."""
-    lines = [line.replace("receiver start", "receiver start --listen 127.0.0.1:7430") for line in commands(BEGIN)]
+    lines = [
+        line.replace("receiver start", "receiver start --listen 127.0.0.1:7430")
+        for line in commands(section(readme(), "From nothing to two databases"))
+    ]
     assert len(lines) > 12
     status = lines.index("replicate -i secondary status")
     found, disk = "grep -cE ' (warning|error): ' status.txt", "grep -c 'DISK_FILLING warning' status.txt"
     lines[status] += f' > status.txt || [ "$({found})" = "$({disk})" ]; cat status.txt'
     return lines
+
+
+def way_out() -> list[str]:
+    """And back out. The last number is the one that the chapter says where to find."""
+    level, *lines = commands(section(chapter("regions"), "The way out"))
+    assert level.startswith("replicate -i secondary wait --seqno N ")
+    last = "n=$(replicate -i primary status | sed -n 's/.*last written \\([0-9]*\\),.*/\\1/p')"
+    return [last, level.replace("--seqno N ", '--seqno "$n" '), *lines]
 
 
 DAMAGE = """
@@ -103,16 +100,17 @@ pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()
 """
 
 
+@pytest.mark.slow
 def test_from_nothing_to_two_databases_and_back_out(tmp_path: Path) -> None:
-    (application,) = re.findall(r"```python\n(.*?)```", section("In the application"), flags=re.DOTALL)
+    (application,) = blocks(section(readme(), "In your application"), "python")
     (tmp_path / "application.py").write_text(application)
     shell = Shell(tmp_path)
     (tmp_path / "damage.py").write_text(DAMAGE)
-    stop, *anew = commands(section("When the primary's journal is damaged"))
-    lines = [*beginning(), "python application.py", stop, f"PYTHONPATH={CHECKOUT} python damage.py"]
-    lines += ["replicate -i primary source start || echo refused with $?", *anew]
+    stop, *again = commands(section(chapter("disaster"), "When the primary's journal is damaged"))
+    lines = [*beginning(), "python application.py", stop, f"PYTHONPATH={shlex.quote(str(CHECKOUT))} python damage.py"]
+    lines += ["replicate -i primary source start || echo refused with $?", *again]
     lines += ["replicate -i secondary wait --seqno 2", "replicate -i primary compare --with secondary"]
-    told = shell.run([*lines, *commands(WAY_OUT)], ("primary source", "secondary receiver", "secondary update"))
+    told = shell.run([*lines, *way_out()], ("primary source", "secondary receiver", "secondary update"))
     assert len(re.findall("primary and secondary at seqno [0-9]+: equal", told)) == 2
     assert "refused with 65" in told
     assert (tmp_path / "sites" / "secondary" / "regions" / "main.db").exists()
@@ -123,18 +121,18 @@ def test_from_nothing_to_two_databases_and_back_out(tmp_path: Path) -> None:
 def test_a_third_site_a_lost_primary_and_a_peer_that_is_forgotten(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     lines = [line.replace("--seconds 3", "--seconds 1") for line in beginning()]
-    third = commands(section("A third site"))
+    third = commands(chapter("third-site"))
     lines += [*third, "replicate -i third wait --seqno 20", "replicate -i primary source stop --peer secondary"]
     lines += ["replicate -i primary source stop --peer third", "echo a part that will be lost"]
     lines += ["python deploy/demo_application.py write --instance primary --seconds 1"]
-    for line in commands(section("When the primary is lost")):
+    for line in commands(section(chapter("disaster"), "When the primary is lost")):
         if line.startswith("replicate -i secondary status"):  # warns of what does not run
             line = "m=$(($(replicate -i secondary status | sed -n 's/.*last written \\([0-9]*\\),.*/\\1/p') + 1))"
         elif line.startswith("replicate -i primary status"):
             line = "replicate -i primary status || [ $? = 1 ]"
         lines.append(line.replace("--from M", '--from "$m"'))
     lines += ["replicate -i again wait --seqno 3", "replicate -i next compare --with again", "echo lost from $m on"]
-    forgotten = commands(section("When the journal fills"))
+    forgotten = commands(section(chapter("watching"), "When the journal fills"))
     assert len(forgotten) == 3
     lines += [line.replace("primary", "next").replace("secondary", "again") for line in forgotten]
     daemons = [f"{name} {daemon}" for name in ("secondary", "third", "again") for daemon in ("receiver", "update")]
@@ -145,28 +143,18 @@ def test_a_third_site_a_lost_primary_and_a_peer_that_is_forgotten(tmp_path: Path
     (first,) = map(int, re.findall("lost from ([0-9]+) on", told))
     lost = [json.loads(line) for line in (tmp_path / "lost.json").read_text().splitlines()]
     assert [one["seqno"] for one in lost] == list(range(first, first + len(lost)))
-
-
-def test_prose_is_within_120_columns() -> None:
-    assert [line for line in README.splitlines() if len(line) > 120 and not line.startswith("|")] == []
+    last = first + len(lost) - 1
+    (kept,) = (tmp_path / "sites").glob("*-lost-*")
+    assert kept.name == f"primary-lost-{first}-{last}.jsonl"
+    assert [json.loads(line) for line in kept.read_text().splitlines()][1:-1] == lost
+    assert told.count(f"{len(lost)} transactions that would be lost (from {first} to {last}): in ") == 2
 
 
 def test_the_alerts_are_the_rules_and_no_finding_is_left_out() -> None:
     rules = (CHECKOUT / "deploy" / "alerts" / "dualsite.yml").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| *(.*?) *\|$", section("Metrics and alerts"), flags=re.MULTILINE)
+    rows = re.findall(r"^\| *(.*?) *\|$", section(chapter("watching"), "Metrics and alerts"), flags=re.MULTILINE)
     told = [[cell.strip().strip("`") for cell in row.split("|")] for row in rows[2:]]
     made = re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", rules, flags=re.DOTALL)
     assert [tuple(row[:2]) for row in told] == [*made, ("none", "")]
-    found = [code for row in told for code in re.findall("[A-Z]+_[A-Z_]+", row[3] if len(row) > 3 else "")]
+    found = [code for row in told for code in re.findall("[A-Z]+_[A-Z_]+|CONFLICT", row[3] if len(row) > 3 else "")]
     assert sorted(found) == sorted(code for code, kind in CODES.items() if kind.severity != "info")
-
-
-def test_the_table_of_commands_is_the_command_line() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", section("Commands"), flags=re.MULTILINE)
-    told = [re.findall("`([a-z-]+)(?: ([a-z…-]+))?[^`]*`", row) for row in rows]
-    nouns = {found[0][0] for found in told} | {noun for found in told for noun, _ in found if noun in root.commands}
-    assert nouns == set(root.commands)
-    for (noun, first), *others in told:
-        command = root.commands[noun]
-        if isinstance(command, click.Group) and first != "…":
-            assert {first, *(verb for verb, _ in others)} == set(command.commands), noun

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import SKIPS, allowed_patterns, is_allowed
+from tests.deploy import long_form
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = CHECKOUT / "deploy" / "demo"
@@ -70,8 +74,72 @@ def test_ctrl_c_while_python_starts_waits_until_the_demonstration_can_answer(tmp
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("words", [("--hours", "1"), ("--hours",), ("--faults", "-k", "x"), ("--environment",)])
+@pytest.mark.parametrize(
+    "words",
+    [("--hours", "1"), ("--hours",), ("--faults", "-k", "x"), ("--faults", "--long"), ("--environment",)],
+)
 def test_what_makes_no_sense_to_the_test_command_is_refused(words: tuple[str, ...]) -> None:
     done = run(CHECKOUT / "deploy" / "test", *words)
     assert done.returncode == 2
     assert done.stderr.startswith("deploy/test: --")
+
+
+# It plays the environment's Python: pip installs at once, and pytest says how it was called.
+SAYING_PYTHON = """#!/bin/sh
+case "$*" in
+*"pip install"*) : >"$(dirname "$0")/replicate"; chmod +x "$(dirname "$0")/replicate" ;;
+"-m pytest"*) echo "$*" ;;
+*) exec '{python}' "$@" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "--campaign-hours 1 --campaign-seed 1 tests/deploy/long_form.py"),
+        (("--seed=7", "--hours", "3"), "--campaign-hours 3 --campaign-seed 7 tests/deploy/long_form.py"),
+        (("-k", "fresh"), "--campaign-hours 1 --campaign-seed 1 tests/deploy/long_form.py -k fresh"),
+    ],
+)
+def test_the_long_form_is_one_run_of_pytest(
+    words: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = tmp_path / "environment"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "pyvenv.cfg").touch()
+    for tool in ("java", "strace", "mkfs.ext4", "mkfs.xfs", "debootstrap"):  # so that nothing is installed
+        (environment / "bin" / tool).write_text("#!/bin/sh\n")
+    (environment / "bin" / "python").write_text(SAYING_PYTHON.format(python=sys.executable))
+    for path in (environment / "bin").iterdir():
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{environment / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("JAVA_HOME", "")
+    done = run(CHECKOUT / "deploy" / "test", "--environment", environment, "--long", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"-m pytest -q -s {expected}"]
+
+
+def test_the_long_form_runs_readmes_command_in_a_fresh_debian_and_is_skipped_by_name_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "fresh debian"
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{tmp_path}/called"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(long_form, "FRESH_DEBIAN", script)
+    monkeypatch.setattr(long_form, "PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(pytest.skip.Exception, match="debootstrap is not installed"):
+        long_form.test_readmes_command_passes_in_a_fresh_debian(tmp_path)
+    (tmp_path / "debootstrap").symlink_to(script)
+    long_form.test_readmes_command_passes_in_a_fresh_debian(tmp_path)
+    called = (tmp_path / "called").read_text().splitlines()
+    assert called == ["--bare", "--keep-base", str(tmp_path / "base"), "deploy/test"]
+    script.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(AssertionError):
+        long_form.test_readmes_command_passes_in_a_fresh_debian(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(pytest.skip.Exception, match="a chroot needs root"):
+        long_form.test_readmes_command_passes_in_a_fresh_debian(tmp_path)
+    name = "tests/deploy/long_form.py::test_readmes_command_passes_in_a_fresh_debian"
+    assert is_allowed(name, allowed_patterns(SKIPS.read_text(encoding="utf-8")))

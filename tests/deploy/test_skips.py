@@ -33,6 +33,7 @@ def run_suite(tmp_path: Path, skips: str, suite: str) -> subprocess.CompletedPro
     (tmp_path / "skips.txt").write_text(skips, encoding="utf-8")
     (tmp_path / "test_suite.py").write_text(suite, encoding="utf-8")
     environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTHONPATH"] = str(CONFTEST.parents[1])  # it imports durations.py
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import apsw
 import pytest
 
 from replicate.errors import EXIT_CODES
@@ -29,6 +30,8 @@ from tests.harness.waiting import wait_until
 UNITS = CHECKOUT / "deploy" / "systemd"
 COMMON = (UNITS / "dualsite-.service.d" / "10-common.conf").read_text()
 NAMES = ("source", "receiver", "update")
+"""The daemons."""
+ALL = (*NAMES, "compare")
 EXPOSURE_MOST = 2.0
 
 
@@ -41,8 +44,8 @@ def exec_start(name: str, instance: str) -> list[str]:
     """What the service manager would run: the specifiers replaced, the words unquoted."""
     command = setting((UNITS / f"dualsite-{name}@.service").read_text(), "ExecStart").removeprefix(":")
     command = command.replace("%%", "\0").replace("%i", instance).replace("\0", "%")
-    program = Path(sys.executable).parent
-    return shlex.split(command.replace("/opt/dualsite/bin", str(program)))
+    program = str(Path(sys.executable).parent)
+    return [word.replace("/opt/dualsite/bin", program) for word in shlex.split(command)]
 
 
 # The files.
@@ -68,29 +71,46 @@ def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_systemd_finds_nothing_wrong_with_the_unit(name: str, units: Path) -> None:
+@pytest.mark.parametrize("unit", [*(f"{name}@.service" for name in ALL), "compare@.timer"])
+def test_systemd_finds_nothing_wrong_with_the_unit(unit: str, units: Path) -> None:
+    done = analyze("verify", units / f"dualsite-{unit}")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("example", "name"),
+    [
+        ("application.conf", "update"),
+        ("update-restart.conf", "update"),
+        ("limits.conf", "update"),
+        ("compare-two-hosts.conf", "compare"),
+    ],
+)
+def test_the_examples_are_drop_ins_that_count(example: str, name: str, units: Path) -> None:
+    drop_in = units / f"dualsite-{name}@.service.d" / example
+    drop_in.parent.mkdir(exist_ok=True)
+    drop_in.write_text((units / "examples" / example).read_text().replace("#Memory", "Memory"))
     done = analyze("verify", units / f"dualsite-{name}@.service")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("example", ["application.conf", "update-restart.conf", "limits.conf"])
-def test_the_examples_are_drop_ins_that_count(example: str, units: Path) -> None:
-    drop_in = units / "dualsite-update@.service.d" / example
-    drop_in.parent.mkdir()
-    drop_in.write_text((units / "examples" / example).read_text().replace("#Memory", "Memory"))
-    done = analyze("verify", units / "dualsite-update@.service")
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
     drop_in.write_text(drop_in.read_text() + "\nNonsense=1\n")
-    assert "Nonsense" in analyze("verify", units / "dualsite-update@.service").stderr
+    assert "Nonsense" in analyze("verify", units / f"dualsite-{name}@.service").stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_unit_is_hardened(name: str, units: Path) -> None:
     done = analyze("security", "--offline=true", units / f"dualsite-{name}@.service")
     assert done.returncode == 0, done.stderr
     (level,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
     assert float(level) <= EXPOSURE_MOST, done.stdout
+
+
+def test_a_compare_is_a_command_that_ends_and_no_daemon() -> None:
+    """Its own drop-in comes behind the common one, whose name sorts before it."""
+    own = UNITS / "dualsite-compare@.service.d" / "20-compare.conf"
+    assert own.name > "10-common.conf"
+    text = own.read_text()
+    assert (setting(text, "Type"), setting(text, "WatchdogSec"), setting(text, "ExecReload")) == ("oneshot", "0", "")
+    assert setting((UNITS / "dualsite-compare@.timer").read_text(), "Persistent") == "true"
 
 
 def test_only_what_may_pass_by_itself_is_started_again() -> None:
@@ -229,6 +249,91 @@ def test_what_can_not_work_ends_with_a_code_that_is_not_tried_again(name: str, i
         assert len(errors.splitlines()) == 1
 
 
+# The compare.
+
+
+def compared(site: Site, instance: str, *command: str, **environment: str) -> tuple[int, str, list[str]]:
+    """How a unit's command ends, what it prints, and the findings of `status` about it."""
+    done = subprocess.run(command, env={**site.environment, **environment}, capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        [sys.executable, "-m", "replicate.cli.main", "-i", instance, "--json", "status"],
+        env=site.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    codes = [finding["code"] for finding in json.loads(shown.stdout)["findings"]]
+    return done.returncode, done.stdout + done.stderr, [code for code in codes if code.startswith("COMPARE")]
+
+
+def test_the_unit_compares_two_instances_of_this_host(site: Site) -> None:
+    site.replicate("-i", "secondary", "seed", "--from", "primary")
+    code, said, codes = compared(site, "secondary", *exec_start("compare", "secondary:primary"))
+    assert (code, codes) == (0, ["COMPARED"]), said
+    code, said, _ = compared(site, "secondary", *exec_start("compare", "secondary"))
+    assert (code, "SECONDARY:PRIMARY" in said) == (2, True)
+    spoil(site)
+    code, said, codes = compared(site, "primary", *exec_start("compare", "secondary:primary"))
+    assert (code, codes, "DIFFERENT" in said) == (1, ["COMPARED_DIFFERENT"], True)
+
+
+def spoil(site: Site) -> None:
+    """A row of the secondary, past the guards."""
+    region = apsw.Connection(str(site.home / "secondary" / "regions" / "main.db"))
+    region.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    region.execute("INSERT INTO t VALUES (99, 99)")
+    region.close()
+
+
+WRITER = """
+import sys, replicate
+connection = replicate.connect("primary", "main")
+while True:
+    with connection:
+        connection.execute("INSERT INTO t VALUES (hex(randomblob(8)), 1)")
+"""
+SSH = """#!/bin/sh
+# It plays ssh: the other host is this one.
+[ "$1" = far.example ] || exit 255
+shift
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("is_written_to", [False, True])
+def test_the_example_compares_with_an_instance_of_another_host(site: Site, is_written_to: bool) -> None:
+    program = site.home / "ssh"
+    program.write_text(SSH)
+    program.chmod(0o755)
+    script = UNITS / "examples" / "compare-with-host"
+    command = [str(script), "secondary", "primary", "far.example"]
+    bin_directory = Path(sys.executable).parent
+    more = {"SSH": str(program), "LOOK_S": "3", "PATH": f"{bin_directory}:{os.environ['PATH']}"}
+    with Service(site, "receiver", "secondary") as receiver, Service(site, "source", "primary") as source:
+        receiver.hear("READY=1")
+        source.hear("READY=1")
+        site.replicate("-i", "secondary", "seed", "--from", "primary")
+        with Service(site, "update", "secondary") as update:
+            update.hear("READY=1")
+            writer = None
+            if is_written_to:
+                writer = subprocess.Popen([sys.executable, "-c", WRITER], env=site.environment)
+                site.replicate("-i", "secondary", "wait", "--seqno", "100")
+            try:
+                code, said, codes = compared(site, "secondary", *command, **more)
+            finally:
+                if writer is not None:
+                    writer.kill()
+                    writer.wait()
+            assert (code, codes) == (0, ["COMPARED"]), said
+            assert ("comparing at transaction" in said) == is_written_to
+            if not is_written_to:
+                spoil(site)
+                code, said, codes = compared(site, "secondary", *command, **more)
+                assert (code, codes) == (1, ["COMPARED_DIFFERENT"]), said
+            update.stop()
+        source.stop()
+        receiver.stop()
+    assert subprocess.run([script], check=False, capture_output=True).returncode == 2
+
+
 # The log.
 
 
@@ -281,7 +386,7 @@ class Container:
         directory.mkdir()
         tried = self._nspawn("--as-pid2", "/bin/true")
         if tried.returncode:
-            pytest.skip(f"systemd-nspawn can not run here: {tried.stdout.splitlines()[-1:]}")
+            pytest.skip(f"systemd-nspawn cannot run here: {tried.stdout.splitlines()[-1:]}")
 
     def boot(self, part: str, *options: str) -> dict[str, str]:
         """Boot, do a part of the steps; what they told, by name. AssertionError with all that was said."""
@@ -357,6 +462,7 @@ def test_the_units_boot_replicate_and_come_back_in_a_container(tmp_path: Path, s
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_machine_is_installed_and_left_as_it_was(tmp_path: Path, frozen_checkout: Path, wheels: Path) -> None:
     container = Container(tmp_path / "steps")
     upper = tmp_path / "upper"

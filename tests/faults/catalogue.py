@@ -4,7 +4,7 @@ A place is `injection NAME` (injections.py), `kills CLASS` (a class of rounds of
 of the long campaign that is all about it), or `FILE NAME`: a test below tests/.
 
 Guarantees: every fault that the campaign has to cover stands here, and nothing that is not there.
-What is *not* injected, and why: of 31 (a sync that lies about *every* file) there is no witness left, README says so;
+What is *not* injected, and why: of 31 (a sync that lies about *every* file) no witness is left, faults.md says so;
 of 71 a peer's absurd clock: no clock is taken over from a peer, a transaction keeps the time of its origin. Of 32 the
 alarm is the lag: nothing calls a sync that hangs by its name.
 Refuses to know: how anything is injected.
@@ -35,14 +35,15 @@ WANTED: Final = frozenset(
         63,
         64,
         *range(70, 75),
+        77,
         85,
         88,
+        89,
+        94,
     ]
 )
 
-_KILLS: Final = (
-    "replicate/commit/test_session_kills.py test_faults_1_to_6_a_live_writer_finishes_what_a_killed_one_left"
-)
+_KILLS: Final = "replicate/door/test_primary_kills.py test_faults_1_to_6_a_live_writer_finishes_what_a_killed_one_left"
 _CRASH: Final = "part crash_states"
 
 FAULTS: Final[dict[int, tuple[str, ...]]] = {
@@ -55,11 +56,11 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     7: ("kills source", "injection killed_servers_are_noticed_at_once"),
     8: ("kills receiver",),
     9: ("kills update", "kills files",
-        "replicate/test_apply_session.py test_faults_9_10_killed_in_the_commit_of_a_batch"),
+        "replicate/door/test_secondary.py test_faults_9_10_killed_in_the_commit_of_a_batch"),
     10: ("kills update", "kills files",
-        "replicate/test_apply_session.py test_faults_9_10_killed_in_the_commit_of_a_batch"),
+        "replicate/door/test_secondary.py test_faults_9_10_killed_in_the_commit_of_a_batch"),
     14: ("injection a_writer_that_is_stopped_in_its_commit",
-         "replicate/commit/test_session.py test_fault_14_a_stopped_holder_is_waited_for_and_never_robbed"),
+         "replicate/door/test_primary.py test_fault_14_a_stopped_holder_is_waited_for_and_never_robbed"),
     15: ("injection a_receiver_that_is_stopped", "injection a_source_that_is_stopped"),
     17: ("injection ended_in_a_drain",
          "replicate/daemon/test_daemon.py test_drain_is_cut_short_at_the_timeout_and_by_a_second_signal"),
@@ -68,19 +69,20 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "replicate/daemon/test_daemon.py test_fault_19_no_memory_is_named_and_no_bug_of_ours"),
     20: ("injection no_descriptors_left_in_the_receiver", "injection no_descriptors_left_in_a_writer"),
     21: ("injection a_fork_in_the_middle_of_a_transaction",
-         "replicate/test_locks.py test_fault_21_a_forked_child_holds_no_lock_and_can_take_none",),
+         "replicate/system/test_locks.py test_fault_21_a_forked_child_holds_no_lock_and_can_take_none",),
     22: ("injection a_journal_pool_that_is_removed_under_everybody",
          "replicate/pool/test_journal_pool.py test_replaced_under_a_reader"),
     23: ("injection a_journal_pool_that_is_removed_under_everybody",
          "replicate/pool/test_shared_memory.py test_a_header_that_is_not_ours",
-         "replicate/recovery/test_recovery.py test_fault_23_a_copy_does_not_use_the_pool_of_the_original_that_runs"),
+         "replicate/door/recovery/test_recovery.py "
+         "test_fault_23_a_copy_does_not_use_the_pool_of_the_original_that_runs"),
     25: ("injection an_update_process_that_is_dead",
          "system/test_street.py test_a_dead_update_process_is_said_and_not_restarted"),
-    26: ("part io_errors", "part io_servers", "replicate/recovery/test_recovery.py "
+    26: ("part io_errors", "part io_servers", "replicate/door/recovery/test_recovery.py "
          "test_faults_26_27_a_failed_fsync_is_fatal_for_every_process_until_recovery"),
     27: ("part io_errors", "replicate/journal/test_segment.py test_the_first_failed_fsync_is_fatal_and_never_retried"),
     28: ("injection the_primarys_disk_is_full", "part io_errors", "part io_servers",
-         "replicate/commit/test_session.py test_fault_28_a_real_full_disk"),
+         "replicate/door/test_primary.py test_fault_28_a_real_full_disk"),
     29: ("injection the_secondarys_disk_is_full", "part io_servers",
          "system/test_operation.py test_a_full_disk",),
     30: ("part io_errors", "replicate/journal/test_segment.py test_short_writes_are_continued"),
@@ -98,15 +100,16 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "replicate/journal/test_segment.py test_a_frame_of_another_history_under_the_right_number_is_damage",
          "replicate/journal/test_segment.py test_a_frame_that_holds_frames_is_still_torn"),
     41: ("part damage",
-         "replicate/recovery/test_recovery.py test_fault_41_segments_that_are_gone",
-         "replicate/journal/test_show_verify.py test_a_sound_journal_has_no_findings",
+         "replicate/door/recovery/test_recovery.py test_fault_41_segments_that_are_gone",
+         "replicate/audit/test_show_verify.py test_a_sound_journal_has_no_findings",
          "replicate/journal/test_chain.py test_a_lost_segment_ahead_of_a_reader"),
     45: ("injection the_primarys_disk_becomes_read_only", "injection the_secondarys_disk_becomes_read_only",
          "part io_errors", "part io_servers", "system/test_bad_input.py test_a_read_only_region"),
-    46: ("injection a_log_that_can_not_grow", "replicate/test_log.py test_a_full_disk_loses_lines_and_says_how_many",
-         "replicate/cli/test_outputs.py test_no_output_changes_an_exit_code",
-         "replicate/cli/test_outputs.py test_a_daemon_without_an_output_serves_and_ends",
-         "replicate/cli/test_outputs.py test_no_file_of_ours_is_what_an_application_prints_to",
+    46: ("injection a_log_that_can_not_grow",
+         "replicate/daemon/test_log.py test_a_full_disk_loses_lines_and_says_how_many",
+         "replicate/cli/test_output.py test_no_output_changes_an_exit_code",
+         "replicate/cli/test_output.py test_a_daemon_without_an_output_serves_and_ends",
+         "replicate/cli/test_output.py test_no_file_of_ours_is_what_an_application_prints_to",
          "replicate/cli/test_progress.py test_a_terminal_that_goes_away_ends_the_line_and_not_the_work"),
     47: ("injection checkpoints_while_copies_are_made",),
     49: ("injection a_page_of_the_secondarys_region_that_is_damaged",),
@@ -121,7 +124,7 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     64: ("injection an_apply_that_takes_longer_than_the_limit",),
     70: ("injection a_clock_that_jumps",),
     71: ("injection a_boot_with_an_absurd_clock",
-         "replicate/recovery/test_recovery.py test_the_csn_rises_although_the_clock_goes_back"),
+         "replicate/door/recovery/test_recovery.py test_the_csn_rises_although_the_clock_goes_back"),
     72: ("injection both_sites_stopped_longer_than_the_limit", "injection a_clock_that_runs_ten_times_too_fast",
          "injection a_machine_whose_time_runs_ten_times_too_fast"),
     73: ("injection cut_again_and_again", "injection frames_that_come_twice_are_lost_or_changed",
@@ -129,11 +132,26 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     74: ("injection frames_that_come_twice_are_lost_or_changed",
          "system/test_network_peers.py test_fault_60_frames_out_of_order_are_a_gap_and_come_again",
          "receiver_server/test_link.py test_a_gap_names_both_numbers_and_hands_nothing_on"),
+    77: ("replicate/admin/test_lost.py test_a_disk_that_is_full_removes_nothing",
+         "replicate/admin/test_lost.py test_a_file_that_is_there_is_never_replaced",
+         "replicate/admin/test_lost.py test_killed_at_each_step_and_repeated_it_ends_the_same",
+         "replicate/lost/test_file.py test_a_file_that_may_not_grow_is_not_there",
+         "replicate/lost/test_file.py test_one_of_which_a_byte_is_not_as_it_was_is_none"),
     85: ("injection a_row_of_the_secondary_that_is_not_what_it_was",
          "injection columns_of_the_secondary_in_another_order",
          "system/test_street.py test_a_conflict_stops_the_update_process_with_everything_an_operator_needs",
          "system/test_guards.py test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply"),
     88: ("injection somebody_else_writes_on_the_secondary",
          "system/test_guards.py test_rows_of_other_clients_are_refused_on_both_sides",),
+    89: ("system/test_network_faults.py "
+         "test_fault_89_a_line_that_swallows_everything_and_a_killed_source_leave_nothing_called_level",
+         "receiver_server/test_process.py "
+         "test_a_line_that_swallows_everything_is_told_on_both_sides_and_nothing_is_called_level"),
+    94: ("replicate/admin/test_lost.py test_refused_with_how_many_which_and_the_command_that_shows_them",
+         "replicate/admin/test_lost.py test_force_writes_them_and_the_instance_goes_with_nothing_lost",
+         "replicate/admin/test_lost.py "
+         "test_of_a_damaged_journal_the_readable_part_is_written_and_the_rest_is_named",
+         "replicate/admin/test_lost_received.py test_a_purge_is_refused_until_it_is_applied_or_written",
+         "deploy/test_install.py test_a_purge_takes_nothing_that_only_an_instance_has"),
 }  # fmt: skip
 """Fault -> where it is injected."""

@@ -21,26 +21,27 @@ from typing import Any, Final
 
 import replicate
 from replicate.admin.regions import add_region
-from replicate.apply_session import open_apply_session
-from replicate.database.sqlite import open_region
-from replicate.door.opening import close_door, is_seeded, make_chain
+from replicate.audit.verify import verify_journal
+from replicate.door.recovery.opening import close_door, is_seeded, make_chain
+from replicate.door.secondary import open_apply_session
 from replicate.errors import AlreadyExistsError
 from replicate.instance.instance import FILE_NAME, Instance
-from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, decode
-from replicate.journal.verify import verify_journal
+from replicate.journal.walk import walk
+from replicate.model.transaction import RowChange, Transaction
 from replicate.pool import control as word
-from replicate.seed.direct import seed
-from replicate.transaction import RowChange, Transaction
+from replicate.region.sqlite.open import open_region
+from replicate.transfer.seed.direct import seed
 from tests.faults.rounds import two_regions_with_a_hole
 from tests.harness import applying, instances
 from tests.harness.regions import make_database
+from tests.harness.telling import tell
 
 REGIONS: Final = ("main", "two")
 ROWS: Final = {
     "create": 3, "apply": 6, "redo": 3, "redo apply": 6, "several": 9, "several off": 9, "hole": 2,
-    "seed": 3, "seed anew": 3,
+    "seed": 3, "seed again": 3,
 }  # fmt: skip
 REDONE: Final = {1, 2, 3, 10, 11, 12, *range(100, 140)}
 """What the journal of `redo` holds for region two; main has the large one (from 100 on) in another size."""
@@ -98,7 +99,7 @@ def prepare(name: str, root: Path, outside: Path) -> None:
         instances.configure(root / "beta", pool_bytes=1024 * 1024, segment_bytes=1 << 20)
         primary.register_peer("beta", "127.0.0.1", 7430)
         primary.reload()
-        if name == "seed anew":
+        if name == "seed again":
             seed(primary, secondary)
             _insert(primary, range(10, 14))
 
@@ -186,7 +187,7 @@ def run(name: str, root: Path, outside: Path, tell: Callable[[object], None]) ->
             tell("recovered")
         _insert(Instance.open(root / "alpha"), range(500, 500 + ROWS[name]))
     else:
-        seed(Instance.open(root / "alpha"), Instance.open(root / "beta"), restart=name == "seed anew")
+        seed(Instance.open(root / "alpha"), Instance.open(root / "beta"), restart=name == "seed again")
         tell("seeded")
 
 
@@ -367,4 +368,4 @@ def _judge_seed(name: str, root: Path, told: Told) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), lambda value: print(json.dumps(value), flush=True))
+    run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), tell)

@@ -53,7 +53,7 @@ SMALL: Final = ("instance", "torn", "durable", "off", "switch")
 """At most some 150 operations each: every state of theirs is looked at."""
 SHARES: Final = {
     "instance": 1, "torn": 18, "durable": 45, "off": 30, "create": 55, "apply": 40, "redo": 30, "redo apply": 50,
-    "several": 20, "several off": 20, "hole": 28, "seed": 32, "seed anew": 32, "switch": 60,
+    "several": 20, "several off": 20, "hole": 28, "seed": 32, "seed again": 32, "switch": 60,
     "lying syncs": 6, "cut not synced": 4,
 }  # fmt: skip
 """Of the time: about so many seconds of a processor, judges and all."""
@@ -114,18 +114,19 @@ def tear(instance: Instance) -> Path:
 
 PEERS: Final = (["west", "127.0.0.1", 7430], ["east", "127.0.0.1", 7431])
 INSTANCE_PROGRAM: Final = f"""
-import json, sys
+import sys
 from replicate.instance.instance import Instance
+from tests.harness.telling import tell
 instance = Instance.open(sys.argv[1])
 peers = {json.dumps(PEERS)}
-def tell(count):
-    print(json.dumps([count, Instance.open(sys.argv[1]).content.incarnation]), flush=True)
+def tell_peers(count):
+    tell([count, Instance.open(sys.argv[1]).content.incarnation])
 instance.register_peer(*peers[0])
-tell(1)
+tell_peers(1)
 instance.raise_incarnation()
-tell(1)
+tell_peers(1)
 instance.register_peer(*peers[1])
-tell(2)
+tell_peers(2)
 """
 """Each line: how many of the peers are entered from then on, and the incarnation."""
 
@@ -296,21 +297,25 @@ class Looks:
 
 
 class Pace:
-    """Which operations are looked behind: about every `stride`-th, or as many as fit the time."""
+    """Which operations are looked behind: one of each `stride`, or as many as fit the time."""
 
     def __init__(self, count: int, looks: Looks, dice: random.Random) -> None:
         self._count, self._stride, self._deadline_s, self._dice = count, looks.stride, looks.deadline_s, dice
+        self._chosen = 0
         self._looked, self._spent_s = 0, 0.0
         self._began_s: float | None = None
 
     def takes(self, number: int) -> bool:
-        """Whether this one is; the time until the next call is what it took."""
+        """Whether this one is (the first has number 0); the time until the next call is what it took."""
         now = time.monotonic()
         if self._began_s is not None:
             self._spent_s += now - self._began_s
             self._began_s = None
         if math.isinf(self._deadline_s):
-            takes = not (number + self._dice.randrange(self._stride)) % self._stride
+            place = number % self._stride
+            if not place:
+                self._chosen = self._dice.randrange(self._stride)
+            takes = place == self._chosen
         else:
             each_s = self._spent_s / self._looked if self._looked else 0.1
             wanted_s = each_s * (self._count - number)
@@ -339,32 +344,31 @@ class Walk:
         """Once from the first operation to the last."""
         disk = copy.deepcopy(self._start)
         whole = Every(disk)
-        pace = Pace(len(self._ops), looks, random.Random(f"{looks.seed} {self._name} {looks.every}"))
-        told = b""
-        last_told = max((number for number, op in enumerate(self._ops) if op.kind == "told"), default=-1)
-        for number, op in enumerate(self._ops):
+        changes = sum(op.kind != "told" for op in self._ops)
+        pace = Pace(changes, looks, random.Random(f"{looks.seed} {self._name} {looks.every}"))
+        made, looked = ("operations of the small runs", "operations with every state") if looks.every else (
+            "operations", "operations looked behind"
+        )  # fmt: skip
+        told, number = b"", -1
+        last_told = max((place for place, op in enumerate(self._ops) if op.kind == "told"), default=-1)
+        for place, op in enumerate(self._ops):
             if op.kind == "told":
                 told += op.data
+                if place != last_told:
+                    continue
             else:
                 disk.take(op)
-            if looks.every:
-                figures["operations of the small runs"] += op.kind != "told"
-            else:
-                figures["operations"] += op.kind != "told"
-            if op.kind == "told" and number != last_told:
-                continue
-            if op.kind != "told" and not pace.takes(number):
-                continue
-            if looks.every:
-                figures["operations with every state"] += op.kind != "told"
-            else:
-                figures["operations looked behind"] += op.kind != "told"
-            figures["crash states enumerated"] -= self._enumerated.get(number, 0)
+                number += 1  # what is told is none: how often a run tells must not move the looks
+                figures[made] += 1
+                if not pace.takes(number):
+                    continue
+                figures[looked] += 1
+            figures["crash states enumerated"] -= self._enumerated.get(place, 0)
             where = f"after operation {number} ({op.kind} {op.path})"
             if looks.every:
-                self._enumerated[number] = 0
+                self._enumerated[place] = 0
                 for count, states in whole.at():
-                    self._enumerated[number] += count
+                    self._enumerated[place] += count
                     for key, make in states:
                         self._try(key, make, told, f"{where}, one of every state", figures)
             else:
@@ -372,8 +376,8 @@ class Walk:
                 for label, state in disk.states(random.Random(f"{looks.seed} {self._name} {number}"), looks.samples):
                     found.add(hash(frozenset(state.items())))
                     self._try(key_of(disk, state), lambda state=state: state, told, f"{where}, {label}", figures)  # type: ignore[misc]
-                self._enumerated[number] = len(found)
-            figures["crash states enumerated"] += self._enumerated[number]
+                self._enumerated[place] = len(found)
+            figures["crash states enumerated"] += self._enumerated[place]
 
     def _try(self, key: Key, make: Callable[[], State], told: bytes, where: str, figures: Counter[str]) -> None:
         """Judge a state; one that was, only by what has been told since."""

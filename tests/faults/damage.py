@@ -25,11 +25,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from replicate.commit.session import RegionSession
+from replicate.audit.verify import verify_journal
+from replicate.door.primary import RegionSession
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
-from replicate.journal.verify import verify_journal
-from replicate.transaction import Kind
+from replicate.model.transaction import Kind
 from tests.faults.damage_places import Foreign, Mutation, mutations
 from tests.faults.part import parser, run_part
 from tests.faults.town import fork

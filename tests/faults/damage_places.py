@@ -19,6 +19,7 @@ from typing import Final
 
 from replicate.errors import ReplicateError
 from replicate.journal import durable, header, record
+from replicate.journal import frame as layout
 from replicate.journal.segment import open_segment
 from replicate.limits import SEGMENT_HEADER_BYTES
 
@@ -58,7 +59,7 @@ def fields(layout: struct.Struct) -> list[tuple[int, int]]:
     return [(sum(sizes[:at]), size) for at, size in enumerate(sizes)]
 
 
-FRAME_FIELDS: Final = fields(record._HEAD)
+FRAME_FIELDS: Final = fields(layout.HEAD)
 HEADER_FIELDS: Final = [*fields(header._LAYOUT), (header._CHECK_OFFSET, header._CHECK.size)]
 SLOT_FIELDS: Final = fields(durable._SLOT)
 
@@ -102,9 +103,9 @@ def of_frames(path: Path, dice: random.Random) -> Iterator[Mutation]:
     whole, name = path.read_bytes(), path.name
     frames = frames_of(path)
     for offset, length in frames:
-        inside = [*range(record.FRAME_HEAD_BYTES), *range(record.FRAME_HEAD_BYTES, min(length, 2000), BODY_STEP)]
+        inside = [*range(layout.FRAME_HEAD_BYTES), *range(layout.FRAME_HEAD_BYTES, min(length, 2000), BODY_STEP)]
         yield from (Mutation("flip", name, offset + at, _mask(dice), "frame") for at in [*inside, length - 1])
-        cuts = [at for at, _ in FRAME_FIELDS] + [5, record.FRAME_HEAD_BYTES, length - 1]
+        cuts = [at for at, _ in FRAME_FIELDS] + [5, layout.FRAME_HEAD_BYTES, length - 1]
         yield from (Mutation("cut", name, offset + at, where="frame") for at in cuts)
         yield Mutation("shorten", name, offset + length // 2, where="frame")
     for (one, length), (other, size) in pairwise(frames):

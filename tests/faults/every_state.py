@@ -7,10 +7,10 @@ first sector alone, all but the first, all but the last), with all others there 
 this with every subset of the changes of names when they are ALL_SUBSETS at most, else every prefix, all but one, and
 one alone.
 
-Two states are equal when no reader can tell them apart: of a `-shm` nothing counts (who opens first makes it anew), of
+Two states are equal when no reader can tell them apart: of a `-shm` nothing counts (who opens first makes it again), of
 a `-wal` what SQLite takes from it, its header and whole commits: its check runs over all frames from the first one on,
-and the product reads no further (database/beneath.py). A `-wal` with an unknown header, and every other file, counts
-byte by byte.
+and the product reads no further (region/sqlite/forensics/older_than_wal.py). A `-wal` with an unknown header, and
+every other file, counts byte by byte.
 Guarantees: what is counted as enumerated is one state by its bytes; of equal ones one stands for all.
 Refuses to know: how a state is judged.
 """

@@ -34,7 +34,7 @@ ABSURD_NS: Final = (-40 * 365 * 24 * HOUR_NS, 60 * 365 * 24 * HOUR_NS, 0)
 
 
 def _restart_under(place: Place) -> mmap.mmap:
-    """All processes anew, under a clock that we set."""
+    """All processes again, under a clock that we set."""
     town = place.town
     if town.clock is None:
         town.clock = mmap.mmap(-1, mmap.PAGESIZE)

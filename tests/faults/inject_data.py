@@ -39,7 +39,7 @@ def _seed_anew(place: Place) -> None:
     assert seeder.wait(60), "the seed does not end"
     assert seeder.status == 0, town.errors.read_text()[-2000:]
     town.reap()
-    with place.recovered("seeded anew"):
+    with place.recovered("seeded again"):
         town.start("update")
 
 

@@ -100,7 +100,7 @@ def a_log_that_can_not_grow(place: Place) -> None:
 
 @injection(47)
 def checkpoints_while_copies_are_made(place: Place) -> None:
-    """Another client checkpoints both regions without end while the secondary is seeded anew."""
+    """Another client checkpoints both regions without end while the secondary is seeded again."""
     town = place.town
     paths = [
         str(town.directory / "app.db"),
@@ -126,7 +126,7 @@ def checkpoints_while_copies_are_made(place: Place) -> None:
         assert seeder.wait(60), "the seed does not end"
         assert seeder.status == 0, town.errors.read_text()[-2000:]
         town.reap()
-        with place.recovered("seeded anew"):
+        with place.recovered("seeded again"):
             town.start("update")
     finally:
         checkpointer.kill()
@@ -162,5 +162,5 @@ def a_page_of_the_secondarys_region_that_is_damaged(place: Place) -> None:
     assert seeder.wait(60), "the seed does not end"
     assert seeder.status == 0, town.errors.read_text()[-2000:]
     town.reap()
-    with place.recovered("seeded anew"):
+    with place.recovered("seeded again"):
         town.start("update")

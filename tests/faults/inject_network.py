@@ -73,7 +73,7 @@ def an_apply_that_takes_longer_than_the_limit(place: Place) -> None:
     """Heartbeats are answered by the receiver, with what is applied and not what has arrived."""
     before = len(place.ends("source")) + len(place.ends("receiver"))
     place.freeze("update")
-    applied = place.held()  # more it can not have: it is stopped
+    applied = place.held()  # more it cannot have: it is stopped
     frozen_s = time.monotonic()
     while time.monotonic() - frozen_s < 1.4 * DEAD_S:
         assert place.applied() <= applied, "what has only arrived is called applied"

@@ -210,7 +210,7 @@ def no_descriptors_left_in_the_receiver(place: Place) -> None:
 
 @injection(20)
 def no_descriptors_left_in_a_writer(place: Place) -> None:
-    """It can not make the next segment: it is refused by name, alone. Who is connected goes on."""
+    """It cannot make the next segment: it is refused by name, alone. Who is connected goes on."""
     town = place.town
     child = town.client("filler", pause_s=0.0)
     told = town.told / f"{child.role}.jsonl"

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.database.bookkeeping import region_seqno
-from replicate.database.sqlite import open_region
+from replicate.door.wait import wait_for_seqno
 from replicate.instance.instance import Instance
-from replicate.wait import wait_for_seqno
+from replicate.region.sqlite.bookkeeping import region_seqno
+from replicate.region.sqlite.open import open_region
 from tests.faults.bad_line import BadLine
 from tests.faults.oracle import ZERO, read_told
 from tests.faults.part import parser, run_part
@@ -183,7 +183,7 @@ def injection(
 
 
 def hindrance(one: Injection) -> str:
-    """Why this machine can not make it; "" when it can."""
+    """Why this machine cannot make it; "" when it can."""
     if one.needs == "strace" and not can_trace():
         return "no strace"
     if one.needs and one.needs != "strace" and os.geteuid() != 0:

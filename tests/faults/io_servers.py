@@ -30,8 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from replicate.door.wait import wait_for_seqno
 from replicate.instance.instance import Instance
-from replicate.wait import wait_for_seqno
 from tests.faults.beside import run_beside
 from tests.faults.io_errors import ERRORS, Plant
 from tests.faults.oracle import ZERO, read_told
@@ -193,7 +193,7 @@ class Sweep:
     def _seed(
         self, before: Callable[[], object], server: str = "", before_server: Callable[[], object] = lambda: None
     ) -> None:
-        """The secondary anew; the same command once more leads on."""
+        """The secondary again; the same command once more leads on."""
         town = self.town
         town.kill("update")
         failing: Child | None = None

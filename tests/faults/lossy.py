@@ -71,7 +71,7 @@ class _Mirror:
 
     def serve(self, target_port: int, told: int) -> None:
         threading.Thread(target=self._within, daemon=True).start()
-        assert self._ready.wait(20), "the namespace can not be made"
+        assert self._ready.wait(20), "the namespace cannot be made"
         threading.Thread(target=self._reflect, daemon=True).start()
         listener = socket.create_server(("127.0.0.1", 0))
         os.write(told, int(listener.getsockname()[1]).to_bytes(8, "little"))

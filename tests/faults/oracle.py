@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.audit.verify import verify_journal
 from replicate.compare.compare import compare
-from replicate.database.sqlite import open_region
-from replicate.door.opening import make_chain
+from replicate.door.recovery.opening import make_chain
+from replicate.door.snapshot import door_of
+from replicate.door.wait import wait_for_seqno
 from replicate.instance.instance import Instance
-from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import chain_of, check_frame, decode, decode_changes, read_part, unpacker
-from replicate.journal.verify import verify_journal
-from replicate.locks import FileLock
+from replicate.journal.walk import walk
+from replicate.model.transaction import Op, RowChange
 from replicate.pool import control as word
-from replicate.snapshot import door_of
-from replicate.transaction import Op, RowChange
-from replicate.wait import wait_for_seqno
+from replicate.region.sqlite.open import open_region
+from replicate.system.locks import FileLock
 from tests.faults.client import NUMBERS, Where, where
 
 ZERO: Final = (

@@ -69,6 +69,12 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Failpoint -> the classes of rounds in which a process dies there."""
 
+ELSEWHERE: Final = (
+    "update_process/replay/", "update_process/arrival.py", "replicate/roles/", "replicate/lost/",
+    "source_server/handover.py", "receiver_server/handover.py",
+)  # fmt: skip
+"""Files whose failpoints the campaign leaves to their own tests."""
+
 IN_SEED: Final = {
     "seed.making": "source",
     "seed.write": "source",

@@ -90,7 +90,7 @@ PLANTS: Final[dict[str, Plant]] = {
         ("tests.faults.torn_words",),
     ),
     "no directory fsync": Plant(
-        "replicate/journal/segment.py",
+        "replicate/system/files.py",
         (("            os.fsync(self._fd)\n", "            pass\n"),),
         ("tests.faults.crash_states", "--runs", "switch", "--stride", "10", "--samples", "1"),
     ),
@@ -100,7 +100,7 @@ PLANTS: Final[dict[str, Plant]] = {
         ("tests.faults.crash_states", "--runs", "durable", "--stride", "3", "--samples", "2"),
     ),
     "SCR outside of the transaction": Plant(
-        "replicate/apply_session.py",
+        "replicate/door/secondary.py",
         (
             (
                 "            self._write_scr(position, csn, defines)\n            try:  # as",

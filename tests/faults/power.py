@@ -29,12 +29,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.door.snapshot import door_of
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.journal import durable
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
-from replicate.snapshot import door_of
 from tests.faults import client
 from tests.faults.client import NUMBERS
 from tests.faults.oracle import ZERO, Told, judge_instance, present, read_told
@@ -110,7 +110,7 @@ class Disk:
             self.is_mounted = done.returncode != 0
             if self.is_mounted:
                 time.sleep(0.05)
-        raise AssertionError(f"{self.mounted} can not be unmounted")
+        raise AssertionError(f"{self.mounted} cannot be unmounted")
 
 
 def command(*words: str) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from tests.harness.checkout import ROOT, commit_of
 
 ORDER: Final = (
     "episodes", "rounds", "kills at failpoints", "kills from outside",
@@ -66,24 +67,12 @@ def machine(directory: str) -> str:
     return f"Linux {platform.release()}, {os.cpu_count()} processors, {found.partition(' ')[2]}"
 
 
-def commit() -> str:
-    """The commit that is checked out, "+" when files differ from it; "unknown" outside of a checkout."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
-
-    made = git("rev-parse", "--short", "HEAD")
-    return f"{made}{'+' if git('status', '--porcelain', '--untracked-files=no') else ''}" if made else "unknown"
-
-
 def table(
     figures: Mapping[str, int], *, zero: Sequence[str], seed: int, seconds: float, machine: str, asked: str = ""
 ) -> str:
     """One figure a line; those that must be zero at the end."""
-    lines = [("seed", str(seed)), ("commit", commit()), ("machine", machine), ("seconds", f"{seconds:.0f} {asked}")]
+    lines = [("seed", str(seed)), ("commit", commit_of(ROOT)), ("machine", machine)]
+    lines += [("seconds", f"{seconds:.0f} {asked}")]
     lines += [(name, str(figures[name])) for name in ORDER if name in figures]
     known = {*ORDER, *zero}
     lines += sorted((name, str(count)) for name, count in figures.items() if name not in known)
@@ -122,7 +111,7 @@ def _failpoints(figures: Mapping[str, int]) -> str:
     hits = {name: count for name, count in figures.items() if name.startswith(HIT)}
     defined = figures.get("failpoints defined", 0)
     others = figures.get("failpoints of the product", 0) - defined
-    beside = f"; {others} more of replay, archive and rebuild are their own tests'" if others > 0 else ""
+    beside = f"; {others} more of replay, archive, rebuild and added regions are their own tests'" if others > 0 else ""
     return f"{len(hits)} of {defined}, {sum(hits.values())} times{beside}" if defined else ""
 
 
@@ -194,7 +183,7 @@ def closing(
     lines = [
         ("seed", str(seed)),
         ("length", f"{seconds:.0f} s ({hours:g} h asked)"),
-        ("commit", commit()),
+        ("commit", commit_of(ROOT)),
         ("machine", machine),
         ("left out", "; ".join(left_out) or "nothing"),
     ]

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from replicate.instance.instance import Instance
-from replicate.journal.frames import walk
 from replicate.journal.record import decode
+from replicate.journal.walk import walk
+from replicate.model.transaction import RowChange
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
-from replicate.transaction import RowChange
 from tests.faults.places import IN_SEED
 from tests.faults.region_disk import CALLS, RegionDisk
 from tests.faults.town import DAEMONS, Town, fork
@@ -192,7 +192,7 @@ class Rounds:
         self._await(child.role, place, PATIENCE_S["torn"])
 
     def _seed(self, place: str) -> None:
-        """The secondary is seeded anew through the connection; a process dies in it; the same command ends it."""
+        """The secondary is seeded again through the connection; a process dies in it; the same command ends it."""
         town = self.town
         town.kill("update")
         role = IN_SEED[place]

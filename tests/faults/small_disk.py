@@ -50,7 +50,7 @@ class SmallDisk:
             if done.returncode == 0 or not os.path.ismount(self.where):
                 return
             time.sleep(0.05)
-        raise AssertionError(f"{self.where} can not be unmounted: {done.stderr!r}")
+        raise AssertionError(f"{self.where} cannot be unmounted: {done.stderr!r}")
 
     def fill(self) -> None:
         """Not a byte is free any more."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from replicate.journal.frames import measure
 from replicate.journal.header import SegmentHeader
 from replicate.journal.record import check_frame, decode, pack_frame
 from replicate.journal.scan import scan
+from replicate.journal.walk import measure
 from replicate.limits import MIB
-from replicate.transaction import Kind
-from replicate.vector import SynchronizationVector
+from replicate.model.transaction import Kind
+from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import decode as decode_message
 from replicate.wire.codec import encode
 from replicate.wire.frame import FRAME_HEAD_BYTES

@@ -5,8 +5,13 @@ Faults 6, 26 to 30, 33 to 41, 45 and 49.
 
 from __future__ import annotations
 
+import math
+import os
 import random
+import socket
 import struct
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +21,7 @@ import pytest
 from replicate.limits import SEGMENT_HEADER_BYTES
 from tests.faults import crash_states, damage, damage_places, io_errors
 from tests.faults.disk import Disk, Op, read_trace
+from tests.harness.checkout import ROOT
 from tests.harness.machine_tools import can_trace
 
 STRIDE = {
@@ -32,7 +38,7 @@ STRIDE = {
     "several off": 50,
     "hole": 60,
     "seed": 80,
-    "seed anew": 90,
+    "seed again": 90,
 }
 
 
@@ -61,7 +67,7 @@ def test_a_cut_that_is_not_synced_loses_nothing() -> None:
 def test_fault_31_a_journal_whose_syncs_lie_is_named_or_completed() -> None:
     """What the mark beside the journal calls durable, which was really synced, is there (a region's ring has completed
     it), or recovery names it. What was acknowledged since the mark was written has no other witness: the limit that
-    README states."""
+    the chapter on faults states."""
     figures: Counter[str] = Counter()
     violations = crash_states.explore("lying syncs", samples=1, stride=16, seed=6, figures=figures)
     assert violations == []
@@ -81,7 +87,41 @@ def test_a_peer_that_was_told_and_is_gone_is_found(monkeypatch: pytest.MonkeyPat
     figures: Counter[str] = Counter()
     violations = crash_states.explore("directory not synced", samples=1, stride=1000, seed=3, figures=figures)
     assert violations
-    assert all("were told" in violation for violation in violations), violations
+    assert all(" told, " in violation for violation in violations), violations
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace here")
+def test_the_states_are_the_same_however_python_buffers_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYTHONUNBUFFERED made two operations of each line that was told, and so moved all looks behind it."""
+    found = []
+    for setting in ("", "1"):
+        monkeypatch.setenv("PYTHONUNBUFFERED", setting)
+        figures: Counter[str] = Counter()
+        assert crash_states.explore("instance", samples=1, stride=5, seed=3, figures=figures) == []
+        found.append(figures)
+    assert found[0] == found[1]
+    assert (found[0]["operations"], found[0]["operations looked behind"]) == (18, 4)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_line_that_is_told_is_one_write_and_has_left_the_process(unbuffered: str) -> None:
+    program = "import os; from tests.harness.telling import tell; tell([1, 2]); tell('x'); os._exit(0)"
+    reading, writing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # what is written apart is read apart
+    with reading, writing:
+        settings = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+        subprocess.run([sys.executable, "-c", program], stdout=writing, env=settings, check=True)
+        writing.close()
+        assert [reading.recv(100) for _ in range(3)] == [b"[1, 2]\n", b'"x"\n', b""]
+
+
+@pytest.mark.parametrize("stride", [1, 7, 110])
+def test_one_of_each_stride_of_operations_is_looked_behind(stride: int) -> None:
+    pace = crash_states.Pace(352, crash_states.Looks(3, 1, stride, math.inf), random.Random(3))
+    taken = [number for number in range(352) if pace.takes(number)]
+    whole = 352 // stride
+    assert [number // stride for number in taken][:whole] == [*range(whole)]
+    assert len(taken) <= whole + 1
 
 
 @pytest.mark.slow

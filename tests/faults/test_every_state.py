@@ -20,7 +20,7 @@ def two_wals(path: Path) -> list[tuple[bytes, bytes, bytes]]:
     connection.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, v)")
     found, number, before = [], 0, b""
     for _ in range(2):
-        connection.execute("PRAGMA wal_checkpoint(FULL)")  # so that the next commit begins the WAL anew
+        connection.execute("PRAGMA wal_checkpoint(FULL)")  # so that the next commit begins the WAL again
         database = path.read_bytes()
         for _ in range(3):
             number += 1

@@ -16,7 +16,7 @@ from tests.faults.places import ROOT
 from tests.harness.forking import fork
 
 _at_fork: dict[str, Callable[[], None]] = {}
-"""What the next fork of this process does, once; hooks themselves can not be taken off."""
+"""What the next fork of this process does, once; hooks themselves cannot be taken off."""
 
 os.register_at_fork(before=lambda: _take("before"), after_in_parent=lambda: _take("after_in_parent"))
 

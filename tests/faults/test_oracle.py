@@ -92,7 +92,7 @@ def test_what_is_spoilt_is_seen(town: Town) -> None:
         assert judged(town, told).keys() >= {"digests unequal"}, statement
         town.do("put back", lambda path=path, back=back: spoil(path, back.format(row)))
     assert judged(town, told) == {}
-    # Last, since it can not be put back: an acknowledged row is dropped on both sites alike.
+    # Last, since it cannot be put back: an acknowledged row is dropped on both sites alike.
     for path, table in ((app, "op"), (side, "twin")):
         town.do("drop", lambda path=path, table=table: spoil(path, f"DELETE FROM {table} WHERE id = {row}"))
     for name, table in (("main", "op"), ("side", "twin")):

@@ -23,16 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from receiver_server.server import serve as serve_receiver
-from replicate import failpoint
+from receiver_server.process import serve as serve_receiver
 from replicate.admin.regions import add_region
 from replicate.daemon.daemon import run_daemon
-from replicate.daemon.files import SERVING, DaemonFiles
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.status_file import SERVING
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
-from replicate.seed.direct import seed
-from replicate.seed.request import seed_over_connection
-from source_server.server import serve as serve_source
+from replicate.system import failpoint
+from replicate.transfer.seed.direct import seed
+from replicate.transfer.seed.request import seed_over_connection
+from source_server.process import serve as serve_source
 from tests.faults.client import SCHEMA, SIDE_SCHEMA, Record, run
 from tests.harness import forking
 from tests.harness.ports import free_port

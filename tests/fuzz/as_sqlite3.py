@@ -4,7 +4,9 @@
     python -m tests.fuzz.as_sqlite3 --program SEED        one program again; it is shrunk if it fails
 
 Guarantees: after each step result, error and state of both sides are the same, but for the rules of
-as_sqlite3_rules.py; in the end the databases are, and the secondary is equal to the primary row by row.
+as_sqlite3_rules.py; in the end the databases are, and the secondary is equal to the primary row by row. Where the
+standard library's module dies (in a process of its own: as_sqlite3_reference.py), the comparison ends, says so, and is
+no failure of ours.
 Refuses to know: what programs are made of.
 """
 
@@ -14,17 +16,17 @@ import argparse
 import contextlib
 import os
 import shutil
-import sqlite3
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from replicate import connect
 from tests.fuzz.as_sqlite3_programs import Program, Step, draw
-from tests.fuzz.as_sqlite3_rules import Doubts, Parted, excuse
+from tests.fuzz.as_sqlite3_reference import Died, Reference
+from tests.fuzz.as_sqlite3_rules import Doubts, Parted, excuse, left_out
 from tests.fuzz.as_sqlite3_side import Seen, Side, registered
 from tests.fuzz.own_directory import OwnDirectory, base
 from tests.harness.differential import read, same
@@ -42,39 +44,44 @@ class Difference(AssertionError):
 
 
 class Run:
-    """One program. `log`: what was done; `excused`: how often by which rule; `compared`: steps before they parted."""
+    """One program. `log`: what was done; `excused`: how often by which rule; `compared`: steps before they parted;
+    `died`: where the reference did, if it did."""
 
-    def __init__(self, program: Program, directory: Path) -> None:
+    def __init__(self, program: Program, directory: Path, reference: Reference) -> None:
         self.program = program
+        self.reference = reference
         self.log: list[str] = []
         self.excused: Counter[str] = Counter()
         self.compared = 0
-        self.doubts = Doubts()
+        self.died = ""
+        self.doubts = Doubts(reference.release.python)
         self.pair = Pair.create(directory, program.script, settings=_SETTINGS)
         self.pair.seed()
 
     def go(self) -> None:
         """Run it. Difference if the sides differ."""
         options = self.program.options
-        path = self.pair.directory / "plain.db"
-        with contextlib.closing(sqlite3.connect(path)) as made:
-            made.execute("PRAGMA journal_mode = WAL")
-            made.executescript(self.program.script)
-        plain = sqlite3.connect(path, **options)
-        with contextlib.closing(plain), contextlib.closing(connect(self.pair.primary.path, **options)) as connection:
-            ours, theirs = Side(connection), Side(plain)
+        self.reference.open(self.pair.directory / "plain.db", self.program)
+        with contextlib.closing(connect(self.pair.primary.path, **options)) as connection:
+            ours = Side(connection)
             try:
                 for step in self.program.steps:
-                    self._step(step, ours, theirs)
-                self._end(ours, theirs)
+                    self._step(step, ours)
+                self._end(ours)
             except Parted as why:
                 self.excused[str(why)] += 1
+            except Died as why:
+                self.died = str(why)
         self.pair.catch_up()
         primary = read(self.pair.primary.region("main").path)
         same(primary, read(self.pair.secondary.region("main").path), "primary", "secondary")
         assert_equal(self.pair)
 
-    def _step(self, step: Step, ours: Side, theirs: Side) -> None:
+    def _step(self, step: Step, ours: Side) -> None:
+        rule = left_out(step, self.doubts.python)
+        if rule is not None:
+            self.excused[rule] += 1
+            return
         one = ours.perform(step)
         self.log.append(f"{step}\n    {one}")
         if one[0] == "refused":
@@ -82,9 +89,9 @@ class Run:
             if step.kind in _PARTS:
                 raise Parted("refused by name, in a part of a step")
             ours.connection.rollback()
-            theirs.connection.rollback()
+            self.reference.rollback()
             return
-        other = theirs.perform(step)
+        other = self.reference.perform(step)
         self.compared += 1
         if one != other:
             rule = excuse(step, one, other, self.doubts)
@@ -97,11 +104,11 @@ class Run:
             self.excused[rule] += 1
         self.doubts.note(step, one, other)
 
-    def _end(self, ours: Side, theirs: Side) -> None:
+    def _end(self, ours: Side) -> None:
         for kind in ("authorizer", "trace", "text_factory"):
-            self._step(Step("setting", (kind, "str" if kind == "text_factory" else None, 0)), ours, theirs)
+            self._step(Step("setting", (kind, "str" if kind == "text_factory" else None, 0)), ours)
         for kind in ("look", "commit", "rollback", "look", "dump"):
-            self._step(Step(kind), ours, theirs)
+            self._step(Step(kind), ours)
 
 
 def _differing(one: Seen, other: Seen) -> Seen:
@@ -110,13 +117,21 @@ def _differing(one: Seen, other: Seen) -> Seen:
     return tuple(a for a, b in zip(one, other, strict=True) if a != b)
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where programs have their directories, in memory, and who the other side is."""
+
+    path: Path
+    reference: Reference
+
+
 @contextlib.contextmanager
-def homes() -> Iterator[Path]:
-    """Where programs have their directories, in memory; the environment is put back."""
+def homes() -> Iterator[Home]:
+    """One, as long as the block; the environment is put back."""
     before = os.environ.get("REPLICATE_SHM_DIR")
     try:
-        with OwnDirectory(base("REPLICATE_SHM_DIR")) as home, registered():
-            yield home.path
+        with OwnDirectory(base("REPLICATE_SHM_DIR")) as own, registered(), contextlib.closing(Reference()) as reference:
+            yield Home(own.path, reference)
     finally:
         if before is None:
             os.environ.pop("REPLICATE_SHM_DIR", None)
@@ -124,12 +139,12 @@ def homes() -> Iterator[Path]:
             os.environ["REPLICATE_SHM_DIR"] = before
 
 
-def run(program: Program, home: Path) -> Run:
+def run(program: Program, home: Home) -> Run:
     """Run a program. Difference, with the log of it, if anything differs."""
-    directory = home / str(time.monotonic_ns())
+    directory = home.path / str(time.monotonic_ns())
     directory.mkdir()
     try:
-        made = Run(program, directory)
+        made = Run(program, directory, home.reference)
         try:
             made.go()
         except Exception as error:
@@ -142,7 +157,7 @@ def run(program: Program, home: Path) -> Run:
         shutil.rmtree(directory)  # with the pools of both instances, or programs would fill the memory
 
 
-def shrink(program: Program, home: Path, kind: str) -> Program:
+def shrink(program: Program, home: Home, kind: str) -> Program:
     """The shortest program that still fails, as far as leaving steps out makes it."""
     size = len(program.steps) // 2
     while size:
@@ -171,11 +186,15 @@ def main() -> int:
     given = parser.parse_args()
     failures, excused, ends, number = 0, Counter[str](), time.monotonic() + given.seconds, 0
     with homes() as home:
+        print(f"beside {home.reference.release}")
         while number < given.programs and time.monotonic() < ends:
             program = draw(given.program or f"{given.seed}-{number}")
             number += 1
             try:
-                excused += run(program, home).excused
+                made = run(program, home)
+                excused += made.excused
+                if made.died:
+                    print(f"program {program.seed}: {made.died}")
             except Difference as error:
                 failures += 1
                 lines = str(error).splitlines()

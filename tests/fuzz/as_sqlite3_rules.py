@@ -1,7 +1,7 @@
 """Where replicate.dbapi is not as the standard library's sqlite3, and the comparison knows it: each by its name.
 
-Guarantees: a rule excuses one kind of difference and nothing beside it; README's chapter on what differs from sqlite3
-says what an application should know of it.
+Guarantees: a rule excuses one kind of difference and nothing beside it; application.md of the manual says what an
+application should know of it.
 Refuses to know: how the sides were brought there.
 """
 
@@ -22,8 +22,9 @@ class Parted(Exception):
 
 @dataclass
 class Doubts:
-    """What steps before have left behind, and a rule asks about."""
+    """What steps before have left behind, and a rule asks about. `python`: whose sqlite3 the other side is."""
 
+    python: tuple[int, int, int]
     rowid: bool = False
     """An INSERT has failed, and none has passed since."""
     rowids: set[int] = field(default_factory=set)
@@ -108,7 +109,7 @@ _NOT_PREPARED: Final = (("error", "DatabaseError", "SQLITE_AUTH"), ("error", "Op
 
 
 def _told_and_not_prepared_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
-    """A kept statement that can not be prepared again (an authorizer denies it, what it makes is there): APSW tells of
+    """A kept statement that cannot be prepared again (an authorizer denies it, what it makes is there): APSW tells of
     it before SQLite tries."""
     same = _result(ours) == _result(theirs) and _without(ours, "told") == _without(theirs, "told")
     told, other = ([text for text in _state(one)["told"] if not text.startswith("BEGIN")] for one in (ours, theirs))
@@ -116,7 +117,7 @@ def _told_and_not_prepared_again(step: Step, ours: Seen, theirs: Seen, doubts: D
 
 
 def _said_again(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
-    """A parameter that can not be given to SQLite: sqlite3 may say once more what an earlier statement failed with."""
+    """A parameter that cannot be given to SQLite: sqlite3 may say once more what an earlier statement failed with."""
     mistake = ours[0] == "error" and ours[1] in ("OverflowError", "UnicodeEncodeError")
     again = theirs[0] == "error" and theirs[1:4] == doubts.said
     return mistake and again and _state(ours) == _state(theirs)
@@ -143,6 +144,14 @@ def _interrupted_before_it_wrote(step: Step, ours: Seen, theirs: Seen, doubts: D
     return False
 
 
+def _rolled_back_though_interrupted(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
+    """The ROLLBACK at the end of a `with` block, while an interrupt still holds: here it is the door's, and is done."""
+    same = _result(ours) == _result(theirs) and _without(ours, "in_transaction") == _without(theirs, "in_transaction")
+    if step.kind == "with_block" and same and ours[2] == "SQLITE_INTERRUPT" and not _state(ours)["in_transaction"]:
+        raise Parted("a rollback during an interrupt")
+    return False
+
+
 def _text_factory_of_then(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
     """A text factory set between `execute` and a fetch: ours is that of `execute`."""
     if step.kind != "fetch" or step.arguments[0] not in doubts.texts:
@@ -162,6 +171,33 @@ def _folded(value: Any) -> Any:
     return tuple(map(_folded, value))
 
 
+# By release of the standard library's module.
+
+
+def _executes_in_itself(step: Step) -> bool:
+    """A function that calls `execute` of the cursor which runs it. From 3.12 on that is refused as before, and then the
+    cursor has no statement any more: the module goes on with it, and its process dies."""
+    return step.kind == "nested" and step.arguments[1] == "execute"
+
+
+def _returns_from_many(step: Step) -> bool:
+    """`executemany` with RETURNING. Its rows are discarded, say the manuals of all releases; from 3.12 on the first one
+    is left to be fetched, and the second set of parameters is then a misuse of the statement."""
+    return step.kind == "many" and "RETURNING" in step.arguments[1]
+
+
+_LEFT_OUT: Final[dict[str, tuple[tuple[int, int], Callable[[Step], bool]]]] = {
+    "executemany with RETURNING": ((3, 12), _returns_from_many),
+    "a cursor that executes in its own function": ((3, 12), _executes_in_itself),
+}
+"""Steps that the module of such a Python, or a later one, cannot be asked about; earlier ones are."""
+
+
+def left_out(step: Step, python: tuple[int, int, int]) -> str | None:
+    """The rule by which neither side takes this step beside this Python's module; None if both do."""
+    return next((name for name, (since, rule) in _LEFT_OUT.items() if python >= since and rule(step)), None)
+
+
 _Rule = Callable[[Step, Seen, Seen, Doubts], bool]
 _RULES: Final[dict[str, _Rule]] = {
     "which of two errors": _two_errors,
@@ -172,6 +208,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "what failed is said again": _said_again,
     "told, and not prepared again": _told_and_not_prepared_again,
     "an interrupt before the first write": _interrupted_before_it_wrote,
+    "a rollback during an interrupt": _rolled_back_though_interrupted,
     "the text factory as it was at execute": _text_factory_of_then,
 }
 

@@ -161,7 +161,7 @@ class Side:
 
     def _made(self, value: Any) -> Any:
         if isinstance(value, tuple) and value[0] == "odd":
-            return {"point": Point(1, 2), "huge": 2**63, "object": _Nothing(), "surrogate": "\ud800"}[value[1]]
+            return _ODD[value[1]]
         return value
 
     def execute(self, slot: int, text: str, values: Any, fetch: bool) -> Any:
@@ -276,7 +276,7 @@ class Side:
 
     def _authorize(self, name: str | None) -> None:
         """Set an authorizer. (When one is taken off, sqlite3 goes on with the statements in its cache as they were
-        prepared under that one, its SQLITE_IGNORE in them; here they are prepared anew. Where another one comes, both
+        prepared under that one, its SQLITE_IGNORE in them; here they are prepared again. Where another one comes, both
         do that.)"""
         self.connection.set_authorizer(_allow if name is None else _authorizers[name])
         if name is None:
@@ -466,6 +466,15 @@ class _Nothing:
 
     def __repr__(self) -> str:
         return "nothing"
+
+
+_ODD: Final[dict[str, Any]] = {
+    "point": Point(1, 2),
+    "huge": 2**63,
+    "object": _Nothing(),
+    "surrogate": "\ud800",
+    "view": memoryview(b"mv"),
+}
 
 
 def _allow(*_: Any) -> int:

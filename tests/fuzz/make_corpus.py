@@ -21,20 +21,29 @@ import msgpack
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from replicate.config import default_text
-from replicate.database.bookkeeping import ScrRow, make_tables, write_scr, write_slot
 from replicate.instance.consumers import write_hold
 from replicate.instance.file import InstanceFile, PeerEntry, RegionEntry, encode
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.record import pack_part
+from replicate.model.transaction import Catalogue, History
+from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool.ring import RecordKind, pack_head, pack_padding
-from replicate.seed.file import SeedWriter
-from replicate.seed.format import SeedHeader, SeedRegion, pack_catalogue
-from replicate.transaction import Catalogue, History
-from replicate.vector import Position, SynchronizationVector
+from replicate.region.protocol import ScrRow
+from replicate.region.sqlite.bookkeeping import make_tables, write_scr, write_slot
+from replicate.settings.load import default_text
+from replicate.transfer.container import SeedHeader, SeedRegion, pack_catalogue
+from replicate.transfer.seed.file import SeedWriter
 from replicate.wire.codec import encode as encode_message
 from replicate.wire.compression import Compressor
 from replicate.wire.message import (
+    Handover,
+    HandoverAsk,
+    HandoverDone,
+    HandoverReady,
+    HandoverStep,
+    LostChunk,
+    LostOffer,
+    LostTaken,
     Message,
     MessageType,
     Refuse,
@@ -52,7 +61,7 @@ from tests.harness import frames as by_hand
 from tests.harness.journals import FrameMaker, ToyJournal, define_payload, insert_payload, make_definition
 from tests.harness.link_pair import NETWORK, ConnectionPair, Journal, connected
 from tests.harness.pools import frame
-from update_process.replay.manifest import Range, SegmentCopy
+from update_process.replay.archive.manifest import Range, SegmentCopy
 
 Made = Iterator[tuple[str, str, bytes]]
 """Target, name, bytes."""
@@ -140,11 +149,14 @@ def wire() -> Made:
             yield "wire_message", MessageType(kind).name.lower(), bytes([kind]) + body
             if kind in introduced:
                 yield "wire_introduction", MessageType(kind).name.lower(), bytes([introduced[MessageType(kind)]]) + body
-    of_seeds: tuple[Message, ...] = (
+    of_commands: tuple[Message, ...] = (
         SeedRequest(b"r" * 16, b"s" * 16, 512), SeedPreparing(3, 9), SeedStart(b"s" * 16, 512, 4096, 7),
         SeedChunk(512, b"bytes"), SeedEnd(4096), SeedAck(1024), SeedDone(b"s" * 16),
+        LostOffer(99, 4096, 7, 9), LostChunk(512, b"lines"), LostTaken(99, 1024),
+        HandoverAsk(HandoverStep.ENDED, 1, 60_000, ("no way back",)), Handover(41), HandoverDone(41, 74, "full"),
+        HandoverReady(HandoverStep.PROVE, 41, 0, SynchronizationVector({(7, 0): 41}), {7: (41, 99)}),
     )  # fmt: skip
-    for message in of_seeds:
+    for message in of_commands:
         packed = b"".join(encode_message(message))
         yield "wire_message", MessageType(packed[8]).name.lower(), packed[8:]
     for code in ("VERSION", "NO_SUCH_CODE"):

@@ -17,23 +17,23 @@ from xxhash import xxh3_64_hexdigest
 
 from receiver_server.seed import read_request
 from replicate.compare.digest import compare_digests, parse_digest
-from replicate.config import load, shown, toml_value
 from replicate.daemon.control import ready_word
 from replicate.daemon.files import DaemonFiles
-from replicate.database.pages import NotOurPage, children, rows
+from replicate.daemon.http import PATHS, Answer, render
+from replicate.daemon.http import read_request as read_request_of_metrics
 from replicate.instance.consumers import read_consumer, read_hold, write_hold
 from replicate.instance.file import check_unique, decode, encode
 from replicate.limits import NAME_PATTERN
-from replicate.metrics.http import PATHS, Answer, render
-from replicate.metrics.http import read_request as read_request_of_metrics
-from replicate.seed.file import SeedReader, good_bytes_of
-from replicate.seed.request import SeedFailedError, read_answer
+from replicate.region.sqlite.forensics.pages import NotOurPage, children, rows
+from replicate.settings.load import load, shown, toml_value
+from replicate.transfer.seed.file import SeedReader, good_bytes_of
+from replicate.transfer.seed.request import SeedFailedError, read_answer
 from tests.fuzz import repair
 from tests.fuzz.targets_journal import directory
 from update_process.conflict import conflict_path, read_conflict
-from update_process.replay.archive_files import LocalFiles
-from update_process.replay.journals import ArchiveRanges
-from update_process.replay.manifest import FOLDER, read_ranges, write_range
+from update_process.replay.archive.files import LocalFiles
+from update_process.replay.archive.manifest import FOLDER, read_ranges, write_range
+from update_process.replay.backlog import ArchiveRanges
 
 
 def instance_file(data: bytes) -> None:
@@ -107,8 +107,8 @@ def metrics_request(data: bytes) -> None:
 def daemon_status(data: bytes) -> None:
     """The status file of a daemon that does not run: damaged means nothing is known, and is no error."""
     files = DaemonFiles(directory("daemon"), "update")
-    files.make_directories()
-    files.status.write_bytes(data)
+    files.lock.make_directories()
+    files.status.path.write_bytes(data)
     files.read_status()
 
 

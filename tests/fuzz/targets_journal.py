@@ -16,25 +16,32 @@ from typing import Any
 
 import msgpack
 
+from replicate.audit.verify import verify_chain
 from replicate.errors import ReplicateError
 from replicate.journal.chain import Chain
 from replicate.journal.durable import DurableSidecar
-from replicate.journal.frames import batch_of, measure, split_batch, walk
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction, large_transaction
-from replicate.journal.record import check_frame, decode, decode_batch, read_head, read_part, with_seqno
+from replicate.journal.record import PART_OVERHEAD_BYTES, check_frame, decode, decode_batch, read_head, read_part
 from replicate.journal.segment import open_segment, segment_name
-from replicate.journal.spool import Spool
-from replicate.journal.spool_format import part_count_of, part_offset, read_part_frame, slice_bytes
-from replicate.journal.verify import verify_chain
+from replicate.journal.spool_format import part_offset, read_part_frame
+from replicate.journal.walk import measure, walk
 from replicate.limits import BATCH_BYTES_MAX, SEGMENT_HEADER_BYTES
+from replicate.model.transaction import (
+    Catalogue,
+    History,
+    TableDefinition,
+    changed_of,
+    decode_change,
+    unpack_partitions,
+)
+from replicate.model.vector import Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.pool.shared_memory import DIRECTORY_VARIABLE
-from replicate.transaction import Catalogue, History, TableDefinition, changed_of, decode_change, unpack_partitions
-from replicate.vector import Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.sequence import check_large, check_parts, check_sequence
 from tests.fuzz import repair
 from tests.fuzz.own_directory import OwnDirectory, base
-from update_process.batch import advance, open_window
+from tests.harness.changed_frames import batch_of, with_seqno
+from update_process.plan import advance, open_window
 
 
 @functools.cache
@@ -78,7 +85,7 @@ def journal_batch(data: bytes) -> None:
     found = measure(frames, verify=True)
     assert found.end <= len(frames)
     batch = batch_of(frames, verify=True)
-    assert sum(part.count for part in split_batch(frames, 500)) == batch.count == len(list(walk(frames)))
+    assert batch.count == len(list(walk(frames)))
     decoded = decode_batch(frames)
     points: dict[int, tuple[int, int]] = {}
     window = open_window(frames, decoded, batch.first_seqno, points)
@@ -161,28 +168,17 @@ def _read(chain: Chain, first_seqno: int) -> None:
 
 
 def journal_spool(data: bytes) -> None:
-    """A spool that a dead process left: taken up, and its first part read on its own."""
+    """A spool whose bytes may be anything: its first part is read on its own."""
     if not data:
         return
     path = directory("spool") / "0000000000000001.spool"
     path.write_bytes(bytes(SEGMENT_HEADER_BYTES) + _repaired(data))
     fd = os.open(path, os.O_RDONLY)
     try:
-        size = os.fstat(fd).st_size - part_offset(0) - 64
-        _either(lambda _: read_part_frame(fd, str(path), 0, max(0, min(size, slice_bytes(size, 0)))), b"")
-        assert part_count_of(max(0, size)) >= 0
+        head = read_head(path.read_bytes()[part_offset(0) :])
+        read_part_frame(fd, str(path), 0, max(0, head.frame_bytes - PART_OVERHEAD_BYTES))
     finally:
         os.close(fd)
-    spool = Spool.resume(path)
-    try:
-        count, size = spool.part_count, spool.tell()
-        assert count > 0
-        _either(lambda _: spool.finish_received(count, 10, 1), b"")  # those of another commit
-        with open(path, "rb") as file:
-            last = read_part_frame(file.fileno(), str(path), count - 1, slice_bytes(size, count - 1))
-        assert spool.finish_received(count, size, read_head(last).chain).part_count == count
-    finally:
-        spool.abort()
 
 
 def journal_durable(data: bytes) -> None:

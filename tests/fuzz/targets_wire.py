@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from replicate.errors import ReplicateError
-from replicate.vector import SynchronizationVector
+from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import decode, encode
 from replicate.wire.compression import Compressor, Decompressor
 from replicate.wire.connection import Link
@@ -21,7 +21,7 @@ from replicate.wire.proof import Proof
 from replicate.wire.state import Role
 from source_server.link import SourceLink
 from tests.fuzz import repair
-from tests.harness.link_pair import NETWORK, PRIMARY, RECEIVER_SETTINGS, SECONDARY, SETTINGS, WALL_NS
+from tests.harness.link_pair import NETWORK, PRIMARY, RECEIVER_SETTINGS, SECONDARY, SETTINGS, WALL_NS, receiver_flow
 
 _SHORTENED = (Refuse, Bye, Xoff)
 """Their texts are cut when they are written, so they need not come back equal."""
@@ -122,7 +122,7 @@ def wire_receiver(data: bytes) -> None:
     """A whole conversation as the Receiver Server hears it."""
     if not data:
         return
-    link = ReceiverLink(RECEIVER_SETTINGS, SECONDARY, 0.0, WALL_NS)
+    link = ReceiverLink(RECEIVER_SETTINGS, receiver_flow(), SECONDARY, 0.0, WALL_NS)
 
     def act(event: Event) -> None:
         if isinstance(event, SourceIntroduced):

@@ -25,7 +25,7 @@ CORPUS = HERE / "corpus"
 CORPUS_BYTES_MAX = 200 * KIB
 MUTANTS = 250
 FUZZING_S = 2
-"""For each target but these; all of them together take about a minute."""
+"""For each target but these; all of them together take about a minute, of which a run has a third (`turns`)."""
 TOLD = ("wire_frame", "wire_receiver", "wire_source", "daemon_status", "metrics_request", "region_page")
 """Targets that raise nothing: what is wrong is an event, an answer, or "nothing is known", and the target judges it."""
 SHORT = (
@@ -78,6 +78,7 @@ def test_the_corpus_and_its_mutants(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", TARGETS)
 def test_atheris(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
@@ -95,7 +96,7 @@ def test_atheris(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(HERE / "run_target.py"), name, *options, str(found), str(CORPUS / name)],
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     inputs = {path.name: path.read_bytes().hex() for path in crashes.iterdir()}

@@ -6,16 +6,17 @@ Refuses to know: how an Update Process cuts its batches.
 
 from __future__ import annotations
 
-from replicate.apply_session import ApplySession
-from replicate.door.opening import make_chain
+from replicate.door.recovery.opening import make_chain
+from replicate.door.secondary import ApplySession
 from replicate.instance.instance import Instance
-from replicate.journal.frames import walk
+from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FIXED_ELEMENTS, FrameBatch, decode_batch, read_head, read_part, unpacker
+from replicate.journal.record import FrameBatch, decode_batch, read_head, read_part, unpacker
 from replicate.journal.spool import Spool, spool_path
+from replicate.journal.walk import walk
+from replicate.model.transaction import Kind
+from replicate.model.vector import Position
 from replicate.pool import control as word
-from replicate.transaction import Kind
-from replicate.vector import Position
 from tests.harness.instances import door_of
 
 

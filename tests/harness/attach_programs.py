@@ -23,6 +23,7 @@ ONLY: Final = {"{a}.": "only_a", "{b}.": "only_b"}
 """A table that only this database has: for unqualified names."""
 ONLY_TABLES: Final = tuple(f"CREATE TABLE {schema}{only} (a, b)" for schema, only in ONLY.items())
 TOGETHER_SCHEMA: Final = SCHEMA + "CREATE TABLE done (player, number, PRIMARY KEY (player, number)) WITHOUT ROWID;"
+_ALTERED: Final = ("t", "k", "g", "p", "c")
 _OR: Final = ("", "", "", " OR IGNORE", " OR REPLACE", " OR FAIL", " OR ABORT", " OR ROLLBACK")
 
 
@@ -152,6 +153,8 @@ def _definition(dice: Random, schema: str) -> str:
             f"CREATE TRIGGER {schema}r{number} AFTER INSERT ON p BEGIN UPDATE k SET v = v + 1 WHERE n = 1; END",
             f"DROP TRIGGER IF EXISTS {schema}r{number}",
             f"ALTER TABLE {ONLY[schema]} RENAME COLUMN a TO a",
+            *(f"ALTER TABLE {schema}{dice.choice(_ALTERED)} ADD COLUMN w{number} AS (1) VIRTUAL",) * 3,
+            f"ALTER TABLE {schema}{dice.choice(_ALTERED)} DROP COLUMN w{number}",
             "REINDEX",
         ]
     )

@@ -11,10 +11,10 @@ from random import Random
 
 from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch
-from replicate.seed.install import install_checked, seed_lock
-from replicate.seed.make import make_seed
+from replicate.transfer.seed.install import install_checked, seed_lock
+from replicate.transfer.seed.make import make_seed
 from tests.harness.pair import Pair
-from update_process.replay.journals import Journals
+from update_process.replay.backlog import Journals
 
 SCHEMA = """
 CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT UNIQUE, balance INTEGER, note);

@@ -6,6 +6,7 @@ Refuses to know: what a test breaks.
 
 from __future__ import annotations
 
+import random
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+import replicate
 from tests.harness.bad_network import PIECE_BYTES, BadNetwork
+from tests.harness.command_line import in_environment
 from tests.harness.street import Street
 from tests.harness.waiting import PATIENCE_S, wait_until
 
@@ -122,19 +125,17 @@ class BadStreet(Street):
 
     def insert(self, count: int = 1, size: int = 100) -> int:
         """Commit `count` rows of `size` random bytes, one a transaction; the last seqno."""
-        program = """
-import random, sys, replicate
-connection = replicate.connect(sys.argv[1], timeout=60)
-dice = random.Random(7)
-for number in range(int(sys.argv[2])):
-    with connection:
-        connection.execute("INSERT INTO loose VALUES (?, ?)", (number, dice.randbytes(int(sys.argv[3]))))
-print(connection.last_seqno)
-"""
-        process = self.python(program, str(self.primary), str(count), str(size))
-        output, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-        return int(output)
+        dice = random.Random(7)
+        with in_environment(self.environment):
+            connection = replicate.connect(self.primary, timeout=60)
+            try:
+                for number in range(count):
+                    with connection:
+                        connection.execute("INSERT INTO loose VALUES (?, ?)", (number, dice.randbytes(size)))
+                assert connection.last_seqno is not None
+                return connection.last_seqno
+            finally:
+                connection.close()
 
     def applied(self, seqno: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the secondary has it."""

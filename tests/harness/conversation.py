@@ -24,6 +24,10 @@ class Conversation:
             [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, request: str, argument: Any = None) -> None:
         """Ask without waiting for the answer."""
         assert self._process.stdin is not None
@@ -40,9 +44,10 @@ class Conversation:
         self.send(request, argument)
         return self.answer()
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self) -> int:
+        """End the process; its exit code, below 0 when a signal has ended it."""
         self._process.communicate()
+        return self._process.returncode
 
 
 def tell(answer: Any) -> None:

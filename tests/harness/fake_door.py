@@ -15,12 +15,12 @@ from typing import Any
 import apsw
 import msgpack
 
-from replicate.database.bookkeeping import schema_version, store_schema_version
-from replicate.database.capture import CapturedChanges
-from replicate.database.sqlite import install, open_region
 from replicate.dbapi.connection import Connection
 from replicate.errors import BusyError, NotPrimaryError, SchemaChangedError, SnapshotStaleError
-from replicate.transaction import Op
+from replicate.model.transaction import Op
+from replicate.region.protocol import CapturedChanges
+from replicate.region.sqlite.bookkeeping import schema_version, store_schema_version
+from replicate.region.sqlite.open import install, open_region
 
 
 class FakeSpool:

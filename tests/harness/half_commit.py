@@ -23,12 +23,12 @@ from typing import Any
 
 import apsw
 
-from replicate.apply_session import open_apply_session
 from replicate.dbapi import Connection, connect
 from replicate.door import door as door_module
+from replicate.door.secondary import open_apply_session
 from replicate.instance.instance import Instance
 from replicate.pool.receive_pool import ReceivePool
-from replicate.settings import UpdateConfig
+from replicate.settings.table import UpdateConfig
 from update_process.applier import Applier
 
 APPENDED = ("append.after_write", "adopt.after_rename")

@@ -23,23 +23,24 @@ from typing import Any
 import apsw
 
 from replicate.admin.regions import add_region
-from replicate.commit.session import RegionSession
-from replicate.database.capture import CapturedChanges
-from replicate.database.copied import adopt_at
-from replicate.database.schema import recorded_definitions
-from replicate.database.sqlite import open_region, store_schema_version
+from replicate.audit.verify import verify_journal
 from replicate.door.door import Door
-from replicate.door.opening import begin_journal, make_chain, open_door
+from replicate.door.primary import RegionSession
+from replicate.door.recovery.opening import begin_journal, make_chain, open_door
 from replicate.instance.instance import Instance
-from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, chain_of, check_frame, decode, pack_elements
 from replicate.journal.spool import Spool
-from replicate.journal.verify import verify_journal
+from replicate.journal.walk import walk
 from replicate.limits import LOOK_S
+from replicate.model.transaction import Kind, Op, RowChange, Transaction
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, pool_path
-from replicate.transaction import Kind, Op, RowChange, Transaction
+from replicate.region.protocol import CapturedChanges
+from replicate.region.sqlite.adopt_copy import adopt_at
+from replicate.region.sqlite.bookkeeping import store_schema_version
+from replicate.region.sqlite.open import open_region
+from replicate.region.sqlite.schema import recorded_definitions
 from tests.harness.regions import make_database
 
 SCRIPT = "CREATE TABLE t(id INTEGER PRIMARY KEY, v)"
@@ -110,8 +111,8 @@ def begin_large(session: RegionSession, row_id: int, rows: int, *, timeout_s: fl
 
 def change_schema(session: RegionSession, sql: str, table: str) -> int:
     """One transaction that makes or alters `table`."""
-    from replicate.database.guards import install_guards
-    from replicate.database.schema import guarded_tables, record_definitions
+    from replicate.region.sqlite.guards import install_guards
+    from replicate.region.sqlite.schema import guarded_tables, record_definitions
 
     session.begin(timeout_s=60.0)
     session.connection.execute(sql)

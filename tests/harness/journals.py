@@ -18,11 +18,13 @@ import pytest
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
-from replicate.journal.record import history_payload, null_payload, pack_frame, read_head
+from replicate.journal.record import history_payload, pack_frame, read_head
 from replicate.journal.segment import SegmentFile
 from replicate.journal.spool import Spool
-from replicate.transaction import Catalogue, Column, History, Kind, Op, TableDefinition
-from replicate.vector import Origin, SynchronizationVector
+from replicate.journal.walk import walk
+from replicate.model.transaction import Catalogue, Column, History, Kind, Op, TableDefinition
+from replicate.model.vector import Origin, SynchronizationVector
+from tests.harness.changed_frames import null_payload
 
 NETWORK = bytes(range(16))
 INSTANCE = bytes(range(16, 32))
@@ -100,6 +102,25 @@ class FrameMaker:
         return self._make(Kind.LARGE, spool.commit_payload(partitions), self.origin_seqno + 1)
 
 
+def header_after(
+    current: SegmentHeader, *, end_offset: int, last_seqno: int, origin_seqno: int, chain: int
+) -> SegmentHeader:
+    """The header of the segment right after `current`, which ended at `end_offset` with `last_seqno`."""
+    return SegmentHeader(
+        network=current.network,
+        instance=current.instance,
+        incarnation=current.incarnation,
+        first_seqno=last_seqno + 1,
+        created_wall_ns=2_000,
+        previous_first_seqno=current.first_seqno,
+        previous_last_seqno=last_seqno,
+        previous_end_offset=end_offset,
+        previous_check=current.check,
+        origin_seqno=origin_seqno,
+        chain=chain,
+    )
+
+
 @dataclass
 class ToyJournal:
     """A writer without locks, pools and regions: frames go to a chain in `directory`."""
@@ -140,16 +161,16 @@ class ToyJournal:
         """Begin the next segment."""
         maker = self.maker
         self.catalogue = self._catalogue_here()
-        following = self.chain.switch(
-            self.segment,
+        if not self.segment.header.adopted:
+            self.segment.sync()
+        header = header_after(
+            self.segment.header,
             end_offset=self.end_offset,
             last_seqno=self.last_seqno,
-            catalogue=self.catalogue,
             origin_seqno=maker.origin_seqno,
             chain=maker.chain,
-            incarnation=1,
-            created_wall_ns=2_000,
         )
+        following = self.chain.create_first(header, self.catalogue)
         self.segment.close()
         self.segment = following
         self.end_offset = following.read_catalogue()[1]
@@ -160,14 +181,12 @@ class ToyJournal:
         spool.write(stream)
         spool.finish()
         self.catalogue = self._catalogue_here()
-        header = self.chain.next_header(
+        header = header_after(
             self.segment.header,
             end_offset=self.end_offset,
             last_seqno=self.last_seqno,
             origin_seqno=self.maker.origin_seqno,
             chain=self.maker.chain,
-            incarnation=1,
-            created_wall_ns=3_000,
         )
         frame = self.maker.large(spool)
         self.segment.close()
@@ -179,6 +198,14 @@ class ToyJournal:
     def close(self) -> None:
         self.segment.close()
         self.sidecar.close()
+
+
+def frame_places(chain: Chain, first_seqno: int) -> dict[int, int]:
+    """Of each frame in the segment that begins with that seqno, its own seqno and the offset where it begins."""
+    with chain.open(first_seqno) as segment:
+        _, begin = segment.read_catalogue()
+        data = segment.read_some(segment.scan().end_offset - begin, begin)
+    return {head.seqno: begin + offset for offset, head in walk(data)}
 
 
 def flip(path: Path, offset: int, mask: int = 0x01) -> None:

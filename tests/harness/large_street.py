@@ -24,7 +24,7 @@ CREATE TABLE shown (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, twice AS (
 CREATE TABLE setting (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE audit (what TEXT, at INTEGER);
 """
-"""`told` is written at both ends of every transaction, so a part of one can not look like a whole one."""
+"""`told` is written at both ends of every transaction, so a part of one cannot look like a whole one."""
 
 _NUMBERS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?2)"
 STATEMENTS: Final = {

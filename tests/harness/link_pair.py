@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from receiver_server.flow import Flow
 from receiver_server.link import ReceiverLink, ReceiverProgress
-from replicate.journal.frames import walk
 from replicate.journal.record import FrameBatch, large_payload, pack_elements, pack_frame, pack_part
+from replicate.journal.walk import walk
 from replicate.limits import PART_BYTES
-from replicate.resync import LargeHead, SourceView, StartAt, decide
-from replicate.transaction import Kind, Op
-from replicate.vector import Position
+from replicate.model.transaction import Kind, Op
+from replicate.model.vector import Position
+from replicate.settings.table import ReceiverConfig, SourceConfig
 from replicate.wire.connection import Link, LinkSettings
 from replicate.wire.event import (
     Acknowledged,
@@ -32,14 +34,30 @@ from replicate.wire.event import (
 )
 from replicate.wire.frame import FRAME_HEAD_BYTES
 from replicate.wire.message import Introduction
+from replicate.wire.resync import LargeHead, SourceView, StartAt, decide
 from source_server.link import SourceLink, SourceProgress
 
 WALL_NS = 1_700_000_000_000_000_000
 NETWORK = bytes(range(16))
 PRIMARY = Introduction(NETWORK, b"p" * 16, "paris", "primary", 1, "0.1")
 SECONDARY = Introduction(NETWORK, b"s" * 16, "oslo", "secondary", 1, "0.1")
-SETTINGS = LinkSettings(expected_peer="oslo", pool_bytes=4 * 1024 * 1024)
-RECEIVER_SETTINGS = replace(SETTINGS, expected_peer=None)
+POOL_BYTES = 4 * 1024 * 1024
+
+
+def link_settings(**changes: Any) -> LinkSettings:
+    """Those of a Source Server as the table of settings has them."""
+    table = SourceConfig()
+    return LinkSettings(table.heartbeat_period_s, table.dead_after_s, table.connect_timeout_s, **changes)
+
+
+def receiver_flow() -> Flow:
+    """Of a small pool, with the levels of the table of settings."""
+    table = ReceiverConfig()
+    return Flow(POOL_BYTES, table.xoff_percent, table.xon_percent)
+
+
+SETTINGS = link_settings(expected_peer="oslo")
+RECEIVER_SETTINGS = link_settings()
 
 
 def whole_pieces(stream: bytes) -> list[bytes]:
@@ -106,7 +124,7 @@ class ConnectionPair:
     ) -> None:
         self.now = now
         self.source = SourceLink(settings, primary, now, WALL_NS)
-        self.receiver = ReceiverLink(receiver_settings, secondary, now, WALL_NS)
+        self.receiver = ReceiverLink(receiver_settings, receiver_flow(), secondary, now, WALL_NS)
         self.there = Pipe()
         self.back = Pipe()
         self.source_events: list[Event] = []
@@ -380,11 +398,11 @@ class Street:
         self.pool.append((last_seqno, size + 40))
         self.pool_bytes += size + 40
         self.pool_bytes_peak = max(self.pool_bytes_peak, self.pool_bytes)
-        assert self.pool_bytes <= self.settings.pool_bytes, "the receive pool has overflowed"
+        assert self.pool_bytes <= POOL_BYTES, "the receive pool has overflowed"
 
     def _progress(self) -> ReceiverProgress:
         backlog = self.position.last_seqno - self.applied_seqno
-        fill = self.pool_bytes / self.settings.pool_bytes
+        fill = self.pool_bytes / POOL_BYTES
         return ReceiverProgress(self.applied_seqno, self.applied_seqno, 1, backlog, fill)
 
     def _apply(self) -> None:

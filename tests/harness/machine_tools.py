@@ -51,7 +51,7 @@ def small_disk(path: Path, size: str) -> Iterator[None]:
     skipped."""
     path.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", path], check=False).returncode:
-        pytest.skip("can not mount a small tmpfs")
+        pytest.skip("cannot mount a small tmpfs")
     try:
         yield
     finally:

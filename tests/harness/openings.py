@@ -8,14 +8,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
-from receiver_server import server
-from replicate.daemon.introduce import introduction
+from receiver_server import process
+from replicate.daemon.own_introduction import introduction
 from replicate.instance.instance import Instance
-from replicate.security.authenticate import Authenticated
 from replicate.wire.codec import encode
 from replicate.wire.message import PROTOCOL, Hello
 from tests.harness.pair import Pair
@@ -85,10 +85,10 @@ def watch_links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The address of every peer whose bytes could reach a link of a Receiver Server, as they come."""
     made: list[str] = []
 
-    class Watched(server.Connection):
-        def __init__(self, receiver: server.Receiver, peer: Authenticated, where: str, hello_by: float) -> None:
-            made.append(where)
-            super().__init__(receiver, peer, where, hello_by)
+    class Watched(process.ReceiverConnection):
+        def __init__(self, *given: Any) -> None:
+            made.append(next(one for one in given if isinstance(one, str)))  # where it came from
+            super().__init__(*given)
 
-    monkeypatch.setattr(server, "Connection", Watched)
+    monkeypatch.setattr(process, "ReceiverConnection", Watched)
     return made

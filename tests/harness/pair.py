@@ -17,16 +17,17 @@ import apsw
 
 from replicate import connect
 from replicate.admin.regions import add_region
-from replicate.apply_session import ApplySession, open_apply_session
 from replicate.compare.compare import compare
 from replicate.dbapi import Connection
-from replicate.door.opening import close_door, make_chain
+from replicate.door.recovery.opening import close_door, make_chain
+from replicate.door.secondary import ApplySession, open_apply_session
+from replicate.door.snapshot import door_of
+from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.pool.receive_pool import ReceivePool, RecordKind
-from replicate.seed.direct import seed
-from replicate.settings import UpdateConfig
-from replicate.snapshot import door_of
+from replicate.settings.table import UpdateConfig
+from replicate.transfer.seed.direct import seed
 from tests.harness.instances import last_seqno
 from update_process.applier import Applier, Done
 
@@ -35,6 +36,9 @@ CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, balance INTEG
 CREATE TABLE entry (at TEXT, amount REAL, data BLOB);
 CREATE INDEX entry_at ON entry (at);
 """
+
+SMALL = "[journal]\npool_bytes = 1048576\n"
+"""A journal pool of the default size takes more of a processor to make than all the rest of an instance."""
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Pair:
     secondary: Instance
 
     @classmethod
-    def create(cls, directory: Path, schema: str = SCHEMA, *, settings: str = "") -> Pair:
+    def create(cls, directory: Path, schema: str = SCHEMA, *, settings: str = SMALL) -> Pair:
         """A primary with the region main, and a secondary that is its peer and empty. REPLICATE_SHM_DIR is set for this
         process: whoever calls puts it back (monkeypatch.setenv before). `settings`: of both, from before the first pool
         is made."""
@@ -91,6 +95,11 @@ class Pair:
     def last_seqno(self, instance: Instance | None = None) -> int:
         """The last number in the primary's journal, or an instance's."""
         return last_seqno(instance or self.primary)
+
+    def acknowledge(self, seqno: int | None = None, peer: str = "west") -> None:
+        """The primary knows that its peer has everything durably, or everything up to `seqno`."""
+        last = self.last_seqno() if seqno is None else seqno
+        write_consumer(self.primary.consumers_directory, Consumer(peer, last))
 
     def deliver(self, pool: ReceivePool, *, upto: int | None = None, record_bytes: int = 64 * 1024) -> int:
         """Put the primary's transactions behind what the pool has received into the pool, until it is full.

@@ -126,7 +126,7 @@ class PlainConnection:
 
 
 class SchemaWatch:
-    """Tells connections of another one's schema changes: SQLite finds no table that was made anew meanwhile, if only a
+    """Tells connections of another one's schema changes: SQLite finds no table that was made again meanwhile, if only a
     trigger asks for it (measured)."""
 
     def __init__(self, path: str) -> None:

@@ -29,10 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from replicate import failpoint
 from replicate.errors import DamagedError
-from replicate.failpoint import hit
-from replicate.journal.frames import batch_of
 from replicate.journal.record import FrameBatch
 from replicate.limits import MIB
 from replicate.pool import journal_pool
@@ -45,6 +42,9 @@ from replicate.pool.control import (
     LAST_SEQNO,
 )
 from replicate.pool.doorbell import Doorbell, Doorbells
+from replicate.system import failpoint
+from replicate.system.failpoint import hit
+from tests.harness.changed_frames import batch_of
 from tests.harness.forking import fork
 from tests.harness.pools import frames, prove
 

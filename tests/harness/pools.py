@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from replicate.journal.record import FrameBatch, check_frame, pack_frame, read_head
-from replicate.transaction import Kind
+from replicate.model.transaction import Kind
 
 ORIGIN = 7
 

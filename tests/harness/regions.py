@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from replicate.database import sqlite
+from replicate.region.sqlite import open
 
 NETWORK = b"N" * 16
 INSTANCE = b"I" * 16
@@ -25,11 +25,11 @@ def make_database(path: Path, script: str = "") -> Path:
     return path
 
 
-def make_region(path: Path, script: str = "", *, region: bytes = REGION) -> sqlite.Installed:
+def make_region(path: Path, script: str = "", *, region: bytes = REGION) -> open.Installed:
     """A region made from a script, closed again."""
     make_database(path, script)
-    connection = sqlite.open_region(path, plain=True)
+    connection = open.open_region(path, plain=True)
     try:
-        return sqlite.install(connection, network=NETWORK, instance=INSTANCE, region=region, name="main")
+        return open.install(connection, network=NETWORK, instance=INSTANCE, region=region, name="main")
     finally:
         connection.close()

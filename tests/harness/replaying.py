@@ -13,18 +13,18 @@ from typing import Any
 
 import apsw
 
+from replicate.audit.verify import verify_journal
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
-from replicate.journal.frames import walk
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import read_head
-from replicate.journal.verify import verify_journal
+from replicate.journal.walk import walk
 from tests.harness.pair import Pair
 from tests.harness.pair import assert_equal as pair_equal
-from update_process.replay.archive_files import LocalFiles, pack_file
+from update_process.replay.archive.files import LocalFiles, pack_file
+from update_process.replay.archive.manifest import Range, SegmentCopy, write_range
+from update_process.replay.backlog import Journals
 from update_process.replay.command import replay
-from update_process.replay.journals import Journals
-from update_process.replay.manifest import Range, SegmentCopy, write_range
 
 SCHEMA = """
 CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE, balance INTEGER, note);

@@ -15,19 +15,20 @@ from typing import Any, cast
 
 import trio
 
-from receiver_server.server import serve as serve_receiver
-from replicate.config import Config
+from receiver_server.process import serve as serve_receiver
 from replicate.daemon.daemon import DaemonContext
+from replicate.daemon.lock_file import LockFile
 from replicate.door.door import Door
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.journal.record import pack_elements
+from replicate.model.transaction import Op
 from replicate.pool import control as word
 from replicate.security.shared_key import default_path, read_key
-from replicate.transaction import Op
+from replicate.settings.load import Config
 from replicate.wire.proof import Proof
 from replicate.wire.state import Role
-from source_server.server import serve as serve_source
+from source_server.process import serve as serve_source
 from tests.harness.waiting import PATIENCE_S, wait_until_async
 
 QUICK: dict[str, object] = {
@@ -113,11 +114,13 @@ class Servers:
         return daemon
 
     async def _run(self, daemon: Daemon, serve: Callable[[DaemonContext], Any]) -> None:
+        lock = LockFile(daemon.context.instance_path, daemon.context.name).acquire()  # as a process has it
         try:
             await serve(daemon.context)
         except Exception as error:
             daemon.failure = error
         finally:
+            os.close(lock)
             daemon.ended.set()
 
     async def receiver(self, instance: Instance, **settings: object) -> Daemon:
@@ -162,7 +165,7 @@ def commit(door: Door, size: int = 60, count: int = 1) -> int:
     return int(door.words[word.LAST_SEQNO])
 
 
-async def prove_to(stream: trio.SocketStream, source: Instance) -> None:
+async def prove_to(stream: trio.abc.Stream, source: Instance) -> None:
     """The opening of a plain connection, as the Source Server of `source` does it."""
     key = read_key(default_path(source.content.network))
     proof = Proof(Role.SOURCE, key, source.content.network, source.name, os.urandom(32))

@@ -14,12 +14,12 @@ from typing import Any
 import apsw
 
 from replicate.admin.regions import add_region
-from replicate.database.bookkeeping import region_seqno
-from replicate.database.schema import read_definition, schema_objects, user_tables
-from replicate.database.sqlite import open_region
+from replicate.audit.verify import verify_journal
 from replicate.dbapi import Connection, connect
 from replicate.instance.instance import Instance
-from replicate.journal.verify import verify_journal
+from replicate.region.sqlite.bookkeeping import region_seqno
+from replicate.region.sqlite.open import open_region
+from replicate.region.sqlite.schema import read_definition, schema_objects, user_tables
 from tests.harness.instances import door_of
 from tests.harness.pair import Pair, work_all
 from tests.harness.regions import make_database

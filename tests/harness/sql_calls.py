@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from replicate.database.names import quote
+from replicate.region.sqlite.sql.names import quote
 from tests.harness.sql_programs import Step
 
 CONNECTIONS = 3

@@ -134,6 +134,11 @@ def trigger(name: str, tables: list[Table], dice: Random) -> str:
     return f"CREATE TRIGGER {name} {dice.choice(('BEFORE', 'AFTER'))} {event} ON {on.name} {when}BEGIN {body} END"
 
 
+def _generated(dice: Random, column: str) -> str:
+    """A generated column that ALTER TABLE can add: from there on the hook gives no row of the table."""
+    return f"w{dice.randint(0, 1)} AS ({dice.choice((f'typeof({column})', f'{column} || 1', '7'))}) VIRTUAL"
+
+
 def _literal(dice: Random) -> str:
     return dice.choice(("NULL", "1", "2", "3", "'a'", "'b'", "x'61'", "1.5"))
 
@@ -183,7 +188,8 @@ class Program:
             items = tuple(self.change(dice) for _ in range(dice.randint(1, 3)))
             return Step(connection, "with", items, fails=dice.random() < 0.3)
         if chance < 0.93:
-            return Step(connection, "script", ((self._script(dice), ()),))
+            make = self._around if dice.random() < 0.5 else self._script
+            return Step(connection, "script", ((make(dice), ()),))
         if chance < 0.94:
             return Step(connection, "reopen")
         if chance < 0.955:
@@ -290,6 +296,7 @@ class Program:
                 (f"INSERT INTO {on.name} (rowid, {on.columns[-1]}) VALUES (?, ?)", self._two(dice)),
                 (f"UPDATE {on.name} SET rowid = rowid + 10 WHERE {on.columns[-1]} IS ?", (self._value(dice),)),
                 (f"UPDATE sqlite_sequence SET seq = ? WHERE name = '{on.name}'", (dice.randint(0, 50),)),
+                self._counter_of_nothing(dice),
                 ("INSERT INTO log VALUES (?, ?)", (self._value(dice), dice.choice(_EXTREMES))),
                 (f"UPDATE log SET value = (SELECT count(*) FROM {on.name})", ()),
                 ("INSERT INTO nowhere VALUES (?)", (1,)),
@@ -297,6 +304,22 @@ class Program:
                 ("DELETE FROM t9 WHERE id = ?", (dice.randint(1, 5),)),
                 (f"INSERT INTO {on.name} VALUES (?)", (1,)),
                 (f"UPDATE {on.name} SET {on.columns[0]} = abs(-9223372036854775807 - 1)", ()),
+            )
+        )
+
+    @staticmethod
+    def _counter_of_nothing(dice: Random) -> tuple[str, tuple[Any, ...]]:
+        """A row of sqlite_sequence by which no table counts. (Two of one name are refused.)"""
+        name, value = dice.choice(("nothing", "log", "no one's")), dice.choice((dice.randint(0, 50), None, "x"))
+        return dice.choice(
+            (
+                (
+                    "INSERT INTO sqlite_sequence SELECT ?1, ?2 "
+                    "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = ?1)",
+                    (name, value),
+                ),
+                ("UPDATE sqlite_sequence SET seq = ? WHERE name = ?", (value, name)),
+                ("DELETE FROM sqlite_sequence WHERE name = ?", (name,)),
             )
         )
 
@@ -364,6 +387,44 @@ class Program:
             parts.append("COMMIT")
         return ";\n".join(parts) + dice.choice((";", "", "; -- end"))
 
+    def _around(self, dice: Random) -> str:
+        """One transaction that writes the same few rows before and after each of some schema changes of their table."""
+        on = self._table(dice)
+        column = dice.choice(on.columns)
+        one, other = _literal(dice), _literal(dice)
+
+        def write() -> str:
+            return dice.choice(
+                (
+                    f"INSERT OR {dice.choice(CONFLICTS[:4])} INTO {on.name} ({column}) VALUES ({one})",
+                    f"UPDATE OR IGNORE {on.name} SET {column} = {other} WHERE {column} IS {one}",
+                    f"UPDATE OR IGNORE {on.name} SET {column} = {one} WHERE {column} IS {other}",
+                    f"DELETE FROM {on.name} WHERE {column} IS {dice.choice((one, other))}",
+                )
+            )
+
+        parts = ["BEGIN"]
+        for _ in range(dice.randint(1, 3)):
+            parts += [write() for _ in range(dice.randint(1, 2))]
+            saved = dice.random() < 0.3
+            parts += ["SAVEPOINT around", write()] if saved else []
+            number = dice.randint(0, 1)
+            parts.append(
+                dice.choice(
+                    (
+                        f"ALTER TABLE {on.name} ADD COLUMN {_generated(dice, column)}",
+                        f"ALTER TABLE {on.name} ADD COLUMN {_generated(dice, column)}",
+                        f"ALTER TABLE {on.name} DROP COLUMN w{number}",
+                        f"ALTER TABLE {on.name} ADD COLUMN x{number} DEFAULT 7",
+                        f"ALTER TABLE {on.name} DROP COLUMN x{number}",
+                        f"CREATE INDEX IF NOT EXISTS j{number} ON {on.name} ({column})",
+                        f"DROP INDEX IF EXISTS j{number}",
+                    )
+                )
+            )
+            parts += [write()] + (["ROLLBACK TO around", write()] if saved and dice.random() < 0.5 else [])
+        return ";\n".join([*parts, write(), dice.choice(("COMMIT", "COMMIT", "COMMIT", "ROLLBACK"))])
+
     # The schema.
 
     def define(self, dice: Random) -> str:
@@ -382,7 +443,8 @@ class Program:
                 on.create,
                 "CREATE TABLE IF NOT EXISTS log (what, value)",
                 f"ALTER TABLE {on.name} ADD COLUMN x{number} {dice.choice(('', 'TEXT DEFAULT 7', 'REFERENCES t0'))}",
-                f"ALTER TABLE {on.name} DROP COLUMN {dice.choice((column, f'x{number}'))}",
+                *(f"ALTER TABLE {on.name} ADD COLUMN {_generated(dice, column)}",) * 3,
+                f"ALTER TABLE {on.name} DROP COLUMN {dice.choice((column, f'x{number}', 'w0', 'w1'))}",
                 f"ALTER TABLE {on.name} RENAME COLUMN {column} TO y{number}",
                 f"ALTER TABLE {on.name} RENAME COLUMN y{number} TO {column}",
                 f"ALTER TABLE {on.name} RENAME TO n{number}",

@@ -15,10 +15,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import replicate
+from replicate.daemon.lock_file import LockFile
+from tests.harness import command_line
 from tests.harness.ports import free_port
 from tests.harness.waiting import wait_until
 
@@ -33,6 +37,19 @@ CREATE TRIGGER account_audit AFTER UPDATE ON account
 BEGIN INSERT INTO audit VALUES ('account ' || new.id, new.balance); END;
 INSERT INTO account VALUES (1, 'before', 10, NULL, x'00ff');
 """
+
+QUICK = """
+[journal]
+pool_bytes = 1048576
+segment_bytes = 1048576
+[source]
+hard_period_s = 0.1
+soft_period_s = 0.2
+heartbeat_period_s = 0.5
+[receiver]
+pool_bytes = 4194304
+"""
+"""Settings of tests that cut and connect: small pools, and tries that come soon."""
 
 WRITER = """
 import random, sys, time
@@ -67,9 +84,26 @@ print("last", connection.last_seqno, flush=True)
 connection.close()
 """
 
+WRITE = """
+import sys, replicate
+connection = replicate.connect(sys.argv[1], timeout=60)
+for statement in sys.argv[2:]:
+    connection.execute(statement)
+connection.commit()
+print(connection.last_seqno)
+"""
+
+PROCESS_WORDS = frozenset({"start", "run", "replay", "bench"})
+"""Commands that start a daemon, become one, or are as long-lived."""
+
 
 class Street:
     """Two instances on this machine. `settings`: lines of replicate.toml for both."""
+
+    calls_here = True
+    """Commands and transactions of `write` run in this process. False: each is a process, for a test that holds
+    connections of the standard library's SQLite meanwhile (two SQLite libraries on one file lose locks), or to which
+    it matters how full the disk is (conftest.py has all commands in this process believe that there is room)."""
 
     def __init__(self, directory: Path, *, settings: str = "", schema: str = SCHEMA) -> None:
         self.directory = directory
@@ -82,7 +116,9 @@ class Street:
             **os.environ,
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             "REPLICATE_SHM_DIR": self._memory.name,
+            "COLUMNS": "1000",  # what a command says, in one line
         }
+        self._usual = self._of_process()
         self.others: list[Path] = []
         """Further instances of a test, ended with the street."""
         self._processes: list[subprocess.Popen[str]] = []
@@ -93,19 +129,35 @@ class Street:
 
     def run(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `replicate` with these arguments; AssertionError with its words when it fails and `check` is set."""
-        done = subprocess.run(
-            [sys.executable, "-m", "replicate.cli.main", *map(str, arguments)],
+        words = [str(word) for word in arguments]
+        if self._is_here() and PROCESS_WORDS.isdisjoint(words):
+            done = command_line.call(words, self.environment)
+        else:
+            done = self.process(*words)
+        if check and done.returncode:
+            raise AssertionError(f"replicate {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def process(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The same as a process of its own, whatever its exit code is."""
+        return subprocess.run(
+            [sys.executable, "-m", "replicate.cli.main", *words],
             env=self.environment,
             capture_output=True,
             text=True,
             timeout=280,
             check=False,
         )
-        if check and done.returncode:
-            raise AssertionError(
-                f"replicate {' '.join(map(str, arguments))}: {done.returncode}\n{done.stdout}{done.stderr}"
-            )
-        return done
+
+    def _is_here(self) -> bool:
+        """Whether something may be done in this process: not what a failpoint may kill or another module path change,
+        and not what another thread may do beside us."""
+        is_usual = self._of_process() == self._usual
+        return self.calls_here and is_usual and threading.current_thread() is threading.main_thread()
+
+    def _of_process(self) -> tuple[str, ...]:
+        """What only a new process reads from the environment."""
+        return tuple(self.environment.get(name, "") for name in ("PYTHONPATH", "REPLICATE_FAILPOINT"))
 
     def on(self, instance: Path, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The same with -i INSTANCE."""
@@ -140,7 +192,7 @@ class Street:
 
     def start_receiver(self, listen: str = "") -> None:
         """Where it may listen again after a stop: nobody is given that port meanwhile."""
-        self.on(self.secondary, "receiver", "start", "--listen", listen or f"127.0.0.1:{free_port()}")
+        self.on(self.secondary, "receiver", "start", "--no-update", "--listen", listen or f"127.0.0.1:{free_port()}")
 
     def start_source(self) -> None:
         self.on(self.primary, "source", "start", "--peer", "secondary")
@@ -149,7 +201,8 @@ class Street:
         self.on(self.secondary, "update", "start")
 
     def port(self) -> int:
-        """Where the receiver listens."""
+        """Where the receiver listens. (It writes that down an instant after it serves.)"""
+        wait_until(lambda: "listen" in self.daemon(self.secondary, "receiver")["facts"], what="its status says where")
         return int(self.daemon(self.secondary, "receiver")["facts"]["listen"].rpartition(":")[2])
 
     # Looking.
@@ -178,11 +231,15 @@ class Street:
     # Breaking.
 
     def kill(self, instance: Path, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a daemon a signal; after SIGKILL wait until it is gone."""
+        """Send a daemon a signal; after SIGKILL wait until it is gone, after SIGSTOP until it stands still."""
         pid = self.pid(instance, name)
         os.kill(pid, number)
         if number == signal.SIGKILL:
-            wait_until(lambda: not is_alive(pid), what=f"{name} is gone")
+            # The first thread may be gone before the others, and with them lock and sockets, are.
+            lock = LockFile(instance, name)
+            wait_until(lambda: not is_alive(pid) and lock.probe() is None, what=f"{name} is gone")
+        if number == signal.SIGSTOP:
+            wait_until(lambda: state_of(pid) == "T", what=f"{name} stands still")
 
     # Writing.
 
@@ -217,15 +274,19 @@ class Street:
 
     def write(self, *statements: str) -> int:
         """Run statements on the primary in one transaction; its seqno."""
-        program = """
-import sys, replicate
-connection = replicate.connect(sys.argv[1], timeout=60)
-for statement in sys.argv[2:]:
-    connection.execute(statement)
-connection.commit()
-print(connection.last_seqno)
-"""
-        process = self.python(program, str(self.primary), *statements)
+        if self._is_here():
+            with command_line.in_environment(self.environment):
+                connection = replicate.connect(self.primary, timeout=60)
+                try:
+                    for statement in statements:
+                        connection.execute(statement)
+                    connection.commit()
+                    seqno = connection.last_seqno
+                finally:
+                    connection.close()
+            assert seqno is not None
+            return seqno
+        process = self.python(WRITE, str(self.primary), *statements)
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         return int(output)
@@ -263,10 +324,15 @@ def make_database(path: Path, script: str) -> None:
 
 def is_alive(pid: int) -> bool:
     """True while the process exists and is no zombie."""
+    return state_of(pid) not in ("", "Z")
+
+
+def state_of(pid: int) -> str:
+    """The letter that the kernel has for what a process does; "" for none that exists."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ""
 
 
 def is_replicate(pid: int) -> bool:

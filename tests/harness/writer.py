@@ -17,14 +17,15 @@ import json
 import sys
 from typing import Any
 
-from replicate import failpoint
-from replicate.commit.session import RegionSession
-from replicate.database.capture import CapturedChanges
 from replicate.door.door import Door
-from replicate.door.opening import open_door
+from replicate.door.primary import RegionSession
+from replicate.door.recovery.opening import open_door
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
+from replicate.region.protocol import CapturedChanges
+from replicate.system import failpoint
 from tests.harness import instances
+from tests.harness.telling import tell
 
 
 class Program:
@@ -85,7 +86,7 @@ def main() -> None:
             answer = program.do(*json.loads(line))
         except ReplicateError as error:
             answer = [error.code, str(error)]
-        print(json.dumps(answer), flush=True)
+        tell(answer)
     program.close()
 
 

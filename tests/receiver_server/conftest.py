@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.door.opening import close_door, open_door
+from replicate.door.recovery.opening import close_door, open_door
 from tests.harness.certificates import Authority
 from tests.harness.openings import watch_links
 from tests.harness.pair import Pair

@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicate.daemon.introduce import introduction
+from replicate.daemon.own_introduction import introduction
 from replicate.errors import ConfigurationError, PermissionRefusedError
 from replicate.instance.instance import Instance
 from replicate.security.authenticate import Authenticator
 from replicate.security.shared_key import default_path, read_key
 from replicate.wire.codec import encode
-from replicate.wire.connection import LinkSettings
 from replicate.wire.frame import pack_wire_frame
 from replicate.wire.message import Heartbeat
 from replicate.wire.proof import CHALLENGE_TYPE, Proof
@@ -28,6 +27,7 @@ from replicate.wire.state import Role
 from source_server.link import SourceLink
 from tests.harness.certificates import Authority, client_context, foreign_files
 from tests.harness.counting import count_calls
+from tests.harness.link_pair import link_settings
 from tests.harness.openings import TLS, connected, heard, hello_of, over_tls, port_of, refused, still_serves
 from tests.harness.pair import Pair
 from tests.harness.servers import point, prove_to, servers
@@ -306,7 +306,7 @@ async def test_the_hello_must_bear_the_proven_name(pair: Pair) -> None:
             while not proof.is_done:
                 await stream.send_all(proof.bytes_to_send())
                 proof.receive(await stream.receive_some(4096))
-            link = SourceLink(LinkSettings(), introduction(pair.primary, 1.0), trio.current_time(), 0)
+            link = SourceLink(link_settings(), introduction(pair.primary, 1.0), trio.current_time(), 0)
             await stream.send_all(b"".join(link.bytes_to_send()))
             assert b"NAME_NOT_PROVEN" in await heard(stream)
 
@@ -363,7 +363,7 @@ async def test_one_address_can_not_take_all_connections(pair: Pair) -> None:
         (event,) = receiver.log.events("closed unheard")
         assert (event["reason"], event["connections"]) == ("CONNECTIONS_PER_ADDRESS_MAX", 3)
         with trio.fail_after(60):
-            assert await streams[3].receive_some(10) == b""
+            assert await streams[0].receive_some(10) == b"", "the first one has gone for the fourth"
         for stream in streams:
             await trio.aclose_forcefully(stream)
         await still_serves(running, receiver, pair)
@@ -404,7 +404,7 @@ async def test_a_source_that_dribbles_a_frame_is_cut(pair: Pair) -> None:
         receiver = await running.receiver(pair.secondary)
         async with connected(port_of(receiver)) as stream:
             await prove_to(stream, pair.primary)
-            link = SourceLink(LinkSettings(), introduction(pair.primary, 0.2), trio.current_time(), 0)
+            link = SourceLink(link_settings(), introduction(pair.primary, 0.2), trio.current_time(), 0)
             await stream.send_all(b"".join(link.bytes_to_send()))
             await wait_until_async(lambda: receiver.facts["is_connected"] is True)
             heartbeat = b"".join(encode(Heartbeat(1, 0, 0, 0, 0, 0)))

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from receiver_server.flow import Flow, FlowDecision
 from replicate.errors import ConfigurationError
 from replicate.limits import BATCH_BYTES_MAX, MIB, RECEIVE_POOL_BYTES_MIN
+from replicate.settings.table import ReceiverConfig
+
+LEVELS = (ReceiverConfig().xoff_percent, ReceiverConfig().xon_percent)
 
 
 def test_the_fields_defaults_hold_for_the_default_pool() -> None:
-    flow = Flow(64 * MIB)
+    flow = Flow(ReceiverConfig().pool_bytes, *LEVELS)
     assert flow.decide(0.89) is FlowDecision.NOTHING
     assert flow.decide(0.91) is FlowDecision.XOFF
     assert flow.decide(0.99) is FlowDecision.NOTHING
@@ -37,7 +40,7 @@ def test_there_is_always_room(capacity: int, xoff: int, xon: int) -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=50))
 def test_they_alternate(fills: list[float]) -> None:
-    flow = Flow(8 * MIB)
+    flow = Flow(8 * MIB, *LEVELS)
     said = [decision for fill in fills if (decision := flow.decide(fill)) is not FlowDecision.NOTHING]
     assert said == [FlowDecision.XOFF, FlowDecision.XON] * (len(said) // 2) + [FlowDecision.XOFF] * (len(said) % 2)
     assert flow.is_stopped is (len(said) % 2 == 1)
@@ -45,4 +48,4 @@ def test_they_alternate(fills: list[float]) -> None:
 
 def test_a_pool_too_small_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="receive pool of 1048576"):
-        Flow(MIB)
+        Flow(MIB, *LEVELS)

@@ -9,11 +9,11 @@ import apsw
 import pytest
 import trio
 
-from replicate.apply_session import ApplySession
-from replicate.locks import FileLock
+from replicate.door.secondary import ApplySession
 from replicate.pool.control import SLEEPERS_OFFSET
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import UPDATE_SLOT, ReceivePool
+from replicate.system.locks import FileLock
 from tests.harness.pair import Pair
 from tests.harness.servers import point, servers
 from tests.harness.waiting import wait_until, wait_until_async

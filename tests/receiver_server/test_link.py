@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from replicate.errors import DamagedError, GapError, InternalError, ProtocolViolationError
-from replicate.journal.record import FrameBatch, with_seqno
+from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX, MIB
-from replicate.vector import SynchronizationVector
+from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import encode
 from replicate.wire.event import (
     BatchReceived,
@@ -37,7 +37,8 @@ from replicate.wire.message import (
     Start,
 )
 from replicate.wire.state import State
-from tests.harness.link_pair import RECEIVER_SETTINGS, ConnectionPair, Journal, connected
+from tests.harness.changed_frames import with_seqno
+from tests.harness.link_pair import POOL_BYTES, ConnectionPair, Journal, connected
 from tests.harness.link_pair import whole_pieces as frames_of
 
 J = Journal(large=(8,))
@@ -334,7 +335,7 @@ def test_xoff_leaves_before_the_acknowledgement_that_would_open_the_window() -> 
     big = Journal()
     big.write(4, size=450_000)
     link = pair.receiver
-    assert link.settings.pool_bytes == RECEIVER_SETTINGS.pool_bytes == 4 * MIB
+    assert link.flow.capacity_bytes == POOL_BYTES == 4 * MIB
     for first in (1, 3):
         frames = b"".join(big.frames[first - 1 : first + 1])
         assert len(frames) < BATCH_BYTES_MAX

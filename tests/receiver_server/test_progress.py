@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicate.door.opening import close_door, open_door
+from replicate.door.recovery.opening import close_door, open_door
 from replicate.pool.receive_pool import ReceivePool
 from tests.harness.pair import Pair
 from tests.harness.servers import point, servers

@@ -1,7 +1,7 @@
 """CPython 3.11's own test suite of sqlite3, with `replicate.dbapi` in sqlite3's place.
 
 Every test of it must pass, but for those in EXCEPTIONS: each of these must fail (but for NOT_RUN), so that the list
-can not grow stale. README says the same in other words.
+cannot grow stale. application.md says the same in other words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODULES = (
 TESTS_MIN = 400
 
 EXCEPTIONS = {
-    "a region can not be the target of backup(), whose pages would go round the commit door": (
+    "a region cannot be the target of backup(), whose pages would go round the commit door": (
         "BackupTests.test_bad_target_closed_connection",
         "BackupTests.test_bad_target_in_transaction",
         "BackupTests.test_bad_target_same_connection",
@@ -100,7 +100,7 @@ def test_cpythons_own_tests_pass(module: str, tmp_path: Path) -> None:
     unexpected = {test: what for test, what in failed.items() if test not in _REASONS}
     assert not unexpected
     stale = {test for test in found if found[test] == "ok" and test in _REASONS}
-    assert not stale, "these pass: take them out of EXCEPTIONS and README"
+    assert not stale, "these pass: take them out of EXCEPTIONS and application.md"
     _seen[module] = len(found)
     if len(_seen) == len(MODULES):
         assert sum(_seen.values()) >= TESTS_MIN

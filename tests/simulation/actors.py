@@ -11,28 +11,27 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-import apsw
-
-import receiver_server.server
+import receiver_server.process
 import source_server.connection
+import source_server.consumer_state
 import source_server.link
-import source_server.server
+import source_server.process
 import update_process.process
-from replicate.commit.session import RegionSession
-from replicate.daemon.drive import Drive
-from replicate.database.capture import CapturedChanges
-from replicate.door.opening import open_door
+from replicate.daemon.driver import Drive
+from replicate.daemon.figures import no_figures
+from replicate.door.primary import RegionSession
+from replicate.door.recovery.opening import open_door
 from replicate.errors import BusyError, JournalIOError, OutcomeUnknownError, ReplicateError
-from replicate.journal.frames import walk
 from replicate.journal.record import read_head
 from replicate.journal.spool import Spool
-from replicate.metrics.gauges import no_figures
+from replicate.journal.walk import walk
+from replicate.model.transaction import Op
 from replicate.pool import control as word
-from replicate.transaction import Op
+from replicate.region.protocol import CapturedChanges, FileFacts
 from replicate.wire.frame import FrameReader
 from tests.simulation.host import REGIONS, SimulatedInstance
 from tests.simulation.oracle import ViolationError
-from tests.simulation.regions import region_facts
+from tests.simulation.regions import INODE, ModelError
 from tests.simulation.template import change, define, definition_of
 
 Main = Callable[[Any], Coroutine[Any, Any, None]]
@@ -57,8 +56,9 @@ class Log:
 class Context:
     """DaemonContext."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, name: str) -> None:
         host = world.kernel.process.host
+        self.name = name
         self.config = host.config
         self.instance_path = host.path
         self.log = Log(world)
@@ -74,15 +74,15 @@ class Context:
 
 
 async def source(world: Any) -> None:
-    await source_server.server.serve(Context(world), "oslo")  # type: ignore[arg-type]
+    await source_server.process.serve(Context(world, "source-oslo"), "oslo")  # type: ignore[arg-type]
 
 
 async def receiver(world: Any) -> None:
-    await receiver_server.server.serve(Context(world))  # type: ignore[arg-type]
+    await receiver_server.process.serve(Context(world, "receiver"))  # type: ignore[arg-type]
 
 
 async def update(world: Any) -> None:
-    await update_process.process.serve(Context(world))  # type: ignore[arg-type]
+    await update_process.process.serve(Context(world, "update"))  # type: ignore[arg-type]
 
 
 class Writer:
@@ -94,8 +94,8 @@ class Writer:
         instance = SimulatedInstance.open("/paris")
         self.session = RegionSession(open_door(instance), "main")
         for entry in instance.regions[1:]:
-            run = self.session.connection.execute
-            self.session.attach(entry, entry.name, region_facts(entry.path), run)
+            run = str
+            self.session.attach(entry, entry.name, FileFacts(7, INODE), run)
         self.process = world.kernel.process
 
     async def run(self) -> None:
@@ -136,7 +136,7 @@ class Writer:
             world.oracle.on_submitted(parts)
             captured = self._changes(parts, is_plain=beside)
             seqno = self.session.commit(captured)
-        except apsw.Error:
+        except ModelError:
             self.session.rollback()
             world.oracle.failed.update(rows)
             return
@@ -246,9 +246,10 @@ OF_HOST: Final[dict[str, tuple[tuple[str, Main], ...]]] = {
 def watched(world: Any) -> Iterator[None]:
     """The oracle sees what the source sends and hears."""
     oracle = world.oracle
-    source_class, link_class = source_server.server.Source, source_server.link.SourceLink
+    state_class, link_class = source_server.consumer_state.ConsumerState, source_server.link.SourceLink
+    server_class = source_server.process.SourceServer
     kept = SimpleNamespace(
-        acknowledged=source_class.acknowledged, begins_at=source_class.begins_at, closed=source_class._closed,
+        acknowledged=state_class.acknowledged, begins_at=state_class.begins_at, closed=server_class._closed,
         send_batch=link_class.send_batch, send_large=link_class.send_large, init=Drive.__init__,
         next_frame=FrameReader.next_frame,
     )  # fmt: skip
@@ -292,9 +293,9 @@ def watched(world: Any) -> Iterator[None]:
 
     Drive.__init__ = init  # type: ignore[method-assign]
     FrameReader.next_frame = next_frame  # type: ignore[method-assign]
-    source_class.acknowledged = acknowledged  # type: ignore[method-assign]
-    source_class.begins_at = begins_at  # type: ignore[method-assign]
-    source_class._closed = closed  # type: ignore[method-assign]
+    state_class.acknowledged = acknowledged  # type: ignore[method-assign]
+    state_class.begins_at = begins_at  # type: ignore[method-assign]
+    server_class._closed = closed  # type: ignore[method-assign]
     link_class.send_batch = send_batch  # type: ignore[method-assign]
     link_class.send_large = send_large  # type: ignore[method-assign]
     try:
@@ -302,8 +303,8 @@ def watched(world: Any) -> Iterator[None]:
     finally:
         Drive.__init__ = kept.init  # type: ignore[method-assign]
         FrameReader.next_frame = kept.next_frame  # type: ignore[method-assign]
-        source_class.acknowledged = kept.acknowledged  # type: ignore[method-assign]
-        source_class.begins_at = kept.begins_at  # type: ignore[method-assign]
-        source_class._closed = kept.closed  # type: ignore[method-assign]
+        state_class.acknowledged = kept.acknowledged  # type: ignore[method-assign]
+        state_class.begins_at = kept.begins_at  # type: ignore[method-assign]
+        server_class._closed = kept.closed  # type: ignore[method-assign]
         link_class.send_batch = kept.send_batch  # type: ignore[method-assign]
         link_class.send_large = kept.send_large  # type: ignore[method-assign]

@@ -352,6 +352,7 @@ class SimulatedOs:
         size = len(found.seen)
         return SimpleNamespace(
             st_dev=DEVICE, st_ino=found.number, st_nlink=found.links, st_size=size, st_ctime_ns=found.number,
+            st_mtime_ns=found.number,
             st_blocks=-(-size // BLOCK_BYTES), st_mode=0o100600, st_uid=0,
         )  # fmt: skip
 

@@ -15,21 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import replicate.barrier
-import replicate.commit.session
+import replicate.door.barrier
 import replicate.door.interval_sync
-import replicate.door.opening
-import replicate.failpoint
+import replicate.door.primary
+import replicate.door.pruning
+import replicate.door.recovery.opening
+import replicate.door.recovery.recovery
 import replicate.instance.instance
 import replicate.instance.private_files
 import replicate.journal.durable
-import replicate.locks
 import replicate.pool.doorbell
 import replicate.pool.shared_memory
-import replicate.pruning
-import replicate.recovery.recovery
 import replicate.security.authenticate
-from replicate.config import Address, Config
+import replicate.system.failpoint
+import replicate.system.locks
 from replicate.errors import (
     AlreadyExistsError,
     BusyError,
@@ -49,6 +48,7 @@ from replicate.pool.control import (
 )
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.shared_memory import PoolKind
+from replicate.settings.load import Address, Config
 from tests.simulation import regions as model
 from tests.simulation.disk import Disk
 from tests.simulation.kernel import Process
@@ -366,8 +366,21 @@ class SimulatedAuthenticator:
     async def receiver(self, stream: Any, entry: Any, *, deadline: float) -> Any:
         return replicate.security.authenticate.Authenticated(stream, frozenset({entry.name}))
 
-    async def source(self, stream: Any, *, is_tls: bool, deadline: float) -> Any:
+    async def source(self, stream: Any, *, is_tls: bool, deadline: float, answers: Any = None) -> Any:
         return replicate.security.authenticate.Authenticated(stream, frozenset({"paris"}))
+
+
+class SimulatedCommands:
+    """The socket on which a daemon takes orders: nobody gives any."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    async def listen(self) -> None:
+        pass
+
+    async def serve(self, _heard: Any) -> None:
+        pass
 
 
 class SimulatedSeeds:
@@ -386,6 +399,9 @@ class SimulatedSeeds:
 
     def heard(self, event: Any) -> None:
         raise AssertionError(f"nobody has asked for a seed: {event}")
+
+    def waiting(self, _connection: Any) -> int:
+        return 0
 
     def closed(self, *_: Any) -> None:
         pass

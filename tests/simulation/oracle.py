@@ -9,8 +9,9 @@ Refuses to know: how anything is done.
 
 from __future__ import annotations
 
-from replicate.journal.record import FIXED_ELEMENTS, decode_batch
-from replicate.transaction import Op
+from replicate.journal.frame import FIXED_ELEMENTS
+from replicate.journal.record import decode_batch
+from replicate.model.transaction import Op
 from tests.simulation.regions import Pending, Region
 
 
@@ -23,7 +24,7 @@ class ViolationError(AssertionError):
 
 
 class Lane:
-    """One region on both sites. `truth`: the identities of all rows in the order of their commits, as far as it can not
+    """One region on both sites. `truth`: the identities of all rows in the order of their commits, as far as it cannot
     change any more up to `fixed`, and as the primary has it now behind that."""
 
     def __init__(self, primary: Region, secondary: Region) -> None:

@@ -13,22 +13,22 @@ from typing import Any, Final
 
 import receiver_server.connection
 import receiver_server.flow
-import receiver_server.server
-import replicate.commit.session
+import receiver_server.source_state
 import replicate.door.door
 import replicate.door.durability
+import replicate.door.primary
+import replicate.door.pruning
+import replicate.door.recovery.recovery
+import replicate.door.region_part
 import replicate.instance.consumers
-import replicate.pruning
-import replicate.recovery.recovery
 import replicate.wire.frame
 import source_server.connection
 import source_server.reader
-import update_process.batch
+import update_process.plan
 from receiver_server.flow import FlowDecision
 from replicate.journal import segment, spool
 from replicate.pool import control as word
 from replicate.pool import journal_pool, receive_pool
-from replicate.recovery import rings
 from tests.simulation import regions, stage
 
 Change = tuple[Any, str, Any]
@@ -51,7 +51,7 @@ def _flush_number_read_after() -> list[Change]:
     def flush(self: Any) -> None:
         words = self._words
         opened = self._open_segment()
-        from replicate.failpoint import hit
+        from replicate.system.failpoint import hit
 
         hit("sync.before")
         opened.sync()
@@ -67,7 +67,7 @@ def _send_before_durable() -> list[Change]:
 
 
 def _start_off_by_one() -> list[Change]:
-    original = receiver_server.connection.Connection._send_restart
+    original = receiver_server.connection.ReceiverConnection._send_restart
 
     def send(self: Any, found: Any) -> None:
         from dataclasses import replace
@@ -75,18 +75,18 @@ def _start_off_by_one() -> list[Change]:
         later = replace(found.position, last_seqno=found.position.last_seqno + 1)
         original(self, replace(found, position=later))
 
-    return [(receiver_server.connection.Connection, "_send_restart", send)]
+    return [(receiver_server.connection.ReceiverConnection, "_send_restart", send)]
 
 
 def _reader_starts_behind() -> list[Change]:
-    original = source_server.connection.Connection._reader
+    original = source_server.connection.SourceConnection._reader
 
     def reader(self: Any, agreed: Any) -> Any:
         from dataclasses import replace
 
         return original(self, replace(agreed, from_seqno=agreed.from_seqno + 1))
 
-    return [(source_server.connection.Connection, "_reader", reader)]
+    return [(source_server.connection.SourceConnection, "_reader", reader)]
 
 
 def _no_dedupe() -> list[Change]:
@@ -97,12 +97,12 @@ def _no_dedupe() -> list[Change]:
 
     def fill(pieces: Any, next_seqno: int, room_bytes: int) -> Any:
         found = kept(pieces, next_seqno, room_bytes)
-        return update_process.batch.Fill(found.pieces, 0)
+        return update_process.plan.Fill(found.pieces, 0)
 
-    kept = update_process.batch._fill
+    kept = update_process.plan._fill
     return [
-        (update_process.batch, "_applied_before", applied_before),
-        (update_process.batch, "_fill", fill),
+        (update_process.plan, "_applied_before", applied_before),
+        (update_process.plan, "_fill", fill),
     ]
 
 
@@ -124,7 +124,7 @@ def _return_without_bridge() -> list[Change]:
         self._pool.resume(self._pool.note_written(), self._words[word.LAST_SEQNO] + 1)
         self.next_seqno = self._words[word.LAST_SEQNO] + 1
 
-    return [(source_server.reader.JournalReader, "_return_to_pool", back)]
+    return [(source_server.reader.StreamReader, "_return_to_pool", back)]
 
 
 def _never_on_again() -> list[Change]:
@@ -151,7 +151,7 @@ def _fsync_retried() -> list[Change]:
 
 
 def _tail_not_cut() -> list[Change]:
-    return [(replicate.recovery.recovery, "_cut", _nothing)]
+    return [(replicate.door.recovery.recovery, "_cut", _nothing)]
 
 
 def _cut(self: Any, offset: int) -> None:
@@ -159,7 +159,7 @@ def _cut(self: Any, offset: int) -> None:
 
 
 def _cut_and_no_sync_after() -> list[Change]:
-    return [(segment.SegmentFile, "cut", _cut), (replicate.recovery.recovery, "_rewrite", _nothing)]
+    return [(segment.SegmentFile, "cut", _cut), (replicate.door.recovery.recovery, "_rewrite", _nothing)]
 
 
 def _no_directory_sync() -> list[Change]:
@@ -183,11 +183,11 @@ def _no_redo() -> list[Change]:
         words[word.REGION_DONE + entry.region_id] = words[word.REGION_APPENDED + entry.region_id]
         return 0
 
-    return [(replicate.commit.session, "redo_region", redo)]
+    return [(replicate.door.region_part, "redo_region", redo)]
 
 
 def _slots_overwritten() -> list[Change]:
-    return [(stage.SIZES["replicate.commit.session"], "RING_SLOTS", 1 << 40)]
+    return [(stage.SIZES["replicate.door.primary"], "RING_SLOTS", 1 << 40)]
 
 
 def _wire_check_not_looked_at() -> list[Change]:
@@ -199,8 +199,8 @@ def _prunes_too_much() -> list[Change]:
         found = kept(directory, consumer)
         return None if found is None else found + 8
 
-    kept = replicate.pruning.needed_seqno
-    return [(replicate.pruning, "needed_seqno", needed)]
+    kept = replicate.door.pruning.needed_seqno
+    return [(replicate.door.pruning, "needed_seqno", needed)]
 
 
 def _prunes_without_sync() -> list[Change]:
@@ -208,16 +208,15 @@ def _prunes_without_sync() -> list[Change]:
 
 
 def _taken_back_without_sync() -> list[Change]:
-    return [(rings, "SYNCED", rings.NOT_SYNCED)]
+    return [(regions.ModelMended, "synced", lambda self: contextlib.nullcontext())]
 
 
 def _older_number_taken_back() -> list[Change]:
-    def update(self: Any, sql: str, *values: int) -> None:
-        if "seqno = 0" in sql:
-            kept(self, sql, *values)
+    def cut(self: Any, last_seqno: int, *, reaches: bool) -> None:
+        kept(self, last_seqno, reaches=False)
 
-    kept = regions.Connection._update_ring
-    return [(regions.Connection, "_update_ring", update)]
+    kept = regions.ModelMended.cut_ring
+    return [(regions.ModelMended, "cut_ring", cut)]
 
 
 def _written_once_more_by_append() -> list[Change]:
@@ -238,11 +237,11 @@ def _scr_outside() -> list[Change]:
 
 
 def _regions_left_behind() -> list[Change]:
-    return [(replicate.recovery.recovery, "_bring_regions_forward", _nothing)]
+    return [(replicate.door.recovery.recovery, "_bring_regions_forward", _nothing)]
 
 
 def _rings_not_used() -> list[Change]:
-    return [(replicate.recovery.recovery, "complete_from_rings", _nothing)]
+    return [(replicate.door.recovery.recovery, "complete_from_rings", _nothing)]
 
 
 def _switch_without_sync() -> list[Change]:
@@ -258,7 +257,7 @@ def _reports_what_it_received() -> list[Change]:
         return int(pool.words[receive_pool.LAST_RECEIVED_SEQNO])
 
     return [
-        (receiver_server.server.Receiver, "applied_seqno", property(received)),
+        (receiver_server.source_state.SourceState, "applied_seqno", property(received)),
         (receive_pool.ReceivePool, "durable_seqno", property(received)),
     ]
 
@@ -305,7 +304,9 @@ FOUND: Final[dict[str, tuple[str, int]]] = {
     "tail not cut": ("safety", 468),
     "an older number goes with what is taken back": ("liveness", 473),
     "rows taken back without a sync": ("liveness", 79),
-    "what is durable is taken back when a write fails": ("safety", 155),
+    "what is durable is taken back when a write fails": ("safety", 269),
+    "prunes what the consumer needs": ("liveness", 26),
+    "checkpoint records outside of the transaction": ("safety", 53),
 }
 """Worlds that find what few others find, to be lived first. With other dice they may not; then all are lived."""
 

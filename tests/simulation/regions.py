@@ -3,26 +3,35 @@
 A real region takes a millisecond to open; a world has a hundredth of that. So the database is a list of commits, and a
 power loss leaves a prefix of them, never shorter than what was checkpointed (WAL, synchronous=NORMAL). A commit is
 whole or not there, with its ring slot and its synchronization checkpoint records; that SQLite does so is shown by the
-tests with real regions. The functions below stand in the places of those of replicate/database.
+tests with real regions. It is a kind of region (replicate/region/protocol.py), and stands in the place of SQLite's.
 
-Guarantees: one writer at a time (apsw.BusyError); a row that is inserted twice is a ConflictError, as there.
+Guarantees: one writer at a time (LockedModelError); a row that is inserted twice is a ConflictError, as there.
 Refuses to know: the journal, and what is right.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
-import apsw
-
-from replicate.database.bookkeeping import RingSlot, ScrRow
-from replicate.database.sqlite import FileFacts
-from replicate.errors import ConflictError
-from replicate.transaction import Op, TableDefinition
+from replicate.errors import BusyError, ConflictError, DiskFullError, ReplicateError
+from replicate.model.transaction import Op, TableDefinition
+from replicate.model.vector import Position
+from replicate.region.protocol import (
+    CapturedChanges,
+    FileFacts,
+    Gap,
+    RegionKind,
+    RingSlot,
+    ScrRow,
+    scr_chains,
+    scr_vector,
+)
 
 INODE = 4711
 
@@ -37,10 +46,11 @@ class Pending:
     state: dict[str, Any] = field(default_factory=dict)
     schema: int = 0
     stores_schema: bool = False
-    marks: list[int] = field(default_factory=list)
     deleted: list[int] = field(default_factory=list)
     ring_end: int | None = None
     """Slots of higher numbers are emptied."""
+    taken_back_to: list[ScrRow] | None = None
+    """The ring is emptied, and these are its checkpoint records from then on."""
     least_seqno: int = 0
     """The region holds at least that number, without a record."""
 
@@ -48,7 +58,7 @@ class Pending:
     def is_empty(self) -> bool:
         """Nothing of this region was changed: its COMMIT is none."""
         is_changed = self.rows or self.slot or self.scr or self.state or self.schema or self.stores_schema
-        return not (is_changed or self.deleted or self.ring_end is not None)
+        return not (is_changed or self.deleted or self.ring_end is not None or self.taken_back_to is not None)
 
 
 @dataclass(slots=True)
@@ -92,10 +102,14 @@ class Region:
         if self.fails_in:
             self.fails_in -= 1
             if not self.fails_in:
-                raise apsw.FullError("database or disk is full")
+                raise FullModelError
         self.commits.append(self._state())
         if pending.deleted or pending.ring_end is not None:
             self._take_back(pending)
+        if pending.taken_back_to is not None:
+            self.slots = {}
+            self.scr = {(row.origin, row.partition): row for row in pending.taken_back_to}
+            self.seqno = max((row.seqno for row in pending.taken_back_to), default=0)
         self.rows += pending.rows
         self.present.update(pending.rows)
         if pending.slot is not None:
@@ -150,110 +164,78 @@ class Region:
         self.commits.clear()
 
 
-class Connection:
-    """As much of an apsw.Connection as the product uses on a region. `process` owns it, and other regions of its host
-    may be attached to it. `between` is called between two files' commits of one transaction."""
+class ModelError(Exception):
+    """An error of the model's own, as SQLite has its own."""
 
-    system_errno = 0
+
+class FullModelError(ModelError):
+    """database or disk is full"""
+
+
+class LockedModelError(ModelError):
+    """database is locked"""
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ModelError as error:
+        raise named(error, where) from error
+
+
+def named(error: Exception, where: str) -> ReplicateError:
+    text = type(error).__doc__ or ""
+    return (BusyError if isinstance(error, LockedModelError) else DiskFullError)(text, where=where)
+
+
+class Connection:
+    """What an application's statements run on. `process` owns it, and other regions of its host may be attached to it.
+    `between` is called between two files' commits of one transaction."""
 
     def __init__(self, region: Region, process: Any, between: Callable[[], None] = lambda: None) -> None:
         self.region = region
         self.parts = {"main": region}
-        self._pending: dict[str, Pending] = {}
-        self._process = process
+        self.process = process
+        self.pending: dict[str, Pending] = {}
+        self.is_synced = False
         self._between = between
-        self._is_synced = False
 
     @property
     def in_transaction(self) -> bool:
-        self._process.check()
-        return bool(self._pending)
+        self.process.check()
+        return bool(self.pending)
 
-    def cursor(self) -> Connection:
-        return self
-
-    def status(self, _what: int) -> tuple[int, int]:
-        return (0, 0)
-
-    def cache_flush(self) -> None:
-        pass
-
-    def changes(self) -> int:
-        return 1
-
-    def execute(self, sql: str, *arguments: Any, **_: Any) -> Any:
-        self._process.check()
-        word = sql.partition(" ")[0]
-        if word == "BEGIN":
-            self._begin()
-        elif word == "COMMIT":
-            self._commit()
-        elif word == "ROLLBACK" and not sql.startswith("ROLLBACK TO"):
-            self._roll_back()
-        elif word == "ATTACH":
-            path, schema = (text.strip("'\"") for text in sql.removeprefix("ATTACH ").split(" AS "))
-            self.parts[schema] = self._process.host.region_at(path)
-        elif word == "UPDATE" and "_replicate_ring" in sql:
-            self._update_ring(sql, *arguments[0])
-        elif word == "PRAGMA" and "synchronous" in sql:
-            self._is_synced = sql.endswith("FULL")
-        elif word == "PRAGMA":
-            return SimpleNamespace(get=schema_version(self))
-        elif word == "SAVEPOINT":
-            self._open().marks.append(len(self._open().rows))
-        elif word == "ROLLBACK":
-            del self._open().rows[self._open().marks[-1] :]
-        elif word == "RELEASE":
-            self._open().marks.pop()
-        elif "_replicate_state" in sql or sql.startswith("SELECT max("):
-            return self._bookkeeping(sql, *arguments)
-        else:
-            raise AssertionError(f"the model of a region does not know {sql!r}")
-        return None
-
-    def _bookkeeping(self, sql: str, values: tuple[Any, ...] = ()) -> Any:
-        """What functions of replicate/database/bookkeeping.py ask themselves, that no function of ours stands for."""
-        if sql.startswith("SELECT value"):
-            return SimpleNamespace(get=self.region.state.get(values[0]))
-        if sql.startswith("SELECT max("):
-            return SimpleNamespace(get=self.region.seqno)
-        assert sql.startswith("INSERT OR REPLACE"), sql
-        if self._pending:
-            self._open().state[values[0]] = values[1]
-        else:
-            self.region.commit(Pending(state=dict([values])))
-        return None
-
-    def _update_ring(self, sql: str, *values: int) -> None:
-        if "seqno = 0" in sql:
-            (self._open().ring_end,) = values
-        else:
-            self._open().least_seqno = values[1]
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        self.process.check()
         for region in self.parts.values():
-            if region.writer is not None and not region.writer._process.is_dead:
-                raise apsw.BusyError("database is locked")
+            if region.writer is not None and not region.writer.process.is_dead:
+                raise LockedModelError
         for schema, region in self.parts.items():
-            region.writer, self._pending[schema] = self, Pending()
+            region.writer, self.pending[schema] = self, Pending()
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
         """One file after the other, as SQLite does in WAL mode. When one fails, those before it are committed."""
+        self.process.check()
         has_one = False
-        for schema, pending in list(self._pending.items()):
+        for schema, pending in list(self.pending.items()):
             region = self.parts[schema]
             if not pending.is_empty:
                 if has_one:
                     self._between()
                 region.commit(pending)
-                if self._is_synced:
+                if self.is_synced:
                     region.sync()
                 has_one = True
-                self._pending[schema] = Pending()
-        self._roll_back()
+                self.pending[schema] = Pending()
+        self._end()
 
-    def _roll_back(self) -> None:
-        self._pending.clear()
+    def rollback(self) -> None:
+        self.process.check()
+        self._end()
+
+    def _end(self) -> None:
+        self.pending.clear()
         for region in self.parts.values():
             if region.writer is self:
                 region.writer = None
@@ -264,40 +246,49 @@ class Connection:
 
     def run(self, rows: list[int], *, version: int = 0, schema: str = "main") -> None:
         """What the application's statements do. `version`: the table gets that form first (0: it stays)."""
-        pending = self._open(schema)
+        pending = self.open(schema)
         pending.rows += rows
         if version:
             pending.schema += 1
             pending.state["version"] = version
 
-    def _open(self, schema: str = "main") -> Pending:
-        return self._pending[schema]
+    def open(self, schema: str = "main") -> Pending:
+        self.process.check()
+        return self.pending[schema]
 
-    def close(self, _force: bool = False) -> None:
-        if not self._process.is_dead:
-            self._roll_back()
+    def close(self) -> None:
+        if not self.process.is_dead:
+            self._end()
 
 
 class Rows:
-    """RowApplier."""
+    """A `RowsOfRegion`."""
 
-    def __init__(self, connection: Connection, definitions: Any, *, region: str = "") -> None:
+    def __init__(self, connection: Connection, definitions: Mapping[int, TableDefinition]) -> None:
         self._connection = connection
         self.definitions = dict(definitions)
-        self.region = region
+        self.known_places: dict[tuple[Any, Any, Any], int | None] = {}
         self.seqno = 0
 
     def begin(self) -> None:
-        pass
+        """The model's rows need nothing."""
 
     def forget_plans(self) -> None:
-        pass
+        """It has none."""
+
+    def settle_sequences(self) -> None:
+        """The model's tables count no AUTOINCREMENT."""
+
+    def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
+        """No change may be moved."""
 
     def define(self, table_id: int, definition: TableDefinition) -> None:
         self.definitions[table_id] = definition
 
-    def apply_columns(self, ops: Any, table_ids: Any, arguments: Any, values: Any) -> None:
-        pending = self._connection._open()
+    def apply_columns(
+        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
+    ) -> None:
+        pending = self._connection.open()
         present, rows = self._connection.region.present, pending.rows
         for op, table_id, image in zip(ops, table_ids, values, strict=True):
             if op == Op.INSERT:
@@ -314,8 +305,11 @@ class Rows:
                 pending.schema += 1
                 pending.stores_schema = True
 
-    def apply_sorted(self, ops: Any, table_ids: Any, arguments: Any, values: Any) -> None:
-        self.apply_columns(ops, table_ids, arguments, values)
+    apply_sorted = apply_columns
+
+    def apply_run(self, op: int, table_id: int, arg: Any, values: Sequence[Any]) -> None:
+        count = len(values)
+        self.apply_columns([op] * count, [table_id] * count, [arg] * count, values)
 
     def apply_all(self, changes: Sequence[Any], start: int = 0) -> int:
         flat = changes[start:]
@@ -323,64 +317,286 @@ class Rows:
         return len(flat) // 4
 
 
-# In the place of functions of the same names.
+class Opened:
+    """An `ReadRegion`."""
+
+    Error = ModelError
+
+    def __init__(self, connection: Connection, where: str) -> None:
+        self.connection = connection
+        self.where = where
+        self.region = connection.region
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def seqno(self) -> int:
+        return self.region.seqno
+
+    def checkpoint(self) -> list[ScrRow]:
+        return [self.region.scr[key] for key in sorted(self.region.scr)]
+
+    def check_identity(self, *, network: bytes, instance: bytes) -> None:
+        """A model is never another's."""
+
+    def find_gap(self, *, primary: bool, missed: Callable[[Gap], int]) -> tuple[Gap, int] | None:
+        """A model has no WAL beside it."""
+
+    def errno_of(self, error: Exception) -> int:
+        return errno.ENOSPC if isinstance(error, FullModelError) else errno.EIO
+
+    def rollback(self) -> None:
+        self.connection.rollback()
+
+    def flush(self) -> None:
+        """All of it is in memory."""
+
+    def schema_version(self, schema: str = "main") -> int:
+        pending = self.connection.pending.get(schema)
+        return self.connection.parts[schema].schema + (pending.schema if pending is not None else 0)
+
+    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> Rows:
+        return Rows(self.connection, definitions)
 
 
-def write_slot(connection: Connection, seqno: int, record: bytes | None, schema: str = "main") -> None:
-    connection._process.check()
-    connection._open(schema).slot = (seqno, record)
+class Written:
+    """A `WrittenRegion`."""
+
+    def __init__(self, connection: Connection, schema: str) -> None:
+        self._connection = connection
+        self._region = connection.parts[schema]
+        self.schema = schema
+
+    def read_version(self) -> int:
+        return Opened(self._connection, "").schema_version(self.schema)
+
+    def write_slot(self, seqno: int, record: bytes | None) -> None:
+        self._connection.open(self.schema).slot = (seqno, record)
+
+    def seqno(self) -> int:
+        return self._region.seqno
+
+    def store_version(self) -> None:
+        self._connection.open(self.schema).stores_schema = True
+
+    def take_write_lock(self) -> bool:
+        return True
+
+    def is_released(self) -> bool:
+        return False
 
 
-def slot_writer(connection: Connection, schema: str = "main") -> Callable[[int, bytes | None], None]:
-    return lambda seqno, record: write_slot(connection, seqno, record, schema)
+class ModelWriter(Opened):
+    """A `RegionWriter`. `host`: where the regions are that it attaches."""
+
+    def __init__(self, connection: Connection, where: str, host: Any) -> None:
+        super().__init__(connection, where)
+        self.own = Written(connection, "main")
+        self._host = host
+
+    def begin(self) -> None:
+        self.connection.begin()
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+    def violations(self) -> tuple[int, int]:
+        return (0, 0)
+
+    def named(self, error: Exception, where: str) -> ReplicateError:
+        return named(error, where)
+
+    def is_missing(self, error: Exception) -> bool:
+        return False
+
+    def attach(self, path: str | os.PathLike[str], schema: str, run: Callable[[str], object]) -> Written:
+        self.connection.parts[schema] = self._host.region_at(path)
+        return Written(self.connection, schema)
+
+    def detach(self, schema: str) -> None:
+        del self.connection.parts[schema]
+
+    def check(self, captured: CapturedChanges, regions: Sequence[tuple[str, str]]) -> None:
+        """The oracle checks more."""
 
 
-def write_scr(connection: Connection, rows: Any) -> None:
-    connection._process.check()
-    connection._open().scr += rows
+class ModelApplied(Opened):
+    """An `AppliedRegion`."""
+
+    def position(self, last_seqno: int) -> Position:
+        rows = self.checkpoint()
+        return Position(last_seqno, scr_vector(rows), scr_chains(rows))
+
+    def added_as(self) -> object:
+        return None
+
+    def pages_read(self) -> int:
+        return 0
+
+    def pages(self) -> int:
+        return 1
+
+    def begin(self, *, changed_do: str) -> None:
+        with naming(self.where):
+            self.connection.begin()
+        assert self.region.schema == self.region.stored_schema, changed_do
+
+    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
+        pending = self.connection.open()
+        pending.stores_schema |= defines
+        write_scr(self.connection, rows)
+        pending.state["applied_from"] = applied_from
+
+    def commit(self) -> None:
+        self.connection.commit()
 
 
-def read_scr(connection: Connection, _schema: str = "main") -> list[ScrRow]:
-    return [connection.region.scr[key] for key in sorted(connection.region.scr)]
+class ModelMended(Opened):
+    """A `MendedRegion`."""
+
+    def ring(self) -> list[RingSlot]:
+        return [RingSlot(*slot) for slot in sorted(self.region.slots.values(), key=lambda slot: slot[0])]
+
+    def stored_version(self) -> int:
+        return self.region.stored_schema
+
+    def held_below(self) -> int:
+        state, seqno = self.region.state, self.region.seqno
+        is_ours = state.get("held_at") in (None, seqno)
+        return max(seqno + 1, state.get("held_below", 0) if is_ours else 0)
+
+    def may_lack_from(self) -> int:
+        seqno = self.region.seqno
+        return self.held_below() if self.region.state.get("held_at") == seqno else seqno + 1
+
+    def note_held(self, below: int) -> None:
+        for key, value in (("held_below", below), ("held_at", self.region.seqno)):
+            self.connection.process.check()
+            self.region.commit(Pending(state={key: value}))
+
+    def forget_held(self, last_seqno: int) -> None:
+        with self.synced():
+            self.connection.process.check()
+            if self.region.state.get("held_below", 0) > last_seqno + 1:
+                self.region.commit(Pending(state={"held_below": last_seqno + 1}))
+
+    @contextmanager
+    def synced(self) -> Iterator[None]:
+        self.connection.is_synced = True
+        yield
+        self.connection.is_synced = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with naming(self.where):
+            self.connection.begin()
+            try:
+                yield
+                self.connection.commit()
+            except BaseException:
+                if not self.connection.process.is_dead:
+                    self.connection.rollback()
+                raise
+
+    def write_slot(self, seqno: int, record: bytes | None) -> None:
+        self.connection.open().slot = (seqno, record)
+
+    def move_checkpoint(self, rows: Sequence[ScrRow], *, applied_from: int) -> None:
+        write_scr(self.connection, rows)
+        self.connection.open().state["applied_from"] = applied_from
+
+    def cut_ring(self, last_seqno: int, *, reaches: bool) -> None:
+        pending = self.connection.open()
+        pending.ring_end = last_seqno
+        if reaches:
+            pending.least_seqno = last_seqno
+
+    def note_taken_back(self, reached: int, rows: list[ScrRow], *, last: bool) -> None:
+        pending = self.connection.open()
+        pending.taken_back_to = rows
+        if not last:
+            pending.slot = (reached, None)
+        pending.state["applied_from"] = 1
 
 
-def read_ring(connection: Connection, _schema: str = "main") -> list[RingSlot]:
-    return [RingSlot(*slot) for slot in sorted(connection.region.slots.values(), key=lambda slot: slot[0])]
+def write_scr(connection: Connection, rows: Sequence[ScrRow]) -> None:
+    connection.open().scr += rows
 
 
-def read_state(connection: Connection, key: str) -> Any:
-    return connection.region.state.get(key)
+class Held:
+    """A `HeldRegions`: the model has one moment only, and no other process runs meanwhile."""
+
+    def __init__(self, opened: dict[str, Opened]) -> None:
+        self.opened = opened
+
+    @property
+    def connections(self) -> dict[str, Connection]:
+        return {name: one.connection for name, one in self.opened.items()}
+
+    def begin(self) -> None:
+        """It is now."""
+
+    def close(self) -> None:
+        for one in self.opened.values():
+            one.close()
+        self.opened.clear()
 
 
-def write_state(connection: Connection, key: str, value: Any, schema: str = "main") -> None:
-    connection._process.check()
-    connection._open(schema).state[key] = value
+class ModelKind:
+    """A `RegionKind` in a world. `between`: see Connection."""
 
+    Error = ModelError
+    naming = staticmethod(naming)
 
-def region_seqno(connection: Connection, schema: str = "main") -> int:
-    return connection.parts[schema].seqno
+    def __init__(self, kernel: Any, between: Callable[[], None]) -> None:
+        self._kernel = kernel
+        self._between = between
 
+    def _open(self, path: str | os.PathLike[str]) -> Connection:
+        process = self._kernel.process
+        process.check()
+        return Connection(process.host.region_at(path), process, self._between)
 
-def schema_version(connection: Connection, schema: str = "main") -> int:
-    pending = connection._pending.get(schema)
-    return connection.parts[schema].schema + (pending.schema if pending is not None else 0)
+    def reader(self, path: str | os.PathLike[str], *, region: bytes, opening_s: float | None = None) -> Opened:
+        return Opened(self._open(path), str(path))
 
+    def writer(self, path: str | os.PathLike[str], *, region: bytes, writable: bool, opening_s: float) -> ModelWriter:
+        return ModelWriter(self._open(path), str(path), self._kernel.process.host)
 
-def stored_schema_version(connection: Connection, _schema: str = "main") -> int:
-    return connection.region.stored_schema
+    def applied(self, path: str | os.PathLike[str], *, region: bytes) -> ModelApplied:
+        return ModelApplied(self._open(path), str(path))
 
+    def mended(self, path: str | os.PathLike[str], *, region: bytes) -> ModelMended:
+        return ModelMended(self._open(path), str(path))
 
-def store_schema_version(connection: Connection, schema: str = "main") -> None:
-    connection._open(schema).stores_schema = True
+    def held(self, paths: Mapping[str, tuple[str | os.PathLike[str], bytes]]) -> Held:
+        return Held({name: Opened(self._open(path), str(path)) for name, (path, _) in paths.items()})
 
+    def facts(self, path: str | os.PathLike[str]) -> FileFacts:
+        return FileFacts(7, INODE)
 
-def check_schema_version(connection: Connection, *, do: str = "") -> None:
-    assert connection.region.schema == connection.region.stored_schema, do
+    def check_same_file(self, path: str, opened: FileFacts, *, region: str, way_out: str) -> None:
+        """Nobody puts another in its place."""
 
+    def may_be_older(self, path: str | os.PathLike[str]) -> bool:
+        return False
 
-def region_facts(_path: Any) -> FileFacts:
-    return FileFacts(7, INODE)
+    def note_held(self, path: str | os.PathLike[str], *, region: bytes, last_seqno: int, below: int) -> None:
+        there = self._kernel.process.host.region_at(path)
+        assert there.seqno >= last_seqno
+        there.state |= {"held_below": below, "held_at": there.seqno}
+
+    def sync(self, path: str | os.PathLike[str]) -> None:
+        self._kernel.process.check()
+        self._kernel.process.host.region_at(path).sync()
+
+    def flush(self, path: str | os.PathLike[str], *, region: bytes) -> None:
+        self._kernel.process.check()
 
 
 def check_nothing(*_: Any, **__: Any) -> None:
-    """What a model can not fail."""
+    """What a model cannot fail."""
+
+
+_ACCEPTED: type[RegionKind] = ModelKind
+"""mypy holds the model against the protocol (tests/test_architecture.py has it do so)."""

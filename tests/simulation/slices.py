@@ -1,15 +1,19 @@
-"""The worlds that every run of the tests lives, cut into pieces: test_worlds_one.py and test_worlds_two.py, a file for
-each process of the tests.
+"""The worlds that the tests live, cut into slices: test_worlds_one.py and test_worlds_two.py, a file for each process.
+Every run lives seeds that its commit chooses; `--full` also those from 1 on, in which the planted bugs are found
+(test_plants.py).
 
-Guarantees: the error has the end of the transcript of the first seed that is bad, and says where all of it is.
+Guarantees: a commit has the same seeds in every process and on every machine, and another commit has others. The error
+has the end of the transcript of the first seed that is bad, and says where all of it is.
 Refuses to know: what is in a world.
 """
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Final
 
+from tests.harness.checkout import ROOT, commit_of
 from tests.simulation import world as worlds
 from tests.simulation.campaign import Swept, sweep
 
@@ -18,13 +22,26 @@ SEEDS_IN_SLICE: Final = 60
 """Each seed is a world in either mode. They are no two views of one: the mode is a part of what the dice of a world are
 made from (world.py), so a seed draws another world in the other mode."""
 SEEDS: Final = SLICES * SEEDS_IN_SLICE
+SLICES_OF_COMMIT: Final = 6
+SEEDS_OF_COMMITS: Final = range(1_000_000, 1_000_000_000)
 TAIL_LINES: Final = 60
 """Of a transcript: what the error itself says, since where CI runs the directory is gone afterwards."""
 
 
-def live(number: int, directory: Path) -> None:
+def first_seed_of(commit: str) -> int:
+    """Where the seeds of a commit begin."""
+    drawn = int.from_bytes(hashlib.sha256(commit.encode()).digest()[:8], "little")
+    return SEEDS_OF_COMMITS[drawn % (len(SEEDS_OF_COMMITS) - SLICES_OF_COMMIT * SEEDS_IN_SLICE)]
+
+
+def live_of_commit(number: int, directory: Path) -> None:
+    """Live the worlds of one of the commit's slices."""
+    live(number, directory, first_seed=first_seed_of(commit_of(ROOT)))
+
+
+def live(number: int, directory: Path, *, first_seed: int = 1) -> None:
     """Live the worlds of one slice, counted from 0. AssertionError: what is bad, and the directory of the stories."""
-    swept = sweep(1 + number * SEEDS_IN_SLICE, SEEDS_IN_SLICE, keep=directory)
+    swept = sweep(first_seed + number * SEEDS_IN_SLICE, SEEDS_IN_SLICE, keep=directory)
     assert swept.violations == [], told(swept, directory)
     figures = swept.figures
     assert figures["worlds"] == len(worlds.MODES) * SEEDS_IN_SLICE

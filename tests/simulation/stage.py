@@ -24,36 +24,39 @@ from typing import Any, Final
 
 import trio
 
+import receiver_server.process
 import receiver_server.seed
-import receiver_server.server
-import replicate.barrier
-import replicate.commit.session
+import replicate.daemon.listening
+import replicate.daemon.order_socket
+import replicate.door.barrier
 import replicate.door.interval_sync
-import replicate.door.opening
-import replicate.errnos
-import replicate.failpoint
+import replicate.door.primary
+import replicate.door.pruning
+import replicate.door.recovery.opening
+import replicate.door.recovery.recovery
 import replicate.instance.instance
-import replicate.instance.private_files
 import replicate.journal.durable
-import replicate.listening
-import replicate.locks
 import replicate.pool.doorbell
 import replicate.pool.shared_memory
-import replicate.pruning
-import replicate.recovery.recovery
+import replicate.region.kind
 import replicate.security.authenticate
-import replicate.standard_streams
+import replicate.system.boot
+import replicate.system.failpoint
+import replicate.system.files
+import replicate.system.locks
+import replicate.system.os_errors
+import replicate.system.standard_streams
 import update_process.applier
 import update_process.beside
 import update_process.conflict
 import update_process.process
-from replicate.config import Address
-from replicate.database import bookkeeping, rows, sqlite
+from replicate.settings.load import Address
 from tests.simulation import regions as model
 from tests.simulation.host import (
     BATCH_BYTES,
     RING_SLOTS,
     SimulatedAuthenticator,
+    SimulatedCommands,
     SimulatedDoorbell,
     SimulatedDoorbells,
     SimulatedInstance,
@@ -65,20 +68,20 @@ from tests.simulation.host import (
 
 PACKAGES: Final = ("replicate", "source_server", "receiver_server", "update_process")
 REAL: Final = (
-    "replicate.failpoint", "replicate.database", "replicate.dbapi", "replicate.cli", "replicate.log",
+    "replicate.system.failpoint", "replicate.region.sqlite", "replicate.dbapi", "replicate.cli", "replicate.daemon.log",
     "replicate.daemon.daemon", "replicate.daemon.files", "replicate.security.tls",
-    "replicate.metrics.http", "replicate.metrics.port", "update_process.replay",
+    "replicate.daemon.lock_file", "replicate.daemon.status_file",
+    "replicate.daemon.http", "replicate.daemon.metrics_port", "update_process.replay",
 )  # fmt: skip
 """Modules that stay as they are: not used in a world, or by everybody else in this process too."""
-STALE: Final = ("replicate.recovery.stale_wal",)
 
 BETWEEN: Final = "sqlite.between_files"
 """As if SQLite had a failpoint: one file of a transaction is committed, and the next is not."""
 PART_BYTES: Final = 512
 SIZES: Final[dict[str, dict[str, Any]]] = {
-    "replicate.commit.session": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
-    "replicate.recovery.redo": {"RING_RECORD_BYTES_MAX": 500},
-    "replicate.recovery.rings": {"RING_SLOTS": RING_SLOTS},
+    "replicate.door.primary": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
+    "replicate.door.recovery.roll_forward": {"RING_RECORD_BYTES_MAX": 500},
+    "replicate.door.recovery.region_rings": {"RING_SLOTS": RING_SLOTS},
     "replicate.journal.spool": {"PART_BYTES": PART_BYTES},
     "replicate.journal.spool_format": {"PART_BYTES": PART_BYTES},
     "replicate.pool.journal_pool": {"BATCH_BYTES_MAX": BATCH_BYTES},
@@ -86,8 +89,8 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
         "BATCH_BYTES_MAX": BATCH_BYTES, "_HEADS_BYTES": 9 * 1024, "RECEIVE_POOL_BYTES_MIN": 8 * 1024,
     },
     "receiver_server.connection": {"BATCH_BYTES_MAX": BATCH_BYTES},
-    "receiver_server.server": {"LOOK_S": 1.0, "UPDATE_DEAD_AFTER_S": 3.0},
-    "source_server.server": {"PRUNE_PERIOD_S": 3.0},
+    "receiver_server.process": {"LOOK_S": 1.0, "UPDATE_DEAD_AFTER_S": 3.0},
+    "source_server.process": {"PRUNE_PERIOD_S": 3.0},
     "update_process.process": {
         "PRUNE_PERIOD_S": 3.0,
         "ALIVE_PERIOD_S": 1.0,
@@ -103,20 +106,6 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         one.world = world
     kernel = world.kernel
 
-    def open_region(path: Any, **_: Any) -> model.Connection:
-        process = kernel.process
-        process.check()
-        return model.Connection(process.host.region_at(path), process, lambda: world.hit(BETWEEN))
-
-    def note_held(path: Any, *, region: bytes, last_seqno: int, below: int) -> None:
-        there = kernel.process.host.region_at(path)
-        assert there.seqno >= last_seqno
-        there.state |= {"held_below": below, "held_at": there.seqno}
-
-    def sync_wal(path: Any) -> None:
-        kernel.process.check()
-        kernel.process.host.region_at(path).sync()
-
     async def listen(_text: str, *, where: str) -> tuple[list[Any], Address]:
         await kernel.sleep(0)
         return [world.network.listen(kernel.process)], Address("127.0.0.1", 7430)
@@ -130,7 +119,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         return error
 
     def facts(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(st_ino=model.INODE, st_dev=7)
+        return SimpleNamespace(st_ino=model.INODE, st_dev=7, st_mtime_ns=0)
 
     simulated_time = SimpleNamespace(
         monotonic=lambda: kernel.now + 1000.0,
@@ -153,37 +142,25 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (trio, world.trio),
         (fcntl, SimpleNamespace(flock=world.os.flock, LOCK_EX=2, LOCK_NB=4, LOCK_SH=1, LOCK_UN=8)),
         (fcntl.flock, world.os.flock),
-        (replicate.instance.private_files.read_private, lambda path: world.os.read(path)),
-        (replicate.errnos.lacking_descriptors, lambda: None),
-        (replicate.standard_streams.hold_standard_descriptors, lambda: None),
-        (replicate.locks.FileLock, SimulatedLock),
+        (replicate.system.files.read_private, lambda path: world.os.read(path)),
+        (replicate.system.boot.boot_word, lambda: kernel.process.host.boot),
+        (replicate.system.os_errors.lacking_descriptors, lambda: None),
+        (replicate.system.standard_streams.hold_standard_descriptors, lambda: None),
+        (replicate.system.locks.FileLock, SimulatedLock),
         (replicate.pool.shared_memory.SharedMemory, SimulatedMemory),
         (replicate.pool.shared_memory.retire, SimulatedMemory.retire),
+        (replicate.pool.shared_memory.affordable_bytes, lambda *_: 0),  # so no receive pool is made again for its size
         (replicate.pool.doorbell.Doorbell, SimulatedDoorbell),
         (replicate.pool.doorbell.Doorbells, SimulatedDoorbells),
         (replicate.door.interval_sync.IntervalSync, SimulatedInterval),
         (replicate.instance.instance.Instance, SimulatedInstance),
         (replicate.security.authenticate.Authenticator, SimulatedAuthenticator),
+        (replicate.daemon.order_socket.CommandSocket, SimulatedCommands),
         (receiver_server.seed.Seeds, SimulatedSeeds),
-        (replicate.listening.listen, listen),
+        (replicate.daemon.listening.listen, listen),
         (update_process.beside.run_beside, beside),
         (update_process.conflict.stopped, stopped),
-        (sqlite.open_region, open_region),
-        (sqlite.region_facts, model.region_facts),
-        (sqlite.check_same_file, model.check_nothing),
-        (sqlite.note_held, note_held),
-        (replicate.pruning._sync_wal, sync_wal),
-        (rows.RowApplier, model.Rows),
-        *(
-            (getattr(bookkeeping, name), getattr(model, name))
-            for name in (
-                "write_slot", "slot_writer", "write_scr", "read_scr", "read_ring", "region_seqno",
-                "read_state", "write_state",
-                "schema_version", "stored_schema_version", "store_schema_version", "check_schema_version",
-            )
-        ),
-        (bookkeeping.check_region_identity, model.check_nothing),
-        *((sys.modules[name].refuse_stale, model.check_nothing) for name in STALE if name in sys.modules),
+        (replicate.region.kind.KIND, model.ModelKind(kernel, lambda: world.hit(BETWEEN))),
     ]  # fmt: skip
 
 
@@ -215,15 +192,16 @@ def installed(world: Any) -> Iterator[None]:
         for name, values in SIZES.items():
             for key, value in values.items():
                 put(sys.modules[name], key, value)
-        put(replicate.failpoint, "_armed", True)
-        put(replicate.failpoint, "_take", world.hit)
+        put(replicate.door.primary, "CHECK_CAPTURE", False)  # the model's connections are no SQLite
+        put(replicate.system.failpoint, "_armed", True)
+        put(replicate.system.failpoint, "_take", world.hit)
         put(replicate.journal.durable, "_BOOT", 1000)
         yield
     finally:
         for module, name, value in reversed(changed):
             setattr(module, name, value)
-        replicate.door.opening._doors.clear()
-        replicate.door.opening._given_up.clear()
+        replicate.door.recovery.opening._doors.clear()
+        replicate.door.recovery.opening._given_up.clear()
 
 
 def _modules() -> list[Any]:

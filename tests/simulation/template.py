@@ -10,12 +10,11 @@ from __future__ import annotations
 import msgpack
 
 import replicate.instance.instance
-from replicate.commit.session import RegionSession
-from replicate.database.bookkeeping import ScrRow
-from replicate.database.capture import CapturedChanges
-from replicate.door.opening import begin_journal, open_door
+from replicate.door.primary import RegionSession
+from replicate.door.recovery.opening import begin_journal, open_door
 from replicate.instance.file import InstanceFile, PeerEntry, encode
-from replicate.transaction import Column, Op, TableDefinition
+from replicate.model.transaction import Column, Op, TableDefinition
+from replicate.region.protocol import CapturedChanges, ScrRow
 from tests.simulation import regions as model
 from tests.simulation.disk import Disk, Inode
 from tests.simulation.host import DIRECTORIES, REGIONS, directories, entry_of

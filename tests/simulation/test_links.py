@@ -12,7 +12,7 @@ from replicate.limits import MIB, PART_BYTES
 from replicate.wire.event import CloseReason
 from replicate.wire.message import MessageType
 from replicate.wire.state import State
-from tests.harness.link_pair import SETTINGS, Journal, Pipe, Street
+from tests.harness.link_pair import POOL_BYTES, SETTINGS, Journal, Pipe, Street
 
 
 def street(count: int = 60, *, large: tuple[int, ...] = (8, 30), batch: int = 7, **more: float) -> Street:
@@ -215,7 +215,7 @@ def test_a_dead_update_process_fills_the_pool_and_stops_the_source_not_the_heart
     made.run(600)
     assert made.pair.source.state is State.STOPPED
     assert made.ends == []
-    assert made.pool_bytes <= SETTINGS.pool_bytes
+    assert made.pool_bytes <= POOL_BYTES
     assert made.applied_seqno == 0
     made.applying = True
     made.run(5)
@@ -233,7 +233,7 @@ def test_a_slow_update_process_never_overflows_the_pool(batch: int, delay_s: flo
     made.pair.there.delay_s = made.pair.back.delay_s = delay_s
     made.run(1800 * 0.02 / min(batch, 3) + 40)
     assert made.ends == []
-    assert made.pool_bytes_peak <= SETTINGS.pool_bytes
+    assert made.pool_bytes_peak <= POOL_BYTES
     level(made)
 
 
@@ -242,7 +242,7 @@ def test_a_transaction_far_larger_than_the_receive_pool() -> None:
     journal = Journal(large=(2,), parts=100, part_bytes=PART_BYTES)
     journal.write(3)
     made = Street(journal, parts=3, apply_s=0.05)
-    assert sum(map(len, journal.parts[2])) > 6 * made.settings.pool_bytes
+    assert sum(map(len, journal.parts[2])) > 6 * POOL_BYTES
     made.run(30)
     level(made)
     assert made.ends == []

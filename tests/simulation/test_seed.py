@@ -11,7 +11,8 @@ import pytest
 
 from receiver_server.link import ReceiverProgress
 from replicate.errors import GapError, InternalError, ProtocolViolationError
-from replicate.vector import Position
+from replicate.model.vector import Position
+from replicate.wire.codec import encode
 from replicate.wire.event import (
     Closed,
     CloseReason,
@@ -29,6 +30,7 @@ from replicate.wire.message import (
     CHUNK_BYTES,
     SEED_WINDOW_BYTES,
     MessageType,
+    SeedAck,
     SeedChunk,
     SeedDone,
     SeedRequest,
@@ -355,13 +357,28 @@ def seeding(seed: SeedStart | None = None) -> ConnectionPair:
     return pair
 
 
+def test_words_about_a_seed_do_not_pile_up_before_a_peer_that_does_not_read() -> None:
+    """Only the newest of each is of use; a peer may send in crumbs, and leave the answers unread for ever."""
+    pair = seeding()
+    for page in range(1000):
+        pair.source.prepare_seed(page, 1000)
+    assert len(pair.source.bytes_to_send()) == 1
+    assert not pair.source.has_bytes_to_send
+    pair = seeding(SeedStart(SEED, 0, 1000, 9))
+    for offset in range(1000):
+        pair.receiver.receive(b"".join(encode(SeedChunk(offset, b"x"))), pair.now)
+        pair.receiver.acknowledge_seed(offset + 1)
+    assert pair.receiver.bytes_to_send() == encode(SeedAck(1000))
+    assert not pair.receiver.has_bytes_to_send
+
+
 def test_a_source_that_can_not_is_not_asked() -> None:
     pair = ConnectionPair(primary=replace(PRIMARY, features=("zstd",)))
     pair.settle()
     pair.receiver.accept(pair.now)
     pair.receiver.report(ReceiverProgress(), pair.now)
     assert not pair.receiver.can_request_seed
-    with pytest.raises(InternalError, match="can not be asked for"):
+    with pytest.raises(InternalError, match="cannot be asked for"):
         pair.receiver.request_seed(SeedRequest(REQUEST, bytes(16), 0))
 
 

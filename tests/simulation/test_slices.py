@@ -22,3 +22,19 @@ def test_the_error_has_the_end_of_the_transcript(tmp_path: Path, monkeypatch: py
     assert "\n".join(story[-slices.TAIL_LINES :]) in said
     assert story[0] not in said.splitlines()
     assert str(tmp_path) in said
+
+
+def test_each_commit_has_seeds_of_its_own_beyond_those_of_every_run() -> None:
+    firsts = [slices.first_seed_of(f"{number:010x}") for number in range(1000)]
+    assert firsts == [slices.first_seed_of(f"{number:010x}") for number in range(1000)]
+    assert len(set(firsts)) == 1000
+    assert slices.SEEDS < min(firsts) < max(firsts) < slices.SEEDS_OF_COMMITS.stop
+
+
+def test_the_worlds_of_a_commit_are_told_when_they_are_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SEEDS_IN_SLICE", 2)
+    monkeypatch.setattr(slices, "commit_of", lambda _checkout: "0123456789")
+    first = slices.first_seed_of("0123456789")
+    with planted("start point off by one"), pytest.raises(AssertionError) as caught:
+        slices.live_of_commit(2, tmp_path)
+    assert int(str(caught.value).split(":")[0].split()[1]) in range(first + 4, first + 6)

@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.slices import SLICES, live
+from tests.simulation.slices import SLICES, SLICES_OF_COMMIT, live, live_of_commit
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", range(SLICES_OF_COMMIT // 2, SLICES_OF_COMMIT))
+def test_in_worlds_of_this_commit_nothing_is_lost_either(number: int, tmp_path: Path) -> None:
+    live_of_commit(number, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(SLICES // 2, SLICES))
 def test_whatever_fails_the_secondary_holds_a_prefix_and_nothing_acknowledged_is_lost(
     number: int, tmp_path: Path

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from replicate.door.opening import make_chain, open_door
+from replicate.door.recovery.opening import make_chain, open_door
 from replicate.errors import ReplicateError
 from replicate.journal import durable
-from replicate.journal.frames import walk
 from replicate.journal.reader import ChainReader
+from replicate.journal.walk import walk
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind
 from tests.simulation import actors, template
@@ -42,7 +42,7 @@ STEPS_MAX: Final = 40_000
 """A world takes about a thousand: one that takes so many waits for something without letting time pass."""
 RESTART_S: Final = (0.05, 2.0)
 HARMLESS: Final = frozenset({"IO", "DISK_FULL", "OUTCOME_UNKNOWN", "BUSY", "TRY_AGAIN", "POOL_REPLACED", "EXISTS"})
-"""What a process may end with: its disk failed, somebody was quicker, or its pool was made anew."""
+"""What a process may end with: its disk failed, somebody was quicker, or its pool was made again."""
 REFUSALS: Final = HARMLESS | {"SECOND_SOURCE"}
 """Why one side may refuse the other in a world without damaged bytes."""
 
@@ -285,7 +285,7 @@ class World:
         self.figures["recoveries judged"] += 1
 
     def _look_at_primary(self, door: Any, last_seqno: int) -> None:
-        from replicate.door.redo import redo_region
+        from replicate.door.recovery.redo_region import redo_region
 
         with door.locked():
             pass  # mends the journal's end
@@ -376,7 +376,7 @@ class World:
             )
 
     def _mend_journal(self) -> None:
-        """What the alarm JOURNAL_FATAL asks an operator for: nobody writes any more, so nobody opens it anew."""
+        """What the alarm JOURNAL_FATAL asks an operator for: nobody writes any more, so nobody opens it again."""
         memory = self.primary.memory.get(PoolKind.JOURNAL)
         if memory is not None:
             with memoryview(memory.data)[: word.CONTROL_BYTES].cast("Q") as words:

@@ -142,7 +142,7 @@ def reply(**changed: int) -> bytes:
 
 
 def test_the_window_closes_and_opens() -> None:
-    pair = connected(ConnectionPair(replace(SETTINGS, pool_bytes=4 << 20)))
+    pair = connected(ConnectionPair())
     pair.frozen.add(pair.receiver)
     big = Journal()
     big.write(12, size=300_000)
@@ -166,7 +166,7 @@ def test_the_window_closes_and_opens() -> None:
     ],
 )
 def test_no_acknowledgement_above_what_was_sent(lie: dict[str, int]) -> None:
-    """I4: nothing may be pruned by a number that can not be."""
+    """I4: nothing may be pruned by a number that cannot be."""
     pair = connected(ConnectionPair())
     pair.source.send_batch(journal().batch(1, 3))
     pair.source.bytes_to_send()

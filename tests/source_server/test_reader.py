@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from replicate.door.door import Door
-from replicate.door.opening import close_door, open_door
+from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import JournalDamagedError, JournalMissingError
 from replicate.instance.instance import Instance
-from replicate.journal.frames import walk
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch
 from replicate.journal.spool import Spool
+from replicate.journal.walk import walk
 from replicate.pool import control as word
-from source_server.reader import FILES, POOL, JournalReader
+from source_server.reader import FILES, POOL, StreamReader
 from tests.harness.servers import commit
 
 
@@ -39,7 +39,7 @@ def seqnos(batch: FrameBatch) -> list[int]:
     return [head.seqno for _, head in walk(batch.data)]
 
 
-def drain(reader: JournalReader, taken: list[int], limit: int = 64 * 1024) -> None:
+def drain(reader: StreamReader, taken: list[int], limit: int = 64 * 1024) -> None:
     """Read until there is nothing more."""
     while True:
         found = reader.read(limit) if reader.needs_files else reader.poll(limit)
@@ -54,7 +54,7 @@ def drain(reader: JournalReader, taken: list[int], limit: int = 64 * 1024) -> No
 
 def test_lapped_and_back_twenty_times(door: Door) -> None:
     switches: list[tuple[str, int]] = []
-    reader = JournalReader(door, 1, lambda place, seqno: switches.append((place, seqno)))
+    reader = StreamReader(door, 1, lambda place, seqno: switches.append((place, seqno)))
     taken: list[int] = []
     drain(reader, taken)
     for turn in range(22):
@@ -76,7 +76,7 @@ def test_lapped_and_back_twenty_times(door: Door) -> None:
 
 
 def test_a_steady_reader_stays_in_the_pool(door: Door) -> None:
-    reader = JournalReader(door, 1)
+    reader = StreamReader(door, 1)
     taken: list[int] = []
     for _ in range(200):
         commit(door, 200, count=10)
@@ -96,7 +96,7 @@ def test_beside_a_writer_nothing_is_lost_or_doubled(door: Door) -> None:
         done.set()
 
     writer = threading.Thread(target=write)
-    reader = JournalReader(door, 1)
+    reader = StreamReader(door, 1)
     taken: list[int] = []
     writer.start()
     while not done.is_set():
@@ -110,7 +110,7 @@ def test_beside_a_writer_nothing_is_lost_or_doubled(door: Door) -> None:
 
 
 def test_a_large_transaction_comes_from_its_file(door: Door) -> None:
-    reader = JournalReader(door, 1)
+    reader = StreamReader(door, 1)
     taken: list[int] = []
     commit(door, count=3)
     drain(reader, taken)
@@ -135,7 +135,7 @@ def test_a_large_transaction_comes_from_its_file(door: Door) -> None:
 
 def test_it_begins_in_the_middle(door: Door) -> None:
     commit(door, 20_000, count=200)
-    reader = JournalReader(door, 77)
+    reader = StreamReader(door, 77)
     taken: list[int] = []
     drain(reader, taken)
     assert taken == list(range(77, door.words[word.LAST_SEQNO] + 1))
@@ -144,7 +144,7 @@ def test_it_begins_in_the_middle(door: Door) -> None:
 
 def test_damage_raises_and_nothing_is_skipped(door: Door) -> None:
     commit(door, 30_000, count=100)
-    reader = JournalReader(door, 1)
+    reader = StreamReader(door, 1)
     path = reader._files._chain.segment(reader._files._chain.first_seqnos()[1]).path
     with open(path, "r+b") as file:
         file.seek(200_000)
@@ -160,7 +160,7 @@ def test_damage_raises_and_nothing_is_skipped(door: Door) -> None:
 
 def test_pruned_is_said(door: Door) -> None:
     commit(door, 30_000, count=150)
-    reader = JournalReader(door, 1)
+    reader = StreamReader(door, 1)
     door.chain.prune(100)
     with pytest.raises(JournalMissingError):
         drain(reader, [])

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from replicate.door.opening import make_chain
+from replicate.door.door import Door
+from replicate.door.recovery.opening import make_chain
+from replicate.door.snapshot import door_of
 from replicate.errors import ReplicateError
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, decode, read_head
-from replicate.snapshot import door_of
-from replicate.transaction import Catalogue
-from replicate.vector import Position
+from replicate.model.transaction import Catalogue
+from replicate.model.vector import Position
+from replicate.system.locks import FileLock
 from replicate.wire.message import Restart
 from source_server.restart import agree
 from tests.harness.instances import insert, make_primary, session_of
@@ -78,3 +80,31 @@ def test_who_reads_on_need_not_look_for_the_place_again(tmp_path: Path, monkeypa
             batch = reader.read(1, position.last_seqno + 3)
             assert isinstance(batch, FrameBatch)
             assert batch.first_seqno == agreed.from_seqno
+
+
+def test_end_and_catalogue_are_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit between them would answer for a journal that there never was: both are read under one hold of the
+    commit lock."""
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    instance = make_primary(tmp_path / "alpha")
+    said: list[str] = []
+
+    def told(name: str) -> None:
+        real = getattr(Door, name)
+
+        def call(door: Door, *arguments: object) -> object:
+            with closing(FileLock(instance.locks_directory / "commit.lock")) as other:
+                said.append(f"{name}, lock {'free' if other.try_acquire() else 'held'}")
+            return real(door, *arguments)
+
+        monkeypatch.setattr(Door, name, call)
+
+    with session_of(instance) as session, door_of(instance) as door:
+        insert(session, 1)
+        with door.locked():
+            position = door.position()
+        for name in ("enter", "position", "catalogue"):
+            told(name)
+        agree(door, asked(position))
+    assert said == ["enter, lock free", "position, lock held", "catalogue, lock held"]

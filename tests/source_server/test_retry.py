@@ -5,22 +5,25 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicate.settings.table import SourceConfig
 from source_server.retry import JITTER, Attempt, Retry, Tries
+
+DEFAULTS = (SourceConfig().hard_tries, SourceConfig().hard_period_s, SourceConfig().soft_period_s)
 
 
 def test_the_fields_defaults() -> None:
-    retry = Retry()
+    retry = Retry(*DEFAULTS)
     attempts = [retry.next_attempt(0.5) for _ in range(8)]
     assert attempts[:5] == [Attempt(Tries.HARD, number, 0.5) for number in range(1, 6)]
     assert [(a.tries, a.number, a.wait_s) for a in attempts[5:]] == [(Tries.SOFT, n, 5.0) for n in (1, 2, 3)]
 
 
 def test_zero_hard_tries_means_none() -> None:
-    assert Retry(hard_tries=0).next_attempt(0.5).tries is Tries.SOFT
+    assert Retry(0, *DEFAULTS[1:]).next_attempt(0.5).tries is Tries.SOFT
 
 
 def test_the_stream_gives_hard_tries_back_and_a_refusal_takes_them() -> None:
-    retry = Retry()
+    retry = Retry(*DEFAULTS)
     for _ in range(20):
         retry.next_attempt(0.5)
     retry.streaming()

@@ -29,7 +29,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, obj
 
 
 def _end() -> None:
-    from update_process.replay.spark_session import end_session
+    from update_process.replay.spark.session import end_session
 
     while _sessions:
         end_session(_sessions.pop())
@@ -38,7 +38,7 @@ def _end() -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Made for little data: what it would compile is run a few times only."""
-    from update_process.replay.spark_session import make_session
+    from update_process.replay.spark.session import make_session
 
     made = make_session(
         "local[2]",
@@ -59,7 +59,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def _backlog(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Backlog:
     from replicate.journal.chain import Chain
-    from update_process.replay.archive import Archive
+    from update_process.replay.archive.archive import Archive
 
     with pytest.MonkeyPatch.context() as patch:
         directory = tmp_path_factory.mktemp("backlog")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from replicate.audit.verify import verify_journal
 from replicate.compare.compare import compare
 from replicate.errors import (
     AlreadyExistsError,
@@ -31,20 +32,19 @@ from replicate.errors import (
 )
 from replicate.journal.chain import Chain
 from replicate.journal.record import read_head
-from replicate.journal.verify import verify_journal
+from replicate.model.moment import CSN_COUNTER_BITS
 from tests.harness.backlog import Backlog, frames
 from tests.harness.differential import read, same
 from tests.harness.instances import last_seqno
 from tests.harness.pair import Pair
-from update_process.replay.archive import Archive
-from update_process.replay.archive_files import HadoopFiles, LocalFiles, archive_uri, local_path, open_files
-from update_process.replay.blocks import CSN_COUNTER_BITS
+from update_process.replay.archive.archive import Archive
+from update_process.replay.archive.files import HadoopFiles, LocalFiles, archive_uri, local_path, open_files
+from update_process.replay.archive.manifest import read_ranges
+from update_process.replay.backlog import Journals
 from update_process.replay.command import replay
-from update_process.replay.journals import Journals
-from update_process.replay.manifest import read_ranges
 from update_process.replay.rebuild import rebuild
-from update_process.replay.spark_errors import spark_work, translated
-from update_process.replay.spark_net import write_staged
+from update_process.replay.spark.errors import spark_work, translated
+from update_process.replay.spark.net import write_staged
 
 pytestmark = pytest.mark.slow
 
@@ -224,7 +224,7 @@ def test_a_disk_that_is_full_leaves_the_old_state(backlog: Backlog, monkeypatch:
 
     for name in ("shutil.copyfile", "zstandard.ZstdDecompressor"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"update_process.replay.archive_files.{name}", full)
+            patch.setattr(f"update_process.replay.archive.files.{name}", full)
             with pytest.raises(DiskFullError):
                 replay(secondary, [backlog.archive])
         assert last_seqno(secondary) == backlog.base_seqno
@@ -295,7 +295,7 @@ def test_files_on_any_file_system_of_hadoop(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_killed_is_run_again(backlog: Backlog, spark: Any, tmp_path: Path) -> None:
-    """What has no manifest is written anew, whatever is left of it."""
+    """What has no manifest is written again, whatever is left of it."""
     chain = Chain(backlog.pair.primary.journal_directory)
     archive = Archive(spark, (tmp_path / "archive").as_uri(), range_segments=2)
     shutil.copytree(backlog.pair.directory / "archive", tmp_path / "archive")

@@ -14,12 +14,12 @@ import pytest
 from replicate.errors import DamagedError, DiskFullError, JournalIOError
 from replicate.journal.chain import Chain
 from tests.harness.backlog import Backlog
-from update_process.replay import archive, parquet_files
-from update_process.replay.archive import Archive
-from update_process.replay.archive_files import open_files
-from update_process.replay.arrow_rows import arrow_schema
-from update_process.replay.manifest import read_ranges
-from update_process.replay.parquet_files import forget, seen, write_hidden
+from update_process.replay.archive import archive, parquet
+from update_process.replay.archive.archive import Archive
+from update_process.replay.archive.arrow_rows import arrow_schema
+from update_process.replay.archive.files import open_files
+from update_process.replay.archive.manifest import read_ranges
+from update_process.replay.archive.parquet import forget, seen, write_hidden
 
 SCHEMA = arrow_schema("transactions")
 
@@ -30,7 +30,7 @@ def batch(*numbers: int) -> pa.RecordBatch:
 
 
 def test_a_file_is_there_when_it_is_made_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_files, "GROUP_BYTES", 1)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
     folder = tmp_path / "new" / "range"
     files = open_files(tmp_path.as_uri())
     name, count = write_hidden(folder, "transactions", 7, iter([batch(7, 8), batch(9)]))

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from replicate import failpoint
-from replicate.archived import archived_seqno
 from replicate.cli.main import run
 from replicate.compare.compare import compare
 from replicate.errors import (
@@ -30,20 +28,22 @@ from replicate.errors import (
     NotFoundError,
     UsageError,
 )
-from replicate.failpoint import FailpointError
+from replicate.instance.archive_mark import archived_seqno
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
 from replicate.journal.segment import create_segment
+from replicate.system import failpoint
+from replicate.system.failpoint import FailpointError
 from tests.harness.backlog import Backlog, write_large
 from tests.harness.instances import ROOT, last_seqno
 from tests.harness.machine_tools import enlarge, small_disk
 from tests.harness.pair import Pair
 from update_process.replay import command
-from update_process.replay.archive import Archive
-from update_process.replay.archive_files import open_files
+from update_process.replay.archive.archive import Archive
+from update_process.replay.archive.files import open_files
+from update_process.replay.archive.manifest import read_ranges
 from update_process.replay.command import archive_instance, replay
-from update_process.replay.manifest import read_ranges
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def silent(_step: object) -> None:
 
 def test_every_step_is_known() -> None:
     found: set[str] = set()
-    for path in (ROOT / "update_process" / "replay").glob("*.py"):
+    for path in (ROOT / "update_process" / "replay").rglob("*.py"):
         found.update(re.findall(r'\bhit\("(archive\.\w+)', path.read_text()))
     assert found == {step.partition(":")[0] for step in STEPS}
 
@@ -201,7 +201,7 @@ def test_a_real_full_disk_of_the_stage(backlog: Backlog, spark: Any, engine: str
 def test_where_nobody_can_write_and_two_at_once(primary: Pair, spark: Any, tmp_path: Path) -> None:
     chain = Chain(primary.primary.journal_directory)
     (tmp_path / "file").write_text("")
-    with pytest.raises(JournalIOError, match="the archive can not be made: Not a directory"):
+    with pytest.raises(JournalIOError, match="the archive cannot be made: Not a directory"):
         Archive(spark, (tmp_path / "file" / "archive").as_uri()).add(chain)
     files = open_files((tmp_path / "archive").as_uri())
     with files.locked(), pytest.raises(BusyError, match="another `replicate archive` is writing here"):

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from replicate import failpoint
 from replicate.errors import BusyError, DamagedError
 from replicate.journal.chain import Chain
+from replicate.system import failpoint
 from tests.harness.backlog import Backlog
-from update_process.replay.archive import LEFT_AFTER_S, Archive
-from update_process.replay.archive_files import HadoopFiles
-from update_process.replay.manifest import range_name
+from update_process.replay.archive.archive import LEFT_AFTER_S, Archive
+from update_process.replay.archive.files import HadoopFiles
+from update_process.replay.archive.manifest import range_name
 
 KINDS = ("changes", "transactions", "segments")
 
@@ -27,8 +27,8 @@ KINDS = ("changes", "transactions", "segments")
 @pytest.fixture
 def elsewhere(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory that is written to as any file system of Hadoop's is."""
-    monkeypatch.setattr("update_process.replay.archive.open_files", lambda uri, *_: HadoopFiles(spark, uri))
-    monkeypatch.setattr("update_process.replay.archive.local_path", lambda _uri: None, raising=False)
+    monkeypatch.setattr("update_process.replay.archive.archive.open_files", lambda uri, *_: HadoopFiles(spark, uri))
+    monkeypatch.setattr("update_process.replay.archive.archive.local_path", lambda _uri: None, raising=False)
     yield tmp_path / "archive"
     failpoint.disarm()
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from replicate.audit.verify import verify_journal
 from replicate.compare.compare import compare
 from replicate.errors import DamagedError, NotFoundError, UsageError
 from replicate.journal.chain import Chain
-from replicate.journal.verify import verify_journal
 from tests.harness.backlog import Backlog
 from tests.harness.instances import last_seqno
-from update_process.replay.archive import Archive
+from update_process.replay.archive.archive import Archive
 from update_process.replay.command import replay
 from update_process.replay.rebuild import rebuild
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from replicate.audit.verify import verify_journal
 from replicate.compare.compare import compare
-from replicate.journal.verify import verify_journal
 from tests.harness.backlog import Backlog
 from tests.harness.instances import ROOT, last_seqno
 from tests.harness.waiting import wait_until
@@ -180,6 +180,7 @@ def test_spark_submit_archives_as_the_one_machine_does(cluster: Cluster, backlog
     assert compare(primary, secondary, timeout_s=5).equal
 
 
+@pytest.mark.long
 def test_fault_86_an_executor_is_killed_and_the_driver_too(cluster: Cluster, backlog: Backlog) -> None:
     primary, secondary = backlog.pair.primary, backlog.secondary()
     replay = (*COMMAND, "-i", secondary.path, "replay", "--journal", backlog.archive, "--journal", primary.path)

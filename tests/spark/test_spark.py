@@ -15,23 +15,23 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
+from replicate.audit.verify import verify_journal
 from replicate.compare.compare import compare
 from replicate.errors import ConflictError, DamagedError, PrerequisiteMissingError, UsageError
 from replicate.journal.chain import Chain
-from replicate.journal.verify import verify_journal
 from tests.harness.backlog import LARGE, Backlog
 from tests.harness.instances import ROOT, last_seqno
-from update_process.replay import spark_net
-from update_process.replay.archive import Archive
-from update_process.replay.archive_files import open_files
-from update_process.replay.blocks import unpack_image
+from update_process.replay.archive.archive import Archive
+from update_process.replay.archive.blocks import unpack_image
+from update_process.replay.archive.files import open_files
+from update_process.replay.archive.manifest import read_ranges
+from update_process.replay.backlog import Journals
 from update_process.replay.command import replay
-from update_process.replay.journals import Journals
-from update_process.replay.manifest import read_ranges
-from update_process.replay.source import JournalReader
-from update_process.replay.spark_errors import spark_work
-from update_process.replay.spark_net import SparkEngine
-from update_process.replay.spark_session import require_java
+from update_process.replay.spark import net as spark_net
+from update_process.replay.spark.errors import spark_work
+from update_process.replay.spark.net import SparkEngine
+from update_process.replay.spark.session import require_java
+from update_process.replay.spark.source import JournalReader
 
 pytestmark = pytest.mark.slow
 

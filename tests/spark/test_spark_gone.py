@@ -15,11 +15,11 @@ from py4j.clientserver import ClientServer, JavaParameters
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from replicate.errors import TryAgainError
-from update_process.replay import spark_session
-from update_process.replay.spark_errors import is_of_spark, spark_work, translated
+from update_process.replay.spark import session
+from update_process.replay.spark.errors import is_of_spark, spark_work, translated
 
 KILLED = """
-from update_process.replay.spark_session import session
+from update_process.replay.spark.session import session
 from replicate.errors import TryAgainError
 try:
     with session("local[1]") as spark:
@@ -46,8 +46,8 @@ def gone() -> Iterator[Any]:
 
 def test_a_refused_connection_to_java_is_named(gone: Any) -> None:
     """py4j leaves it the OSError that it is."""
-    with pytest.raises(TryAgainError, match="the rows can not be read: Spark's Java process has ended") as caught:
-        with spark_work("the rows can not be read", "here"):
+    with pytest.raises(TryAgainError, match="the rows cannot be read: Spark's Java process has ended") as caught:
+        with spark_work("the rows cannot be read", "here"):
             gone.jvm.System.currentTimeMillis()
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
     assert caught.value.where == "here"
@@ -61,13 +61,13 @@ def test_a_refused_connection_at_the_start_is_named(gone: Any, monkeypatch: pyte
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     for name in ("_gateway", "_jvm", "_active_spark_context"):
         monkeypatch.setattr(SparkContext, name, None)
-    monkeypatch.setattr(spark_session, "_launch", lambda _conf, _where: gone)
+    monkeypatch.setattr(session, "_launch", lambda _conf, _where: gone)
     with pytest.raises(TryAgainError, match=r"Spark does not start: Spark's Java process.*refused.*\[local\[1\]\]"):
-        spark_session.make_session("local[1]")
+        session.make_session("local[1]")
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:
-    with pytest.raises(FileNotFoundError) as caught, spark_work("the rows can not be read", "here"):
+    with pytest.raises(FileNotFoundError) as caught, spark_work("the rows cannot be read", "here"):
         os.stat("/nowhere/at/all")
     assert not is_of_spark(caught.value)
 

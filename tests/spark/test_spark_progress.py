@@ -13,9 +13,9 @@ from replicate.journal.chain import Chain
 from tests.harness.backlog import Backlog
 from tests.harness.waiting import wait_until
 from update_process.replay.apply import Progress
-from update_process.replay.archive import Archive, Step
+from update_process.replay.archive.archive import Archive, Step
 from update_process.replay.command import replay
-from update_process.replay.spark_progress import Tasks, tasks_told
+from update_process.replay.spark.progress import Tasks, tasks_told
 
 
 class Tracker:

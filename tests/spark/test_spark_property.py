@@ -15,19 +15,19 @@ import pytest
 
 from replicate import connect
 from replicate.admin.regions import add_region
+from replicate.audit.verify import verify_journal
 from replicate.errors import ConflictError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch, decode_batch
-from replicate.journal.verify import verify_journal
-from replicate.seed.install import install_checked, seed_lock
-from replicate.seed.make import make_seed
+from replicate.transfer.seed.install import install_checked, seed_lock
+from replicate.transfer.seed.make import make_seed
 from tests.harness.differential import read, same
 from tests.harness.pair import Pair
 from tests.harness.sql_programs import Program, schema
+from update_process.replay.backlog import Journals
 from update_process.replay.command import replay
-from update_process.replay.journals import Journals
 from update_process.replay.net import NetChange
-from update_process.replay.spark_net import SparkEngine
+from update_process.replay.spark.net import SparkEngine
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def write(pair: Pair, programs: dict[str, Program], dice: Random, transactions: 
         connection = connections[name]
         for _ in range(dice.randint(1, 5)):
             text, parameters = programs[name].change(dice)
-            if " VIRTUAL " in text:
+            if " VIRTUAL " in text or "sqlite_sequence" in text:  # a counter by hand may travel as a schema change
                 continue
             with contextlib.suppress(sqlite3.Error, ReplicateError):
                 connection.execute(text, parameters).fetchall()
@@ -143,7 +143,7 @@ def plain(rows: Any, tables: Any) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("program", "harmed"), [(4, 0), (5, 7)], indirect=["program"])
+@pytest.mark.parametrize(("program", "harmed"), [(4, 1), (5, 0)], indirect=["program"])
 def test_the_same_histories_are_refused(program: Any, harmed: int, spark: Any) -> None:
     """Somebody else has emptied a table of both secondaries, and the history touches one of its rows again."""
     pair, made, dice = program

@@ -1,27 +1,21 @@
-"""README's section on archive and replay is true: its Python and its queries run, and answer."""
+"""The chapter on archive and replay is true: its Python and its queries run, and answer."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replicate.journal.chain import Chain
+from tests.harness.manual import blocks, chapter
 from tests.harness.pair import Pair
-from update_process.replay.archive import Archive
-from update_process.replay.blocks import unpack_image
+from update_process.replay.archive.archive import Archive
+from update_process.replay.archive.blocks import unpack_image
 
 pytestmark = pytest.mark.slow
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    """The code of one language in the section."""
-    section = re.split(r"^## ", README.partition("## Archive and replay\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    return re.findall(rf"```{language}\n(.*?)```", section, flags=re.DOTALL)
+CHAPTER = chapter("archive-and-replay")
 
 
 def test_the_examples_run_and_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
@@ -41,10 +35,10 @@ def test_the_examples_run_and_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     directory = tmp_path / "archive"
     Archive(spark, directory.as_uri()).add(Chain(pair.primary.journal_directory))
 
-    opening, more = blocks("python")
+    opening, more = blocks(CHAPTER, "python")
     names: dict[str, Any] = {}
     exec(opening.replace("file:///srv/archive", directory.as_uri()), names)
-    by_hour, of_a_row, by_whom = (spark.sql(query).collect() for query in blocks("sql"))
+    by_hour, of_a_row, by_whom = (spark.sql(query).collect() for query in blocks(CHAPTER, "sql"))
 
     counts = {(row.table_name, row.op): row.changes for row in by_hour if row.op in ("insert", "update", "delete")}
     assert counts == {
@@ -65,5 +59,5 @@ def test_the_examples_run_and_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
         connection.commit()
     connection.close()
     exec(more.replace("primary/journal", str(pair.primary.journal_directory)), names)
-    (row,) = spark.sql(blocks("sql")[2]).where("table_name = 'purchase'").collect()
+    (row,) = spark.sql(blocks(CHAPTER, "sql")[2]).where("table_name = 'purchase'").collect()
     assert (row.changes, row.transactions) == (5, 4)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import PeerUnreachableError, PrerequisiteMissingError, ReplicateError, UsageError
-from update_process.replay import spark_session
-from update_process.replay.spark_session import DRIVER_MEMORY, chosen_settings, own_defaults
+from update_process.replay.spark import session
+from update_process.replay.spark.session import DRIVER_MEMORY, chosen_settings, own_defaults
 
 OWN = """
 # comment
@@ -84,6 +84,6 @@ def test_they_go_before_what_we_like_and_not_before_what_we_need(
     ],
 )
 def test_why_no_session_begins_is_one_error_of_ours(why: str, kind: type[ReplicateError]) -> None:
-    found = spark_session._not_begun(why, "spark://host:7077")
+    found = session._not_begun(why, "spark://host:7077")
     assert type(found) is kind
     assert found.where == "spark://host:7077"

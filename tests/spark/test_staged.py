@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from replicate.errors import DamagedError
-from update_process.replay import staged
 from update_process.replay.net import EVERY_PART, NetRow, Part
-from update_process.replay.staged import staged_columns, staged_counters, staged_rows, staged_tables
+from update_process.replay.spark import staged
+from update_process.replay.spark.staged import staged_columns, staged_counters, staged_rows, staged_tables
 
 GONE = NetRow(1, [1, "a"], None, 10)
 STAYED = NetRow(2, [2, b"\x00", 2.5], [2, None, -0.0], 11)

@@ -1,9 +1,9 @@
 """Plain SQLite, a primary and its secondary under the same random programs: all three must end up the same.
 
-By default 20,000 statements, in shards. `--differential-statements N` runs N, `--differential-seed S` other ones than
-usual. Each program's seed is printed; it depends on nothing but S, the shard and its place, so a shard runs the same
-programs whether it runs alone or in the whole suite. `--differential-program SEED` runs one program again, and
-shrinks it if it fails.
+By default 8,000 statements, with --full 20,000, in shards. `--differential-statements N` runs N,
+`--differential-seed S` other ones than usual. Each program's seed is printed; it depends on nothing but S, the shard
+and its place, so a shard runs the same programs whether it runs alone or in the whole suite.
+`--differential-program SEED` runs one program again, and shrinks it if it fails.
 """
 
 from __future__ import annotations
@@ -22,6 +22,13 @@ from tests.harness.sql_draw import Drawn, draw, shrink
 from tests.harness.sql_worker import Worker
 
 SHARDS = 5
+BY_DAY, AT_FULL_LENGTH = 8_000, 20_000
+
+
+def asked_statements(config: pytest.Config) -> int:
+    """How many statements are asked for."""
+    asked = config.getoption("--differential-statements")
+    return int(asked or (AT_FULL_LENGTH if config.getoption("--full") else BY_DAY))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +73,7 @@ def test_all_sides_are_the_same(
     if again:
         _again(plain, workers, draw(again))
         return
-    wanted = int(request.config.getoption("--differential-statements")) // (2 * SHARDS)
+    wanted = asked_statements(request.config) // (2 * SHARDS)
     start = f"{request.config.getoption('--differential-seed')}-{'wild' if wild else 'plain'}-{shard}"
     tally = Tally()
     while tally.steps < wanted:

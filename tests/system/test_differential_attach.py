@@ -80,7 +80,7 @@ def test_all_sides_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    asked = int(request.config.getoption("--differential-statements"))
+    asked = int(request.config.getoption("--differential-statements") or USUAL)
     wanted = 150 if asked <= USUAL else asked // 40
     start = request.config.getoption("--differential-seed")
     statements = refused = programs = 0
@@ -198,7 +198,7 @@ def programs(
 
 def _wanted(request: pytest.FixtureRequest, kind: str) -> list[str]:
     """The seeds of some programs."""
-    asked = int(request.config.getoption("--differential-statements"))
+    asked = int(request.config.getoption("--differential-statements") or USUAL)
     start = request.config.getoption("--differential-seed")
     return [f"{start}-{kind}-{number}" for number in range(2 if asked <= USUAL else asked // 4000)]
 
@@ -237,6 +237,6 @@ def test_several_processes_at_once(programs: Programs) -> None:
         played = [worker.answer() for worker in made.workers]
         made.close()
         committed = [one for found, _, _ in played for one in found]
-        print(f"{len(committed)} committed, {sum(again for _, again, _ in played)} begun anew")
+        print(f"{len(committed)} committed, {sum(again for _, again, _ in played)} begun again")
         made.prove(committed)
         assert committed

@@ -65,6 +65,11 @@ SETTINGS = '[journal]\ndurability = "interval"\n'
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def street(shared_street: Street) -> Street:
+    return shared_street
+
+
 def stranger(street: Street, region: Path, *statements: str) -> list[str]:
     """What another client is told, statement by statement."""
     output, errors = street.python(STRANGER, str(region), *statements).communicate(timeout=60)
@@ -86,7 +91,7 @@ def test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply(street:
     street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "60")
     assert stranger(street, street.secondary / "regions" / "main.db", change) == ["done"]
     # Nothing that the change touches: it is found all the same.
-    street.write("INSERT INTO setting VALUES ('behind', 1)")
+    street.write("INSERT OR REPLACE INTO setting VALUES ('behind', 1)")
     wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"], what="it stops")
     failed = street.daemon(street.secondary, "update")
     assert failed["exit_code"] == 65
@@ -103,7 +108,7 @@ def test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply(street:
     assert "--restart" in status.stdout
     # Starting it again skips nothing; the command that it names mends it.
     street.on(street.secondary, "update", "start", check=False)
-    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"] == 65, what="it stops anew")
+    wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"] == 65, what="it stops again")
     assert street.last_seqno(street.secondary) == seqno
     street.on(street.secondary, "seed", "--from", street.primary, "--restart")
     street.start_update()
@@ -121,12 +126,12 @@ def test_a_schema_change_on_the_primary_is_found_before_the_next_commit(street: 
     assert street.last_seqno(street.primary) == seqno
     street.on(street.primary, "source", "stop")
     street.on(street.primary, "region", "release", "main")
-    street.on(street.primary, "region", "add", street.database)
+    street.on(street.primary, "region", "add", street.database, "--yes")
     street.on(street.secondary, "update", "stop")
     street.start_source()
     street.on(street.secondary, "seed", "--from", street.primary, "--restart")
     street.start_update()
-    street.write("INSERT INTO setting VALUES ('passes', 1)")
+    street.write("INSERT OR REPLACE INTO setting VALUES ('passes', 1)")
     street.prove_equal()
 
 

@@ -1,19 +1,22 @@
 """The network fails between real daemons: parted, one way only, gone without a word, cut, slow, in single bytes.
 
-Faults 51 to 57 and 62 of the project's catalogue. After each both databases are equal row by row, nothing has come
+Faults 51 to 57, 62 and 89 of the project's catalogue. After each both databases are equal row by row, nothing has come
 twice, and no operator had to do anything.
 """
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tests.harness.bad_street import DEAD_AFTER_S, NOTICED_WITHIN_S, BadStreet, bad_street
+from tests.harness.bad_street import DEAD_AFTER_S, HEARTBEAT_S, NOTICED_WITHIN_S, SETTINGS, BadStreet, bad_street
 from tests.harness.memory import Memory, anonymous_mib
 from tests.harness.street import is_alive
 from tests.harness.waiting import wait_until
@@ -173,3 +176,65 @@ def test_fault_62_single_bytes_on_the_wire(street: BadStreet) -> None:
     street.prove_equal()
     assert sum(line.there_bytes for line in street.network.lines[street.lines_before + 1 :]) > 6000
     assert street.duplicates() == 0
+
+
+SILENT_LINE: Final = SETTINGS.replace(f"dead_after_s = {DEAD_AFTER_S}", "dead_after_s = 600")
+
+
+def readiness(street: BadStreet, instance: Path, daemon: str) -> int:
+    address = street.daemon(instance, daemon)["facts"]["metrics_listen"]
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_fault_89_a_line_that_swallows_everything_and_a_killed_source_leave_nothing_called_level(
+    tmp_path: Path,
+) -> None:
+    """While the primary is written; and heard again, both sides are well without an operator."""
+    with bad_street(tmp_path, settings=SILENT_LINE) as street:
+        sides, daemons = (street.primary, street.secondary), ("receiver", "update")
+
+        def codes(side: Path) -> set[str]:
+            done = street.on(side, "--json", "status", check=False)
+            found = {one["code"] for one in json.loads(done.stdout)["findings"] if one["severity"] != "info"}
+            assert done.returncode == (1 if found else 0)
+            return found
+
+        def receiving() -> dict[str, Any]:
+            return dict(street.status(street.secondary)["receiving"])
+
+        def is_level() -> bool:
+            found = receiving()
+            return not any(map(codes, sides)) and (found["backlog"], found["lag_s"]) == (0, 0.0)
+
+        street.applied(street.insert(5))
+        wait_until(is_level, what="all is well")
+        street.network.part()
+        street.insert(5)
+        for side, code in zip(sides, ("PEER_SILENT", "SOURCE_SILENT"), strict=True):
+            wait_until(lambda side=side, code=code: codes(side) == {code}, what=code)  # type: ignore[misc]
+        found = receiving()
+        assert (found["is_connected"], found["backlog"], found["lag_s"]) == (True, None, None)
+        assert found["lag_at_least_s"] > HEARTBEAT_S
+        assert found["backlog_unknown_since"] is not None
+        assert all(street.status(side)["bottleneck"] for side in sides)
+        for daemon in daemons:
+            wait_until(lambda daemon=daemon: readiness(street, street.secondary, daemon) == 503)  # type: ignore[misc]
+            assert street.figure(street.secondary, "known_state", daemon=daemon) == 0
+            assert street.figure(street.secondary, "lag_at_least_seconds", daemon=daemon) > HEARTBEAT_S
+        street.network.heal()
+        wait_until(is_level, what="all is well again")
+        for daemon in daemons:
+            wait_until(lambda daemon=daemon: readiness(street, street.secondary, daemon) == 200)  # type: ignore[misc]
+        street.kill(street.primary, "source-secondary")
+        wait_until(lambda: codes(street.secondary) == {"NO_SOURCE"}, what="no source")
+        found = receiving()
+        assert (found["is_connected"], found["backlog"], found["lag_s"]) == (False, None, None)
+        assert found["lag_at_least_s"] > 0
+        assert "unknown since" in street.on(street.secondary, "status", check=False).stdout
+        street.start_source()
+        wait_until(is_level, what="all is well in the end")
+        street.prove_equal()

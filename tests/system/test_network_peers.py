@@ -201,7 +201,7 @@ def test_fault_65_a_second_receiver_of_the_same_name_is_refused_and_the_first_ke
     street: BadStreet, tmp_path: Path
 ) -> None:
     other = second_instance(street, tmp_path / "secondary", "secondary", role="secondary")
-    street.on(other, "receiver", "start", "--listen", "127.0.0.1:0")
+    street.on(other, "receiver", "start", "--no-update", "--listen", "127.0.0.1:0")
     try:
         street.network.target_port = int(street.daemon(other, "receiver")["facts"]["listen"].rpartition(":")[2])
         street.network.forget()
@@ -211,7 +211,7 @@ def test_fault_65_a_second_receiver_of_the_same_name_is_refused_and_the_first_ke
         street.wait_for_stream()
         street.prove_equal()
     finally:
-        street.on(other, "receiver", "stop", check=False)
+        street.on(other, "receiver", "stop", "--keep-update", check=False)
 
 
 def second_instance(street: BadStreet, path: Path, name: str, role: str = "primary") -> Path:

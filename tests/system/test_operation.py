@@ -12,13 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.harness.street import Street, is_alive
+from tests.harness.street import Street, is_alive, make_database
 from tests.harness.waiting import wait_until
 
 SETTINGS = """
@@ -64,6 +63,11 @@ for line in sys.stdin:
 """
 
 # An operator who knows how to get around the guards.
+ONE_ROW = """
+import sys, replicate
+with replicate.connect(*sys.argv[1:]) as connection:
+    connection.execute("INSERT INTO t (b) VALUES ('one')")
+"""
 BY_HAND = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -82,14 +86,9 @@ PAUSE_S = 0.005
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
-    """A whole street; tests leave it running and level."""
-    made = Street(tmp_path_factory.mktemp("street"), settings=SETTINGS).build()
-    try:
-        yield made.start()
-    finally:
-        made.close()
+@pytest.fixture
+def street(shared_street: Street) -> Street:
+    return shared_street
 
 
 def daemons(street: Street) -> tuple[tuple[Path, str, str], ...]:
@@ -115,7 +114,7 @@ def join(street: Street, name: str, feeder: Path) -> Path:
     street.others.append(made)
     street.run("instance", "create", made, "--role", "secondary", "--network", network)
     (made / "replicate.toml").write_text("[receiver]\npool_bytes = 4194304\n[journal]\npool_bytes = 1048576\n")
-    street.on(made, "receiver", "start", "--listen", "127.0.0.1:0")
+    street.on(made, "receiver", "start", "--no-update", "--listen", "127.0.0.1:0")
     street.on(feeder, "peer", "add", name, street.daemon(made, "receiver")["facts"]["listen"])
     street.on(feeder, "source", "start", "--peer", name)
     street.on(made, "seed", "--from", feeder)
@@ -350,10 +349,14 @@ def test_pruning_keeps_what_a_registered_peer_needs(street: Street) -> None:
     wait_until(
         lambda: street.status(street.primary)["peers"][0]["last_durable_seqno"] >= last_seqno, what="acknowledged"
     )
-    street.on(street.primary, "journal", "prune")
+
+    def is_pruned() -> bool:  # what a peer has acknowledged is stored once a second
+        street.on(street.primary, "journal", "prune")
+        return bool(street.status(street.primary)["journal"]["segments"] == 2)
+
+    wait_until(is_pruned, what="only the two newest segments are left")
     journal = street.status(street.primary)["journal"]
     assert journal["first_kept_seqno"] > first
-    assert journal["segments"] == 2
     gone = street.on(street.primary, "journal", "show", "--from", "1", "--to", "2", check=False)
     assert gone.returncode == 2
     assert f"{journal['first_kept_seqno']} to {last_seqno}" in gone.stderr
@@ -436,8 +439,8 @@ def test_seeding_again_while_writers_go_on_and_a_region_added_anew(street: Stree
     assert street.on(street.primary, "region", "release", "main", check=False).returncode == 73  # the source runs
     street.on(street.primary, "source", "stop")
     street.on(street.primary, "region", "release", "main")
-    street.on(street.primary, "region", "add", street.database)
-    street.write("INSERT INTO loose VALUES ('added', 'anew')")
+    street.on(street.primary, "region", "add", street.database, "--yes")
+    street.write("INSERT INTO loose VALUES ('added', 'again')")
     street.start_source()
     wait_until(
         lambda: "HARD_RESYNC_NEEDED" in street.daemon(street.secondary, "update")["error"], what="it stops by name"
@@ -448,6 +451,36 @@ def test_seeding_again_while_writers_go_on_and_a_region_added_anew(street: Stree
     street.prove_equal()
 
 
+def test_regions_are_added_under_load_and_stop_nobody(street: Street, tmp_path: Path) -> None:
+    make_database(tmp_path / "empty.db", "CREATE TABLE t (a INTEGER PRIMARY KEY, b)")
+    make_database(tmp_path / "full.db", "CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 1)")
+    writer = street.writer(7, pause_s=PAUSE_S)
+    try:
+        street.on(street.primary, "region", "add", tmp_path / "empty.db")
+        refused = street.on(street.primary, "region", "add", tmp_path / "full.db", check=False)
+        assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
+        street.on(street.primary, "region", "add", tmp_path / "full.db", "--yes")
+        for name in ("empty", "full"):
+            street.finish([street.python(ONE_ROW, str(street.primary), name)])
+        added = street.last_seqno(street.primary)
+        wait_until(lambda: street.last_seqno(street.secondary) > added, what="the secondary goes on after them")
+    finally:
+        writer.kill()
+        wait_until(lambda: writer.poll() is not None, what="the writer is gone")
+    shown = street.on(street.secondary, "status", check=False)
+    assert (shown.returncode, "REGION_WAITS" in shown.stdout) == (1, True)
+    found = street.on(street.primary, "compare", "--with", street.secondary, check=False).stdout.splitlines()
+    assert [line for line in found if ".t:" in line or "region full" in line] == [
+        "  empty.t: equal, 1 rows",
+        "  region full is missing in secondary: it waits for its seed (replicate -i secondary status)",
+    ]
+    street.on(street.secondary, "update", "stop")
+    street.on(street.secondary, "seed", "--from", street.primary, "--restart")
+    street.start_update()
+    street.prove_equal()
+    assert "REGION_WAITS" not in street.on(street.secondary, "status", check=False).stdout
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs: needs root")
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 def test_a_full_disk(tmp_path: Path, side: str) -> None:
@@ -456,8 +489,9 @@ def test_a_full_disk(tmp_path: Path, side: str) -> None:
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m,mode=700", "tmpfs", str(small)], check=False)
     if mounted.returncode:
-        pytest.skip("can not mount a small tmpfs")
+        pytest.skip("cannot mount a small tmpfs")
     street = Street(tmp_path, settings=SETTINGS)
+    street.calls_here = False
     setattr(street, side, small / side)
 
     def has_stopped() -> bool:
@@ -483,8 +517,8 @@ def test_a_full_disk(tmp_path: Path, side: str) -> None:
             if refused.returncode:
                 assert refused.returncode == 74
                 assert "DISK_FULL" in refused.stderr
-            # Else it had nothing to write before it served; its status file can not be written either.
-            wait_until(has_stopped, what="it stops anew")
+            # Else it had nothing to write before it served; its status file cannot be written either.
+            wait_until(has_stopped, what="it stops again")
         subprocess.run(["mount", "-o", "remount,size=300m", str(small)], check=True)
         if side == "primary":
             assert bulk(street, 10, 200_000) == (10, "")

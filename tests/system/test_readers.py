@@ -133,7 +133,7 @@ pytestmark = pytest.mark.slow
 
 
 def begin(street: Street, ended: Path) -> tuple[list[subprocess.Popen[str]], list[subprocess.Popen[str]]]:
-    """Two readers of the secondary (one of them opens it anew for every look) that end when they have seen the number
+    """Two readers of the secondary (one of them opens it again for every look) that end when they have seen the number
     in the file `ended`, and two writers of the load."""
     figures = [str(number) for number in (LARGE_EACH, MADE_EACH, BULK_ROWS)]
     region = str(street.secondary / "regions" / "main.db")

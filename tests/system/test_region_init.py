@@ -70,7 +70,7 @@ def test_functions_and_collations_of_the_application_in_a_schema(street: Street)
     street.kill(street.secondary, "update")
     street.write("INSERT INTO person (name) VALUES ('Barbara')", "INSERT INTO word VALUES ('d', 4)")
     street.start_update()
-    # A copy of it brings the secondary up anew.
+    # A copy of it brings the secondary up again.
     street.on(street.secondary, "update", "stop")
     street.on(street.secondary, "seed", "--from", street.primary, "--restart")
     street.start_update()
@@ -85,7 +85,7 @@ def test_functions_and_collations_of_the_application_in_a_schema(street: Street)
 @pytest.mark.parametrize(
     ("init", "said"),
     [
-        ("no_such_module:register", "can not be imported"),
+        ("no_such_module:register", "cannot be imported"),
         ("shop_functions:nobody", "no function nobody"),
         ("shop_functions", "should read module:function"),
         ("shop_functions:failing", "no such luck"),

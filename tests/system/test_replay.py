@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from replicate.instance.instance import Instance
+from replicate.model.moment import CSN_COUNTER_BITS
 from tests.harness.replaying import archive_segments, csns
 from tests.harness.street import SCHEMA, Street, assert_same_databases
 from tests.harness.waiting import wait_until
-from update_process.replay.blocks import CSN_COUNTER_BITS
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def test_the_stream_goes_on_behind_a_replay(street: Street) -> None:
 
     # Some of the backlog has been received and was not applied, the rest has not even been received.
     street.finish([street.writer(2, count=40, seed=2)])
-    street.on(street.secondary, "receiver", "stop")
+    street.on(street.secondary, "receiver", "stop", "--keep-update")
     street.finish([street.writer(3, count=60, seed=3)])
     street.write("ALTER TABLE account ADD COLUMN extra DEFAULT 1", "UPDATE account SET extra = 2 WHERE id % 2")
     dry = json.loads(street.on(street.secondary, "replay", "--journal", street.primary, "--dry-run", "--json").stdout)
@@ -103,7 +103,7 @@ def test_a_rebuilt_secondary_goes_on_live_and_feeds_a_third(tmp_path: Path, monk
         # A third stands where the base copy stands: all that was replayed comes to it from the secondary's journal.
         done = street.on(third, *rebuild, "--to", str(start), "--json")
         assert json.loads(done.stdout)["seqno"] == start == street.last_seqno(third) < seqno
-        street.on(third, "receiver", "start", "--listen", "127.0.0.1:0")
+        street.on(third, "receiver", "start", "--no-update", "--listen", "127.0.0.1:0")
         street.on(street.secondary, "peer", "add", "third", street.daemon(third, "receiver")["facts"]["listen"])
         street.on(street.secondary, "source", "start", "--peer", "third")
         street.on(third, "update", "start")
@@ -128,8 +128,8 @@ def test_a_rebuilt_secondary_goes_on_live_and_feeds_a_third(tmp_path: Path, monk
 def test_who_is_refused_is_told_of_the_replay(street: Street) -> None:
     """While a replay is under way neither a daemon, nor a seed, nor another replay begins; `stop` does not end it."""
     street.finish([street.writer(1, count=20)])
-    for name in ("update", "receiver"):
-        street.on(street.secondary, name, "stop")
+    street.prove_equal()  # a `receiver stop` that leaves received transactions unapplied ends with 1
+    street.on(street.secondary, "receiver", "stop")
     street.finish([street.writer(2, count=20)])
     command = [sys.executable, "-m", "replicate.cli.main", "-i", str(street.secondary)]
     command += ["replay", "--journal", str(street.primary)]
@@ -142,7 +142,11 @@ def test_who_is_refused_is_told_of_the_replay(street: Street) -> None:
             lambda: status.read_text().rpartition(")")[2].split()[0] == "T", timeout_s=60, what="it stands still"
         )
         for arguments, code, text in (
-            (("replay", "--journal", street.primary), 75, "another seed, replay or rebuild of secondary"),
+            (
+                ("replay", "--journal", street.primary),
+                75,
+                "another seed, replay, rebuild or change of role of secondary",
+            ),
             (("seed", "--from", street.primary, "--restart"), 73, "a replay of this instance is under way as process"),
             (("update", "start"), 73, f"a replay of this instance is under way as process {process.pid}"),
             (("update", "stop"), 73, f"a replay of this instance is under way as process {process.pid}"),

@@ -179,7 +179,7 @@ def test_the_source_is_killed_while_it_makes_the_seed(street: Street) -> None:
 
 def test_the_receiver_is_killed_while_it_receives(street: Street) -> None:
     port = street.port()
-    street.on(street.secondary, "receiver", "stop")
+    street.on(street.secondary, "receiver", "stop", "--keep-update")
     street.environment["REPLICATE_FAILPOINT"] = "seed.incoming:20:kill"
     street.start_receiver(f"127.0.0.1:{port}")
     street.environment["REPLICATE_FAILPOINT"] = ""
@@ -196,7 +196,7 @@ def test_the_receiver_is_killed_while_it_receives(street: Street) -> None:
 
 def test_the_command_is_killed_while_it_waits(street: Street) -> None:
     port = street.port()
-    street.on(street.secondary, "receiver", "stop")
+    street.on(street.secondary, "receiver", "stop", "--keep-update")
     street.environment["REPLICATE_FAILPOINT"] = "seed.incoming:20:stop"  # stands still in the middle of the file
     street.start_receiver(f"127.0.0.1:{port}")
     street.environment["REPLICATE_FAILPOINT"] = ""
@@ -231,7 +231,7 @@ def test_what_can_not_be_is_said_by_name(street: Street) -> None:
     other = street.on(street.secondary, "seed", "--from", "elsewhere", check=False)
     assert other.returncode == 76
     assert "the source that is connected is primary, not elsewhere" in other.stderr
-    street.on(street.secondary, "receiver", "stop")
+    street.on(street.secondary, "receiver", "stop", "--keep-update")
     nobody = street.on(street.secondary, "seed", check=False)
     assert nobody.returncode == 69
     assert "receiver start" in nobody.stderr

@@ -90,6 +90,6 @@ def test_fault_48_an_old_copy_beside_a_newer_wal_is_refused_and_nothing_is_writt
     shown = street.on(street.primary, "status", check=False)
     assert shown.returncode == 1
     assert "REGION_REPLACED" in shown.stdout
-    assert re.search(r"Next: Nothing was written\. Stop every process.*or begin anew: ", shown.stdout)
+    assert re.search(r"Next: Nothing was written\. Stop every process.*or begin again: ", shown.stdout)
     assert files(street.database) == before
     street.on(street.primary, "region", "release", "main", "--force")  # one of the ways out that the error names

@@ -225,7 +225,7 @@ def test_release_gives_plain_sqlite_back(street: Street) -> None:
     street.prove_equal()
     street.on(street.primary, "source", "stop")
     street.on(street.secondary, "update", "stop")
-    street.on(street.secondary, "receiver", "stop")
+    street.on(street.secondary, "receiver", "stop", "--keep-update")
     street.on(street.secondary, "region", "release", "main")
     street.on(street.primary, "region", "release", "main")
     program = """

@@ -1,4 +1,4 @@
-"""README's section on two hosts is true: its commands, as they stand there, on two network namespaces with a cable.
+"""The chapter on two hosts is true: its commands, as they stand there, on two network namespaces with a cable.
 
 Each namespace has an address, instances and shared memory of its own; what is said to be carried from one to the other
 is copied. Installing is tested in tests/deploy.
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.manual import chapter
 from tests.harness.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 ADDRESSES = {"primary": "192.0.2.1", "secondary": "192.0.2.2"}
 INSERT = """
 import sys, replicate
@@ -35,10 +35,9 @@ print(connection.last_seqno)
 """
 
 
-def section(title: str) -> list[tuple[str, str]]:
-    """The commands of a section, with the host of each: the indented lines "HOST COMMAND  # comment"."""
-    text = re.split(r"^## ", README.partition(f"## {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    found = re.findall(r"^    (both|primary|secondary) +(.*?)(?: +# .*)?$", text, flags=re.MULTILINE)
+def steps() -> list[tuple[str, str]]:
+    """The commands of the chapter, with the host of each: the indented lines "HOST COMMAND  # comment"."""
+    found = re.findall(r"^    (both|primary|secondary) +(.*?)(?: +# .*)?$", chapter("two-hosts"), flags=re.MULTILINE)
     return [(host, command) for host, command in found]
 
 
@@ -122,7 +121,7 @@ def cable(tmp_path: Path) -> Iterator[Cable]:
 
 def compared(cable: Cable) -> str:
     """What the last two commands of the section say: a digest is made, carried and compared."""
-    digest, compare = [command for _, command in section("On two hosts")[-2:]]
+    digest, compare = [command for _, command in steps()[-2:]]
     cable.on("primary", digest)
     shutil.copy(cable.directory / "primary" / "primary.json", cable.directory / "secondary")
     return cable.on("secondary", compare)
@@ -137,7 +136,7 @@ def test_from_nothing_to_two_hosts(cable: Cable) -> None:
     connection.commit()
     connection.close()
 
-    commands = section("On two hosts")
+    commands = steps()
     assert commands[0] == ("both", "deploy/install")
     network = ""
     for host, command in commands[1:-2]:
@@ -153,13 +152,14 @@ def test_from_nothing_to_two_hosts(cable: Cable) -> None:
         said = cable.on(host, command.replace("UUID", network))
         network = next(iter(re.findall(r"^network (\S+)", said, flags=re.MULTILINE)), network)
     words = " ".join(command for _, command in commands)
-    for verb in ("certificate init", "certificate issue", "region add", "peer add", "receiver start", "source start",
+    for verb in ("certificate init", "certificate issue", "region add", "peer add", "config set", "receiver start",
+                 "source start",
                  "seed", "update start", "status", "digest", "compare"):  # fmt: skip
         assert f" {verb}" in words
 
     assert "secondary and primary at seqno" in compared(cable)
     cable.pull(out=True)
-    last = cable.on("primary", f"{sys.executable} insert.py 50").split()[-1]
+    last = cable.on("primary", "python insert.py 50").split()[-1]
     cable.on("secondary", f"replicate -i secondary wait --seqno {last} --timeout 0.5", code=75)
     cable.pull(out=False)
     cable.on("secondary", f"replicate -i secondary wait --seqno {last} --timeout 90")

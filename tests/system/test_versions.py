@@ -17,8 +17,7 @@ from crc32c import crc32c
 import replicate
 from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest
 from replicate.compare.digest import parse_digest
-from replicate.database.bookkeeping import read_identity
-from replicate.door.opening import close_door, open_door
+from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import FormatUnknownError, InternalError
 from replicate.instance.consumers import FORMAT, Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.file import decode, encode
@@ -27,9 +26,10 @@ from replicate.journal.header import SegmentHeader
 from replicate.limits import FORMAT_VERSION, SEGMENT_HEADER_BYTES
 from replicate.pool import control
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
-from replicate.seed.format import SEED_FORMAT_VERSION, check_prefix, pack_prefix
-from replicate.seed.incoming import SOCKET_NAME
-from replicate.seed.request import read_answer
+from replicate.region.sqlite.bookkeeping import read_identity
+from replicate.transfer.container import SEED_FORMAT_VERSION, check_prefix, pack_prefix
+from replicate.transfer.seed.incoming import SOCKET_NAME
+from replicate.transfer.seed.request import read_answer
 from replicate.wire import codec
 from replicate.wire.event import Closed
 from replicate.wire.frame import pack_wire_frame

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from replicate.metrics.gauges import METRICS
+from replicate.daemon.figures import METRICS
 from tests.harness.street import Street
 from tests.harness.waiting import wait_until
 
@@ -78,6 +78,7 @@ def daemons(street: Street) -> list[tuple[Path, str]]:
 def test_every_figure_of_the_table_is_served_and_true(street: Street) -> None:
     last = street.prove_equal()
     wait_until(lambda: value(street, street.primary, "source-secondary", "acknowledged_seqno") == last)
+    wait_until(lambda: "dualsite_round_trip_seconds" in figures(street, street.primary, "source-secondary"))
     served: set[str] = set()
     for instance, daemon in daemons(street):
         found = figures(street, instance, daemon)
@@ -116,7 +117,7 @@ def test_lag_moves_while_nothing_is_written_and_nobody_applies(street: Street) -
 
 def test_readiness_tells_what_is_missing_and_the_time_since_the_last_contact_grows(street: Street) -> None:
     port = street.port()
-    street.on(street.secondary, "receiver", "stop")
+    street.on(street.secondary, "receiver", "stop", "--keep-update")
     wait_until(lambda: get(street, street.primary, "source-secondary", "/readyz")[0] == 503)
     wait_until(lambda: "UNREACHABLE" in get(street, street.primary, "source-secondary", "/readyz")[1])
     assert get(street, street.primary, "source-secondary", "/livez")[0] == 200
@@ -191,7 +192,7 @@ def test_alert_rules_name_metrics_that_exist_and_cover_what_must_wake_somebody()
 def test_the_labels_that_rules_ask_for_are_given(street: Street) -> None:
     given = {label for instance, daemon in daemons(street) for samples in figures(street, instance, daemon).values()
              for labels, _ in samples for label in labels}  # fmt: skip
-    given |= {label for metric in METRICS.values() for label in metric.labels}
+    given |= {metric.label for metric in METRICS.values() if metric.label}
     for rule in rules():
         asked = set(re.findall(r"\{(\w+)=", rule["expr"]))
         asked |= {name for text in rule["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}

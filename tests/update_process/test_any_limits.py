@@ -15,16 +15,18 @@ from typing import Any
 import pytest
 
 from receiver_server.position import find_applied
-from replicate import failpoint
 from replicate.compare.compare import compare
-from replicate.database import row_order, rows
 from replicate.pool.receive_pool import ReceivePool
-from replicate.settings import UpdateConfig
+from replicate.region.sqlite.apply import order, rows
+from replicate.settings.table import UpdateConfig
+from replicate.system import failpoint
 from tests.harness.differential import read, same
 from tests.harness.forking import fork
 from tests.harness.pair import Pair
 from tests.update_process.replay.test_replay_property import History, perform, three
-from update_process import applier, intake, open_batch, packed, plain
+from update_process import applier
+from update_process.batch import deferred, open_batch
+from update_process.window import columns, intake
 
 pytestmark = pytest.mark.slow
 
@@ -33,18 +35,18 @@ HISTORIES = 6
 """In each shard."""
 LIMITS: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (rows, "PLANS_MAX", (1, 3, 8, 10_000)),
-    (row_order, "TURNS_MAX", (1, 2, 8)),
-    (row_order, "ENDS_MAX", (1, 8)),
-    (row_order, "KINDS_MAX", (2, 1024)),
-    (row_order, "PART_CHANGES", (4, 16_384)),
-    (row_order, "SAMPLED", (2,)),
-    (packed, "CHUNK_CHANGES", (2, 512)),
-    (packed, "CHUNK_BYTES", (200, 262_144)),
+    (order, "TURNS_MAX", (1, 2, 8)),
+    (order, "ENDS_MAX", (1, 8)),
+    (order, "KINDS_MAX", (2, 1024)),
+    (order, "PART_CHANGES", (4, 16_384)),
+    (order, "SAMPLED", (2,)),
+    (deferred, "CHUNK_CHANGES", (2, 512)),
+    (deferred, "CHUNK_BYTES", (200, 262_144)),
     (applier, "WINDOW_BYTES", (300, 1500, 262_144)),
     (applier, "BATCH_S", (0.0, 60.0)),
     (open_batch, "LONG_BYTES", (200, 2000, 1_048_576)),
     (open_batch, "LOOSE_BYTES", (1000, 6_291_456)),
-    (plain, "TABLES_AT_ONCE", (0, 100)),
+    (columns, "TABLES_AT_ONCE", (0, 100)),
     (intake, "PEEK_RECORDS_MAX", (1, 3, 256)),
 )
 POINTS = (

@@ -10,18 +10,18 @@ from typing import Any
 import apsw
 import pytest
 
-from replicate.apply_session import open_apply_session
-from replicate.barrier import Barrier
-from replicate.door.opening import close_door, make_chain
+from replicate.door.barrier import Barrier
+from replicate.door.recovery.opening import close_door, make_chain
+from replicate.door.secondary import open_apply_session
 from replicate.errors import BusyError, ConflictError, DivergedError, GapError
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import pack_frame, read_head
-from replicate.locks import FileLock
 from replicate.pool import control as word
 from replicate.pool.receive_pool import RecordKind
-from replicate.settings import UpdateConfig
+from replicate.settings.table import UpdateConfig
 from replicate.status.collect import collect
+from replicate.system.locks import FileLock
 from tests.harness.instances import ROOT
 from tests.harness.pair import Pair, assert_equal, work_all
 from update_process import applier as applying
@@ -146,9 +146,9 @@ def test_a_barrier_falls_with_its_holder(pair: Pair) -> None:
     script = """
 import sys
 from pathlib import Path
-from replicate.barrier import Barrier
+from replicate.door.barrier import Barrier
 from replicate.instance.instance import Instance
-from replicate.door.opening import open_door
+from replicate.door.recovery.opening import open_door
 barrier = Barrier(open_door(Instance.open(Path(sys.argv[1]))), timeout_s=3600)
 barrier.hold()
 print("held", flush=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.database import rows
+from replicate.region.sqlite.apply import rows
 from tests.harness.pair import Pair
 from tests.harness.replaying import assert_equal, run
 

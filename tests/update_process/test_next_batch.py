@@ -11,25 +11,25 @@ import apsw
 import pytest
 
 from receiver_server.flow import Flow
-from replicate import failpoint
-from replicate.barrier import Barrier
-from replicate.config import Config
+from replicate.door.barrier import Barrier
 from replicate.errors import BusyError, ConflictError, DamagedError, DiskFullError
-from replicate.failpoint import FailpointError
-from replicate.journal import pieces as cutting
+from replicate.journal import walk as cutting
 from replicate.limits import FRAME_BYTES_MAX, RECEIVE_POOL_BYTES_MIN
 from replicate.pool.ring import HEAD_BYTES
-from replicate.settings import JournalConfig, ReceiverConfig, UpdateConfig
+from replicate.settings.load import Config
+from replicate.settings.table import JournalConfig, ReceiverConfig, UpdateConfig
+from replicate.system import failpoint
+from replicate.system.failpoint import FailpointError
 from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair, assert_equal, work_all
 from tests.harness.replaying import run
 from tests.harness.waiting import wait_until
 from tests.update_process.conftest import ROWS
 from update_process import applier as applying
-from update_process import open_batch as opening
 from update_process.applier import Applier, Waiting
-from update_process.open_batch import OpenBatch, most_bytes
-from update_process.pace import Pace
+from update_process.batch import open_batch as opening
+from update_process.batch.open_batch import OpenBatch, most_bytes
+from update_process.batch.pace import Pace
 
 BATCH = UpdateConfig(batch_transactions=100)
 

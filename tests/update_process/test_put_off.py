@@ -14,21 +14,22 @@ import pytest
 
 from replicate import connect
 from replicate.admin.regions import add_region
-from replicate.barrier import Barrier
-from replicate.database.row_order import Run
+from replicate.door.barrier import Barrier
 from replicate.errors import ConflictError, DiskFullError, JournalDamagedError
-from replicate.settings import UpdateConfig
-from replicate.vector import Position, SynchronizationVector
+from replicate.model.vector import Position, SynchronizationVector
+from replicate.region.sqlite.apply.order import RowRun
+from replicate.settings.table import UpdateConfig
 from tests.harness.pair import Pair, assert_equal, work_all
 from tests.harness.replaying import run
 from tests.update_process.conftest import ROWS
-from update_process import open_batch, plain
-from update_process import packed as packing
 from update_process.applier import Applier, Waiting
-from update_process.batch import Window
-from update_process.open_batch import OpenBatch
-from update_process.pace import Pace
-from update_process.packed import Packed
+from update_process.batch import deferred as packing
+from update_process.batch import open_batch
+from update_process.batch.deferred import Packed
+from update_process.batch.open_batch import OpenBatch
+from update_process.batch.pace import Pace
+from update_process.plan import Window
+from update_process.window import columns
 
 pytestmark = pytest.mark.usefixtures("small_windows")
 
@@ -49,10 +50,10 @@ def calls(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     routes = applier._routes
     apply_runs, apply_plain = routes.apply_runs, routes.apply_plain
 
-    def counted_runs(runs: Iterable[Run], seqno: int) -> None:
+    def counted_runs(runs: Iterable[RowRun], seqno: int) -> None:
         found.append(0)
 
-        def counted() -> Iterator[Run]:
+        def counted() -> Iterator[RowRun]:
             for one in runs:
                 found[-1] += len(one.ops)
                 yield one
@@ -109,7 +110,7 @@ def test_a_batch_that_would_take_too_long_is_ended(pair: Pair, monkeypatch: pyte
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
             together = calls(applier, monkeypatch)
-            applier._pace = Pace(1, 60.0)  # then it measures anew
+            applier._pace = Pace(1, 60.0)  # then it measures again
             done = work_all(applier)
             assert done.batches == len(together) == 2
             assert 0 < together[0] <= 60
@@ -260,7 +261,7 @@ def test_each_region_has_its_own_order(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_can_not_be_placed_is_told_as_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window whose position can not be told is taken anew as it came, and what is before it is committed."""
+    """A window whose position cannot be told is taken again as it came, and what is before it is committed."""
     run(pair, *updates(100))
     real, failures = Window.position_at, 0
 
@@ -371,7 +372,7 @@ def test_rows_as_large_as_they_may_be_wait_with_small_ones(pair: Pair, monkeypat
 
 
 def test_inserts_into_many_tables_are_made_table_by_table(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "TABLES_AT_ONCE", 1)
+    monkeypatch.setattr(columns, "TABLES_AT_ONCE", 1)
     statements = [f"INSERT INTO account VALUES ({n}, 'new', 0, NULL)" for n in range(100, 150)]
     run(pair, *[one for row in statements for one in (row, "INSERT INTO entry VALUES ('now', 1, NULL)")])
     with pair.receive_pool() as pool:

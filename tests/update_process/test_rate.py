@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import trio
 
-from replicate.barrier import Barrier
-from replicate.config import load
 from replicate.daemon.daemon import DaemonContext
-from replicate.metrics.statistics import BusyRate
+from replicate.daemon.statistics import BusyRate
+from replicate.door.barrier import Barrier
+from replicate.door.snapshot import door_of
 from replicate.pool.receive_pool import UPDATE_PID
-from replicate.snapshot import door_of
+from replicate.settings.load import load
 from tests.harness.pair import Pair
 from tests.harness.waiting import wait_until_async
 from update_process.process import serve

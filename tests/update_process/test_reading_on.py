@@ -10,7 +10,7 @@ import pytest
 
 from replicate.errors import DiskFullError, JournalDamagedError
 from replicate.pool.receive_pool import RecordKind
-from replicate.settings import UpdateConfig
+from replicate.settings.table import UpdateConfig
 from tests.harness.interrupts import interrupting
 from tests.harness.pair import Pair, assert_equal, work_all
 from tests.harness.waiting import wait_until

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from replicate.apply_session import ApplySession
-from replicate.database.rows import RowApplier
+from replicate.door.secondary import ApplySession
 from replicate.errors import ConflictError, JournalDamagedError
-from replicate.failpoint import hit
-from replicate.transaction import Op, TableDefinition
+from replicate.model.transaction import Op, TableDefinition
+from replicate.region.sqlite.apply.rows import RowApplier
+from replicate.system.failpoint import hit
 from update_process.replay import bulk, net
 from update_process.replay.net import EVERY_PART, NetColumns, NetRow, NetSequence, Part, Unique
 
@@ -81,6 +81,26 @@ class NetSource(Protocol):
         """The AUTOINCREMENT counters that moved."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A net change without the tables that are not `here`: those of a region that waits for its seed."""
+
+    found: NetSource
+    here: Callable[[int], bool]
+
+    def table_ids(self) -> Iterable[int]:
+        return filter(self.here, self.found.table_ids())
+
+    def rows(self, parts: Part = EVERY_PART) -> Iterable[NetRow]:
+        return (row for row in self.found.rows(parts) if self.here(row.table_id))
+
+    def columns(self, parts: Part = EVERY_PART) -> Iterable[NetColumns]:
+        return (columns for columns in self.found.columns(parts) if self.here(columns.table_id))
+
+    def sequences(self) -> Iterable[NetSequence]:
+        return (one for one in self.found.sequences() if self.here(one.table_id))
+
+
 _Written = Iterator[tuple[int, int, int]]
 """A table, rows of it that were seen, rows of it that were written."""
 
@@ -110,16 +130,22 @@ class NetApply:
     def apply(self, found: NetSource) -> Applied:
         """Apply all, in bulk. Raises what `RowApplier.apply_run` and `check_absent` raise; the caller rolls back then,
         and learns from `apply_singly` which row it was."""
-        return self._apply(found, self._in_runs)
+        return self._apply(self._of_regions_here(found), self._in_runs)
 
     def apply_singly(self, found: NetSource) -> Applied:
         """Apply all, row by row. Raises what `RowApplier.apply_all` raises; the caller rolls back then."""
-        return self._apply(found, self._row_by_row)
+        return self._apply(self._of_regions_here(found), self._row_by_row)
+
+    def _of_regions_here(self, found: NetSource) -> NetSource:
+        return _Here(found, lambda ident: not self._is_waiting(ident)) if self._session.waiting else found
+
+    def _is_waiting(self, table_id: int) -> bool:
+        return self._known_table(table_id).region in self._session.waiting
 
     def _apply(self, found: NetSource, way: Callable[[NetSource, Part, int], _Written]) -> Applied:
         for table_id in found.table_ids():
             self._unique[table_id] = self._applier(table_id).unique_ordinals(table_id)
-        # Rows that stay are come to once, unless some table has unique columns: those are removed and inserted anew.
+        # Rows that stay are come to once, unless some table has unique columns: those are removed and inserted again.
         movers = Part.STAYED if any(unique or unique is None for unique in self._unique.values()) else Part(0)
         gone, done_gone = self._phase(way(found, Part.GONE | movers, _DELETE), _DELETE)
         stayed, done_stayed = self._phase(way(found, Part.STAYED, _UPDATE), _UPDATE)
@@ -191,4 +217,6 @@ class NetApply:
             raise
 
     def _applier(self, table_id: int) -> RowApplier:
-        return self._session.rows[self._known_table(table_id).region]
+        rows = self._session.rows[self._known_table(table_id).region]
+        assert isinstance(rows, RowApplier)  # a replay in bulk asks more than every kind can do
+        return rows

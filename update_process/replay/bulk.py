@@ -12,31 +12,31 @@ from itertools import compress
 from operator import ne
 from typing import Any, NamedTuple
 
-from replicate.transaction import Op, mask_of
+from replicate.model.transaction import Op, mask_of
 from update_process.replay.net import Image, NetColumns, Part, Unique, same_value
 
 Differs = Sequence[bool] | None
 """Of each row, whether a column differs before and after; None: of no row."""
 
 
-class Run(NamedTuple):
+class BulkRun(NamedTuple):
     """Changes of one kind, of different rows. `argument`: of an UPDATE, its mask."""
 
     argument: Any
     values: Sequence[Image]
 
 
-def runs(op: int, found: NetColumns, unique: Unique, *, verify: bool = False) -> Iterable[Run]:
+def runs(op: int, found: NetColumns, unique: Unique, *, verify: bool = False) -> Iterable[BulkRun]:
     """The deletes, updates or inserts of some rows. `verify`: rows without a net change are written as they are, which
     checks them."""
     if op == Op.UPDATE:
         return _updates(found, unique, verify)
     part, images = (Part.GONE, found.befores) if op == Op.DELETE else (Part.CAME, found.afters)
     values = images if found.part is part else _movers(found, unique, images)
-    return (Run(0, values),) if values else ()
+    return (BulkRun(0, values),) if values else ()
 
 
-def _updates(found: NetColumns, unique: Unique, verify: bool) -> Iterator[Run]:
+def _updates(found: NetColumns, unique: Unique, verify: bool) -> Iterator[BulkRun]:
     if found.part is not Part.STAYED:
         return
     befores, afters = list(zip(*found.befores, strict=True)), list(zip(*found.afters, strict=True))
@@ -51,7 +51,7 @@ def _updates(found: NetColumns, unique: Unique, verify: bool) -> Iterator[Run]:
         columns: list[Any] = [*(afters[ordinal] for ordinal in changed), *befores]
         if places is not None:
             columns = [map(column.__getitem__, places) for column in columns]
-        yield Run(mask_of(changed, length), list(zip(*columns, strict=True)))
+        yield BulkRun(mask_of(changed, length), list(zip(*columns, strict=True)))
 
 
 def _by_kind(kinds: list[tuple[bool, ...]]) -> dict[tuple[bool, ...], list[int] | None]:

@@ -10,32 +10,29 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from replicate.apply_session import ApplySession, open_apply_session
-from replicate.archived import archived_seqno, note_archived
 from replicate.daemon.files import DaemonFiles
-from replicate.door.opening import close_door, require_seeded
+from replicate.door.recovery.opening import close_door, require_seeded
+from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
-from replicate.failpoint import hit
-from replicate.instance.file import io_error
+from replicate.instance.archive_mark import archived_seqno, note_archived
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
-from replicate.seed.install import seed_lock
-from replicate.status.catching_up import Took
-from replicate.status.replays import note_replay
+from replicate.system.failpoint import hit
+from replicate.system.os_errors import io_error
+from replicate.transfer.seed.install import seed_lock
 from update_process.replay.apply import Progress, Told
-from update_process.replay.archive_files import archive_uri, local_path
-from update_process.replay.journals import Journals, Span, journal_directory, require_here
+from update_process.replay.archive.files import archive_uri, local_path
+from update_process.replay.backlog import Journals, Span, journal_directory, require_here
 from update_process.replay.run import Engine, Replay, Source, Summary, local_engine, silent
 
 if TYPE_CHECKING:
-    from update_process.replay.archive import Archived, Step
+    from update_process.replay.archive.archive import Archived, Step
 
 SparkSessions = Callable[[], AbstractContextManager[Any]]
 DAEMONS: Final = (("update", "Update Process"), ("receiver", "Receiver Server"))
@@ -74,21 +71,18 @@ def replay(
 
 
 class OneSession:
-    """Gives one session, made when it is first asked for. `start_s`: the seconds that it took to make."""
+    """Gives one session, made when it is first asked for."""
 
     def __init__(self, spark: SparkSessions, stack: ExitStack, told: Told) -> None:
         self._spark = spark
         self._stack = stack
         self._told = told
         self._made: Any = None
-        self.start_s = 0.0
 
     def __call__(self) -> Any:
         if self._made is None:
             self._told(Progress("starting Spark", 0))
-            began_s = time.monotonic()
             self._made = self._stack.enter_context(self._spark())
-            self.start_s = time.monotonic() - began_s
         return self._made
 
 
@@ -160,9 +154,6 @@ def replay_locked(
         with no_collector():
             summary = run.run(target)
         summary.sources = sources_of(plan)
-        if not dry_run and not summary.large:  # what was applied alone is not among its changes
-            took = Took(summary.changes, summary.seconds, 0.0 if get is None else round(get.start_s, 3))
-            note_replay(instance, "local" if get is None else "spark", took)
         return summary
 
 
@@ -180,7 +171,7 @@ def sources_of(plan: Iterable[Span]) -> tuple[Source, ...]:
 def _spark_engine(
     spark: Any, journals: Journals, stage: Path, verify: bool, told: Callable[[int, int], None]
 ) -> Engine:
-    from update_process.replay.spark_net import SparkEngine
+    from update_process.replay.spark.net import SparkEngine
 
     return SparkEngine(spark, journals, stage, verify=verify, told=told)
 
@@ -190,10 +181,10 @@ def spark_sessions(master: str | None) -> SparkSessions:
 
     @contextmanager
     def make() -> Iterator[Any]:
-        from update_process.replay import spark_session
+        from update_process.replay.spark import session
 
-        spark_session.require_java()
-        with spark_session.session(master) as spark:
+        session.require_java()
+        with session.session(master) as spark:
             yield spark
 
     return make
@@ -233,9 +224,9 @@ def stopped_daemons(instance: Instance, what: str) -> Iterator[list[DaemonFiles]
         for name, title in DAEMONS:
             files = DaemonFiles(instance.path, name)
             try:
-                fd = files.acquire(instead=what)
+                fd = files.lock.acquire(instead=what)
             except AlreadyRunningError as error:
-                running = files.probe()
+                running = files.lock.probe()
                 if running is not None and running.instead:
                     raise
                 raise AlreadyRunningError(
@@ -271,7 +262,7 @@ def stage_of(instance: Instance) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(mode=0o700)
     except OSError as error:
-        raise io_error(error, "the stage of a replay can not be made", str(stage)) from error
+        raise io_error(error, "the stage of a replay cannot be made", str(stage)) from error
     hit("replay.stage")
     try:
         yield stage
@@ -298,7 +289,7 @@ def archive_journal(
     if place is not None and place.resolve() == Path(chain.directory).resolve():
         raise UsageError("this is the journal itself", where=str(place), do="Name a directory of the archive's own")
     with spark() as session:
-        from update_process.replay.archive import Archive
+        from update_process.replay.archive.archive import Archive
 
         archive = Archive(session, archive_uri(uri))
         done = archive.add(chain, clean=clean, reached=reached, told=told)

@@ -16,8 +16,8 @@ from operator import is_, itemgetter, not_
 from typing import Any, Final, NamedTuple
 
 from replicate.errors import JournalDamagedError
-from replicate.transaction import Op, TableDefinition, changed_of
-from update_process.plain import Changes
+from replicate.model.transaction import Op, TableDefinition, changed_of
+from update_process.window.columns import Changes
 
 _INSERT: Final = int(Op.INSERT)
 _UPDATE: Final = int(Op.UPDATE)
@@ -160,7 +160,7 @@ def moved(events: Events, keys_after: list[Any]) -> Events:
 
 
 def senseless(changes: Changes, seqnos: Sequence[int], error: TypeError) -> JournalDamagedError:
-    """What can not be hashed stands in a change: which one it is."""
+    """What cannot be hashed stands in a change: which one it is."""
     for seqno, (op, table_id, argument, values) in zip(seqnos, zip(*changes, strict=True), strict=True):
         try:
             hash((op, table_id, argument, tuple(values)))

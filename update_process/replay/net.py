@@ -1,8 +1,5 @@
 """The net change of a run of transactions: for each row its first before-image and its last after-image. Pure.
 
-A row is what one table id and one key name (the hidden rowid where there is one, else the primary key of a WITHOUT
-ROWID table, else the INTEGER PRIMARY KEY). A change of the key is the end of one row and the beginning of another.
-
 Guarantees: applying the net change to the state before the run gives exactly the state after it, whatever the order
 within each of its three phases: all deletes, then updates that touch no unique column, then inserts (an update that
 touches one is a delete and an insert). So unique values may have been swapped, and foreign order does not matter: rows
@@ -25,11 +22,11 @@ from operator import eq, is_, ne, not_
 from typing import Any, Final, NamedTuple
 
 from replicate.errors import ConflictError, FormatUnknownError, JournalDamagedError
-from replicate.journal.record import FIXED_ELEMENTS
-from replicate.transaction import Kind, Op, TableDefinition, mask_of
-from update_process.batch import Window
-from update_process.plain import Changes
+from replicate.journal.frame import FIXED_ELEMENTS
+from replicate.model.transaction import Kind, Op, TableDefinition, mask_of
+from update_process.plan import Window
 from update_process.replay.fold import GONE, Events, Table, Way, images, moved, senseless, way_of
+from update_process.window.columns import Changes
 
 Image = Sequence[Any]
 Unique = frozenset[int] | None
@@ -94,7 +91,11 @@ class NetSequence(NamedTuple):
 
 @dataclass(slots=True)
 class NetChange:
-    """Folds transactions one after another. `definition_of` raises for a table id that is not known."""
+    """Folds transactions one after another. `definition_of` raises for a table id that is not known.
+
+    A row is what one table id and one key name (the hidden rowid where there is one, else the primary key of a WITHOUT
+    ROWID table, else the INTEGER PRIMARY KEY). A change of the key is the end of one row and the beginning of another.
+    """
 
     definition_of: Callable[[int], TableDefinition]
     change_count: int = 0
@@ -202,7 +203,7 @@ class NetChange:
             if op == _SEQUENCE:
                 self._sequence(changes.table_ids[place], changes.values[place], seqnos[place])
             elif op != _COMMENT:
-                raise FormatUnknownError(f"a change of kind {op} can not stand within a run", seqno=seqnos[place])
+                raise FormatUnknownError(f"a change of kind {op} cannot stand within a run", seqno=seqnos[place])
         return Changes(*(list(compress(column, of_rows)) for column in changes)), list(compress(seqnos, of_rows))
 
     def _take_alike(self, op: int, argument: Any, table_id: Any, values: Sequence[Any], seqnos: Sequence[int]) -> None:
@@ -267,7 +268,7 @@ class NetChange:
         table = self.definition_of(table_id).table
         return ConflictError(
             f"transaction {seqno} does not fit what the transactions before it left in table {table}",
-            do="The journal contradicts itself: replicate -i NAME journal verify where it was written, then seed anew",
+            do="The journal contradicts itself: replicate -i NAME journal verify where it was written, then seed again",
             table=table,
             seqno=seqno,
             key=repr(key)[:200],

@@ -1,7 +1,7 @@
 """`replicate rebuild` as a function: a new secondary as it was at one transaction, from a base copy and journals.
 
-The base copy is a seed file of the network, whoever it was made for: the journals (an archive, usually) hold what came
-after it, so no primary has to have kept it.
+The base copy is a seed file of the network, for whichever instance it was made: the journals (an archive, usually) hold
+what came after it, so no primary has to have kept it.
 
 Guarantees: before anything is changed it is known that the base copy is of this network, that it is not younger than
 what was asked for, and that the journals say to hold everything between. Killed before the base copy is in its place
@@ -12,27 +12,26 @@ Refuses to know: the command line; how a replay works.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicate.door.opening import SEEDING_MARKER
+from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import AlreadyExistsError, NotFoundError
-from replicate.failpoint import hit
-from replicate.instance.file import replace_file
 from replicate.instance.instance import REBUILDING_MARKER, Instance
-from replicate.instance.private_files import read_private
-from replicate.journal.frames import walk
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import read_head
-from replicate.seed.file import read_header
-from replicate.seed.format import SeedHeader
-from replicate.seed.install import Progress, Seeded, check_base, check_secondary, install_checked, seed_lock
-from replicate.seed.install import silent as silent_copy
+from replicate.journal.walk import walk
+from replicate.model.moment import iso, last_csn
+from replicate.system.failpoint import hit
+from replicate.system.files import read_private, replace_file
+from replicate.transfer.container import SeedHeader
+from replicate.transfer.seed.file import read_header
+from replicate.transfer.seed.install import Progress, Seeded, check_base, check_secondary, install_checked, seed_lock
+from replicate.transfer.seed.install import silent as silent_copy
 from update_process.replay.apply import Told
-from update_process.replay.blocks import CSN_COUNTER_BITS
+from update_process.replay.backlog import Journals, require_here
 from update_process.replay.command import (
     SparkSessions,
     one_session,
@@ -42,7 +41,6 @@ from update_process.replay.command import (
     stopped_daemons,
     target_seqno,
 )
-from update_process.replay.journals import Journals, require_here
 from update_process.replay.run import Summary, silent
 
 MICROSECONDS: Final = 1_000_000
@@ -153,10 +151,10 @@ def seqno_at(journals: Journals, base: SeedHeader, until_s: float) -> int:
     NotFoundError when that is before the base copy, or when the journals end before then: nobody could say what else
     was committed until then. What reading journals raises.
     """
-    bound = ((int(until_s * MICROSECONDS) + 1) << CSN_COUNTER_BITS) - 1
+    bound = last_csn(int(until_s * MICROSECONDS))
     if base.csn > bound:
         raise NotFoundError(
-            f"the base copy is of {_shown(base.csn)}, later than {_shown(bound)}", do="Take an older base copy"
+            f"the base copy is of {iso(base.csn)}, later than {iso(bound)}", do="Take an older base copy"
         )
     seqno, csn = base.seqno, base.csn
     while (one := journals.range_with(seqno + 1)) is not None and one.last_csn <= bound:
@@ -171,13 +169,7 @@ def seqno_at(journals: Journals, base: SeedHeader, until_s: float) -> int:
                 return head.seqno - 1
             csn = max(csn, head.csn)
     raise NotFoundError(
-        f"these journals end with a transaction of {_shown(csn)}: what else was committed until {_shown(bound)} is not "
-        "known",
+        f"these journals end with a transaction of {iso(csn)}: what else was committed until {iso(bound)} is not known",
         where=journals.where,
         do="Name a further --journal; or ask for --to latest",
     )
-
-
-def _shown(csn: int) -> str:
-    seconds, micros = divmod(csn >> CSN_COUNTER_BITS, MICROSECONDS)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{micros:06d}Z"

@@ -1,6 +1,6 @@
 """A replay: the backlog between this secondary's position and a number, piece by piece, through the commit door.
 
-The range is cut into *pieces* at what can not be collapsed: schema changes, history records and large transactions are
+The range is cut into *pieces* at what cannot be collapsed: schema changes, history records and large transactions are
 applied as the Update Process applies them, alone, in their place; what is between them is collapsed to its net change.
 A piece is cut, too, where it has touched so many rows, or holds so many bytes of journal, that it would no longer fit.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,25 +23,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from replicate.apply_session import ApplySession
-from replicate.door.takeover import begin_aside
+from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, GapError, NotSupportedError, OutcomeUnknownError, ReplicateError
-from replicate.failpoint import hit
 from replicate.journal.aside import AsideSegment
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, Head, decode_batch, read_head
 from replicate.journal.spool import PartsCheck, Spool, spool_path
 from replicate.limits import KIB, MIB
-from replicate.transaction import Kind, Op, TableDefinition
-from replicate.vector import Position
-from update_process import batch as plans
-from update_process.batch import PAYLOAD, Window
+from replicate.model.region_record import read_added
+from replicate.model.transaction import Kind, Op, TableDefinition
+from replicate.model.vector import Position
+from replicate.system.failpoint import hit
+from update_process import plan as plans
+from update_process.arrival import is_added_again, take_added
 from update_process.conflict import stopped
 from update_process.large import LargeApply
+from update_process.plan import PAYLOAD, Window
 from update_process.replay.apply import Applied, NetApply, NetSource, Progress, Told
-from update_process.replay.gate import Gate, HeldError
-from update_process.replay.journals import Journals
+from update_process.replay.backlog import Journals
 from update_process.replay.net import NetChange
+from update_process.replay.pause import Gate, HeldError
 from update_process.routes import Routes
 
 PIECE_KEYS_MAX: Final = 1_000_000
@@ -85,7 +87,8 @@ class Source:
 class Summary:
     """What a replay has done. `alone`: transactions that were applied one by one; `large`: those of them that are large
     ones. `seqno`: where it stands now. `changes`: of rows in what was collapsed; `keys`: rows that they touched, once
-    for each piece."""
+    for each piece. `alone_changes`: of rows in what was applied one by one. Rows that were `deleted`, `updated` and
+    `inserted` are those of both."""
 
     first_seqno: int
     seqno: int
@@ -101,12 +104,23 @@ class Summary:
     seconds: float = 0.0
     sources: tuple[Source, ...] = ()
     large: int = 0
+    alone_changes: int = 0
 
     def add(self, applied: Applied) -> None:
         """Count what one piece has written."""
         self.deleted += applied.deleted
         self.updated += applied.updated
         self.inserted += applied.inserted
+
+    def add_alone(self, rows: Counter[int]) -> None:
+        """Count a transaction that was applied (or read) alone: its changes of rows by their operation."""
+        self.alone += 1
+        self.transactions += 1
+        self.alone_changes += rows.total()
+        if not self.dry_run:
+            self.deleted += rows[Op.DELETE]
+            self.updated += rows[Op.UPDATE]
+            self.inserted += rows[Op.INSERT]
 
 
 @dataclass(slots=True)
@@ -240,7 +254,7 @@ class Replay:
         piece = self._piece
         if piece is None:
             net = self.engine(self._routes.known_table, self._position.last_seqno + 1)
-            aside = None if self.dry_run else begin_aside(self.session.door)
+            aside = None if self.dry_run else self.session.door.begin_aside()
             piece = self._piece = _Piece(aside, net, self._position)
         bodies = window.bodies[start:stop]
         try:
@@ -340,10 +354,14 @@ class Replay:
         body = window.bodies[place]
         if self.dry_run:
             if body[0] == Kind.TRANSACTION:
+                added = read_added(body[PAYLOAD:])
+                if added is not None and (added.name not in self.session.rows or is_added_again(self.session, added)):
+                    self._routes.leave_out(added.name)
                 self._learn(body[PAYLOAD:])
             position = plans.advance(self._position, [body], self._routes.partition_of)
         else:
             self._pass(body[1])
+            take_added(self.session, self._routes, body)
             self.session.begin()
             try:
                 self._routes.apply_bodies([body])
@@ -354,8 +372,7 @@ class Replay:
             batch, last = _batch(window, place, place + 1)
             hit("replay.alone")
             self.session.commit(batch, position, body[6], defines=True, last=last)
-        self._summary.alone += 1
-        self._summary.transactions += 1
+        self._summary.add_alone(_rows_in(body[PAYLOAD:]) if body[0] == Kind.TRANSACTION else Counter())
         self._moved(position)
 
     def _learn(self, changes: Sequence[Any]) -> None:
@@ -367,16 +384,26 @@ class Replay:
 
     def _large(self, found: LargeTransaction) -> None:
         body = decode_batch(found.commit_frame)[2]
+        rows: Counter[int] = Counter()
+
+        def counted(apply: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
+            def take(changes: list[Any]) -> None:
+                apply(changes)
+                rows.update(_rows_in(changes))
+
+            return take
+
         if self.dry_run:
-            position = self._read_large(found, LargeApply(found.seqno, PartsCheck(), self._learn), body, self._position)
+            large = LargeApply(found.seqno, PartsCheck(), counted(self._learn))
+            position = self._read_large(found, large, body, self._position)
         else:
             self._pass(found.seqno)
             self.session.begin()
-            for rows in self.session.rows.values():
-                rows.seqno = found.seqno
+            for applier in self.session.rows.values():
+                applier.seqno = found.seqno
             directory = self.session.door.instance.journal_directory
             spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
-            large = LargeApply(found.seqno, spool, self._routes.apply_changes)
+            large = LargeApply(found.seqno, spool, counted(self._routes.apply_changes))
             try:
                 position = self._read_large(found, large, body, self.session.position)
                 self._pass(found.seqno)
@@ -388,8 +415,7 @@ class Replay:
                 large.abort()  # does nothing once the spool is a segment
         self._points = dict(position.chains)
         self._summary.large += 1
-        self._summary.alone += 1
-        self._summary.transactions += 1
+        self._summary.add_alone(rows)
         self._moved(position)
 
     def _read_large(
@@ -401,6 +427,12 @@ class Replay:
             self._tell("reading parts" if self.dry_run else "applying parts", number + 1, found.part_count)
         hit("replay.large")
         return large.finish(found.commit_frame, body, before)
+
+
+def _rows_in(changes: Sequence[Any]) -> Counter[int]:
+    """How many rows these flat changes insert, update and delete."""
+    ops = changes[0::4]
+    return Counter({op: ops.count(op) for op in (int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE))})
 
 
 def _batch(window: Window, start: int, stop: int) -> tuple[FrameBatch, Head]:

@@ -118,7 +118,7 @@ def test_it_is_refused_while_anybody_uses_the_instance(instance: Instance, tmp_p
     refused(instance, path, AlreadyRunningError, "a process uses the instance")
     connection.close()
     files = DaemonFiles(instance.path, "source-west")
-    fd = files.acquire()
+    fd = files.lock.acquire()
     try:
         refused(instance, path, AlreadyRunningError, "source stop --peer west")
     finally:

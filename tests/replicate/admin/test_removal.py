@@ -115,7 +115,7 @@ def test_refused_while_a_daemon_or_an_application_uses_it(instance: Instance) ->
     release_region(instance, "main", timeout_s=5)
     pool = ReceivePool.create(instance.content.uuid, configured_bytes=ROOM, last_seqno=0)
     damage(instance, lambda _text: "")
-    lock = DaemonFiles(instance.path, "source-west").acquire()
+    lock = DaemonFiles(instance.path, "source-west").lock.acquire()
     try:
         with pytest.raises(AlreadyRunningError, match=rf"source-west runs.*-i {instance.path} source stop --peer west"):
             remove(instance, "--force")
@@ -158,7 +158,7 @@ def test_a_newer_format_and_a_file_that_is_well_are_not_damaged(instance: Instan
         remove(instance, "--force")
     with pytest.raises(UsageError, match="the instance file is well"):
         remove_damaged_instance(str(instance.path))
-    damage(instance, lambda text: text.replace('"format": 1', '"format": 2'))
+    damage(instance, lambda text: text.replace('"format": 1', '"format": 4'))
     for options in ((), ("--force",)):
         with pytest.raises(FormatUnknownError, match="Use the release that wrote it"):
             remove(instance, *options)

@@ -113,7 +113,7 @@ def test_remove(instance: Instance) -> None:
         remove_instance(instance)
     release_region(instance, "main", timeout_s=5)
     released = Instance.open(instance.path)
-    lock = DaemonFiles(released.path, "source-west").acquire()
+    lock = DaemonFiles(released.path, "source-west").lock.acquire()
     try:
         with pytest.raises(AlreadyRunningError, match="source-west runs"):
             remove_instance(released)
@@ -127,7 +127,7 @@ def test_remove(instance: Instance) -> None:
     with pytest.raises(AlreadyRunningError, match="a process uses the instance"):
         remove_instance(released)
     pool.close()
-    assert remove_instance(released) == instance.path
+    assert remove_instance(released).path == instance.path
     assert not instance.path.exists()
     assert sorted(os.listdir(instance.path.parent)) == ["shm", "shop.db"]
     assert pools(instance) == [False, False]

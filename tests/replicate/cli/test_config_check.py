@@ -23,9 +23,10 @@ from click.testing import CliRunner
 
 from replicate.admin.regions import add_region
 from replicate.cli.root import root
-from replicate.config import Address
-from replicate.daemon.files import SERVING, DaemonFiles, DaemonStatus
-from replicate.database.sqlite import open_region
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.listening import listen
+from replicate.daemon.log import LogFile
+from replicate.daemon.status_file import SERVING, DaemonStatus
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -34,9 +35,9 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.instance.instance import Instance
-from replicate.listening import listen
-from replicate.log import LogFile
+from replicate.region.sqlite.open import open_region
 from replicate.security.authenticate import LISTEN, Authenticator
+from replicate.settings.load import Address
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_port
 
@@ -102,9 +103,9 @@ def told(act: Callable[[], object]) -> tuple[str, str, str, str]:
 @pytest.mark.parametrize(
     ("text", "function", "why"),
     [
-        ("", ":init", "can not be imported: ModuleNotFoundError"),
-        ("x = 1 +", ":init", "can not be imported: SyntaxError"),
-        ("import sys; sys.exit(0)", ":init", "can not be imported: SystemExit"),
+        ("", ":init", "cannot be imported: ModuleNotFoundError"),
+        ("x = 1 +", ":init", "cannot be imported: SyntaxError"),
+        ("import sys; sys.exit(0)", ":init", "cannot be imported: SystemExit"),
         ("x = 1", ":init", "names nothing that can be called"),
         ("def init(c): c.create_function('f', 1, 5)", ":init", "failed: "),
         ("def init(c): raise SystemExit(0)", ":init", "failed: SystemExit"),
@@ -126,10 +127,10 @@ def test_functions_that_are_well_are_tried_beside_the_region(primary: Instance, 
     """It is not opened: a daemon or an application may have it, alone for the moment."""
     name = module("def init(c): c.create_function('half', 1, lambda n: n / 2, deterministic=True)")
     opened = settings(primary, f'[region]\ninit = "{name}:init"\n')
-    lock = DaemonFiles(opened.path, "update").acquire()
+    lock = DaemonFiles(opened.path, "update").lock.acquire()
     with closing(sqlite3.connect(opened.regions[0].path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        assert "well; 1 settings differ" in check(opened)
+        assert "well; 1 setting differs from the defaults" in check(opened)
     os.close(lock)
 
 
@@ -205,8 +206,8 @@ def start_listening(text: str, where: str) -> None:
 def say(instance: Instance, name: str, **facts: object) -> int:
     """The daemon of that name runs, as this process, and says `facts`; its lock."""
     files = DaemonFiles(instance.path, name)
-    lock = files.acquire()
-    files.write_status(DaemonStatus(name, os.getpid(), SERVING, "waiting", 1, 1, facts))
+    lock = files.lock.acquire()
+    files.status.write(DaemonStatus(name, os.getpid(), SERVING, "waiting", 1, 1, facts))
     return lock
 
 
@@ -293,7 +294,7 @@ def test_files_that_are_too_open(primary: Instance) -> None:
 def test_what_a_daemon_writes_and_may_not(primary: Instance, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     primary.register_peer("west", "127.0.0.1", 7430)
     files = DaemonFiles(primary.path, "source-west")
-    os.close(files.acquire())
+    os.close(files.lock.acquire())
     LogFile(files.log).close()
     files.standard_error.touch(mode=0o600)
     (path,) = primary.path.glob(name) if "*" in name else [primary.path / name]

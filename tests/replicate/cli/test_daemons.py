@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 from replicate.cli.root import root
 from replicate.daemon import control, daemon
-from replicate.daemon.files import DaemonFiles, DaemonStatus
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.heard import now as this_moment
+from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
 from replicate.instance.instance import Instance
 
@@ -30,9 +32,9 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], float]]:
     calls: list[tuple[str, list[str], float]] = []
 
-    def start(files: DaemonFiles, arguments: list[str], *, timeout_s: float) -> control.Started:
+    def start(files: DaemonFiles, arguments: list[str], *, timeout_s: float) -> control.StartedDaemon:
         calls.append((files.name, arguments, timeout_s))
-        return control.Started(4711, "listening on 127.0.0.1:7430")
+        return control.StartedDaemon(4711, "listening on 127.0.0.1:7430")
 
     monkeypatch.setattr(control, "start", start)
     return calls
@@ -48,7 +50,11 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 def test_start(instance: Instance, started: list[tuple[str, list[str], float]]) -> None:
     code, out = invoke("receiver", "start", "--listen", "127.0.0.1:0", "--timeout", "3")
-    assert (code, out) == (0, "receiver serves as process 4711: listening on 127.0.0.1:7430\n")
+    both = [f"{name} serves as process 4711: listening on 127.0.0.1:7430\n" for name in ("receiver", "update")]
+    assert (code, out) == (0, "".join(both))
+    assert started.pop()[0] == "update"
+    assert invoke("receiver", "start", "--no-update") == (0, both[0])
+    started.pop()
     invoke("source", "start", "--set", "log.level=debug")
     _, out = invoke("update", "start", "--json")
     assert json.loads(out)["pid"] == 4711
@@ -126,9 +132,9 @@ def test_status_and_reopen_log(instance: Instance) -> None:
     assert invoke("receiver", "status") == (1, "receiver: never started\n")
     assert invoke("source", "reopen-log") == (1, "source-west: does not run\n")
     files = DaemonFiles(instance.path, "source-west")
-    fd = files.acquire()
+    fd = files.lock.acquire()
     try:
-        files.write_status(
+        files.status.write(
             DaemonStatus("source-west", os.getpid(), "serving", "sending", 1, 2, {"last_sent_seqno": 7, "xoff": False})
         )
         code, out = invoke("source", "status")
@@ -143,12 +149,54 @@ def test_status_and_reopen_log(instance: Instance) -> None:
             invoke("peer", "remove", "west")
     finally:
         os.close(fd)
-    assert invoke("source", "status")[1].startswith("source-west: dead: was serving, and ended without a word")
+    told = invoke("source", "status")[1].splitlines()
+    assert told[0].startswith("source-west: dead: was serving, and ended without a word")
+    assert told[1:] == [
+        "  as it last told, 1970-01-01 00:00:00 UTC:",
+        "  last_sent_seqno  7",
+        "  xoff             False",
+    ]
+
+
+def test_a_removed_peers_daemon_is_not_listed_unless_it_runs(instance: Instance) -> None:
+    files = DaemonFiles(instance.path, "source-east")
+    fd = files.lock.acquire()
+    files.status.write(DaemonStatus("source-east", os.getpid(), "serving", "sending", 1, 2))
+    assert "source-east: serving" in invoke("source", "status")[1]
+    os.close(fd)
+    assert invoke("source", "status") == (1, "source-west: never started\n")
+    assert invoke("source", "status", "--peer", "east")[1].startswith("source-east: dead")  # who asks for it gets it
+
+
+def test_people_get_dates_and_ages_and_no_nanoseconds(instance: Instance) -> None:
+    files = DaemonFiles(instance.path, "receiver")
+    fd = files.lock.acquire()
+    now = this_moment()
+    facts = {
+        "last_heard_monotonic_ns": now.monotonic_ns - 54 * 10**9,
+        "last_heard_wall_ns": 1_700_000_000 * 10**9,
+        "told_monotonic_ns": now.monotonic_ns - 57 * 10**9,
+        "peer_not_applying_since_wall_ns": 0,
+        "boot": now.boot,
+        "lag_s": None,
+    }
+    try:
+        files.status.write(DaemonStatus("receiver", os.getpid(), "serving", "receiving", 1, 2, facts))
+        out = invoke("receiver", "status")[1]
+        told = json.loads(invoke("receiver", "status", "--json")[1])["receiver"]["facts"]
+    finally:
+        os.close(fd)
+    assert told == facts
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines()[1:])
+    assert rows.keys() == {"last_heard", "told", "peer_not_applying_since", "lag_s"}
+    assert (rows["last_heard"], rows["peer_not_applying_since"], rows["lag_s"]) == ("2023-11-14 22:13:20 UTC", "-", "-")
+    assert rows["told"].endswith(" s ago")
+    assert not any(word.isdigit() and len(word) > 9 for word in out.split())
 
 
 def test_what_ran_is_stopped_also_where_the_instance_can_not_be_opened(instance: Instance) -> None:
     """That run/ is missing is told with the word to stop every process first."""
-    os.close(DaemonFiles(instance.path, "source-west").acquire())
+    os.close(DaemonFiles(instance.path, "source-west").lock.acquire())
     shutil.rmtree(instance.run_directory)
     with pytest.raises(NotFoundError, match=r"'run' of the instance is missing.*Stop every process"):
         invoke("status")

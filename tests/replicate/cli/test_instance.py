@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from replicate.cli.root import root
-from replicate.daemon.files import SERVING, DaemonFiles, DaemonStatus
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.status_file import SERVING, DaemonStatus
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -41,13 +43,22 @@ def test_create_and_show(tmp_path: Path) -> None:
     assert (facts["role"], facts["name"], facts["incarnation"]) == ("primary", "east", 1)
     assert Instance.open("east").path == tmp_path / "east"
     assert facts["network"] in invoke("-i", "east", "instance", "show").stdout
+    text = invoke("instance", "create", "north").stdout.splitlines()
+    network = text[1].removeprefix("network ")
+    assert text[2:] == [
+        "next: replicate -i north region add PATH",
+        f"next, for each secondary: replicate instance create NAME --role secondary --network {network}",
+    ]
+    words = text[3].partition(": replicate ")[2].replace("NAME", "south").split()
+    assert invoke(*words).exit_code == 0  # it can be pasted as it stands
+    assert str(uuid.UUID(bytes=Instance.open("south").content.network)) == network
     joined = invoke("-i", "west", "instance", "create", "--role", "secondary", "--network", facts["network"])
     assert "next: replicate -i west receiver start" in joined.stdout
     assert Instance.open("west").content.network == Instance.open("east").content.network
     with pytest.raises(AlreadyExistsError):
         invoke("instance", "create", "east")
     with pytest.raises(UsageError, match="is not a UUID"):
-        invoke("instance", "create", "north", "--network", "x")
+        invoke("instance", "create", "elsewhere", "--network", "x")
 
 
 def test_instance_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +76,16 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICATE_INSTANCE", "east")
     assert "registered" in invoke("peer", "add", "west", "127.0.0.1:7555").stdout
     listed = json.loads(invoke("peer", "list", "--json").stdout)
-    assert listed == [{"name": "west", "host": "127.0.0.1", "port": 7555, "acknowledged_seqno": 0, "needs_seed": False}]
+    assert listed == [
+        {
+            "name": "west",
+            "host": "127.0.0.1",
+            "port": 7555,
+            "acknowledged_seqno": 0,
+            "needs_seed": False,
+            "passive": False,
+        }
+    ]
     assert "127.0.0.1:7555" in invoke("peer", "list").stdout
     assert "127.0.0.1:7555" in invoke("instance", "show").stdout
     assert "was registered already" in invoke("peer", "add", "west", "127.0.0.1:7555").stdout
@@ -76,10 +96,10 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
         in invoke("peer", "add", "west", "127.0.0.1:7556", "--replace").stdout
     )
     files = DaemonFiles(Instance.open("east").path, "source-west")
-    lock = files.acquire()
+    lock = files.lock.acquire()
     try:
         tries = invoke("peer", "add", "west", "127.0.0.1:7557", "--replace").stdout
-        files.write_status(DaemonStatus(files.name, os.getpid(), SERVING, "", 1, 1, {"state": "sending"}))
+        files.status.write(DaemonStatus(files.name, os.getpid(), SERVING, "", 1, 1, {"state": "sending"}))
         moved = invoke("peer", "add", "west", "127.0.0.1:7558", "--replace").stdout
     finally:
         os.close(lock)

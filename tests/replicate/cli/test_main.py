@@ -14,6 +14,9 @@ import pytest
 
 import replicate
 from replicate.cli import main, root
+from replicate.cli.common import VerbCommand, emit
+from replicate.cli.manual import MANUAL, chapters
+from replicate.daemon.control import DaemonFailedError
 from replicate.errors import EXIT_CODES, DiskFullError, JournalIOError, ReplicateError
 
 COMMAND = (sys.executable, "-P", "-m", "replicate.cli.main")
@@ -69,6 +72,96 @@ def test_every_error_is_one_line_and_an_exit_code(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            DiskFullError("no space", where="x", do="Make room: replicate -i INSTANCE status"),
+            {"code": "DISK_FULL", "what": "no space", "where": "x", "do": "Make room: replicate -i a status"},
+        ),
+        (PermissionError(13, "Permission denied", "f"), {"code": "IO", "where": "f", "exit_code": 77}),
+        (KeyboardInterrupt(), {"code": "INTERRUPTED", "exit_code": 130}),
+        (ModuleNotFoundError("x", name="msgpack"), {"code": "PREREQUISITE_MISSING", "exit_code": 69}),
+        (ValueError("two\nlines"), {"code": "INTERNAL", "exit_code": 70}),
+        (click.UsageError("Wrong."), {"code": "USAGE", "what": "Wrong", "exit_code": 2}),
+        (
+            DaemonFailedError("CONFIGURATION: no [section] here. [a/b.toml]. Mend it", 78),
+            {"code": "CONFIGURATION", "what": "no [section] here.", "where": "a/b.toml", "do": "Mend it"},
+        ),
+        (
+            DaemonFailedError("EXISTS: it runs [/srv/a]. Stop it: replicate -i a update stop", 73),
+            {"code": "EXISTS", "what": "it runs", "where": "/srv/a", "do": "Stop it: replicate -i a update stop"},
+        ),
+        (DaemonFailedError("Killed", 70), {"code": "DAEMON_FAILED", "what": "Killed", "where": "", "do": ""}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_with_json_an_error_is_an_object_on_standard_output(
+    error: BaseException, told: dict[str, object], failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that whatever reads `replicate --json …` always gets JSON; people still have their line."""
+    failing.append(error)
+    code = main.run(["-i", "a", "--json", "fail"])
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert list(found) == ["code", "what", "where", "do", "exit_code"]
+    assert found["exit_code"] == code
+    assert told.items() <= found.items()
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("--json", "Missing command"),
+        ("--json source", "Missing command"),
+        ("status --bogus --json", "No such option '--bogus'"),
+        ("journal show --last 0 --json", "Invalid value for '--last': 0 is not in the range x>=1"),
+        ("--json journal show", "no instance is named"),
+        ("-i nowhere --json status", "there is no such instance directory"),
+        ("--json journal show -i", "Option '-i' requires an argument"),
+    ],
+)
+def test_with_json_a_line_that_makes_no_sense_is_an_object_too(
+    words: str, what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    monkeypatch.delenv("REPLICATE_INSTANCE", raising=False)
+    code = main.run(words.split())
+    found = json.loads(capsys.readouterr().out)
+    assert found["what"].startswith(what)
+    assert code == found["exit_code"] == (69 if "nowhere" in words else 2)
+    assert found["do"]
+
+
+def test_an_error_in_mid_stream_is_the_last_object(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`journal show --json` up to a damaged frame."""
+
+    @click.command(name="stream", cls=VerbCommand)
+    def stream() -> None:
+        emit({"seqno": 1}, ())
+        raise JournalIOError("gone", where="x", do="y")
+
+    monkeypatch.setitem(root.root.commands, "stream", stream)
+    assert main.run(["stream", "--json"]) == 74
+    out = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in out] == [
+        {"seqno": 1},
+        {"code": "IO", "what": "gone", "where": "x", "do": "y", "exit_code": 74},
+    ]
+
+
+def test_an_error_that_nobody_can_read_keeps_its_exit_code(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "--json", "switchover"], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+
+
 def test_debug_shows_the_traceback(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
     failing.append(ValueError("x"))
     assert main.run(["--debug", "fail"]) == 70
@@ -119,10 +212,12 @@ def test_a_word_of_other_products_gets_the_name_that_it_has_here(word: str, caps
     assert main.run([word]) == 2
     here = root.OTHER_WORDS[word]
     assert capsys.readouterr().err == f"USAGE: No such command {word!r}: {here} [replicate]. Try 'replicate --help'\n"
-    headings = [line.lstrip("# ") for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("#")]
     named = re.findall(r"replicate (?:-i INSTANCE )?([a-z]+) ?([a-z]*)", here)
-    assert named or any(f"`{heading}`" in here for heading in headings)
+    assert named
     for noun, verb in named:  # and all that is named is there
+        if noun == "help":
+            assert verb in chapters(MANUAL)
+            continue
         found = root.root.commands[noun]
         assert not isinstance(found, click.Group) or verb in found.commands
 
@@ -209,7 +304,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_the_module_for_sqlalchemy_needs_no_import_of_its_own() -> None:
-    """README names `replicate.dbapi` behind a bare `import replicate`."""
+    """The manual names `replicate.dbapi` behind a bare `import replicate`."""
     code = "import replicate; print(replicate.dbapi.connect.__module__, replicate.dbapi.apilevel)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("replicate.dbapi 2.0\n", "")

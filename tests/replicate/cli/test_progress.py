@@ -8,9 +8,20 @@ import pty
 
 import pytest
 
-from replicate.cli.progress import Line, archiving, replaying, tell_archive, tell_replay
+from replicate.cli.progress import (
+    Line,
+    archiving,
+    comparing,
+    reading,
+    replaying,
+    seeding,
+    tell_archive,
+    tell_compare,
+    tell_replay,
+)
+from replicate.compare.compare import CompareProgress as CompareStep
 from update_process.replay.apply import Progress
-from update_process.replay.archive import Step
+from update_process.replay.archive.archive import Step
 
 
 class Clock:
@@ -85,11 +96,32 @@ def test_segments_of_an_archive() -> None:
     )
 
 
+def test_bytes_are_told_in_mebibytes_and_long_times_in_minutes() -> None:
+    stream, clock = io.StringIO(), Clock()
+    line = Line(stream, clock)
+    tell_compare(line, CompareStep("waiting until both are at one transaction", "the Update Process stands still"))
+    tell_compare(line, CompareStep("comparing", "main.item: 500 rows; writers go on", 0, 3 << 30))
+    clock.now_s += 200
+    tell_compare(line, CompareStep("comparing", "t: 900 rows", 1 << 30, 3 << 30))
+    clock.now_s += 20_000
+    tell_compare(line, CompareStep("comparing", "t: 901 rows", 3 << 29, 3 << 30))
+    assert shown(stream) == [
+        "0 s, waiting until both are at one transaction, the Update Process stands still",
+        "0 s, comparing, 0.0 of 3072.0 MiB, main.item: 500 rows; writers go on",
+        "3 min, comparing, 1024.0 of 3072.0 MiB, 5.1 MiB/s, about 7 min left, t: 900 rows",
+        "5.6 h, comparing, 1536.0 of 3072.0 MiB, 0.1 MiB/s, about 5.6 h left, t: 901 rows",
+    ]
+
+
 def test_nothing_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with replaying() as told:
         told(Progress("reading", 1))
     with archiving() as told_archive:
         told_archive(Step(1, 1, 1, 1, 1))
+    with seeding("") as told_seed:
+        told_seed("receiving", 1, 2)
+    with comparing() as told_compare, reading() as told_reading:
+        assert told_compare is told_reading is None  # so that nothing is even asked
     assert capsys.readouterr().err == ""
 
 

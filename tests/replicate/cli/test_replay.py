@@ -9,7 +9,7 @@ import pytest
 from replicate.cli.replay import journal_named, sessions_for
 from replicate.errors import UsageError
 from update_process.replay import command
-from update_process.replay.spark_session import SUBMITTED
+from update_process.replay.spark.session import SUBMITTED
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
-from replicate.cli.seed import bar
+from replicate.cli.progress import seeding
 from tests.harness.pair import Pair
 
 
@@ -81,21 +84,27 @@ def everything(reader: int) -> str:
     return b"".join(pieces).decode()
 
 
-def test_a_terminal_sees_how_much_and_how_fast(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_sees_how_much_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first line on: it said "0%  None" there."""
     reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     try:
         with os.fdopen(terminal, "w") as screen:
             monkeypatch.setattr(sys, "stderr", screen)
-            with bar() as told:
+            with seeding("writers go on") as told:
                 told("waiting for the source", 0, 0)
                 told("the source makes the seed", 3, 9)
-                for done in (0, 2**20, 2**21):
-                    told("receiving", done, 2**21)
-        shown = everything(reader)
+                told("receiving", 0, 2**21)
+                told("receiving", 2**21, 2**21)
+        lines = everything(reader).split("\r\033[K")
     finally:
         os.close(reader)
-    assert "waiting for the source ..." in shown
-    assert "3 of 9 pages" in shown
-    assert "2.0 of 2.0 MiB" in shown
-    assert "MiB/s" in shown
-    assert "100%" in shown
+    assert lines[:4] == [
+        "",
+        "0 s, waiting for the source, writers go on",
+        "0 s, the source makes the seed, 3 of 9 pages, writers go on",
+        "0 s, receiving, 0.0 of 2.0 MiB, writers go on",
+    ]
+    assert lines[4].startswith("0 s, receiving, 2.0 of 2.0 MiB, ")
+    assert len(lines[4]) == 59  # what is longer than the terminal is wide would stay on it
+    assert lines[5] == ""

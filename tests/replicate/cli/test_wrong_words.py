@@ -7,11 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from replicate.admin.regions import add_region
+from replicate.admin.release import release_region
 from replicate.cli.root import root
-from replicate.errors import ReplicateError
+from replicate.errors import ReplicateError, UsageError
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
 from tests.harness.journals import mounted_read_only
@@ -42,6 +43,10 @@ def _site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("-i east region add shop.db --name main", 73),
         ("-i east region add other.db --name main", 73),
+        ("-i east region add shop.db --name two", 73),
+        ("-i east region add nowhere.db", 69),
+        ("-i east certificate show", 69),
+        ("-i east config set journal.cap_bytes 5GB", 78),
         ("-i east region add ca --name directory", 77),
         ("-i east region add other.db/x --name below", 69),
         ("-i east peer add east 127.0.0.1:7555", 78),
@@ -61,6 +66,21 @@ def test_what_to_do_instead_is_said(words: str, exit_code: int) -> None:
     assert (error.exit_code, bool(error.where), bool(error.do)) == (exit_code, True, True), error
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("-i east region add shop.db --name two", "the database is region 'main' of this instance"),
+        ("-i east region add nowhere.db --name more", "nowhere.db --name more --create"),
+        ("-i east certificate show", "replicate certificate issue NAME --ca DIR -i INSTANCE"),
+        ("-i east config set journal.cap_bytes 5GB", """'5GB' is not a size such as "64 MiB" """),
+        ("-i east compare", "no instance is named to compare with. Give"),
+    ],
+)
+def test_what_is_wrong_is_said_as_it_is(words: str, text: str) -> None:
+    error = CliRunner().invoke(root, words.split(), standalone_mode=False).exception
+    assert text in str(error)
+
+
 def test_two_secondaries_without_a_region_are_told_to_add_one(tmp_path: Path) -> None:
     network = Instance.open(tmp_path / "west").content.network
     Instance.create(tmp_path / "north", role="secondary", network=network)
@@ -70,17 +90,82 @@ def test_two_secondaries_without_a_region_are_told_to_add_one(tmp_path: Path) ->
     assert error.do, error
 
 
-def test_a_region_that_is_added_later_says_which_secondaries_are_to_be_seeded_anew(tmp_path: Path) -> None:
-    """Their Update Processes stop at it by name: who adds it should know before they do."""
+def begun(tmp_path: Path, *names: str) -> Instance:
+    """The primary, with these peers, which have applied something, and one that has not."""
     east = Instance.open(tmp_path / "east")
-    for name, seqno in (("west", 2), ("new", 0)):
+    for name, seqno in (*((name, 2) for name in names), ("new", 0)):
         east.register_peer(name, "127.0.0.1", 7555)
         write_consumer(east.consumers_directory, Consumer(name, seqno))
-    said = CliRunner().invoke(root, ["-i", "east", "region", "add", "other.db"], catch_exceptions=False).stdout
-    assert [line for line in said.splitlines() if line.startswith("next")] == [
-        "next, on west, which applies nothing more without this region: replicate -i west update stop, then "
-        "replicate -i west seed --restart"
+    return east
+
+
+def add_other(*words: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(root, ["-i", "east", "region", "add", "other.db", *words], input=answer)
+
+
+def with_rows() -> None:
+    with closing(sqlite3.connect("other.db")) as database:
+        database.execute("INSERT INTO item (note) VALUES ('one'), ('two')")
+        database.commit()
+
+
+def test_a_region_without_rows_that_is_added_later_needs_nothing(tmp_path: Path) -> None:
+    begun(tmp_path, "west")
+    assert add_other().stdout.splitlines()[2:] == ["on west it is made in the stream: nothing need be done there"]
+
+
+def test_one_that_is_created_needs_nothing_either(tmp_path: Path) -> None:
+    begun(tmp_path, "west")
+    said = CliRunner().invoke(root, ["-i", "east", "region", "add", "made.db", "--create"]).stdout
+    assert said.splitlines()[-1] == "on west it is made in the stream: nothing need be done there"
+
+
+def test_one_with_rows_is_announced_and_wants_a_yes(tmp_path: Path) -> None:
+    with_rows()
+    east = begun(tmp_path, "west", "south")
+    error = add_other().exception
+    assert isinstance(error, UsageError)
+    what = (
+        f"{tmp_path / 'other.db'}: its table item has rows (rows in all: 2). The secondaries west, south get it by a "
+        "seed; the other regions go on"
+    )
+    assert (error.what, error.do) == (what, "Nothing was changed; to go on, repeat the command with --yes")
+    east.reload()
+    assert [entry.name for entry in east.regions] == ["main"]
+    assert [line for line in add_other("--yes").stdout.splitlines() if line.startswith("next")] == [
+        f"next, on {peer}, where it waits for its seed (the other regions go on): replicate -i {peer} update stop, "
+        f"then replicate -i {peer} seed --restart, then replicate -i {peer} update start"
+        for peer in ("west", "south")
     ]
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_on_a_terminal_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    with_rows()
+    east = begun(tmp_path, "west")
+    monkeypatch.setattr("replicate.cli.common.is_terminal", lambda: True)
+    result = add_other(answer=f"{answer}\n")
+    assert "The secondary west gets it by a seed; the other regions go on.\nGo on? [y/N]" in result.stderr
+    east.reload()
+    assert [entry.name for entry in east.regions] == (["main", "other"] if answer == "y" else ["main"])
+    assert isinstance(result.exception, UsageError) == (answer == "n")
+
+
+def test_one_that_was_here_before_stops_who_still_has_it(tmp_path: Path) -> None:
+    """Without rows, too: the secondary has some, and nobody knows what was written in between."""
+    begun(tmp_path, "west")
+    assert add_other().exception is None
+    release_region(Instance.open(tmp_path / "east"), "other", timeout_s=5)
+    error = add_other().exception
+    assert isinstance(error, UsageError)
+    assert "a region of this name was replicated before (rows in all: 0). The secondary west gets it" in error.what
+    assert error.what.endswith("; one that has no other applies nothing until then")
+
+
+def test_where_no_secondary_has_begun_nobody_is_asked(tmp_path: Path) -> None:
+    with_rows()
+    begun(tmp_path)
+    assert len(add_other().stdout.splitlines()) == 2
 
 
 @pytest.mark.parametrize("words", ["peer add west 127.0.0.1:7555", "region release main", "journal prune"])

@@ -15,14 +15,14 @@ import apsw
 import pytest
 
 from replicate.admin.release import release_region
-from replicate.barrier import WRITER_WAIT_S_MAX, Barrier
-from replicate.compare.compare import compare, digest
+from replicate.compare.compare import CompareProgress, compare, digest
 from replicate.daemon.files import DaemonFiles
+from replicate.door.barrier import WRITER_WAIT_S_MAX, Barrier
+from replicate.door.snapshot import door_of, take_snapshot
+from replicate.door.wait import wait_for_seqno
 from replicate.errors import AlreadyRunningError, BusyError, NotFoundError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
-from replicate.snapshot import door_of, take_snapshot
-from replicate.wait import wait_for_seqno
 from tests.harness.pair import Pair
 from update_process.process import finish_received
 
@@ -186,13 +186,13 @@ def test_a_writer_does_not_wait_long_at_a_barrier(pair: Pair, monkeypatch: pytes
     with door_of(pair.primary) as door:
         with Barrier(door, timeout_s=600) as barrier:
             barrier.raise_to(pair.last_seqno() + 1)
-            monkeypatch.setattr("replicate.barrier.WRITER_WAIT_S_MAX", for_ever_s)
+            monkeypatch.setattr("replicate.door.barrier.WRITER_WAIT_S_MAX", for_ever_s)
             write(pair, 1, first=2)
-            monkeypatch.setattr("replicate.barrier.WRITER_WAIT_S_MAX", WRITER_WAIT_S_MAX)
+            monkeypatch.setattr("replicate.door.barrier.WRITER_WAIT_S_MAX", WRITER_WAIT_S_MAX)
             started_s = time.monotonic()
             write(pair, 1, first=3)
             assert WRITER_WAIT_S_MAX <= time.monotonic() - started_s < 60 * WRITER_WAIT_S_MAX
-        monkeypatch.setattr("replicate.barrier.WRITER_WAIT_S_MAX", for_ever_s)
+        monkeypatch.setattr("replicate.door.barrier.WRITER_WAIT_S_MAX", for_ever_s)
         door.words[word.BARRIER_EXPIRES_NS] = time.monotonic_ns() + 3600 * 10**9
         door.words[word.BARRIER_SEQNO] = pair.last_seqno()
         write(pair, 1, first=4)
@@ -273,7 +273,7 @@ def test_releasing_leaves_plain_sqlite(pair: Pair) -> None:
 
 
 def test_no_release_while_a_daemon_runs_or_somebody_writes(pair: Pair) -> None:
-    lock = DaemonFiles(pair.primary.path, "source-west").acquire()
+    lock = DaemonFiles(pair.primary.path, "source-west").lock.acquire()
     try:
         with pytest.raises(AlreadyRunningError, match=r"replicate -i \S+ source stop --peer west"):
             release_region(pair.primary, "main", timeout_s=1)
@@ -285,5 +285,35 @@ def test_no_release_while_a_daemon_runs_or_somebody_writes(pair: Pair) -> None:
         release_region(pair.primary, "main", timeout_s=0.05)
     connection.commit()
     connection.close()
+    pair.acknowledge()
     release_region(pair.primary, "main", timeout_s=1)
     assert pair.primary.regions == ()
+
+
+def test_how_far_it_is_is_told(pair: Pair) -> None:
+    """Bytes of one side, of those that its file has; rows; and what waits meanwhile, which is nobody."""
+    connection = pair.connect()
+    connection.executemany("INSERT INTO account VALUES (?, 'o', 0, ?)", ((n, "x" * 1000) for n in range(4000)))
+    connection.commit()
+    connection.close()
+    catch_up(pair)
+    steps: list[CompareProgress] = []
+    found = compare(pair.primary, pair.secondary, timeout_s=10, told=steps.append)
+    assert found.equal
+    assert steps[0].what == "waiting until both are at one transaction"
+    assert "the Update Process stands still there for a moment" in steps[0].more
+    told = [step for step in steps[1:] if "account" in step.more]
+    assert [step.more for step in told] == [
+        f"main.account: {rows} rows; writers and the Update Process go on" for rows in range(500, 4001, 500)
+    ]
+    assert [step.done_bytes for step in told] == sorted({step.done_bytes for step in told})  # it moves on
+    assert {step.whole_bytes for step in told} == {told[0].whole_bytes}
+    assert 0.8 * told[0].whole_bytes < told[-1].done_bytes <= told[0].whole_bytes
+    assert told[0].whole_bytes > 4_000_000
+    steps.clear()
+    assert digest(pair.primary, timeout_s=10, told=steps.append).regions[0][1].tables[0].rows == 4000
+    assert [step.more for step in steps if "account" in step.more] == [step.more for step in told]
+    steps.clear()
+    with pytest.raises(TryAgainError):
+        digest(pair.primary, at=10**6, timeout_s=0, told=steps.append)
+    assert "writers will stand still there for a moment" in steps[0].more

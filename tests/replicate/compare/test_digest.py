@@ -11,8 +11,8 @@ import pytest
 from replicate.cli import main
 from replicate.compare.compare import InstanceDigest, digest
 from replicate.compare.digest import compare_digests, parse_digest
-from replicate.database.digest import RegionDigest, TableDigest
 from replicate.errors import UsageError, WrongNetworkError
+from replicate.region.sqlite.digest import RegionDigest, TableDigest
 from tests.harness.pair import Pair
 
 REGION = RegionDigest((TableDigest("a", 1, "1a"), TableDigest("b", 2, "2b")), "5c", "ff")
@@ -93,6 +93,11 @@ def test_by_the_command_line(
     assert main.run([*west, "--with-digest", str(file), "--with", str(pair.primary.path)]) == 2
     assert main.run([*west, "--with-digest", str(tmp_path / "nothing")]) == 74
     assert len(capfd.readouterr().err.splitlines()) == 4
+    passed = tmp_path / "passed.json"
+    passed.write_text(json.dumps({**json.loads(file.read_text()), "seqno": 0}))
+    assert main.run([*west, "--with-digest", str(passed)]) == 75
+    said = capfd.readouterr().err
+    assert f"run replicate -i {pair.secondary.path} --json digest --at N --timeout 600 >FILE on both hosts" in said
 
     both = tmp_path / "west.json"
     assert main.run(["-i", str(pair.secondary.path), "--json", "digest"]) == 0

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,9 @@ import pytest
 
 from replicate.daemon import control
 from replicate.daemon.daemon import DaemonContext, _Frame, notify, watchdog_period_s
-from replicate.daemon.files import DEAD, FAILED, SERVING, STOPPED, DaemonFiles, daemon_names
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.lock_file import daemon_names
+from replicate.daemon.status_file import DEAD, FAILED, SERVING, STOPPED
 from replicate.errors import AlreadyRunningError, JournalIOError, NotFoundError, TryAgainError
 from tests.harness.waiting import wait_until
 
@@ -32,12 +35,12 @@ def files(tmp_path: Path) -> Iterator[DaemonFiles]:
     instance.mkdir()
     made = DaemonFiles(instance, "toy")
     yield made
-    running = made.probe()
+    running = made.lock.probe()
     if running is not None and running.pid:
         os.kill(running.pid, signal.SIGKILL)
 
 
-def start(files: DaemonFiles, mode: str = "serve", timeout_s: float = 60.0) -> control.Started:
+def start(files: DaemonFiles, mode: str = "serve", timeout_s: float = 60.0) -> control.StartedDaemon:
     return control.start(files, [str(files.instance_path), mode], timeout_s=timeout_s, program=PROGRAM)
 
 
@@ -48,7 +51,7 @@ def events(files: DaemonFiles) -> list[dict[str, Any]]:
 def test_start_returns_when_it_serves_and_stop_when_it_has_drained(files: DaemonFiles) -> None:
     started = start(files)
     assert started.text == "listening on nothing"
-    running = files.probe()
+    running = files.lock.probe()
     assert running is not None
     assert running.pid == started.pid
     wait_until(lambda: (s := files.read_status()) is not None and s.facts.get("last_number", 0) > 1)
@@ -58,7 +61,7 @@ def test_start_returns_when_it_serves_and_stop_when_it_has_drained(files: Daemon
     assert daemon_names(files.instance_path) == ("toy",)
 
     assert control.stop(files, timeout_s=7.0) == control.Stopped(was_running=True, drained=True)
-    assert files.probe() is None
+    assert files.lock.probe() is None
     status = control.status(files)
     assert status is not None
     assert (status.state, status.text) == (STOPPED, "stopped; drained")
@@ -76,7 +79,7 @@ def test_second_start_and_second_run_are_refused(files: DaemonFiles) -> None:
     assert run.returncode == 73
     assert run.stderr.count("\n") == 1
     assert "ALREADY_RUNNING" in run.stderr
-    assert files.probe() is not None
+    assert files.lock.probe() is not None
 
 
 def test_stopping_what_does_not_run_is_well(files: DaemonFiles) -> None:
@@ -107,7 +110,7 @@ def test_unknown_exception_is_70_one_line_and_a_traceback_in_the_log(files: Daem
 
 def test_crash_while_serving_is_told_by_the_status(files: DaemonFiles) -> None:
     start(files, "crash-later")
-    wait_until(lambda: files.probe() is None)
+    wait_until(lambda: files.lock.probe() is None)
     status = files.read_status()
     assert status is not None
     assert (status.state, status.exit_code) == (FAILED, 70)
@@ -117,7 +120,7 @@ def test_crash_while_serving_is_told_by_the_status(files: DaemonFiles) -> None:
 @pytest.mark.parametrize("mode", ["no-memory", "no-thread"])
 def test_fault_19_no_memory_is_named_and_no_bug_of_ours(files: DaemonFiles, mode: str) -> None:
     start(files, mode)
-    wait_until(lambda: files.probe() is None)
+    wait_until(lambda: files.lock.probe() is None)
     status = files.read_status()
     assert status is not None
     assert status.exit_code == 75
@@ -131,7 +134,7 @@ def test_a_daemon_that_vanishes_or_does_not_serve(files: DaemonFiles) -> None:
         start(files, "vanish")
     with pytest.raises(TryAgainError, match="did not serve within"):
         start(files, "never-ready", timeout_s=1.5)
-    assert files.probe() is None
+    assert files.lock.probe() is None
 
 
 def test_a_disk_too_full_for_any_word_is_named(files: DaemonFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +149,7 @@ def test_a_disk_too_full_for_any_word_is_named(files: DaemonFiles, monkeypatch: 
 
 def test_a_killed_daemon_reads_as_dead_and_can_be_started_again(files: DaemonFiles) -> None:
     os.kill(start(files).pid, signal.SIGKILL)
-    wait_until(lambda: files.probe() is None)
+    wait_until(lambda: files.lock.probe() is None)
     status = files.read_status()
     assert status is not None
     assert status.state == DEAD
@@ -160,7 +163,7 @@ def test_drain_is_cut_short_at_the_timeout_and_by_a_second_signal(files: DaemonF
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: (s := files.read_status()) is not None and s.state == "stopping")
     os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: files.probe() is None)
+    wait_until(lambda: files.lock.probe() is None)
     assert not any(e["event"] == "daemon failed" for e in events(files))
 
 
@@ -183,7 +186,7 @@ def test_whoever_keeps_a_daemon_from_running_is_never_signalled(files: DaemonFil
     """Log rotation asks every daemon to reopen its log: SIGHUP ended a replay."""
     got = []
     before = signal.signal(signal.SIGHUP, lambda *_: got.append(1))
-    fd = files.acquire(instead="replay")
+    fd = files.lock.acquire(instead="replay")
     try:
         assert not control.reopen_log(files)
     finally:
@@ -194,7 +197,7 @@ def test_whoever_keeps_a_daemon_from_running_is_never_signalled(files: DaemonFil
 
 def test_ending_on_its_own_is_a_clean_end(files: DaemonFiles) -> None:
     start(files, "end")
-    wait_until(lambda: files.probe() is None)
+    wait_until(lambda: files.lock.probe() is None)
     status = files.read_status()
     assert status is not None
     assert (status.state, status.exit_code) == (STOPPED, 0)
@@ -209,7 +212,7 @@ def test_configuration_is_checked_before_serving(files: DaemonFiles) -> None:
 
 def test_missing_instance_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such instance"):
-        DaemonFiles(tmp_path / "nowhere", "toy").acquire()
+        DaemonFiles(tmp_path / "nowhere", "toy").lock.acquire()
 
 
 def test_a_lock_that_can_not_be_written_is_named_and_not_held(
@@ -221,9 +224,9 @@ def test_a_lock_that_can_not_be_written_is_named_and_not_held(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         with pytest.raises(JournalIOError, match=r"No space left on device.*toy\.lock"):
-            files.acquire()
-    assert files.probe() is None
-    os.close(files.acquire())
+            files.lock.acquire()
+    assert files.lock.probe() is None
+    os.close(files.lock.acquire())
 
 
 def test_systemd_is_told(files: DaemonFiles, tmp_path: Path) -> None:
@@ -271,10 +274,10 @@ async def test_context_alone_serves_the_tests_of_daemons(tmp_path: Path) -> None
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_believed(files: DaemonFiles) -> None:
-    fd = files.acquire()
+    fd = files.lock.acquire()
     try:
         os.pwrite(fd, f"{os.getppid()} 12345\n".encode(), 0)
-        running = files.probe()
+        running = files.lock.probe()
         assert running is not None
         assert running.pid == 0
     finally:
@@ -283,23 +286,35 @@ def test_a_pid_that_was_given_to_another_process_is_not_believed(files: DaemonFi
 
 def test_two_threads_that_tell_the_status_leave_it_whole(files: DaemonFiles) -> None:
     """The one that tells each second, and the one whose state changes: they have one temporary file."""
-    files.make_directories()
+    files.lock.make_directories()
     frame = _Frame(files, {}, None, [])
     long, failures = {"said": "x" * 5000}, []
 
     def tell(facts: dict[str, Any]) -> None:
         for _ in range(300):
-            frame._write(replace(frame._picture(), facts=facts))
+            frame._write(replace(frame._picture(), facts=facts), time.monotonic_ns())
 
     threads = [threading.Thread(target=tell, args=(facts,)) for facts in ({}, long)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         try:
-            assert json.loads(files.status.read_text())["facts"] in ({}, long)
+            assert json.loads(files.status.path.read_text())["facts"] in ({}, long)
         except FileNotFoundError:
             pass  # not yet
         except ValueError as error:
             failures.append(error)
     assert not failures
     assert not frame._status_failed
+
+
+def test_what_a_late_thread_has_replaces_nothing_newer(files: DaemonFiles) -> None:
+    """A thread that was given no processor writes after the daemon serves what was true before."""
+    files.lock.make_directories()
+    frame = _Frame(files, {}, None, [])
+    taken_ns, starting = time.monotonic_ns(), frame._picture()
+    frame._context.ready("serving")
+    frame._write(starting, taken_ns)
+    found = files.status.read()
+    assert found is not None
+    assert (found.state, found.text) == (SERVING, "serving")

@@ -1,5 +1,5 @@
-"""What tests of the PEP 249 interface stand on: plain SQLite, a primary and a secondary under one program, and regions
-that connections attach.
+"""What tests of the PEP 249 interface stand on: a door of one process, plain SQLite, a primary and a secondary under
+one program, and regions that connections attach.
 
 Guarantees: the text SCRIPT of a module is in all of its `sides`; what was opened is closed.
 Refuses to know: what a test attacks.
@@ -14,7 +14,24 @@ from typing import Any
 import pytest
 
 from tests.harness.differential import Plain, Street, street
+from tests.harness.fake_door import FakeDoor, make_region
 from tests.harness.several import Several
+
+TABLES = "CREATE TABLE t(id INTEGER PRIMARY KEY, a UNIQUE, b); CREATE TABLE n(x)"
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> FakeDoor:
+    """A door of one process, to a region of TABLES."""
+    return make_region(tmp_path / "region.db", TABLES)
+
+
+@pytest.fixture
+def connection(door: FakeDoor) -> Iterator[Any]:
+    """A connection through that door."""
+    made = door.connect()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +54,7 @@ def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Several:
 
 
 @pytest.fixture
-def connection(several: Several) -> Iterator[Any]:
+def attached(several: Several) -> Iterator[Any]:
     """With all regions attached."""
     made = several.attached()
     yield made

@@ -171,7 +171,7 @@ def test_a_large_statement_that_a_temporary_trigger_ends_is_not_committed(sides:
     with pytest.raises(sqlite3.IntegrityError):
         connection.execute(f"{numbers} INSERT INTO log SELECT i, zeroblob(1000) FROM n")
     assert connection.execute("SELECT count(*) FROM log").fetchone() == (900,)
-    with pytest.raises(sqlite3.NotSupportedError, match="can not be told"):
+    with pytest.raises(sqlite3.NotSupportedError, match="cannot be told"):
         connection.commit()
     connection.rollback()
     sides.prove(plain=False)
@@ -283,7 +283,7 @@ def test_a_savepoint_taken_back_within_a_statement_that_fails(sides: Street) -> 
         connection.execute(text)
     with pytest.raises(sqlite3.IntegrityError):
         connection.execute("INSERT OR FAIL INTO t SELECT take_back(id) + 10, CASE id WHEN 2 THEN 1 ELSE 9 END FROM t")
-    with pytest.raises(sqlite3.NotSupportedError, match="can not be told"):
+    with pytest.raises(sqlite3.NotSupportedError, match="cannot be told"):
         connection.commit()
     connection.rollback()
     sides.prove(plain=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from replicate.database.capture import Capture
+from replicate.region.sqlite.capture.capture import Capture
 from tests.harness.differential import Street
 from tests.replicate.dbapi.test_as_sqlite3 import SCRIPT as SCRIPT
 from tests.replicate.dbapi.test_as_sqlite3 import same
@@ -229,7 +229,7 @@ def test_how_many_rows_are_fetched(sides: Street, size: Any) -> None:
 # Sets of parameters.
 
 RUNS_RETURNING = sys.version_info < (3, 12)
-"""Later ones keep a row of the last set, and then misuse the statement or can not commit; ours stays with 3.11."""
+"""Later ones keep a row of the last set, and then misuse the statement or cannot commit; ours stays with 3.11."""
 
 
 if RUNS_RETURNING:

@@ -12,38 +12,36 @@ import pytest
 
 import replicate
 from replicate.admin.release import release_region
-from replicate.errors import BusyError, SchemaChangedError, SnapshotStaleError
+from replicate.errors import BusyError, NotFoundError, SchemaChangedError, SnapshotStaleError
 from replicate.instance.instance import Instance
 from tests.harness.instances import door_of, read_journal
 from tests.harness.several import Several, content
 
 
-def test_one_transaction_over_two_regions_has_one_number(several: Several, connection: Any) -> None:
+def test_one_transaction_over_two_regions_has_one_number(several: Several, attached: Any) -> None:
     before = several.last_seqno()
-    connection.execute("INSERT INTO t VALUES (1, 'a')")
-    connection.execute("INSERT INTO two.t VALUES (1, 'b')")
-    connection.commit()
-    assert connection.last_seqno == several.last_seqno() == before + 1
+    attached.execute("INSERT INTO t VALUES (1, 'a')")
+    attached.execute("INSERT INTO two.t VALUES (1, 'b')")
+    attached.commit()
+    assert attached.last_seqno == several.last_seqno() == before + 1
     assert several.held() == {"main": before + 1, "two": before + 1}
-    connection.execute("UPDATE TWO.t SET v = v || 'c'")
-    connection.commit()
+    attached.execute("UPDATE TWO.t SET v = v || 'c'")
+    attached.commit()
     assert several.held() == {"main": before + 1, "two": before + 2}
-    with connection:
-        connection.execute("INSERT INTO t SELECT id + 1, v FROM two.t")
+    with attached:
+        attached.execute("INSERT INTO t SELECT id + 1, v FROM two.t")
     assert several.held() == {"main": before + 3, "two": before + 2}
-    assert connection.execute("SELECT count(*) FROM t JOIN two.t AS o USING (v)").fetchone() == (1,)
-    assert not connection.in_transaction
+    assert attached.execute("SELECT count(*) FROM t JOIN two.t AS o USING (v)").fetchone() == (1,)
+    assert not attached.in_transaction
     assert several.same() == before + 3
     assert content(several.secondary, "two")["rows of t"][0][2] == (str, "bc")
 
 
-def test_a_transaction_that_is_rolled_back_leaves_both_regions_and_the_journal(
-    several: Several, connection: Any
-) -> None:
+def test_a_transaction_that_is_rolled_back_leaves_both_regions_and_the_journal(several: Several, attached: Any) -> None:
     before = several.last_seqno()
-    connection.execute("INSERT INTO two.t VALUES (1, 'b')")
-    connection.execute("INSERT INTO t VALUES (1, 'a')")
-    connection.rollback()
+    attached.execute("INSERT INTO two.t VALUES (1, 'b')")
+    attached.execute("INSERT INTO t VALUES (1, 'a')")
+    attached.rollback()
     with several.attached("two") as other:  # nothing is held any more
         other.execute("INSERT INTO t VALUES (2, 'c')")
     other.close()
@@ -52,8 +50,8 @@ def test_a_transaction_that_is_rolled_back_leaves_both_regions_and_the_journal(
     several.same()
 
 
-def test_savepoints_and_failed_statements_over_both(several: Several, connection: Any) -> None:
-    connection.executescript(
+def test_savepoints_and_failed_statements_over_both(several: Several, attached: Any) -> None:
+    attached.executescript(
         """
         CREATE TEMP TRIGGER spread AFTER INSERT ON main.t BEGIN INSERT INTO two.t VALUES (new.id, new.v); END;
         BEGIN;
@@ -70,18 +68,18 @@ def test_savepoints_and_failed_statements_over_both(several: Several, connection
         """
     )
     with pytest.raises(sqlite3.IntegrityError):
-        connection.execute("INSERT INTO t VALUES (4, 'no'), (3, 'no')")  # ABORT, by the trigger, in the other region
+        attached.execute("INSERT INTO t VALUES (4, 'no'), (3, 'no')")  # ABORT, by the trigger, in the other region
     with pytest.raises(sqlite3.IntegrityError):
-        connection.execute("INSERT OR FAIL INTO two.t VALUES (5, 'kept'), (3, 'no'), (6, 'never')")
-    connection.execute("INSERT INTO two.k (v) VALUES (1)")
-    connection.commit()
+        attached.execute("INSERT OR FAIL INTO two.t VALUES (5, 'kept'), (3, 'no'), (6, 'never')")
+    attached.execute("INSERT INTO two.k (v) VALUES (1)")
+    attached.commit()
     assert (several.ids("main"), several.ids("two")) == ([1], [1, 3, 5])
     several.same()
 
 
-def test_schema_changes_in_both_in_one_transaction(several: Several, connection: Any) -> None:
+def test_schema_changes_in_both_in_one_transaction(several: Several, attached: Any) -> None:
     before = several.last_seqno()
-    connection.executescript(
+    attached.executescript(
         """
         BEGIN;
         CREATE TABLE two.added (a PRIMARY KEY, b AS (a || 'x') VIRTUAL) ;
@@ -103,7 +101,7 @@ def test_schema_changes_in_both_in_one_transaction(several: Several, connection:
         """
     )
     assert several.same() == before + 1
-    connection.executescript(
+    attached.executescript(
         """
         BEGIN; ALTER TABLE copied RENAME TO [two]; DROP TABLE added; DROP VIEW two.seen; ANALYZE; REINDEX two;
         INSERT INTO "two" VALUES (9); ALTER TABLE two.two RENAME COLUMN a TO z; COMMIT;
@@ -112,15 +110,15 @@ def test_schema_changes_in_both_in_one_transaction(several: Several, connection:
     )
     several.same()
     with pytest.raises(sqlite3.OperationalError):  # SQLite refuses a table of another database
-        connection.execute("CREATE VIEW two.far AS SELECT * FROM main.t")
+        attached.execute("CREATE VIEW two.far AS SELECT * FROM main.t")
     for text in (
         "CREATE VIEW two.v AS SELECT * FROM two.t",
         "CREATE TRIGGER two.r AFTER DELETE ON two.t BEGIN SELECT 1; END",
     ):
         with pytest.raises(sqlite3.NotSupportedError, match="could not be opened under another name"):
-            connection.execute(text)
-    connection.execute("INSERT INTO two.t VALUES (2, 'y')")
-    connection.commit()
+            attached.execute(text)
+    attached.execute("INSERT INTO two.t VALUES (2, 'y')")
+    attached.commit()
     assert several.same() == several.last_seqno()
     # Another process finds guards on the new tables.
     program = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('INSERT INTO \"two\" VALUES (1)')"
@@ -129,90 +127,88 @@ def test_schema_changes_in_both_in_one_transaction(several: Several, connection:
     assert "replicate_connect_is_required" in ended.stderr
 
 
-def test_a_deferred_constraint_leaves_the_transaction_open_in_both(several: Several, connection: Any) -> None:
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("CREATE TABLE two.child (p REFERENCES t (id) DEFERRABLE INITIALLY DEFERRED)")
+def test_a_deferred_constraint_leaves_the_transaction_open_in_both(several: Several, attached: Any) -> None:
+    attached.execute("PRAGMA foreign_keys = ON")
+    attached.execute("CREATE TABLE two.child (p REFERENCES t (id) DEFERRABLE INITIALLY DEFERRED)")
     before = several.last_seqno()
-    connection.execute("INSERT INTO t VALUES (1, 'a')")
-    connection.execute("INSERT INTO two.child VALUES (5)")
+    attached.execute("INSERT INTO t VALUES (1, 'a')")
+    attached.execute("INSERT INTO two.child VALUES (5)")
     # Larger than a frame in both: spools, and one that both are copied into at each try.
-    connection.executemany("INSERT INTO t VALUES (?, ?)", ((number, "m" * 3000) for number in range(10, 400)))
-    connection.executemany("INSERT INTO two.t VALUES (?, ?)", ((number, "t" * 3000) for number in range(10, 400)))
+    attached.executemany("INSERT INTO t VALUES (?, ?)", ((number, "m" * 3000) for number in range(10, 400)))
+    attached.executemany("INSERT INTO two.t VALUES (?, ?)", ((number, "t" * 3000) for number in range(10, 400)))
     for _ in range(2):
         with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-            connection.commit()
-        assert connection.in_transaction
-    connection.execute("INSERT INTO two.t VALUES (5, 'parent')")
-    connection.commit()
+            attached.commit()
+        assert attached.in_transaction
+    attached.execute("INSERT INTO two.t VALUES (5, 'parent')")
+    attached.commit()
     assert several.last_seqno() == before + 1
     assert not list(several.primary.journal_directory.glob("*.spool"))
     several.same()
 
 
 @pytest.mark.parametrize("large", [("t",), ("two.t",), ("t", "two.t")])
-def test_large_transactions_are_one_segment(several: Several, connection: Any, large: tuple[str, ...]) -> None:
+def test_large_transactions_are_one_segment(several: Several, attached: Any, large: tuple[str, ...]) -> None:
     """Too large for a frame in one region, in each, and only both together."""
     before = several.last_seqno()
     for table in ("t", "two.t"):
         count = 500 if table in large else 5
-        connection.executemany(
+        attached.executemany(
             f"INSERT INTO {table} VALUES (?, ?)", ((number, f"{table}" * 1000) for number in range(count))
         )
-    connection.execute("SAVEPOINT s")
-    connection.execute("DELETE FROM two.t")
-    connection.execute("ROLLBACK TO s")
-    connection.commit()
-    connection.execute("INSERT INTO two.t VALUES (1000, 'x')")
-    connection.commit()
+    attached.execute("SAVEPOINT s")
+    attached.execute("DELETE FROM two.t")
+    attached.execute("ROLLBACK TO s")
+    attached.commit()
+    attached.execute("INSERT INTO two.t VALUES (1000, 'x')")
+    attached.commit()
     assert several.last_seqno() == before + 2
     several.same()
 
 
-def test_two_streams_that_only_together_are_too_large_for_a_frame(several: Several, connection: Any) -> None:
+def test_two_streams_that_only_together_are_too_large_for_a_frame(several: Several, attached: Any) -> None:
     before = several.last_seqno()
     for table in ("t", "two.t"):
-        connection.executemany(f"INSERT INTO {table} (v) VALUES (?)", (("x",) for _ in range(9_000)))
-    connection.commit()
+        attached.executemany(f"INSERT INTO {table} (v) VALUES (?)", (("x",) for _ in range(9_000)))
+    attached.commit()
     assert several.last_seqno() == before + 1
     several.same()
 
 
-def test_blobs_and_counters_of_an_attached_region(several: Several, connection: Any) -> None:
-    connection.execute("CREATE TEMP TRIGGER also AFTER UPDATE ON two.t BEGIN INSERT INTO k (v) VALUES (new.v); END")
-    connection.execute("INSERT INTO two.t VALUES (1, zeroblob(4))")
-    connection.commit()
-    with connection.blobopen("t", "v", 1, name="two") as blob:
+def test_blobs_and_counters_of_an_attached_region(several: Several, attached: Any) -> None:
+    attached.execute("CREATE TEMP TRIGGER also AFTER UPDATE ON two.t BEGIN INSERT INTO k (v) VALUES (new.v); END")
+    attached.execute("INSERT INTO two.t VALUES (1, zeroblob(4))")
+    attached.commit()
+    with attached.blobopen("t", "v", 1, name="two") as blob:
         blob.write(b"abc")
-    connection.execute("INSERT INTO two.k (v) VALUES (1), (2)")
-    connection.execute("DELETE FROM two.k")
-    connection.execute("UPDATE two.t SET v = v || 'd'")
-    connection.commit()
+    attached.execute("INSERT INTO two.k (v) VALUES (1), (2)")
+    attached.execute("DELETE FROM two.k")
+    attached.execute("UPDATE two.t SET v = v || 'd'")
+    attached.commit()
     several.same()
     assert content(several.secondary, "two")["counters"] == [("k", 2)]
     with pytest.raises(sqlite3.NotSupportedError, match="bookkeeping"):
-        connection.blobopen("_replicate_ring", "record", 1, name="two")
+        attached.blobopen("_replicate_ring", "record", 1, name="two")
 
 
 # Others at the same time.
 
 
-def test_a_reader_that_becomes_a_writer_must_have_the_newest_snapshot_of_each(
-    several: Several, connection: Any
-) -> None:
-    connection.execute("BEGIN")
-    assert connection.execute("SELECT count(*) FROM two.t").fetchone() == (0,)
+def test_a_reader_that_becomes_a_writer_must_have_the_newest_snapshot_of_each(several: Several, attached: Any) -> None:
+    attached.execute("BEGIN")
+    assert attached.execute("SELECT count(*) FROM two.t").fetchone() == (0,)
     with replicate.connect(several.primary.path, "two") as other:
         other.execute("INSERT INTO t VALUES (1, 'newer')")
     other.close()
     with pytest.raises(sqlite3.OperationalError) as caught:
-        connection.execute("INSERT INTO t VALUES (1, 'a')")
+        attached.execute("INSERT INTO t VALUES (1, 'a')")
     assert isinstance(caught.value, SnapshotStaleError)
-    connection.rollback()
-    connection.execute("BEGIN")
-    connection.execute("SELECT * FROM t").fetchall()
-    connection.execute("INSERT INTO two.t VALUES (2, 'a')")
-    connection.execute("INSERT INTO t VALUES (2, 'a')")
-    connection.commit()
+    attached.rollback()
+    attached.execute("BEGIN")
+    attached.execute("SELECT * FROM t").fetchall()
+    attached.execute("INSERT INTO two.t VALUES (2, 'a')")
+    attached.execute("INSERT INTO t VALUES (2, 'a')")
+    attached.commit()
     several.same()
 
 
@@ -258,31 +254,37 @@ def test_a_held_region_is_waited_for_and_nothing_is_held_after_that(several: Sev
     several.same()
 
 
-def test_a_foreign_change_of_the_schema_stops_the_region_by_name(several: Several, connection: Any) -> None:
+def test_a_foreign_change_of_the_schema_stops_the_region_by_name(several: Several, attached: Any) -> None:
     foreign = apsw.Connection(str(several.path("two")))
     foreign.execute("CREATE TABLE foreign_one (a)")
     foreign.close()
     with pytest.raises(sqlite3.OperationalError, match="another client changed the schema of region two") as caught:
-        connection.execute("INSERT INTO t VALUES (1, 'a')")
+        attached.execute("INSERT INTO t VALUES (1, 'a')")
     assert isinstance(caught.value, SchemaChangedError)
-    connection.execute("DETACH two")
-    connection.execute("INSERT INTO t VALUES (1, 'a')")
-    connection.commit()
+    attached.execute("DETACH two")
+    attached.execute("INSERT INTO t VALUES (1, 'a')")
+    attached.commit()
 
 
-def test_a_region_is_not_released_in_a_transaction_and_is_refused_afterwards(several: Several, connection: Any) -> None:
-    connection.execute("INSERT INTO t VALUES (1, 'a')")
+def test_a_region_is_not_released_in_a_transaction_and_is_refused_afterwards(several: Several, attached: Any) -> None:
+    attached.execute("INSERT INTO t VALUES (1, 'a')")
     with pytest.raises(BusyError, match="region two"):
         release_region(Instance.open(several.primary.path), "two", timeout_s=0)
-    connection.commit()
+    attached.commit()
     release_region(Instance.open(several.primary.path), "two", timeout_s=5)
-    with pytest.raises(sqlite3.OperationalError, match="another client changed the schema of region two"):
-        connection.execute("INSERT INTO t VALUES (2, 'a')")
-    connection.execute("DETACH two")
-    connection.execute("INSERT INTO t VALUES (2, 'a')")
-    connection.commit()
-    connection.execute("ATTACH ? AS two", (str(several.path("two").with_name("two.db")),))  # a plain file now
-    assert connection.execute("SELECT count(*) FROM two.t").fetchone() == (0,)
+    with pytest.raises(sqlite3.OperationalError, match=f"region two of {several.primary.name} was released") as caught:
+        attached.execute("INSERT INTO t VALUES (2, 'a')")
+    assert isinstance(caught.value, NotFoundError)
+    attached.execute("BEGIN")
+    attached.execute("SELECT count(*) FROM two.t").fetchone()
+    with pytest.raises(sqlite3.OperationalError, match=r"region two .*was released"):
+        attached.execute("INSERT INTO t VALUES (2, 'a')")
+    attached.rollback()
+    attached.execute("DETACH two")
+    attached.execute("INSERT INTO t VALUES (2, 'a')")
+    attached.commit()
+    attached.execute("ATTACH ? AS two", (str(several.path("two").with_name("two.db")),))  # a plain file now
+    assert attached.execute("SELECT count(*) FROM two.t").fetchone() == (0,)
 
 
 _CROSSING = """

@@ -89,7 +89,7 @@ def test_a_statement_of_ours_in_the_cache_does_not_open_the_door(connection: Any
     connection.execute("BEGIN")
     connection.execute("INSERT INTO t VALUES (1, 'x')")
     connection.commit()
-    known = [entry["query"] for entry in connection._apsw.cache_stats(True)["entries"]]
+    known = [entry["query"] for entry in connection._state.apsw.cache_stats(True)["entries"]]
     ours = [text for text in known if "_replicate_" in text and text.startswith(("UPDATE", "INSERT"))]
     assert len(ours) >= 4
     for text in ours:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from replicate import connect
-from replicate.database import capture_spill
 from replicate.errors import NotSupportedError
+from replicate.region.sqlite.capture import spill
 from tests.harness.conversation import ROOT
 from tests.harness.differential import Plain, Street, play, street
 from tests.harness.sql_calls import content
@@ -230,7 +230,6 @@ def test_calling_a_closed_connection(sides: Street) -> None:
 WRITER = """
 import sys
 from replicate import connect
-from replicate.database import capture_spill
 connection = connect(sys.argv[1], isolation_level=None)
 for text in sys.argv[2:]:
     connection.executescript(text)
@@ -413,11 +412,11 @@ CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, x UNIQUE, v AS (x) V
         ],
     ],
 )
-@pytest.mark.parametrize("buffered", [2, capture_spill.BUFFERED_MAX])
+@pytest.mark.parametrize("buffered", [2, spill.BUFFERED_MAX])
 def test_virtual_generated_columns(
     plain: Plain, texts: list[str], buffered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_spill, "BUFFERED_MAX", buffered)
+    monkeypatch.setattr(spill, "BUFFERED_MAX", buffered)
     with street(plain, VIRTUAL) as sides:
         play(sides, *texts)
         assert sides.refused == 0

@@ -1,7 +1,8 @@
-"""The differences from plain SQLite that README lists under "What differs from sqlite3", each as it stands there."""
+"""The differences from plain SQLite that application.md lists under "What differs from sqlite3", each as it stands."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +157,18 @@ def test_a_page_size_changes_nothing_in_a_file_that_has_pages(ours: replicate.Co
     ours.commit()
     assert ours.execute("PRAGMA page_size").fetchone() == size != (8192,)
     assert ours.last_seqno > before
+
+
+def test_auto_vacuum_as_it_is_already_is_no_change(ours: replicate.Connection) -> None:
+    """Programs say it with each connection."""
+    ours.set_authorizer(lambda *asked: sqlite3.SQLITE_DENY if asked[1] == "auto_vacuum" and not asked[2] else 0)
+    before = ours.last_seqno
+    for text in ("PRAGMA auto_vacuum = 0", "PRAGMA main.auto_vacuum = NONE"):
+        assert ours.execute(text).fetchall() == []
+        assert not ours.in_transaction
+    for text in ("PRAGMA auto_vacuum = FULL", "PRAGMA auto_vacuum = 2"):
+        with pytest.raises(replicate.NotSupportedError, match="auto_vacuum"):
+            ours.execute(text)
+    ours.set_authorizer(None)
+    assert ours.execute("PRAGMA auto_vacuum").fetchone() == (0,)
+    assert ours.last_seqno == before

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import replicate
-from replicate.commit.session import RegionSession
-from replicate.database.capture import Capture
 from replicate.door.durability import Durability
 from replicate.door.lock import CommitLock
+from replicate.door.primary import RegionSession
+from replicate.region.sqlite.capture.capture import Capture
 from tests.harness.descriptors import open_descriptors
 from tests.harness.instances import check, make_primary
 

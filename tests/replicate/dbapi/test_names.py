@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-from replicate.database.names import fold
+from replicate.region.sqlite.sql.names import fold
 from tests.harness.differential import Street
 from tests.harness.several import Several
 from tests.harness.sql_programs import Step

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
-from replicate.database.capture import Capture
+from replicate.region.sqlite.capture.capture import Capture
 from tests.harness.differential import Street
 from tests.replicate.dbapi.test_as_sqlite3 import same
 from tests.replicate.dbapi.test_as_sqlite3_found import told

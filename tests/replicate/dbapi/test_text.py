@@ -164,7 +164,7 @@ def test_what_was_there_is_seeded_and_compared(pair: Pair, connection: Any) -> N
     with pytest.raises(sqlite3.OperationalError, match="Could not decode to UTF-8"):
         connection.execute("SELECT a FROM t WHERE id = 1").fetchall()
     assert connection.execute("SELECT CAST(a AS BLOB) FROM t WHERE id = 1").fetchall() == [(b"a\xffb",)]
-    # One byte is changed on the secondary, in the text that can not be decoded.
+    # One byte is changed on the secondary, in the text that cannot be decoded.
     other = apsw.Connection(str(pair.secondary.region("main").path))
     other.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     other.execute("UPDATE t SET a = CAST(x'61fe62' AS TEXT) WHERE id = 1")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from replicate import locks
 from replicate.door.durability import Durability
 from replicate.door.interval_sync import IntervalSync
 from replicate.errors import JournalIOError, OutcomeUnknownError, TryAgainError
@@ -20,6 +19,7 @@ from replicate.journal.durable import DurableSidecar
 from replicate.pool import control as word
 from replicate.pool import doorbell, wake_word
 from replicate.pool.wake_word import WakeWord
+from replicate.system import locks
 from tests.harness.instances import Writer, check, door_of, insert, lose_pool, make_primary, session_of
 from tests.harness.waiting import wait_until
 

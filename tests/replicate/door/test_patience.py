@@ -17,8 +17,8 @@ import pytest
 import replicate
 from replicate.errors import BusyError
 from replicate.instance.instance import Instance
-from replicate.locks import FileLock
 from replicate.status.collect import collect
+from replicate.system.locks import FileLock
 from tests.harness.instances import Writer, check, lose_pool, make_primary, make_secondary
 
 pytestmark = pytest.mark.usefixtures("shared_memory")

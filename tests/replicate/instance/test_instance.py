@@ -24,9 +24,11 @@ from replicate.errors import (
     UsageError,
     WrongInstanceError,
 )
-from replicate.instance.consumers import Consumer, least_acknowledged, read_consumer, remove_consumer, write_consumer
-from replicate.instance.file import PeerEntry, decode, encode, read_file, replace_file
+from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, remove_consumer, write_consumer
+from replicate.instance.file import PeerEntry, decode, encode, read_file
 from replicate.instance.instance import FILE_NAME, Instance, home, resolve_instance
+from replicate.limits import REGIONS_MAX
+from replicate.system.files import replace_file
 
 
 def test_created_then_opened(tmp_path: Path) -> None:
@@ -175,6 +177,50 @@ def test_a_damaged_or_newer_file_is_refused_by_name(tmp_path: Path) -> None:
         read_file(path)
 
 
+def test_regions_that_wait_are_kept_in_a_format_of_their_own_and_only_while_there_are_some(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "a", role="primary")
+    path = instance.path / FILE_NAME
+    before = path.read_bytes()
+    instance.note_waiting("two")
+    instance.note_waiting("two")
+    found = Instance.open(instance.path)
+    assert (found.waiting, json.loads(path.read_bytes())["format"]) == (("two",), 2)
+    with pytest.raises(UsageError):
+        instance.note_waiting("../two")
+    for number in range(REGIONS_MAX - 1):
+        instance.note_waiting(f"r{number}")
+    with pytest.raises(ConfigurationError, match="at most 64"):
+        instance.note_waiting("one_more")
+    instance.forget_waiting()
+    assert path.read_bytes() == before
+    instance.note_waiting("two")
+    instance.note_waiting("three")
+    instance.register_region("two", b"u" * 16, tmp_path / "two.db")
+    assert Instance.open(instance.path).waiting == ("three",)
+
+
+def test_a_mode_is_a_fact_of_a_peer_and_changes_nothing_else(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "a", role="primary")
+    instance.register_peer("west", "127.0.0.1", 7001, certificate="w")
+    path = instance.path / "instance.json"
+    before = path.read_bytes()
+    assert instance.set_mode("west", passive=False).mode == "active"
+    assert path.read_bytes() == before
+    assert instance.set_mode("west", passive=True, address=("127.0.0.1", 7002)).port == 7002
+    assert json.loads(path.read_bytes())["format"] == 2
+    found = Instance.open(instance.path)
+    assert (found.peer("west").mode, found.peer("west").certificate) == ("passive", "w")
+    assert found.consumers == found.peers  # a primary keeps the journal for it
+    found.note_waiting("two")
+    found.register_peer("west", "127.0.0.1", 7001, certificate="w", replace_address=True)
+    assert Instance.open(instance.path).peer("west").mode == "passive"
+    found.forget_waiting()
+    found.set_mode("west", passive=False)
+    assert path.read_bytes() == before
+    with pytest.raises(NotFoundError, match="there are: west"):
+        instance.set_mode("east", passive=True)
+
+
 def test_fault_37_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f"
     replace_file(path, b"old")
@@ -207,20 +253,18 @@ def test_a_lock_that_a_full_disk_has_no_room_for_is_one_error(tmp_path: Path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", full)
-        with pytest.raises(DiskFullError, match="the instance's lock can not be opened"):
+        with pytest.raises(DiskFullError, match="the instance's lock cannot be opened"):
             instance.raise_incarnation()
     assert Instance.open(instance.path).content == instance.content
 
 
 def test_consumers(tmp_path: Path) -> None:
-    assert least_acknowledged(tmp_path, []) is None
-    assert least_acknowledged(tmp_path, ["beta"]) == 0
+    assert needed_seqno(tmp_path, Consumer("beta")) == 0
     write_consumer(tmp_path, Consumer("beta", 7, "ab", 12))
     assert read_consumer(tmp_path, "beta") == Consumer("beta", 7, "ab", 12)
     write_consumer(tmp_path, Consumer("gamma", 3, needs_seed=True))
-    assert least_acknowledged(tmp_path, ["beta", "gamma"]) == 7
-    assert least_acknowledged(tmp_path, ["beta", "delta"]) == 0
-    assert least_acknowledged(tmp_path, ["gamma"]) is None
+    assert needed_seqno(tmp_path, Consumer("beta", 7, "ab", 12)) == 7
+    assert needed_seqno(tmp_path, Consumer("gamma", 3, needs_seed=True)) is None
     (tmp_path / "beta.json").write_text("{")
     with pytest.raises(DamagedError):
         read_consumer(tmp_path, "beta")
@@ -260,5 +304,5 @@ def test_a_lost_instance_file_names_a_way_out(tmp_path: Path) -> None:
     raw = (made.path / FILE_NAME).read_bytes()
     for spoilt in (raw[:100], raw.replace(b"east", b"west")):
         (made.path / FILE_NAME).write_bytes(spoilt)
-        with pytest.raises(DamagedError, match=r"or begin anew: .* replicate region plain FILE"):
+        with pytest.raises(DamagedError, match=r"or begin again: .* replicate region plain FILE"):
             Instance.open(made.path)

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from replicate.config import load
 from replicate.daemon.daemon import DaemonContext, run_daemon
 from replicate.daemon.files import DaemonFiles
+from replicate.daemon.log import LogFile
 from replicate.errors import ConfigurationError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.file import check_name
 from replicate.instance.instance import DIRECTORIES, Instance
-from replicate.instance.private_files import DIRECTORY_MODES, FILE_MODES, check_contents, read_private
-from replicate.log import LogFile
+from replicate.instance.private_files import DIRECTORY_MODES, FILE_MODES, check_contents
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
+from replicate.settings.load import load
+from replicate.system.files import read_private
 from tests.harness.street import make_database
 
 AS_ROOT = os.geteuid() == 0

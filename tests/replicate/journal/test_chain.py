@@ -24,11 +24,12 @@ from replicate.errors import (
 )
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain
-from replicate.journal.frames import batch_of, measure
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FrameBatch, read_head
+from replicate.journal.record import FrameBatch
 from replicate.journal.segment import catalogue_frame, segment_name
 from replicate.journal.tail import Clean, classify_tail
+from replicate.journal.walk import measure
+from tests.harness.changed_frames import batch_of
 from tests.harness.journals import (
     INSTANCE,
     NETWORK,
@@ -36,6 +37,7 @@ from tests.harness.journals import (
     ToyJournal,
     define_payload,
     flip,
+    header_after,
     insert_payload,
     make_definition,
 )
@@ -79,8 +81,6 @@ def test_segments_are_listed_and_found(three: ToyJournal) -> None:
     assert [chain.find(seqno).first_seqno for seqno in (1, 10, 11, 20, 21, 30, 99)] == [1, 1, 11, 11, 21, 21, 21]
     assert chain.last_segment().header.previous_last_seqno == 20
     assert chain.oldest_seqno() == 1
-    with chain.open_for_append() as last:
-        assert last.header.first_seqno == 21
     with pytest.raises(JournalMissingError):
         chain.find(0)
     segment, found = chain.scan_last()
@@ -90,7 +90,7 @@ def test_segments_are_listed_and_found(three: ToyJournal) -> None:
 
 def test_an_empty_directory_has_no_journal(tmp_path: Path) -> None:
     chain = Chain(tmp_path)
-    for call in (chain.last_segment, chain.oldest_seqno, chain.open_for_append, lambda: chain.find(1)):
+    for call in (chain.last_segment, chain.oldest_seqno, lambda: chain.find(1)):
         with pytest.raises(JournalMissingError):
             call()
     assert chain.segments() == ()
@@ -121,11 +121,6 @@ def test_an_empty_segment_may_be_replaced_under_our_eyes(three: ToyJournal) -> N
     os.unlink(watching.path_of(31))
     with pytest.raises(JournalMissingError):
         watching.segment(31)
-
-
-def test_an_empty_segment_is_not_switched_away_from(journal: ToyJournal) -> None:
-    with pytest.raises(JournalDamagedError, match="empty"):
-        journal.switch()
 
 
 def test_a_switch_syncs_the_old_segment_first(journal: ToyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,9 +322,7 @@ def test_a_segment_that_ends_elsewhere_than_the_next_one_says(three: ToyJournal)
     os.unlink(three.chain.path_of(21))
     with three.chain.open(11) as old:
         wrong = old.scan().end_offset + 64
-        header = three.chain.next_header(
-            old.header, end_offset=wrong, last_seqno=20, origin_seqno=20, chain=0, incarnation=1, created_wall_ns=0
-        )
+        header = header_after(old.header, end_offset=wrong, last_seqno=20, origin_seqno=20, chain=0)
     three.segment = three.chain.create_first(header, three.catalogue)
     reader = ChainReader(Chain(three.directory), 11)
     assert _read_all(reader, 10**6, 20)[-1].last_seqno == 20
@@ -439,9 +432,6 @@ def test_large_transactions_stand_in_the_stream(journal: ToyJournal) -> None:
     assert reader.catalogue_at(5).chains[journal.maker.origin] == (4, journal.maker.chain)
     segment, found = journal.chain.scan_last()
     assert (segment.header.adopted, found.last_seqno, found.chains[journal.maker.origin][0]) == (True, 4, 4)
-    assert journal.chain.adopted_head(4) == read_head(frame)
-    assert journal.chain.adopted_head(1) is None
-    assert journal.chain.adopted_head(5) is None
     with pytest.raises(InternalError, match="never appended"):
         journal.segment.append(journal.end_offset, b"x")
     journal.switch()
@@ -462,7 +452,6 @@ def test_pruning_keeps_what_is_needed(three: ToyJournal) -> None:
     assert chain.prune(0).removed == ()
     pruned = chain.prune(20)
     assert pruned.removed == (segment_name(1),)
-    assert pruned.kept_bytes == chain.size_bytes() > 0
     assert chain.prune(10**9).removed == (segment_name(11),)  # never the newest
     assert chain.first_seqnos() == [21]
     assert chain.segments()[0].first_seqno == 21

@@ -68,7 +68,7 @@ def test_with_shared_words_only_the_first_writer_reads_the_file(
         found.append(len(reads) > before)
         assert sidecar.read() == seqno
     assert found == [True] + [False] * 7
-    words[3] = 0  # a pool that was made anew, perhaps with a mark that was reset
+    words[3] = 0  # a pool that was made again, perhaps with a mark that was reset
     sidecar.reset(2)
     two.write(3)
     assert sidecar.read() == 3

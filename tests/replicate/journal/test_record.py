@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicate.errors import FormatUnknownError, FrameDamaged, GapError, InternalError, ReplicateError
-from replicate.journal.frames import batch_of, last_seqno_of, measure, split_batch, walk
+from replicate.journal.frame import FRAME_HEAD_BYTES, ORIGIN_OFFSET
 from replicate.journal.record import (
-    FRAME_HEAD_BYTES,
-    ORIGIN_OFFSET,
-    FrameBatch,
     Head,
     catalogue_payload,
     chain_of,
@@ -24,16 +21,15 @@ from replicate.journal.record import (
     decode_batch,
     history_payload,
     large_payload,
-    null_payload,
     pack_frame,
     pack_part,
     read_head,
     read_part,
     unpacker,
-    with_seqno,
 )
+from replicate.journal.walk import measure, walk
 from replicate.limits import FRAME_BYTES_MAX, PART_BYTES
-from replicate.transaction import (
+from replicate.model.transaction import (
     Catalogue,
     DefinitionChange,
     History,
@@ -43,7 +39,8 @@ from replicate.transaction import (
     NullRecord,
     RowChange,
 )
-from replicate.vector import SynchronizationVector
+from replicate.model.vector import SynchronizationVector
+from tests.harness.changed_frames import batch_of, null_payload
 from tests.harness.journals import INSTANCE, FrameMaker, define_payload, insert_payload, make_definition
 
 U64 = st.integers(0, 2**64 - 1)
@@ -121,12 +118,12 @@ def test_swapped_pieces_are_noticed(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=300))
 def test_random_bytes_raise_named_errors_only(data: bytes) -> None:
-    for reader in (check_frame, read_head, decode, decode_batch, measure, batch_of, last_seqno_of, read_part):
+    for reader in (check_frame, read_head, decode, decode_batch, measure, read_part):
         try:
             reader(data)
         except ReplicateError:
             pass
-    for call in (lambda: list(walk(data)), lambda: split_batch(data, 10)):
+    for call in (lambda: list(walk(data)),):
         try:
             call()
         except ReplicateError:
@@ -266,17 +263,6 @@ def test_parts() -> None:
         read_part(FrameMaker().transaction())
 
 
-def test_with_seqno_keeps_the_origin_part() -> None:
-    frame = FrameMaker().transaction("v")
-    moved = with_seqno(frame, 900, 800)
-    head = check_frame(moved)
-    assert (head.seqno, head.mark) == (900, 800)
-    assert moved[32:] == frame[32:]
-    assert with_seqno(moved, 1, 0) == frame
-    with pytest.raises(InternalError):
-        with_seqno(frame, 2**64, 0)
-
-
 def test_what_does_not_fit_is_our_bug() -> None:
     with pytest.raises(InternalError):
         pack_frame(1, 2**64, 0, 0, 1, 1, 1, b"", 0)
@@ -291,36 +277,22 @@ def test_what_does_not_fit_is_our_bug() -> None:
 # Batches.
 
 
-@given(st.integers(1, 40), st.integers(1, 6000), st.integers(0, 200))
-def test_split_batch(count: int, max_bytes: int, size: int) -> None:
+@given(st.integers(1, 40), st.integers(0, 200))
+def test_a_batch_is_walked_frame_by_frame(count: int, size: int) -> None:
     data = FrameMaker(next_seqno=100).transactions(count, "x" * size)
-    batches = split_batch(data, max_bytes)
-    assert b"".join(batch.data for batch in batches) == data
-    assert [batch.first_seqno for batch in batches] == [100, *(batch.last_seqno + 1 for batch in batches[:-1])]
-    for batch in batches:
-        assert batch == batch_of(batch.data, verify=True)
-        assert len(batch.data) <= max_bytes or batch.count == 1
-    assert batch_of(data) == FrameBatch(100, 99 + count, count, data)
-    assert last_seqno_of(data) == 99 + count
     assert [head.seqno for _, head in walk(data)] == list(range(100, 100 + count))
+    assert measure(data, verify=True) == (100, 99 + count, count, len(data))
 
 
 @given(st.integers(0, 3000))
 def test_a_cut_batch_is_refused(length: int) -> None:
     data = FrameMaker().transactions(10, "x" * 100)
     piece = data[: length % len(data)]
-    borders = {offset for offset, _ in walk(data)} - {0}
-    for reader in (batch_of, last_seqno_of):
-        if len(piece) in borders:
+    if len(piece) in {offset for offset, _ in walk(data)}:
+        return
+    for reader in (decode_batch, lambda piece: list(walk(piece))):
+        with pytest.raises(FrameDamaged):
             reader(piece)
-        else:
-            with pytest.raises(FrameDamaged):
-                reader(piece)
-    if piece and len(piece) not in borders:
-        with pytest.raises(FrameDamaged):
-            decode_batch(piece)
-        with pytest.raises(FrameDamaged):
-            split_batch(piece, 500)
 
 
 def test_measure_stops_before_what_it_should_not_take() -> None:

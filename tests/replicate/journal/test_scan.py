@@ -14,11 +14,11 @@ from replicate.errors import FrameDamaged, ReplicateError
 from replicate.journal import catalogue
 from replicate.journal import scan as module
 from replicate.journal.catalogue import catalogue_before
-from replicate.journal.frames import walk
 from replicate.journal.record import pack_elements
 from replicate.journal.segment import scan
 from replicate.journal.tail import ScanResult
-from replicate.transaction import Catalogue, Op
+from replicate.journal.walk import FrameRun, Skimmed, plain_run, skim_run, walk
+from replicate.model.transaction import Catalogue, Op
 from tests.harness.journals import ToyJournal, define_payload, make_definition
 
 
@@ -44,7 +44,7 @@ def _found(
     file.flush()
     with monkeypatch.context() as patch:
         if not fast:
-            nothing = module.Run(0, 0, -1, (0, 0), 0, 0, [])
+            nothing = FrameRun(0, 0, -1, (0, 0), 0, 0, [])
             patch.setattr(module, "plain_run", lambda *_: nothing)
         try:
             return scan(file.fileno(), 0, 1, chains={}, path="p")
@@ -77,7 +77,7 @@ def test_both_ways_give_the_same_catalogue_at_any_place(journal: ToyJournal, mon
     journal.write(3)
     places = range(1, journal.last_seqno + 2)
     fast = [catalogue_before(journal.chain, seqno) for seqno in places]
-    nothing = module.Skimmed(0, 0, -1, (0, 0), [])
+    nothing = Skimmed(0, 0, -1, (0, 0), [])
     monkeypatch.setattr(catalogue, "skim_run", lambda *_: nothing)
     assert fast == [catalogue_before(journal.chain, seqno) for seqno in places]
     assert len(fast[-1].definitions) == 4
@@ -107,7 +107,7 @@ def test_values_that_look_like_a_definition_are_not_decoded(
 
     monkeypatch.setattr(catalogue, "with_frame", with_frame)
     if not fast:
-        nothing = module.Skimmed(0, 0, -1, (0, 0), [])
+        nothing = Skimmed(0, 0, -1, (0, 0), [])
         monkeypatch.setattr(catalogue, "skim_run", lambda *_: nothing)
     assert len(catalogue_before(toy.chain, toy.last_seqno + 1).definitions) == len(looked) == 4
     toy.close()
@@ -130,30 +130,30 @@ def test_what_is_skimmed_is_what_is_there(journal: ToyJournal) -> None:
     begin = journal.segment.read_catalogue()[1]
     whole = os.pread(journal.segment.fd, journal.end_offset - begin, begin)
     last = journal.last_seqno
-    run = module.plain_run(whole, 0, 1, {journal.maker.origin: (0, 0)})
+    run = plain_run(whole, 0, 1, {journal.maker.origin: (0, 0)})
     assert 3 <= run.count < last  # up to the first NULL record
     known = {journal.maker.origin: (0, 0)}
     places = {}
     for seqno in range(1, run.count + 1):
-        plain = module.plain_run(whole, 0, 1, known, last_seqno=seqno)
-        skimmed = module.skim_run(whole, 0, 1, known, seqno)
+        plain = plain_run(whole, 0, 1, known, last_seqno=seqno)
+        skimmed = skim_run(whole, 0, 1, known, seqno)
         assert skimmed[:4] == plain[:4]
         assert [at for at, _ in skimmed.definitions] == plain.definitions
         places[seqno] = skimmed
     assert places[run.count].definitions
-    assert module.skim_run(whole, 0, 1, known, last) == places[run.count]
+    assert skim_run(whole, 0, 1, known, last) == places[run.count]
     for size in range(run.end):  # cut short: what is whole of it
-        cut = module.skim_run(whole[:size], 0, 1, known, last)
+        cut = skim_run(whole[:size], 0, 1, known, last)
         assert cut.end <= size
         assert not cut.count or cut == places[cut.count]
-    assert module.skim_run(whole, 0, 1, {7: (0, 0)}, last).count == 0  # an origin that nobody knows
-    assert module.skim_run(whole, 0, 1, {journal.maker.origin: (1, 5)}, last).count == 0  # another number
+    assert skim_run(whole, 0, 1, {7: (0, 0)}, last).count == 0  # an origin that nobody knows
+    assert skim_run(whole, 0, 1, {journal.maker.origin: (1, 5)}, last).count == 0  # another number
     dice = random.Random(5)
     for _ in range(500):
         flipped = bytearray(whole)
         at = dice.randrange(run.end)
         flipped[at] ^= 1 << dice.randrange(8)
-        found = module.skim_run(bytes(flipped), 0, 1, known, run.count)
+        found = skim_run(bytes(flipped), 0, 1, known, run.count)
         assert not found.count or found[:4] == places[found.count][:4]
         assert all(flipped[start:end] == whole[start:end] for start, end in found.definitions)
 
@@ -162,7 +162,7 @@ def test_a_flip_in_what_a_skim_tells_is_found(journal: ToyJournal) -> None:
     begin = journal.segment.read_catalogue()[1]
     data = bytearray(os.pread(journal.segment.fd, journal.end_offset - begin, begin))
     offsets = [offset for offset, _ in walk(data)]
-    assert module.skim_run(bytes(data), 0, 1, {journal.maker.origin: (0, 0)}, 5).definitions[0][0] == offsets[3]
+    assert skim_run(bytes(data), 0, 1, {journal.maker.origin: (0, 0)}, 5).definitions[0][0] == offsets[3]
     for number in (3, 4):  # transaction 4 defines a table; 5 is the last one that is asked about
         os.pwrite(journal.segment.fd, bytes([data[offsets[number] + 70] ^ 1]), begin + offsets[number] + 70)
         with pytest.raises(FrameDamaged):

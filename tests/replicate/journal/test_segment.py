@@ -25,13 +25,13 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.journal.frames import walk
 from replicate.journal.header import SegmentHeader
-from replicate.journal.record import with_seqno
 from replicate.journal.segment import create_segment, open_segment, scan, segment_name
 from replicate.journal.tail import Clean, Damaged, ScanResult, Torn, classify_tail
+from replicate.journal.walk import walk
 from replicate.limits import SEGMENT_GROW_BYTES, SEGMENT_HEADER_BYTES
-from replicate.transaction import Catalogue
+from replicate.model.transaction import Catalogue
+from tests.harness.changed_frames import with_seqno
 from tests.harness.journals import INSTANCE, NETWORK, FrameMaker, ToyJournal, define_payload, flip, make_definition
 
 HEADER = SegmentHeader(NETWORK, INSTANCE, 1, 1, 123)

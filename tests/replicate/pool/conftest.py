@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
+from replicate.system import failpoint
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from replicate import failpoint
 from replicate.errors import GapError, InternalError, PoolReplacedError
 from replicate.journal.record import FrameBatch
 from replicate.limits import MIB
 from replicate.pool.control import CONTROL_BYTES, EARLY, LAST_PUBLISHED_SEQNO, LAST_SEQNO, WRITTEN
 from replicate.pool.journal_pool import LAPPED, InFiles, JournalPool, PoolReader
 from replicate.pool.ring import HEAD_BYTES
+from replicate.system import failpoint
 from tests.harness.pools import frame, frames, prove
 
 INSTANCE = uuid.UUID(int=77).bytes

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from replicate import failpoint
 from replicate.errors import (
     ConfigurationError,
     DamagedError,
@@ -18,14 +17,16 @@ from replicate.errors import (
     InternalError,
     PoolReplacedError,
 )
-from replicate.journal.frames import batch_of
-from replicate.journal.record import pack_part
+from replicate.journal.record import Kind, pack_frame, pack_part
 from replicate.limits import BATCH_BYTES_MAX, MIB, RECEIVE_POOL_BYTES_MIN
+from replicate.model.moment import CSN_COUNTER_BITS
 from replicate.pool import receive_pool as word
 from replicate.pool.control import CONTROL_BYTES, POOL_FORMAT
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.pool.ring import HEAD_BYTES, pack_head
 from replicate.pool.shared_memory import SharedMemory
+from replicate.system import failpoint
+from tests.harness.changed_frames import batch_of
 from tests.harness.pools import ORIGIN, content, frame, frames, prove
 
 INSTANCE = uuid.UUID(int=79).bytes
@@ -306,18 +307,50 @@ def test_freeing_what_is_not_there(producer: ReceivePool, consumer: ReceivePool)
         consumer.free(record.address)
 
 
+def test_who_begins_learns_since_when_each_record_waits_whatever_the_two_wall_clocks_differ(
+    producer: ReceivePool, consumer: ReceivePool
+) -> None:
+    second = 1_000_000_000
+
+    def committed(seqno: int, wall_s: int) -> bytes:
+        return pack_frame(
+            Kind.TRANSACTION, seqno, 0, 0, ORIGIN, seqno, wall_s * 1_000_000 << CSN_COUNTER_BITS, b"\xc0", 1
+        )[0]
+
+    def times(applied: int, now_s: int) -> list[tuple[int, int]]:
+        return [(seqno, at_ns // second) for seqno, at_ns in consumer.commit_times(applied, now_s * second)]
+
+    for first, walls in ((1, [100]), (2, [103, 104, 109]), (5, [120])):
+        data = b"".join(committed(first + place, wall) for place, wall in enumerate(walls))
+        assert producer.offer(data, first, first + len(walls) - 1, len(walls), FRAMES)
+    assert producer.offer(part(6, 0), 6, 6, 1, RecordKind.PARTS)
+    assert times(0, 5_000) == [], "no word has come that ties the source's clock to ours"
+    producer.note_source(9, 110 * second, 5_000 * second, 15_000)
+    assert times(0, 5_030) == [(1, 4_990), (2, 4_993), (5, 5_010)]
+    assert times(0, 5_003) == [(1, 4_990), (2, 4_993), (5, 5_003)], "not later than now"
+    assert times(2, 5_030) == [(3, 4_994), (5, 5_010)], "of a record that is applied in part the rest"
+    assert times(5, 5_030) == []
+
+
 def test_the_notes_of_both_sides(producer: ReceivePool, consumer: ReceivePool) -> None:
-    producer.note_source(900, 123)
+    assert (consumer.source_told_s(10), consumer.source_period_s, consumer.is_connected) == (None, 0.0, False)
+    producer.note_source(900, 123, 4_000_000_000, 15_000)
+    assert producer.source_note() == (900, 123, 4_000_000_000, 15_000)
+    assert (consumer.source_told_s(9_000_000_000), consumer.source_told_s(1), consumer.source_period_s) == (
+        5.0,
+        0,
+        15.0,
+    )
     producer.note_receiver(17, 5, connected=True)
+    assert consumer.is_connected
     assert consumer.words[word.SOURCE_LAST_SEQNO] == 900
-    assert consumer.words[word.LAST_SOURCE_WALL_NS] == 123
+    assert consumer.words[word.SOURCE_WALL_NS] == 123
     assert (consumer.words[word.RECEIVER_PID], consumer.words[word.CONNECTED]) == (17, 1)
     assert producer.update_alive_since_s(10) is None
     consumer.note_update_process(18, 2_000_000_000, 3)
     assert producer.update_alive_since_s(5_000_000_000) == 3.0
     assert producer.words[word.UPDATE_STATE] == 3
     assert consumer.written_address == 0
-    consumer.update_sleeper[0] = 1
 
 
 def test_it_is_not_made_smaller_than_four_batches() -> None:
@@ -332,9 +365,9 @@ def test_words_do_not_overlap() -> None:
         if name.isupper()
         and isinstance(value, int)
         and name not in ("CONTROL_BYTES", "CONTROL_WORDS", "HEAD_BYTES", "RECEIVE_POOL_BYTES_MIN", "SLEEPERS",
-                         "SLEEPERS_OFFSET", "SLEEPERS_WORDS", "UPDATE_SLOT", "RECEIVER_SLOT")
+                         "SLEEPERS_OFFSET", "SLEEPERS_WORDS", "UPDATE_SLOT")
     ]  # fmt: skip
-    assert len(places) == len(set(places)) == 17
+    assert len(places) == len(set(places)) == 19
     assert min(places) >= 16  # behind the header
 
 

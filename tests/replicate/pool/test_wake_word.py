@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from replicate import locks
 from replicate.limits import MIB
-from replicate.locks import FileLock
 from replicate.pool import wake_word
 from replicate.pool.control import REGION_WAKE, SYNC_WAKE
 from replicate.pool.journal_pool import JournalPool
 from replicate.pool.shared_memory import SharedMemory
 from replicate.pool.wake_word import WakeWord
+from replicate.system import locks
+from replicate.system.locks import FileLock
 from tests.harness.waiting import wait_until
 
 INSTANCE = uuid.UUID(int=78).bytes

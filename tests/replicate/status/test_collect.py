@@ -17,12 +17,15 @@ import pytest
 from replicate.admin.regions import add_region
 from replicate.admin.release import release_region
 from replicate.cli.main import run
-from replicate.daemon.files import DaemonFiles, DaemonStatus
-from replicate.findings import CODES, SEVERITIES, Kind
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.heard import now as this_moment
+from replicate.daemon.status_file import DaemonStatus
+from replicate.errors import ERRORS
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.limits import MIB
+from replicate.model.findings import CODES, SEVERITIES, FindingKind, explained
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.status.collect import collect
@@ -32,11 +35,14 @@ from replicate.status.report import (
     PeerReport,
     ReceivingReport,
     RegionReport,
+    Status,
     bottleneck,
+    each_once,
     findings,
 )
 from replicate.status.text import lines, seconds, size
 from tests.harness.instances import insert, make_primary, session_of
+from tests.harness.manual import chapter
 from tests.harness.regions import make_database
 
 JOURNAL = JournalReport(True, 100, 100, 1, 1, 1, 10, 1000, 1.0, 10.0, 1000, "durable")
@@ -59,6 +65,7 @@ REGION = RegionReport("main", "/x", 100)
         (replace(PEER, backlog=5, source_backlog=0, receiver_backlog=5), "the Update Process at west"),
         (replace(PEER, backlog=5, source_backlog=5, receiver_backlog=0), "the Source Server for west, or the network"),
         (replace(PEER, backlog=None, is_connected=False), "the connection to west"),
+        (replace(PEER, is_silent=True), "the connection to west at h:1: nothing comes over it"),
     ],
 )
 def test_bottleneck_on_the_primary(peer: PeerReport, expected: str) -> None:
@@ -76,6 +83,10 @@ def test_bottleneck_on_the_primary(peer: PeerReport, expected: str) -> None:
         (replace(RECEIVING, receiver=STOPPED), "Receiver Server: it does not run"),
         (replace(RECEIVING, is_connected=False), "no source is connected"),
         (replace(RECEIVING, backlog=3), "the source, or the network"),
+        (replace(RECEIVING, is_silent=True, backlog=None), "the connection from east: nothing comes over it"),
+        (replace(RECEIVING, backlog=None), "not known"),
+        (replace(RECEIVING, is_seeded=False, update=STOPPED), "the first seed"),
+        (replace(RECEIVING, waiting=("rates",)), "the seed that rates waits for"),
     ],
 )
 def test_bottleneck_on_the_secondary(receiving: ReceivingReport, expected: str) -> None:
@@ -148,7 +159,18 @@ def test_findings_name_the_command_and_errors_come_first() -> None:
     assert [f.severity for f in findings("primary", JOURNAL, (), (), None)] == ["info", "info"]
 
 
-@pytest.mark.parametrize(("value", "text"), [(None, "unknown"), (0.04, "0.0 s"), (600, "10 min"), (9000, "2.5 h")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "unknown"),
+        (0.0, "0.0 s"),
+        (0.04, "0.1 s"),
+        (12.0, "12.0 s"),
+        (0.001, "0.1 s"),
+        (600, "10 min"),
+        (9000, "2.5 h"),
+    ],
+)
 def test_durations(value: float | None, text: str) -> None:
     assert seconds(value) == text
 
@@ -181,9 +203,23 @@ def words(instance: Instance) -> Iterator[memoryview]:
 
 def says(instance: Instance, name: str, facts: dict[str, Any]) -> int:
     files = DaemonFiles(instance.path, name)
-    fd = files.acquire()
-    files.write_status(DaemonStatus(name, os.getpid(), "serving", str(facts.get("state", "")), 1, 2, facts))
+    fd = files.lock.acquire()
+    files.status.write(DaemonStatus(name, os.getpid(), "serving", str(facts.get("state", "")), 1, 2, facts))
     return fd
+
+
+def heard(age_s: float, told_s: float | None = None, *, boot: int = 0, set_s: float = 0.0) -> dict[str, Any]:
+    """What a daemon notes of the other side, last heard (and, where that is another time, told) so long ago.
+    `set_s`: the wall clock was set on by so much since."""
+    now = this_moment()
+    ns = int(age_s * 1e9)
+    told_ns = int((age_s if told_s is None else told_s) * 1e9)
+    return {
+        "last_heard_monotonic_ns": now.monotonic_ns - ns,
+        "last_heard_wall_ns": now.wall_ns - ns - int(set_s * 1e9),
+        "told_monotonic_ns": now.monotonic_ns - told_ns,
+        "boot": boot or now.boot,
+    }
 
 
 def test_an_instance_that_nobody_has_opened(instance: Instance) -> None:
@@ -260,9 +296,12 @@ def test_primary(instance: Instance, words: memoryview) -> None:
     assert status.bottleneck == "the Source Server for north: it does not run"
     assert status.is_wrong
     text = "\n".join(lines(status))
-    west_row, north_row = re.findall("^  peer +(.*)", text, flags=re.MULTILINE)
-    assert re.fullmatch(r"west +connected +500 +480 +470 +450 +400 +50 +\d+\.\d s +127\.0\.0\.1:7555", west_row)
-    assert re.fullmatch(r"north +not connected +500( +unknown){3} +0( +unknown){2} +127\.0\.0\.1:7556", north_row)
+    assert "  peer west: connected, not heard yet; 127.0.0.1:7555\n" in text
+    assert "    written 500, sent 480; received 470, applied 450, durable 400\n" in text
+    assert re.search(r"^    backlog 50, lag \d+\.\d s$", text, flags=re.MULTILINE)
+    assert "  peer north: not connected, not heard yet; 127.0.0.1:7556\n" in text
+    assert "    written 500, sent unknown; received unknown, applied unknown, durable 0\n" in text
+    assert "    backlog unknown, lag unknown\n" in text
     assert "read 99 from the pool, 1 from files" in text
     assert "source start --peer north" in text
 
@@ -313,20 +352,24 @@ def test_a_running_daemons_measure_counts_when_the_wall_clock_is_set(
 def test_a_peer_that_has_said_nothing_for_long_is_told_of_while_its_connection_stands(
     instance: Instance, words: memoryview
 ) -> None:
-    """By the monotonic clock, and from two heartbeats on (here of fifteen seconds)."""
+    """By the monotonic clock, and from a heartbeat and a grace on (here of fifteen seconds)."""
     instance.register_peer("west", "127.0.0.1", 7555)
-    for age_s, state, told in ((1, "sending", False), (40, "sending", True), (40, "waiting", False)):
-        heard_ns = time.monotonic_ns() - age_s * 10**9
-        fd = says(instance, "source-west", {"state": state, "last_heard_monotonic_ns": heard_ns})
+    for age_s, state, told in ((1, "sending", False), (17, "sending", False), (40, "sending", True), (40, "", False)):
+        fd = says(instance, "source-west", {"state": state, "last_applied_seqno": 0, **heard(age_s)})
         try:
             status = collect(instance)
         finally:
             os.close(fd)
         found = [finding for finding in status.findings if finding.code == "PEER_SILENT"]
         assert [finding.subject for finding in found] == (["west"] if told else [])
+        assert status.peers[0].is_silent == told
         if told:
-            assert re.match(r"west has said nothing for \d+ s", found[0].text), found
-            assert not found[0].is_wrong
+            assert re.match(r"west has said nothing for 4\d s", found[0].text), found
+            assert found[0].is_wrong
+            assert "nothing comes over it" in status.bottleneck  # though backlog and lag are 0
+            assert re.search(
+                r"peer west: silent, last heard \d\d:\d\d:\d\d UTC, 4\d\.\d s ago", "\n".join(lines(status))
+            )
 
 
 def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,8 +380,11 @@ def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = collect(west)
     assert status.receiving is not None
     assert (status.receiving.receiver.state, status.receiving.backlog) == ("never started", None)
-    assert status.bottleneck == "the Update Process: it does not run"
+    assert status.bottleneck == "the first seed: this secondary holds nothing yet"
+    (update,) = [finding for finding in status.findings if finding.subject == "update"]
+    assert re.search("seed; then replicate -i .* update start$", update.do)  # which would only fail before it
     facts = {
+        **heard(0),
         "is_connected": True,
         "source": "east",
         "source_last_seqno": 30,
@@ -359,10 +405,53 @@ def test_secondary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status.receiving is not None
     assert (status.receiving.receiver_backlog, status.receiving.backlog, status.receiving.lag_s) == (5, 15, 4.0)
     assert (status.receiving.source, status.receiving.pool_percent) == ("east", 12.5)
-    assert status.bottleneck == "the Update Process"
+    assert status.bottleneck == "the first seed: this secondary holds nothing yet"
     text = "\n".join(lines(status))
-    assert re.search(r"^  source +east +connected +30 +- +20 +15 +[0-9]+ +15 +4\.0 s +-$", text, flags=re.MULTILINE)
+    assert re.search(r"^  source east: connected, last heard \S+ UTC, \S+ s ago$", text, flags=re.MULTILINE)
+    assert re.search(r"^    written 30; received 20, applied 15, durable [0-9]+\n    backlog 15, lag 4\.0 s$", text,
+                     flags=re.MULTILINE)  # fmt: skip
     assert "receiver backlog 5, receive pool 12 % full" in text
+
+
+@pytest.mark.parametrize(
+    ("rate", "backlog", "told"),
+    [
+        (50.0, 6000, "backlog 6000, lag 1.0 s; 50 applied a second, level in 2 min"),
+        (50.0, 0, "backlog 0, lag 1.0 s"),
+        (None, 6000, "backlog 6000, lag 1.0 s"),
+    ],
+)
+def test_what_is_said_of_the_time_was_measured_here(rate: float | None, backlog: int, told: str) -> None:
+    level_in_s = None if rate is None else backlog / rate
+    behind = replace(RECEIVING, backlog=backlog, lag_s=1.0, applied_per_s=rate, level_in_s=level_in_s)
+    status = Status("west", "secondary", "/west", "", "", 1, 2, JOURNAL, (REGION,), (), behind, "", ())
+    assert told in [line.strip() for line in lines(status, 200)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"applied_per_s": 5.0}, (5.0, 3.0)),  # 15 are left
+        ({"applied_per_s": None}, (None, None)),
+        ({"applied_per_s": 0}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_the_rate_is_the_update_processs_and_the_time_follows_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], expected: tuple[float | None, float | None]
+) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    west = Instance.create(tmp_path / "west", role="secondary", network=b"n" * 16)
+    told = {**heard(0), "is_connected": True, "source": "east", "source_last_seqno": 15, "last_received_seqno": 15}
+    fds = [says(west, "receiver", told), says(west, "update", facts)]
+    try:
+        receiving = collect(west).receiving
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert receiving is not None
+    assert (receiving.applied_per_s, receiving.level_in_s) == expected
 
 
 def test_the_sources_word_may_be_older_than_what_it_has_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +459,9 @@ def test_the_sources_word_may_be_older_than_what_it_has_sent(tmp_path: Path, mon
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     west = Instance.create(tmp_path / "west", role="secondary", network=b"n" * 16)
     fd = says(
-        west, "receiver", {"is_connected": True, "source": "east", "source_last_seqno": 7, "last_received_seqno": 9}
+        west,
+        "receiver",
+        {"is_connected": True, "source": "east", "source_last_seqno": 7, "last_received_seqno": 9, **heard(0)},
     )
     try:
         receiving = collect(west).receiving
@@ -398,7 +489,7 @@ def test_what_is_broken_becomes_a_finding(instance: Instance, words: memoryview,
 def test_what_can_not_be_written_becomes_a_finding(
     instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, is_mounted_so: bool
 ) -> None:
-    """Tests run as root, too, and can not mount: the kernel's two answers are pretended."""
+    """Tests run as root, too, and cannot mount: the kernel's two answers are pretended."""
     database = tmp_path / "data" / "app.db"
     database.parent.mkdir()
     make_database(database)
@@ -422,17 +513,54 @@ def test_what_can_not_be_written_becomes_a_finding(
     assert ("mount it read-write" if is_mounted_so else f"chmod u+w {place}") in finding.do
 
 
-def test_all_regions_and_peers_stand_in_one_table(instance: Instance, tmp_path: Path) -> None:
-    for name in ("main", "stock"):
-        instance.register_region(name, name.encode().ljust(16, b"-"), tmp_path / f"{name}.db")
-    for name in ("west", "north"):
-        instance.register_peer(name, "127.0.0.1", 7555)
-    text = list(lines(collect(instance)))
-    (head,) = [number for number, line in enumerate(text) if line.split()[:2] == ["name", "state"]]
-    rows = [line.split()[:2] for line in text[head + 1 : head + 5]]
-    assert rows == [["region", "main"], ["region", "stock"], ["peer", "west"], ["peer", "north"]]
-    at = text[head].index("where")
-    assert all(line[at - 1] == " " and line[at] != " " for line in text[head + 1 : head + 5])
+@pytest.mark.parametrize("width", [80, 60, 200])
+def test_no_line_is_longer_than_the_terminal_but_for_what_is_pasted_whole(width: int) -> None:
+    """With numbers as long as they get, an error of several sentences, and names that take their room."""
+    large = 2**62
+    error = (
+        "UNREACHABLE: nobody answers: it was refused at once (ECONNREFUSED), again and again and again (ECONNREFUSED) "
+        "[db2.example.com:7430]. There: replicate -i west-of-everything receiver status"
+    )
+    peer = replace(
+        PEER, name="west-of-everything", address="db2.example.com:7430", is_connected=False, last_error=error,
+        last_sent_seqno=large, last_received_seqno=large, last_applied_seqno=large, last_durable_seqno=large,
+        backlog=large, lag_s=1e6, last_heard="2026-11-24 06:47:13 UTC", last_heard_s=54.2,
+    )  # fmt: skip
+    away = replace(
+        RECEIVING, is_connected=False, source_last_seqno=large, last_received_seqno=large, last_applied_seqno=large,
+        backlog=None, lag_s=None, lag_at_least_s=54.2, backlog_at_least=large,
+        backlog_unknown_since="2026-11-24 06:47:13 UTC", last_heard="2026-11-24 06:47:13 UTC", last_heard_s=54.2,
+    )  # fmt: skip
+    found = each_once(findings("secondary", JOURNAL, (REGION,), (peer,), away))
+    status = Status(
+        "east", "secondary", "/x", "n", "u", 1, 0, JOURNAL, (REGION,), (peer,), away,
+        bottleneck(JOURNAL, (peer,), away), found,
+    )  # fmt: skip
+    text = list(lines(status, width))
+    for line in text:
+        assert len(line) <= width or line.strip().startswith("replicate -"), line
+    assert all(line == line.rstrip() and line.isascii() for line in text)
+    whole = " ".join(" ".join(text).split())
+    assert "backlog unknown since 06:47:13 UTC, at least 4611686018427387904; lag at least 54.2 s" in whole
+    assert "peer west-of-everything: not connected, last heard 06:47:13 UTC, 54.2 s ago; db2.example.com:7430" in whole
+    assert whole.count("ECONNREFUSED") == 2  # as often as the one error itself says it
+    assert any("replicate -i west-of-everything receiver status" in line for line in text)
+
+
+def test_an_error_that_several_findings_tell_stands_once() -> None:
+    error = "REGION_REPLACED: the file is another one [/srv/shop.db]"
+    failed = replace(RUNS, state="failed", error=f"{error}. Put the right one back")
+    receiving = replace(RECEIVING, receiver=replace(failed, name="receiver"), update=replace(failed, name="update"))
+    regions = (replace(REGION, problem=error, problem_do="put the right one back"),)
+    found = each_once(findings("secondary", JOURNAL, regions, (), receiving))
+    texts = {finding.subject: finding.text for finding in found}
+    assert texts["main"] == f"region main: {error}"
+    assert texts["receiver"] == "receiver failed by what REGION_REPLACED (main) tells"
+    assert texts["update"] == "update failed by what REGION_REPLACED (main) tells"
+    status = Status("w", "secondary", "/w", "n", "u", 1, 0, JOURNAL, regions, (), receiving, "", found)
+    assert " ".join(lines(status, 200)).count("/srv/shop.db]") == 1
+    other = replace(receiving, update=replace(failed, name="update", error="DAMAGED: else [/srv/shop.db]"))
+    assert len({finding.text for finding in each_once(findings("secondary", JOURNAL, regions, (), other))}) == 3
 
 
 @pytest.mark.parametrize("statement", ["CREATE TABLE foreign_one (x)", "DROP TRIGGER {guard}"])
@@ -456,29 +584,55 @@ def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
     root = Path(__file__).resolve().parents[3]
     source = "".join(
         (root / "replicate" / name).read_text()
-        for name in ("status/collect.py", "status/report.py", "status/journal.py", "security/tls_files.py")
+        for name in (
+            *("status/collect.py", "status/report.py", "status/journal.py", "status/comparing.py"),
+            "status/roles.py",
+            "security/tls_files.py",
+        )
     )
-    used = set(re.findall(r'"([A-Z]+_[A-Z_]+)"', source))
+    used = set(re.findall(r'"([A-Z]+_[A-Z_]+|COMPARED|CONFLICT)"', source))
     for filled in set(re.findall(r'f"([A-Z]+)_\{level\}"', source)):
         used |= {f"{filled}_FULL", f"{filled}_FILLING"}
     assert used == set(CODES)
     for code, kind in CODES.items():
-        assert re.fullmatch(r"[A-Z]+(_[A-Z]+)+", code)
+        assert re.fullmatch(r"[A-Z]+(_[A-Z]+)*", code)
         assert re.fullmatch(r"[A-Z][^|\n]*\.", kind.meaning)
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (\w+) \| (.*) \|$", (root / "README.md").read_text(), flags=re.MULTILINE)
-    assert [Kind(*row) for row in rows if row[1] in SEVERITIES] == list(CODES.values())
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\w+) \| (.*) \|$", chapter("errors"), flags=re.MULTILINE)
+    assert [FindingKind(*row) for row in rows if row[1] in SEVERITIES] == list(CODES.values())
 
 
-def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_code_is_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert run(["status", "--explain", "wal-pinned"]) == 0
-    assert capsys.readouterr().out == f"WAL_PINNED  warning  {CODES['WAL_PINNED'].meaning}\n"
+    told = capsys.readouterr().out
+    assert " ".join(told.split()) == f"WAL_PINNED warning {CODES['WAL_PINNED'].meaning}"
+    assert told.splitlines()[1].startswith(" " * len("WAL_PINNED  warning  "))
+    assert run(["status", "--explain", "all"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     assert run(["status", "--explain", "all", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [row["code"] for row in told] == list(CODES)
     assert run(["status", "--explain", "WALL_PINNED"]) == 2
     assert "Did you mean WAL_PINNED?" in capsys.readouterr().err
+    assert run(["status", "--explain", "CONFLICKT"]) == 2
+    assert "Did you mean CONFLICT?" in capsys.readouterr().err
     assert run(["status", "--explain", "42"]) == 2
     assert "--explain all" in capsys.readouterr().err
+
+
+def test_an_errors_code_is_explained_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """The text of DAEMON_FAILED shows such codes."""
+    assert run(["status", "--explain", "rollback_needed"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    wanted = "The secondary holds transactions that the primary does not have."
+    assert told == f"ROLLBACK_NEEDED An error of exit code 76: {wanted}"
+    assert run(["status", "--explain", "GAP", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["code"], row["severity"]) == ("GAP", None)
+    for code in ERRORS:
+        assert re.fullmatch(r"[A-Z].*[a-z)]\.", explained(code).meaning), code
+    assert explained("INTERNAL").meaning.endswith("A state that should be impossible.")
+    assert explained("SCHEMA_CHANGED") is CODES["SCHEMA_CHANGED"]
 
 
 def test_json_has_what_the_text_has_and_the_exit_code_tells(
@@ -497,4 +651,5 @@ def test_json_has_what_the_text_has_and_the_exit_code_tells(
     assert set(fatal) == {"code", "severity", "text", "do", "subject"}
     assert (fatal["code"], fatal["severity"]) == ("JOURNAL_FATAL", "error")
     assert run(["-i", str(instance.path), "status"]) == 1
-    assert f"JOURNAL_FATAL error: {fatal['text']}. Next: {fatal['do']}" in capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"JOURNAL_FATAL error: {fatal['text']} Next: {fatal['do']}" in text

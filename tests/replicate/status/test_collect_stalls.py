@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from replicate.admin.regions import add_region
-from replicate.daemon.files import SERVING, DaemonFiles, DaemonStatus
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.status_file import SERVING, DaemonStatus
 from replicate.instance.instance import Instance
 from replicate.status.collect import collect
 from replicate.status.report import JournalReport, findings
@@ -23,9 +24,9 @@ JOURNAL = JournalReport(True, 100, 100, 1, 1, 1, 1, 100, 1.0, 1.0, 10**9, "durab
 
 def source_says(instance: Instance, facts: dict[str, object]) -> int:
     files = DaemonFiles(instance.path, "source-west")
-    fd = files.acquire()
+    fd = files.lock.acquire()
     now = time.time_ns()
-    files.write_status(DaemonStatus("source-west", os.getpid(), SERVING, "sending", now, now, facts))
+    files.status.write(DaemonStatus("source-west", os.getpid(), SERVING, "sending", now, now, facts))
     return fd
 
 
@@ -38,7 +39,7 @@ def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
 
 
 def test_a_peer_whose_update_process_does_not_run_is_no_finding_while_nothing_waits_for_it(primary: Instance) -> None:
-    """It is started anew, for example: a finding that comes and goes is not read any more."""
+    """It is started again, for example: a finding that comes and goes is not read any more."""
     facts = {"state": "sending", "peer_update_state": "not running", "peer_not_applying_since_wall_ns": 10**9}
     fd = source_says(primary, facts)
     try:
@@ -87,6 +88,16 @@ def test_a_peer_that_applies_is_no_finding(primary: Instance) -> None:
         assert "PEER_NOT_APPLYING" not in {f.code for f in collect(primary).findings}
     finally:
         os.close(fd)
+
+
+def test_a_region_that_waits_at_a_peer_is_told_while_the_peer_is_connected(primary: Instance) -> None:
+    fd = source_says(primary, {"state": "sending", "peer_region_waits": True})
+    try:
+        found = collect(primary)
+    finally:
+        os.close(fd)
+    assert [f.subject for f in found.findings if f.code == "REGION_WAITS"] == ["west"]
+    assert "REGION_WAITS" not in {f.code for f in collect(primary).findings}  # nobody tells us now
 
 
 def test_a_full_disk_says_that_what_daemons_tell_may_be_old() -> None:

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from replicate.status.report import JournalReport, PeerReport, findings
+from replicate.model.start_command import start_command
+from replicate.settings.load import SETTINGS, convert
+from replicate.status.report import DaemonReport, JournalReport, PeerReport, Status, bottleneck, findings
+from replicate.status.text import daemon, lines
 from tests.replicate.status.test_collect import JOURNAL, PEER, RECEIVING, REGION, RUNS
 
 
@@ -47,7 +50,90 @@ def test_a_full_journal_names_what_it_is_kept_for(
 ) -> None:
     (found,) = [one for one in findings("primary", journal, (), peers, None) if one.code == "JOURNAL_FULL"]
     assert expected in found.do
-    assert found.do.endswith("raise journal.cap_bytes")
+    assert "raise journal.cap_bytes: replicate -i INSTANCE config set journal.cap_bytes " in found.do
+
+
+@pytest.mark.parametrize(("cap", "doubled"), [(10 * 2**30, "20GiB"), (3 * 2**29, "3GiB"), (2**26 + 1, "129MiB")])
+def test_a_size_in_a_command_is_as_one_would_type_it(cap: int, doubled: str) -> None:
+    found = findings("primary", replace(FULL, cap_bytes=cap), (REGION,), (PEER,), None)[0]
+    assert found.do.endswith(f"config set journal.cap_bytes {doubled}")
+    assert convert(SETTINGS["journal.cap_bytes"], doubled, "test") >= 2 * cap
+    assert start_command("receiver", {"receiver.pool_bytes": 2**27}).endswith("--set receiver.pool_bytes=128MiB")
+    assert start_command("update", {"update.metrics_listen": "h:1"}).endswith("--set update.metrics_listen=h:1")
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "do"),
+    [
+        (
+            "UNREACHABLE: nobody answers [[::1]:7430]. There: replicate -i west status says how to start it",
+            "no connection to west: UNREACHABLE: nobody answers [[::1]:7430]",
+            "there: replicate -i west status says how to start it",
+        ),
+        ("CUT: it was cut [h:1]", "no connection to west: CUT: it was cut [h:1]", "there: replicate -i west receiver"),
+        ("", "no connection to west (sending)", "there: replicate -i west receiver status; address h:1"),
+    ],
+)
+def test_what_to_do_about_a_peer_that_is_not_connected_is_said_once(error: str, text: str, do: str) -> None:
+    peer = replace(PEER, is_connected=False, last_error=error)
+    (found,) = findings("primary", JOURNAL, (REGION,), (peer,), None)
+    assert found.text == text
+    assert found.do.startswith(do)
+    assert (found.text + found.do).lower().count("there: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "sent"),
+    [
+        (RUNS, "sent 90; received 80, applied 70, durable 60"),
+        (replace(RUNS, state="dead"), "sent 90 or more; as it last told: received 80, applied 70, durable 60"),
+        (replace(RUNS, is_frozen=True), "sent 90 or more; as it last told: received 80, applied 70, durable 60"),
+        (replace(RUNS, state="stopped"), "sent 90; as it last told: received 80, applied 70, durable 60"),
+    ],
+)
+def test_what_a_source_server_that_was_killed_has_sent_is_not_told_as_a_fact(source: DaemonReport, sent: str) -> None:
+    peer = replace(
+        PEER, source=source, is_connected=source.is_running, last_sent_seqno=90, last_received_seqno=80,
+        last_applied_seqno=70, last_durable_seqno=60, backlog=30,
+    )  # fmt: skip
+    status = Status("east", "primary", "/x", "n", "u", 1, 0, JOURNAL, (REGION,), (peer,), None, "", ())
+    assert f"written 100, {sent}" in " ".join(" ".join(lines(status)).split())
+
+
+@pytest.mark.parametrize(("percent", "do"), [(72.0, "make room there"), (96.0, "make room there; then start")])
+def test_only_of_a_full_disk_daemons_have_stopped(percent: float, do: str) -> None:
+    (found,) = findings("primary", replace(JOURNAL, disk_percent=percent), (REGION,), (PEER,), None)
+    assert found.do.partition(" the daemons")[0] == do
+
+
+def test_a_daemon_that_says_nothing_is_not_said_to_be_told_of_below() -> None:
+    never = DaemonReport("source-x", "never started", 0, "")
+    assert daemon(never, ["no connection to west: UNREACHABLE: nobody answers"]) == "never started"
+    assert daemon(RUNS, ["no connection to west (sending)"]) == "serving (process 1), see below"
+
+
+def test_a_region_that_waits_at_a_peer_is_a_finding_on_the_primary_too() -> None:
+    (found,) = findings("primary", JOURNAL, (REGION,), (replace(PEER, region_waits=True),), None)
+    assert (found.code, found.subject, found.is_wrong) == ("REGION_WAITS", "west", True)
+    assert "replicate -i west status names it" in found.do
+
+
+def test_a_passive_peer_is_told_on_a_primary_alone_and_as_that_alone() -> None:
+    """An operator has said so, or the role has: neither is a lost connection."""
+    peer = replace(PEER, source=replace(RUNS, is_passive=True), is_connected=False, backlog=5)
+    (found,) = findings("primary", JOURNAL, (REGION,), (peer,), None)
+    assert (found.code, found.subject, found.is_wrong) == ("PEER_PASSIVE", "west", True)
+    assert found.do == "replicate -i INSTANCE source activate --peer west"
+    assert bottleneck(JOURNAL, (peer,), None) == "the Source Server for west: it is passive"
+    for state in ("never started", "stopped"):
+        down = replace(peer, source=replace(peer.source, state=state))
+        assert findings("secondary", JOURNAL, (REGION,), (down,), None) == ()
+        codes = {one.code for one in findings("primary", JOURNAL, (REGION,), (down,), None)}
+        assert codes == {"PEER_PASSIVE", "DAEMON_STOPPED"}
+    killed = replace(peer, source=replace(peer.source, state="dead"))
+    assert [one.code for one in findings("secondary", JOURNAL, (REGION,), (killed,), None)] == ["DAEMON_DEAD"]
+    status = Status("east", "primary", "/x", "n", "u", 1, 0, JOURNAL, (REGION,), (peer,), None, "", ())
+    assert "  peer west: passive, not heard yet; h:1" in list(lines(status, 120))
 
 
 def test_a_dropped_peer_is_seeded_by_commands_that_are_not_refused() -> None:

@@ -1,7 +1,7 @@
 """A replicate.toml with a slip in it: who looks is shown all the rest, and the slip by name; daemons can be stopped.
 
 Guarantees: the daemons that `status` is asked about are seen as running, as they are when the file was changed behind
-their backs. Refuses to know: which settings there are (tests/replicate/test_config.py).
+their backs. Refuses to know: which settings there are (tests/replicate/settings/test_load.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from replicate.cli.main import run
-from replicate.config import load_what_can_be
-from replicate.daemon.files import DaemonFiles, DaemonStatus
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import ConfigurationError, PermissionRefusedError
 from replicate.instance.instance import Instance
+from replicate.settings.load import load_what_can_be
 from tests.harness.instances import last_seqno
 from tests.harness.pair import Pair
 
@@ -33,8 +34,8 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     made.seed()
     facts = {"state": "sending", "last_sent_seqno": 2, "last_received_seqno": 2, "last_applied_seqno": 2}
     files = DaemonFiles(made.primary.path, "source-west")
-    fd = files.acquire()
-    files.write_status(DaemonStatus("source-west", os.getpid(), "serving", "sending", 1, 2, facts))
+    fd = files.lock.acquire()
+    files.status.write(DaemonStatus("source-west", os.getpid(), "serving", "sending", 1, 2, facts))
     yield made
     os.close(fd)
 
@@ -101,7 +102,7 @@ def test_every_slip_is_named_and_what_is_right_is_taken(tmp_path: Path) -> None:
     config, refused = load_what_can_be(file)
     assert [one.section for one in refused] == ["source", "journal", "receiver", "receiver", "update"]
     assert (config.journal.durability, config.journal.cap_bytes) == ("off", 10 * 2**30)
-    # What can not work together is not taken at all.
+    # What cannot work together is not taken at all.
     assert (config.receiver.xon_percent, config.update.batch_transactions) == (80, 250_000)
     # A default that stands in for what was refused accuses nobody else.
     file.write_text("[source]\nheartbeat_period_s = 'x'\ndead_after_s = 2\n")
@@ -162,12 +163,12 @@ def test_what_needs_the_bad_setting_is_refused_by_its_name(pair: Pair, capsys: p
 def test_the_source_servers_are_stopped_also_while_the_settings_are_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that are registered, and those that only ran."""
+    """Those that are registered; of a peer that was removed only what still runs."""
     monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
     made = Instance.create("east", role="primary")
     made.register_peer("west", "127.0.0.1", 7555)
-    os.close(DaemonFiles(made.path, "source-south").acquire())
+    os.close(DaemonFiles(made.path, "source-south").lock.acquire())
     (made.path / "replicate.toml").write_text(BAD)
     assert said(capsys, "-i", "east", "source", "stop") == (
-        0, "source-south: does not run\nsource-west: does not run\n", "",
+        0, "source-west: does not run\n", "",
     )  # fmt: skip

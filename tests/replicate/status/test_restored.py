@@ -15,7 +15,7 @@ from tests.harness.instances import insert, make_primary, session_of
 def test_what_is_left_in_memory_of_the_lost_journal_does_not_call_the_backup_an_old_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its advice would be to begin anew; the next writer goes on with it in a new incarnation."""
+    """Its advice would be to begin again; the next writer goes on with it in a new incarnation."""
     (tmp_path / "shm").mkdir()
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     site = tmp_path / "site"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
 from replicate.limits import BATCH_BYTES_MAX, MIB
-from replicate.vector import SynchronizationVector
+from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import decode, encode
 from replicate.wire.frame import FRAME_HEAD_BYTES, FrameReader
 from replicate.wire.message import (
@@ -22,12 +22,20 @@ from replicate.wire.message import (
     CatalogueChunk,
     CatalogueEnd,
     Data,
+    Handover,
+    HandoverAsk,
+    HandoverDone,
+    HandoverReady,
+    HandoverStep,
     Heartbeat,
     HeartbeatReply,
     Hello,
     HelloReply,
     Introduction,
     Large,
+    LostChunk,
+    LostOffer,
+    LostTaken,
     Message,
     MessageType,
     Parts,
@@ -54,6 +62,7 @@ UUID = st.binary(min_size=16, max_size=16)
 ORIGIN = st.integers(1, 2**32 - 1)
 VECTOR = st.dictionaries(st.tuples(ORIGIN, U32), SEQNO, max_size=20).map(SynchronizationVector)
 CHAINS = st.dictionaries(ORIGIN, st.tuples(U64, U64), max_size=20)
+TEXTS = st.lists(TEXT, max_size=4).map(tuple)
 BULK = st.binary(min_size=1, max_size=200)
 RAW = st.integers(1, BATCH_BYTES_MAX)
 WHO = st.builds(Introduction, UUID, UUID, NAME, NAME, U32, TEXT, st.lists(TEXT, max_size=4).map(tuple), U32, U32, U64)
@@ -85,6 +94,13 @@ MESSAGES = st.one_of(
     st.builds(SeedEnd, U64),
     st.builds(SeedAck, U64),
     st.builds(SeedDone, UUID),
+    st.builds(LostOffer, *[U64] * 4),
+    st.builds(LostChunk, st.integers(0, 2**63), BULK),
+    st.builds(LostTaken, U64, U64),
+    st.builds(HandoverAsk, U32, U64, U32, TEXTS),
+    st.builds(HandoverReady, U32, U64, U32, VECTOR, CHAINS, TEXTS),
+    st.builds(Handover, U64),
+    st.builds(HandoverDone, U64, U32, TEXT),
 )  # fmt: skip
 
 WHO_ONE = Introduction(b"n" * 16, b"i" * 16, "oslo", "secondary", 1, "0.1")
@@ -111,6 +127,13 @@ EXAMPLES: list[Message] = [
     SeedEnd(2**40),
     SeedAck(2**33),
     SeedDone(b"s" * 16),
+    LostOffer(2**63, 2**40, 7, 0),
+    LostChunk(2**33, b"lines"),
+    LostTaken(2**63, 2**33),
+    HandoverAsk(HandoverStep.ENDED, 1, 60_000, ("no way back",)),
+    HandoverReady(HandoverStep.PROVE, 41, 0, SynchronizationVector({(7, 0): 41}), {7: (41, 99)}),
+    Handover(41),
+    HandoverDone(41, 74, "the disk is full"),
 ]
 
 

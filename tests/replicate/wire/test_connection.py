@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from receiver_server.link import ReceiverProgress
 from replicate.errors import InternalError, PeerUnreachableError, ProtocolViolationError, WrongInstanceError
-from replicate.wire.connection import LinkSettings
+from replicate.wire.codec import encode
+from replicate.wire.connection import FRAME_PROGRESS_S_MAX
 from replicate.wire.event import CloseReason, Connected, SourceIntroduced
 from replicate.wire.introduction import refusal
-from replicate.wire.message import MessageType, RefuseCode
+from replicate.wire.message import Heartbeat, MessageType, RefuseCode
 from replicate.wire.state import State
 from tests.harness.link_pair import (
     PRIMARY,
@@ -118,7 +120,7 @@ def test_half_a_frame_without_progress_is_a_dead_peer() -> None:
     beat = b"".join(pair.source.bytes_to_send())
     pair.frozen.add(pair.source)
     pair.there.write(beat[:-1], pair.now)
-    pair.run_until(100 + SETTINGS.frame_progress_s + 1)
+    pair.run_until(100 + FRAME_PROGRESS_S_MAX + 1)
     assert "end of a message" in str(pair.close_of(pair.receiver_events).error)
 
 
@@ -132,7 +134,7 @@ def test_a_frame_that_trickles_is_a_dead_peer_too() -> None:
         assert pair.now < 2000
         pair.there.write(b"x", pair.now)
         pair.run_until(pair.now + 5)
-    patience_s = SETTINGS.frame_progress_s + 1_000_000 / 1024
+    patience_s = FRAME_PROGRESS_S_MAX + 1_000_000 / 1024
     assert patience_s <= pair.now <= patience_s + 20
 
 
@@ -243,7 +245,7 @@ def test_signs_of_life_do_not_pile_up_when_nobody_writes_them() -> None:
 
 def test_the_longer_period_of_both_sides_counts() -> None:
     """A source that beats each 100 s is not dead for a receiver that was told 60."""
-    slow = LinkSettings(heartbeat_period_s=100.0, dead_after_s=300.0, expected_peer="oslo")
+    slow = replace(SETTINGS, heartbeat_period_s=100.0, dead_after_s=300.0)
     pair = connected(ConnectionPair(slow, RECEIVER_SETTINGS, primary=replace(PRIMARY, heartbeat_period_ms=100_000)))
     pair.run_until(5000)
     assert pair.receiver.state is State.STREAMING
@@ -269,3 +271,19 @@ def test_out_of_turn_calls_are_our_bug() -> None:
     connected(pair)
     with pytest.raises(InternalError):
         pair.receiver.accept(0.0)
+
+
+def test_signs_of_life_do_not_pile_up_before_a_peer_that_does_not_read() -> None:
+    pair = ConnectionPair()
+    pair.settle()
+    pair.receiver.accept(pair.now)
+    pair.receiver.report(ReceiverProgress(), pair.now)
+    pair.settle()
+    for number in range(1, 1000):
+        pair.receiver.receive(b"".join(encode(Heartbeat(number, 0, number, number, 0, 0))), pair.now)
+        pair.receiver.report(ReceiverProgress(receiver_backlog=number), pair.now)
+    assert len(b"".join(pair.receiver.bytes_to_send())) < 200
+    for _ in range(1000):
+        pair.source._beat_wanted = True
+        pair.source.bytes_to_send()
+    assert len(pair.source._beats) <= 64

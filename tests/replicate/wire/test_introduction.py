@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replicate.errors import (
     GapError,
@@ -18,11 +20,14 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
+from replicate.settings.peer_authority import Reason
 from replicate.wire.introduction import (
+    PEER_SAID,
     KnownInstance,
     as_refuse,
     check_hello,
     check_hello_reply,
+    reason_of,
     refusal,
     refusal_from_peer,
 )
@@ -134,6 +139,24 @@ def test_errors_without_a_code_of_their_own() -> None:
     assert as_refuse(JournalDamagedError("bad frame")).code == "DAMAGED"
     assert as_refuse(WrongInstanceError("another one")).code == "WRONG_INSTANCE"
     assert as_refuse(InternalError("bug")).code == "INTERNAL"
+
+
+REASONS = {*RefuseCode, *Reason, PEER_SAID}
+"""All that a refusal can be counted by."""
+
+
+def test_reasons_are_a_closed_list() -> None:
+    assert PEER_SAID not in {*RefuseCode, *Reason}
+    for known in sorted({*RefuseCode, *Reason}):
+        assert reason_of(refusal_from_peer(Refuse(known, ""), "paris")) == known
+    assert reason_of(PeerRefusedError("without one")) == "PEER_REFUSED"
+
+
+@given(st.text(max_size=1024), st.text(max_size=1024))
+def test_what_a_peer_says_is_never_a_reason(code: str, text: str) -> None:
+    error = refusal_from_peer(Refuse(code, text, ((code, text),)), "paris")
+    assert reason_of(error) in REASONS
+    assert len(str(error)) < 3000
 
 
 def test_codes_of_a_later_release_and_rude_texts() -> None:

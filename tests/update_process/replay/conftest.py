@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
+from replicate.system import failpoint
 from tests.harness.backlog import Backlog
 from tests.harness.pair import Pair
 from tests.harness.replaying import SCHEMA, archive_segments

@@ -13,10 +13,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from replicate import connect, failpoint
+from replicate import connect
 from replicate.admin.regions import add_region
+from replicate.cli.replay import summary_lines
 from replicate.daemon.files import DaemonFiles
-from replicate.door.takeover import begin_aside
 from replicate.errors import (
     AlreadyRunningError,
     ConflictError,
@@ -28,16 +28,17 @@ from replicate.errors import (
     TryAgainError,
     WrongNetworkError,
 )
-from replicate.failpoint import FailpointError
 from replicate.instance.instance import Instance
-from replicate.journal.frames import walk
 from replicate.journal.record import FrameBatch
-from replicate.vector import Position
+from replicate.journal.walk import walk
+from replicate.model.vector import Position
+from replicate.system import failpoint
+from replicate.system.failpoint import FailpointError
 from tests.harness.instances import ROOT, lose_pool
 from tests.harness.pair import Pair
 from tests.harness.replaying import MIXED, SCHEMA, assert_equal, replayed, run
+from update_process.replay.backlog import Journals
 from update_process.replay.command import apply_session, replay
-from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
 
 
@@ -104,8 +105,33 @@ def test_a_large_transaction_comes_in_its_place(pair: Pair) -> None:
     run(pair, "UPDATE account SET balance = 5")
     large(pair)
     run(pair, "UPDATE account SET balance = 6")
+    dry = replayed(pair, dry_run=True)
     done = replayed(pair)
     assert (done.pieces, done.alone) == (2, 1)
+    assert done.changes == 2 * 3
+    assert (dry.alone_changes, dry.inserted) == (done.alone_changes, 0)
+    assert (done.alone_changes, done.updated, done.inserted) == (1500, 2 * 3, 1500)
+    assert_equal(pair)
+
+
+def test_what_is_applied_one_by_one_is_counted(pair: Pair) -> None:
+    """Rows in the transaction of a schema change; the summary said that none had been written."""
+    connection = pair.connect()
+    connection.execute("BEGIN")
+    connection.execute("CREATE TABLE later (id INTEGER PRIMARY KEY, v)")
+    connection.executemany("INSERT INTO later VALUES (?, 1)", [(1,), (2,), (3,)])
+    connection.execute("UPDATE later SET v = 2 WHERE id < 3")
+    connection.execute("DELETE FROM later WHERE id = 3")
+    connection.execute("COMMIT")
+    connection.close()
+    done = replayed(pair)
+    assert (done.pieces, done.alone, done.alone_changes) == (0, 1, 6)
+    assert (done.deleted, done.updated, done.inserted) == (1, 2, 3)
+    lines = summary_lines(done, pair.secondary)
+    assert lines[1:3] == [
+        "0 pieces: 0 changes of 0 rows; 1 transaction one by one: 6 changes",
+        "rows: 1 removed, 2 changed, 3 inserted",
+    ]
     assert_equal(pair)
 
 
@@ -146,7 +172,7 @@ def test_several_directories_make_one_range(pair: Pair, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["update", "receiver"])
 def test_refused_while_a_daemon_runs(pair: Pair, name: str) -> None:
     run(pair, *MIXED)
-    fd = DaemonFiles(pair.secondary.path, name).acquire()
+    fd = DaemonFiles(pair.secondary.path, name).lock.acquire()
     try:
         with pytest.raises(AlreadyRunningError, match=f" {name} stop$"):
             replayed(pair)
@@ -251,7 +277,7 @@ def test_a_conflict_leaves_the_old_state_and_its_images(pair: Pair) -> None:
     assert Path(caught.value.where).name == f"{met}.json"  # not of the piece's last one
     written = json.loads(Path(caught.value.where).read_text())
     assert (written["seqno"], written["expected"]["balance"], written["found"]["balance"]) == (met, 2, -1)
-    assert "When a row differs" in caught.value.do
+    assert "replicate help disaster" in caught.value.do
     assert pair.last_seqno(pair.secondary) == before
     assert str(caught.value).endswith(f"his secondary stands at transaction {before}, as before")
     assert (1, 1, "one", 1, None) in pair.rows("account")
@@ -305,7 +331,7 @@ def test_a_target_that_moved_on_is_refused(pair: Pair) -> None:
     """Compare-and-set: somebody has applied the range while it was being prepared."""
     run(pair, *MIXED)
     with apply_session(pair.secondary) as session:
-        aside = begin_aside(session.door)
+        aside = session.door.begin_aside()
         pair.catch_up()
         journals = Journals([pair.primary.path], pair.primary.content.network)
         (batch,) = journals.read(aside.first_seqno, journals.last_seqno)

@@ -11,9 +11,8 @@ import pytest
 from replicate.errors import BusyError, DamagedError, GapError, UsageError
 from tests.harness.pair import Pair
 from tests.harness.replaying import archive_segments, assert_equal, run
-from update_process.replay.archive_files import LocalFiles
-from update_process.replay.command import replay
-from update_process.replay.manifest import (
+from update_process.replay.archive.files import LocalFiles
+from update_process.replay.archive.manifest import (
     FOLDER,
     FORMAT,
     FORMAT_APART,
@@ -25,6 +24,7 @@ from update_process.replay.manifest import (
     require_alone,
     write_range,
 )
+from update_process.replay.command import replay
 
 
 class Elsewhere(LocalFiles):

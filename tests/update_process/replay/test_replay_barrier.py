@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from replicate import failpoint
-from replicate.barrier import Barrier
+from replicate.door.barrier import Barrier
 from replicate.door.door import Door
+from replicate.door.snapshot import door_of, take_snapshot
 from replicate.journal.aside import AsideSegment
 from replicate.pool import control as word
-from replicate.snapshot import door_of, take_snapshot
+from replicate.system import failpoint
 from tests.harness.pair import Pair
 from tests.harness.replaying import assert_equal, replayed, run
 from update_process.replay.apply import Progress

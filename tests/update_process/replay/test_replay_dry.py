@@ -14,8 +14,8 @@ from replicate.journal.spool import PartsCheck
 from tests.harness.pair import Pair
 from tests.harness.replaying import assert_equal, replayed, run
 from update_process.replay.apply import Progress
+from update_process.replay.backlog import Journals
 from update_process.replay.command import replay
-from update_process.replay.journals import Journals
 
 ROWS = 1500
 

@@ -15,15 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from replicate import failpoint
+from replicate.audit.verify import verify_journal
 from replicate.compare.compare import compare
-from replicate.daemon.files import FAILED, DaemonFiles, DaemonStatus
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.status_file import FAILED, DaemonStatus
 from replicate.errors import AlreadyExistsError, DiskFullError, OutcomeUnknownError
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
-from replicate.journal.verify import verify_journal
 from replicate.limits import KIB, MIB
-from replicate.seed.make import make_seed
 from replicate.status.collect import collect
+from replicate.system import failpoint
+from replicate.transfer.seed.make import make_seed
 from tests.harness.backlog import Backlog
 from tests.harness.differential import read, same
 from tests.harness.instances import ROOT, last_seqno, lose_pool
@@ -93,7 +94,7 @@ def prove_finished(backlog: Backlog, secondary: Instance) -> None:
 
 def test_every_step_is_known() -> None:
     found: set[str] = set()
-    for path in (ROOT / "update_process" / "replay").glob("*.py"):
+    for path in (ROOT / "update_process" / "replay").rglob("*.py"):
         found.update(re.findall(r'\bhit\(f?"([^"{]+)', path.read_text()))
     found.discard("replay.")  # of the phases, by their names
     assert {name for name in found if not name.startswith(ELSEWHERE)} <= {*REPLAY, *REBUILD}
@@ -107,7 +108,7 @@ def test_a_replay_that_is_killed_is_run_again(backlog: Backlog, point: str) -> N
         work = partial(replay, secondary, names(backlog))
         reached += killed(point, number, work)
         if number == 2:
-            lose_pool(secondary)  # and the machine started anew
+            lose_pool(secondary)  # and the machine started again
         prove_whole(backlog, secondary)
         work()
         prove_finished(backlog, secondary)
@@ -147,10 +148,10 @@ def test_a_rebuild_goes_on_from_its_own_base_copy_only(backlog: Backlog, tmp_pat
         rebuild(secondary, backlog.base, names(backlog), last_seqno=backlog.base_seqno + 100)
     assert last_seqno(secondary) == backlog.base_seqno + 200
     update = DaemonFiles(secondary.path, "update")
-    update.write_status(DaemonStatus("update", 7, FAILED, "", 1, 2, error="CONFLICT: a row. Look", exit_code=65))
-    assert "DAEMON_FAILED" in seen(secondary)
+    update.status.write(DaemonStatus("update", 7, FAILED, "", 1, 2, error="CONFLICT: a row. Look", exit_code=65))
+    assert "CONFLICT" in seen(secondary)
     assert half().seqno == backlog.base_seqno + 200
-    assert not {"REBUILD_UNFINISHED", "DAEMON_FAILED"} & seen(secondary)
+    assert not {"REBUILD_UNFINISHED", "CONFLICT"} & seen(secondary)
     assert rebuild(secondary, tmp_path / "other.seed", [backlog.pair.primary.path], restart=True).seqno == other.seqno
 
 

@@ -26,13 +26,13 @@ from replicate.admin.regions import add_region
 from replicate.compare.compare import compare
 from replicate.errors import ConflictError
 from replicate.instance.instance import Instance
-from replicate.seed.direct import seed
+from replicate.transfer.seed.direct import seed
 from tests.harness.differential import read, same
 from tests.harness.pair import Pair
 from tests.harness.sql_calls import Calls
 from tests.harness.sql_programs import Program, Step, schema
+from update_process.replay.backlog import Journals
 from update_process.replay.command import apply_session, replay
-from update_process.replay.journals import Journals
 from update_process.replay.run import Replay
 
 pytestmark = pytest.mark.slow

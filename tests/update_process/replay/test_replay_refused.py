@@ -18,18 +18,18 @@ import pytest
 
 from replicate.cli.main import run
 from replicate.daemon.files import DaemonFiles
+from replicate.door.snapshot import door_of
 from replicate.instance.instance import Instance
+from replicate.model.moment import CSN_COUNTER_BITS
 from replicate.pool import control as word
-from replicate.seed.install import seed_lock
-from replicate.snapshot import door_of
+from replicate.transfer.seed.install import seed_lock
 from tests.harness.backlog import Backlog
 from tests.harness.differential import read
 from tests.harness.pair import Pair
 from tests.harness.replaying import SCHEMA, archive_segments, csns
 from tests.harness.replaying import run as write
-from update_process.replay.archive_files import LocalFiles
-from update_process.replay.blocks import CSN_COUNTER_BITS
-from update_process.replay.manifest import read_ranges
+from update_process.replay.archive.files import LocalFiles
+from update_process.replay.archive.manifest import read_ranges
 
 
 class Scene:
@@ -58,7 +58,7 @@ class Scene:
         path.write_bytes(data)
 
     def hold(self, name: str) -> None:
-        self.stack.callback(os.close, DaemonFiles(self.instance, name).acquire())
+        self.stack.callback(os.close, DaemonFiles(self.instance, name).lock.acquire())
 
     def copy_journal(self) -> list[Path]:
         shutil.copytree(self.backlog.pair.primary.journal_directory, self.journal)
@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
     "the receiver runs": Case(lambda s: s.hold("receiver"), 73, "the Receiver Server of site"),
     "the update process runs": Case(lambda s: s.hold("update"), 73, " update stop"),
     "another replay": Case(
-        lambda s: s.stack.enter_context(seed_lock(s.secondary)), 75, "BUSY: another seed, replay or rebuild of site"
+        lambda s: s.stack.enter_context(seed_lock(s.secondary)), 75, "BUSY: another seed, replay, rebuild or change"
     ),
     "a primary": Case(lambda s: setattr(s, "instance", s.backlog.pair.primary.path), 77, "PERMISSION: instance east"),
     "not seeded": Case(empty, 69, "NOT_FOUND: this secondary has not been seeded"),
@@ -265,7 +265,7 @@ def test_a_rebuild_from_an_archive_with_a_damaged_segment_can_be_given_again(
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1), err
         assert err.startswith("DAMAGED: a segment in the archive is damaged: ")
-        assert f"[{segment.as_uri()}]. Restore the file, or archive anew elsewhere; " in err
+        assert f"[{segment.as_uri()}]. Restore the file, or archive again elsewhere; " in err
         without = " without --restart" if restart else ""
         said = f"this secondary stands at transaction {stands}, rebuilt in part; the same command{without} goes on from"
         assert said in err

@@ -10,7 +10,8 @@ import pytest
 from replicate.admin.release import release_region
 from replicate.cli.main import run as command
 from replicate.daemon.daemon import STOPPED
-from replicate.daemon.files import FAILED, DaemonFiles, DaemonStatus
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.status_file import FAILED, DaemonStatus
 from replicate.errors import AlreadyRunningError
 from replicate.status.collect import collect
 from tests.harness.pair import Pair
@@ -34,8 +35,8 @@ def during(pair: Pair, look: Callable[[], object]) -> None:
 def failed(pair: Pair, name: str) -> None:
     """What a daemon that ended by an error has left."""
     files = DaemonFiles(pair.secondary.path, name)
-    files.make_directories()
-    files.write_status(DaemonStatus(name, 1, FAILED, "failed", 1, 2, {"last_received_seqno": 7}, "CONFLICT: x", 65))
+    files.lock.make_directories()
+    files.status.write(DaemonStatus(name, 1, FAILED, "failed", 1, 2, {"last_received_seqno": 7}, "CONFLICT: x", 65))
 
 
 def test_status_names_the_replay_and_no_start(pair: Pair) -> None:
@@ -48,7 +49,7 @@ def test_status_names_the_replay_and_no_start(pair: Pair) -> None:
     assert status.findings[0].do.startswith("wait for its end")
     assert status.bottleneck == "the replay that is under way"
     assert not status.is_wrong
-    assert [one.code for one in collect(pair.secondary).findings] == ["DAEMON_FAILED", "DAEMON_STOPPED"]
+    assert [one.code for one in collect(pair.secondary).findings] == ["CONFLICT", "DAEMON_STOPPED"]
 
 
 def test_the_daemons_own_status_names_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from replicate.errors import AlreadyRunningError, BusyError, ConflictError
-from replicate.seed.direct import seed
+from replicate.transfer.seed.direct import seed
 from tests.harness.pair import Pair
 from tests.harness.replaying import MIXED, assert_equal, replayed, run
 from update_process.replay.apply import CHUNK_CHANGES, Progress

@@ -1,0 +1,379 @@
+"""What the Receiver Server knows of its source and its receive pool: shared by daemon, connections, seeds and figures.
+
+Guarantees: what outlives a connection stands here, in one place, and the status line and its facts are told from here;
+nobody reads the pool while another replaces it; how old our knowledge of the source is counts, not only what it said.
+Leaves to others: who may connect (process.py), what happens on a connection (connection.py), from where to ask for the
+stream (position.py), how a pool is opened (pool.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import trio
+
+from receiver_server.link import ReceiverLink
+from receiver_server.pool import find_applied_soon
+from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference
+from receiver_server.returning import Returning
+from replicate.daemon.daemon import DaemonContext
+from replicate.daemon.driver import Drive
+from replicate.daemon.figures import counters, facts
+from replicate.daemon.heard import TOLD, Heard
+from replicate.daemon.repeated_lines import Repetitions
+from replicate.daemon.reporting import configured_period_s
+from replicate.daemon.statistics import Lag, Statistics, short
+from replicate.errors import ReplicateError, RollbackNeededError
+from replicate.instance.file import read_file
+from replicate.instance.instance import FILE_NAME, Instance
+from replicate.model.contact import PERIOD_S_MAX, Known, not_told
+from replicate.model.contact import known as judge
+from replicate.pool.doorbell import Doorbells
+from replicate.pool.receive_pool import ReceivePool
+from replicate.roles.verdict import SourceVerdict, forget_verdict, note_verdict, verdict_of
+from replicate.wire.message import Heartbeat, UpdateState
+
+WAITING: Final = "waiting for a connection"
+
+
+class ServedConnection(Protocol):
+    """The connection of the accepted source, as modules that make no connections see it."""
+
+    link: ReceiverLink
+    drive: Drive
+    gone: trio.Event
+    """The connection is closed, and writes into the pool no more."""
+    is_streaming: bool
+
+    @property
+    def peer_name(self) -> str:
+        """The source's name."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """The source was told to pause (XOFF)."""
+
+    def report(self) -> None:
+        """Tell the source how far we are."""
+
+    def end(self, reason: str) -> None:
+        """Say bye."""
+
+
+class SourceState:
+    """One source at a time. Everything runs in the event loop's thread."""
+
+    def __init__(self, context: DaemonContext, instance: Instance, pool: ReceivePool, returning: Returning) -> None:
+        """Takes over `pool`."""
+        self.context = context
+        self.instance = instance
+        self.pool = pool
+        self.returning = returning
+        pool.memory.note_home(instance.path)
+        self.log = context.log
+        self.settings = context.config.receiver
+        self.doorbells = Doorbells(instance.run_directory)
+        self.statistics = Statistics(
+            configured_period_s(self.settings),
+            trio.current_time(),
+            seqno=pool.last_received_seqno,
+            counters=counters("receiver"),
+            each=self.settings.statistics_transactions,
+        )
+        self.lag = Lag()
+        self.heard = Heard(trio.current_time(), pool.source_told_ns)
+        """When the source's last bytes came; at first, when its last word came to our predecessor."""
+        self.repetitions = Repetitions()
+        """Of the lines of connections: a source that is refused for days does not fill the disk."""
+        self.refused: Counter[str] = Counter()
+        """Connections that either side has refused, by reason."""
+        self.active: ServedConnection | None = None
+        """The connection of the accepted source."""
+        self.name = ""
+        """Of the source that has streamed last."""
+        self.last_seqno: int | None = None
+        """The source's newest transaction, as far as we know."""
+        self.parts: ReceivedParts | None = None
+        """What is in the pool, or taken from it, of the large transaction that is arriving; None: nothing known."""
+        self.update_state = UpdateState.NOT_RUNNING
+        self._region_waits = False
+        self.listen = ""
+        """Where we wait for the source."""
+        self.activity = WAITING
+        """What the daemon is doing: the first words of its status."""
+        self.last_refusal = ""
+        self._verdict: SourceVerdict | None = None
+        """What is kept of the last refusal."""
+        self._is_silent = False
+        self._applied_seqno = pool.applied_seqno
+        self._pool_lock = trio.Lock()
+
+    def close(self) -> None:
+        """Give the pool up; what is in it stays for the Update Process. May be called twice."""
+        self.doorbells.close()
+        self.pool.close()
+
+    # What a connection asks.
+
+    @property
+    def is_update_running(self) -> bool:
+        """Whether the Update Process was seen alive lately."""
+        return self.update_state is UpdateState.RUNNING
+
+    @property
+    def told_update_state(self) -> UpdateState:
+        """The state of the Update Process, as the source is told of it."""
+        return UpdateState.REGION_WAITS if self._region_waits and self.is_update_running else self.update_state
+
+    def look_for_waiting(self) -> None:
+        """Whether a region waits for its seed, by the instance file of now."""
+        with suppress(ReplicateError):  # what is wrong with the file, `status` says
+            self._region_waits = bool(read_file(self.instance.path / FILE_NAME).waiting)
+
+    @property
+    def applied_seqno(self) -> int:
+        """The last transaction that is known to be applied."""
+        return max(self._applied_seqno, self.pool.applied_seqno)
+
+    @property
+    def must_begin_anew(self) -> bool:
+        """The Update Process has asked to begin again: nothing may be put into the pool before that is done."""
+        return bool(self.pool.restart_requested())
+
+    # What a connection reports.
+
+    def entered(self, connection: ServedConnection) -> None:
+        """The source of this connection is accepted."""
+        self.active = connection
+        self.last_refusal = ""
+        self.tell("waiting for the start")
+
+    def streams(self, name: str, last_seqno: int) -> None:
+        """Both sides agree on where it begins: from now on it is the source that we have, until another one is."""
+        self.name = name
+        self._verdict = None
+        forget_verdict(self.instance)
+        self.last_seqno = last_seqno
+        if last_seqno < self.lag.newest_seqno:
+            self.lag = Lag()  # of another history, or of a source that had more: this one will never send that
+        self.tell("receiving")
+
+    def left(self) -> None:
+        """The accepted source's connection has ended."""
+        self._note_heard()
+        self.active = None
+        self.tell(WAITING)
+
+    def was_refused(self, name: str, code: str) -> None:
+        """The source has refused us: status says why no stream comes, until a source is accepted again."""
+        self.last_refusal = f"; {name or 'the source'} refused the stream: {code}"
+
+    async def keep_verdict(self, name: str, error: ReplicateError) -> None:
+        """A source of that name has refused us for `error`: what it says we have more is kept for `rollback`."""
+        facts = error.facts.get("peer_facts")
+        if not isinstance(error, RollbackNeededError) or not isinstance(facts, dict):
+            return
+        verdict = verdict_of(name, self.instance.content.incarnation, facts)
+        if verdict is None or verdict == self._verdict:
+            return
+        try:
+            await trio.to_thread.run_sync(note_verdict, self.instance, verdict)
+            self._verdict = verdict
+            self.returning.heard(verdict)
+        except ReplicateError as failed:
+            self.log.warning("what the source said is not kept", error=str(failed), code=failed.code)
+
+    def told(self, heartbeat: Heartbeat, period_ms: int) -> None:
+        """What the source says of itself, as it does every `period_ms`."""
+        self.last_seqno = heartbeat.last_seqno
+        period_ms = min(period_ms, int(PERIOD_S_MAX * 1000))
+        self.pool.note_source(heartbeat.last_seqno, heartbeat.wall_ns, time.monotonic_ns(), period_ms)
+
+    def received(self, last_seqno: int, transactions: int, size: int, parts: ReceivedParts | None) -> None:
+        """A record is in the pool."""
+        self.statistics.batch(transactions, size)
+        self.parts = parts
+        if transactions and (self.last_seqno is None or last_seqno > self.last_seqno):
+            self.last_seqno = last_seqno
+
+    def known(self, reference: Reference) -> None:
+        """From where the stream was asked for."""
+        self._applied_seqno = reference.applied_seqno
+        if self.pool.applied_seqno > reference.applied_seqno and self.update_state is not UpdateState.RUNNING:
+            # The regions were replaced by older ones, and nobody has said so since.
+            self.pool.note_applied(reference.applied_seqno, min(self.pool.durable_seqno, reference.applied_seqno))
+        if self.pool.last_received_seqno != reference.position.last_seqno:
+            parts = reference.parts.next_part if reference.parts is not None else 0
+            self.pool.note_received(reference.position.last_seqno, parts)
+        self.parts = reference.parts
+
+    async def find_reference(self) -> Reference | None:
+        """See position.py."""
+        async with self._pool_lock:
+            return await trio.to_thread.run_sync(find_reference, self.instance, self.pool, self.parts)
+
+    async def replace_pool(self) -> None:
+        """Make an empty pool after what is applied; the Update Process notices by itself."""
+        async with self._pool_lock:
+            applied = await find_applied_soon(self.context, self.instance)
+            self.parts = None
+            self._applied_seqno = applied.last_seqno if applied is not None else 0
+            told = self.pool.source_note()
+            self.pool.close()
+            self.pool = ReceivePool.create(
+                self.instance.content.uuid,
+                configured_bytes=self.settings.pool_bytes,
+                last_seqno=self._applied_seqno,
+                replace=True,
+            )
+            self.pool.note_source(*told)
+            self.pool.memory.note_home(self.instance.path)
+        self.log.warning("receive pool made again", last_applied_seqno=self._applied_seqno)
+
+    async def begin_anew(self) -> None:
+        """What was received cannot be used by the Update Process: drop it, and ask again after what is applied."""
+        self.log.warning("the Update Process asks to begin again", last_received_seqno=self.pool.last_received_seqno)
+        await self.disconnect("the Update Process asked to begin again")
+        try:
+            async with self._pool_lock:
+                applied = await trio.to_thread.run_sync(find_applied, self.instance)
+                self._applied_seqno = applied.last_seqno if applied is not None else 0
+                self.parts = None
+                if self.pool.restart_requested():
+                    self.pool.restart(self._applied_seqno)
+        except ReplicateError as error:
+            self.log.error("cannot begin again yet", error=str(error), code=error.code)
+
+    async def disconnect(self, reason: str) -> None:
+        """End the connection of the accepted source, if it has asked for the stream already: it comes again, and is
+        asked then for what is wanted."""
+        active = self.active
+        if active is not None and active.link.next_expected_seqno:
+            active.end(reason)
+            await active.gone.wait()
+
+    # What is said, and what is known.
+
+    def tell(self, activity: str | None = None) -> None:
+        """The status line (None: as it was) and the facts that explain it."""
+        self.activity = activity if activity is not None else self.activity
+        known = self.known_of_source()
+        text = self.activity + (self.last_refusal if self.active is None else "")
+        if self.active is None and self.returning.problem:
+            text += f"; {self.returning.problem}"
+        if known.is_silent:
+            text += "; the source is silent"
+        if self.update_state is not UpdateState.RUNNING:
+            text += f"; the Update Process is {self.update_state.text}"
+        measured = self.measured(known)
+        if known.is_known:
+            measured["lag_at_least_s"] = None  # the lag itself says more
+        told = {TOLD: self.pool.source_told_ns or None}
+        self.context.status(text, **facts("receiver", measured), **self.heard.facts(), **told)
+        self._tell_silence(known)
+
+    def measured(self, known: Known) -> dict[str, Any]:
+        """The figures of daemon/figures.py, now, in the order of the status."""
+        pool, active, statistics = self.pool, self.active, self.statistics
+        received, applied, last = pool.last_received_seqno, self.applied_seqno, self.last_seqno
+        fill = pool.fill_fraction
+        return {
+            "state": self.activity,
+            "listen": self.listen,
+            "is_connected": active is not None,
+            "is_streaming": active is not None and active.is_streaming,
+            "source": active.peer_name if active is not None else self.name,
+            "source_last_seqno": last,
+            "last_received_seqno": received,
+            "last_applied_seqno": applied,
+            "pool_bytes": pool.memory.bytes,
+            "pool_percent": 100 * fill,
+            "update_process": self.update_state.text,
+            "lag_s": known.lag_s,
+            "lag_at_least_s": known.lag_at_least_s,
+            "heartbeat_period_s": pool.source_period_s or None,
+            # The source's word may be older than what it has sent since.
+            "last_written_seqno": None if last is None else max(last, received),
+            "last_acknowledged_seqno": min(pool.durable_seqno, applied),
+            "source_backlog": None if last is None or not known.is_known else max(0, last - received),
+            "receiver_backlog": max(0, received - applied),
+            "backlog": known.backlog,
+            "connected": active is not None,
+            "known": known.is_known,
+            "paused": active is not None and active.is_stopped,
+            "last_contact_s": self.heard.age_s(),
+            "update_running": self.is_update_running,
+            "pool_fill": fill,
+            "transactions_total": statistics.total("transactions"),
+            "bytes_total": statistics.total("bytes"),
+            "xoff_total": statistics.total("xoff"),
+            "refused_connections": self.refused,
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """The figures for Prometheus."""
+        return self.measured(self.known_of_source())
+
+    def why_not_ready(self) -> str:
+        """ "" while a source streams to it, and has said lately where it stands; else the state."""
+        if self.active is None or not self.active.is_streaming:
+            return self.context.text
+        is_known = self.known_of_source().is_known
+        return "" if is_known else not_told(self.pool.source_told_s(time.monotonic_ns()))
+
+    def known_of_source(self) -> Known:
+        """What is known now of how far this secondary lags its source."""
+        self._note_heard()
+        now_ns = time.monotonic_ns()
+        newest = max(self.last_seqno or 0, self.pool.last_received_seqno)
+        self.lag.observed(newest, now_ns)
+        return judge(
+            is_connected=self.active is not None and self.last_seqno is not None,
+            told_s=self.pool.source_told_s(now_ns),
+            heard_s=self.heard.age_s(),
+            period_s=self.pool.source_period_s,
+            backlog=max(0, newest - self.applied_seqno),
+            lag_s=self.lag.seconds(self.applied_seqno, now_ns),
+            is_streaming=self.active is not None and self.active.is_streaming,
+        )
+
+    def _note_heard(self) -> None:
+        if self.active is not None:
+            self.heard.at(self.active.link.last_heard)
+
+    def _tell_silence(self, known: Known) -> None:
+        """Once when it begins, and once when it ends, be it with the connection."""
+        if known.is_silent == self._is_silent:
+            return
+        self._is_silent = known.is_silent
+        if known.is_silent:
+            self.log.warning(
+                "the source is silent",
+                source=self.name,
+                silent_s=round(self.heard.age_s() or 0.0, 3),
+                lag_at_least_s=short(known.lag_at_least_s),
+                backlog_at_least=known.backlog_at_least,
+            )
+        else:
+            self.log.info("the source is silent no more", source=self.name, connected=self.active is not None)
+
+    def sample(self) -> Known:
+        """For the statistics: how bad it is at this moment."""
+        known, active = self.known_of_source(), self.active
+        self.statistics.sample(
+            trio.current_time(),
+            peaks={
+                "lag_s": known.lag_at_least_s,
+                "backlog": known.backlog,
+                "backlog_at_least": known.backlog_at_least,
+            },
+            lasting={
+                "cut_s": active is None,
+                "silent_s": known.is_silent,
+                "paused_s": active is not None and active.is_stopped,
+            },
+        )
+        return known

@@ -1,0 +1,1 @@
+"""The journal as people read it: shown, selected, verified."""

@@ -1,0 +1,333 @@
+"""The transactions of a journal that somebody asks for: a range of numbers, a selection, the last so many of those.
+
+Guarantees: reads files only and takes no lock; stops at the last whole frame, so it may run beside a writer; an end
+that is damage is an error after all that stands before it; what is asked for behind a bad place is given as far as it
+verifies, and then that is the error all the same. Memory does not grow with the journal or with a transaction,
+whatever is asked for. Of what a time leaves out one segment at most is read, and the last ones are looked for from the
+end (csns rise with the numbers: door/door.py).
+Refuses to know: what is done with them (show.py), and what stands in a change beyond its table.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from replicate.audit.selection import Selection, TableName, may_touch, tables_named
+from replicate.audit.verify import verify_chain
+from replicate.errors import (
+    DamagedError,
+    FormatUnknownError,
+    JournalDamagedError,
+    JournalMissingError,
+    UsageError,
+)
+from replicate.journal.catalogue import catalogue_with, with_frame
+from replicate.journal.chain import Chain, Segment
+from replicate.journal.durable import durable_seqno
+from replicate.journal.frame import FRAME_HEAD_BYTES
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import UNPACK_ERRORS, decode, decode_changes, read_head, unpacker
+from replicate.journal.salvage import BadPlace, last_standing, salvaged
+from replicate.journal.tail import LOOKS, Damaged, ScanResult, classify_tail, goes_on
+from replicate.journal.walk import may_define, walk
+from replicate.limits import BATCH_BYTES_MAX
+from replicate.model.transaction import Catalogue, Change, DefinitionChange, Kind, LargePart, TableDefinition
+from replicate.model.vector import U64_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for. `first_seqno`, `last_seqno`: None for the oldest and the newest there is. Csns: see Selection.
+    `tables`: as an operator names them. `last_count`: of all that, only so many, the last ones."""
+
+    first_seqno: int | None = None
+    last_seqno: int | None = None
+    first_csn: int = 0
+    last_csn: int = U64_MAX
+    tables: tuple[str, ...] = ()
+    last_count: int | None = None
+
+    def check(self) -> None:
+        """UsageError where something ends before it begins."""
+        check_order(self.first_seqno, self.last_seqno)
+        if self.first_csn > self.last_csn:
+            raise UsageError("--since is later than --until", do="Give the earlier time as --since")
+
+
+class Match(NamedTuple):
+    """A transaction asked for: its frame (of a large one, its commit frame), what is in force after it (of a large one
+    before it), and its parts if it is large."""
+
+    seqno: int
+    frame: bytes
+    catalogue: Catalogue
+    large: LargeTransaction | None
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The answer to a query: what was `selected`, and the numbers within which all of it stands."""
+
+    chain: Chain
+    first_seqno: int
+    last_seqno: int
+    selection: Selection
+    damage: JournalDamagedError | None = None
+    """Why more of what was asked for may stand there, and cannot be read."""
+
+    def __iter__(self) -> Iterator[Match]:
+        """In order. JournalDamagedError and its kin at the first frame that does not verify; `damage` after the last
+        one. A bad place before the first one is told after them."""
+        damage: DamagedError | None = self.damage
+        last = 0
+        try:
+            for one in _matches(self.chain, self.first_seqno, self.last_seqno, self.selection):
+                last = one.seqno
+                yield one
+        except (FormatUnknownError, JournalMissingError):
+            raise
+        except DamagedError as error:
+            if damage is None or last:
+                damage = _bad_place(self.chain, last + 1 if last else self.first_seqno, error)
+        if damage is not None:
+            if not last:
+                yield from _behind_damage(self.chain, self.first_seqno, self.last_seqno, self.selection)
+            raise damage
+
+
+def check_order(first_seqno: int | None, last_seqno: int | None) -> None:
+    """UsageError when a range ends before it begins."""
+    if first_seqno is not None and last_seqno is not None and first_seqno > last_seqno:
+        raise UsageError(f"--from {first_seqno} is behind --to {last_seqno}", do="Give the smaller number as --from")
+
+
+def not_held(oldest_seqno: int, last_seqno: int, where: str) -> UsageError:
+    """The error for a range that goes beyond what the journal holds."""
+    held = f"transactions {oldest_seqno} to {last_seqno}" if oldest_seqno <= last_seqno else "no transaction yet"
+    return UsageError(
+        f"the journal holds {held}", where=where, do="Give --from and --to within that, or leave them out"
+    )
+
+
+def find(chain: Chain, query: Query, *, marks_are_ours: bool = True) -> Matches:
+    """What a query asks for. `marks_are_ours`: see `classify_tail`.
+
+    JournalMissingError when its first number was pruned; UsageError when one is not there yet, or the wrong way round;
+    NotFoundError or UsageError for a table; JournalDamagedError and its kin.
+    """
+    query.check()
+    oldest = chain.oldest_seqno()
+    newest, scanned, damage = _ended(chain, marks_are_ours=marks_are_ours)
+    end = scanned.last_seqno
+    first = oldest if query.first_seqno is None else query.first_seqno
+    last = end if query.last_seqno is None else query.last_seqno
+    is_beyond = (query.first_seqno or 0) > end or last > end
+    if (query.last_seqno is not None and last < oldest) or (is_beyond and damage is None):
+        raise not_held(oldest, end, chain.directory)
+    if not is_beyond and (query.last_seqno is not None or query.last_csn < scanned.last_csn):
+        damage = None  # all that was asked for lies before it
+    if first > end and damage is not None:
+        with chain.open(newest.first_seqno) as segment:
+            end = max(end, last_standing(segment))
+    last = min(last, end) if query.last_seqno is not None else end
+    tables: frozenset[TableName] = frozenset()
+    if query.tables:
+        tables = tables_named(query.tables, _tables_in_force(chain, newest, scanned))
+    selection = Selection(query.first_csn, query.last_csn, tables)
+    first, last = _in_time(chain, first, last, selection)
+    if query.last_count is not None:
+        first = _last_from(chain, first, last, selection, query.last_count)
+    return Matches(chain, first, last, selection, damage)
+
+
+def known_tables(chain: Chain) -> tuple[TableName, ...]:
+    """All tables that may be asked for. JournalDamagedError and its kin."""
+    return tuple(_tables_in_force(chain, *chain.scan_last()))
+
+
+def _tables_in_force(chain: Chain, newest: Segment, scanned: ScanResult) -> Collection[TableName]:
+    with chain.open(newest.first_seqno) as segment:
+        return catalogue_with(segment.read_catalogue()[0], segment, scanned.definition_frames).in_force().keys()
+
+
+def _ended(chain: Chain, *, marks_are_ours: bool) -> tuple[Segment, ScanResult, JournalDamagedError | None]:
+    """The newest segment, how it ends, and the error of an end that is neither the normal one nor a torn tail."""
+    damage = None
+    for _ in range(LOOKS):
+        # What is durable is asked first: a writer may be at work.
+        durable = durable_seqno(chain.directory)
+        newest, found = chain.scan_last()
+        if newest.header.adopted:
+            return newest, found, None
+        verdict = classify_tail(found, last_durable_seqno=durable, marks_are_ours=marks_are_ours)
+        if not isinstance(verdict, Damaged):
+            return newest, found, None
+        seqno, why = found.last_seqno + 1, f"{verdict.reason}{goes_on(found)}"
+        damage = _unreadable(JournalDamagedError, seqno, why, newest.path, verdict.offset)
+    return newest, found, damage
+
+
+def _bad_place(chain: Chain, seqno: int, error: DamagedError) -> DamagedError:
+    """The `error` that a reader met at `seqno` or before it, told as `journal verify` finds it; or just that error."""
+    found = [one for one in verify_chain(chain, seqno, seqno).findings if one.seqno]
+    here = ([one for one in found if one.seqno <= seqno] or found[:1])[-1:]
+    kind = type(error) if isinstance(error, JournalDamagedError) else JournalDamagedError
+    for one in here:
+        return _unreadable(kind, one.seqno, one.what, os.path.join(chain.directory, one.segment), one.offset)
+    return error
+
+
+def _unreadable(kind: type[JournalDamagedError], seqno: int, why: str, path: str, offset: int) -> JournalDamagedError:
+    return kind(
+        f"the journal can be read up to transaction {seqno - 1}: {why}",
+        where=f"{path}, offset {offset}",
+        do="Run `replicate -i INSTANCE journal verify`, which names every damaged place",
+        seqno=seqno,
+        offset=offset,
+    )
+
+
+# Where to begin, and where to end.
+
+
+def _in_time(chain: Chain, first: int, last: int, selection: Selection) -> tuple[int, int]:
+    """The numbers from the segment on in which the time asked for begins, up to that in which it ends."""
+    begins = [number for number in chain.first_seqnos() if number <= last]
+    if selection.first_csn:
+        place = bisect_left(begins, selection.first_csn, key=lambda number: _csn_at(chain, number))
+        first = max(first, begins[place - 1]) if place else first
+    if selection.last_csn < U64_MAX:
+        place = bisect_right(begins, selection.last_csn, key=lambda number: _csn_at(chain, number))
+        last = min(last, begins[place] - 1) if place < len(begins) else last
+    return first, last
+
+
+def _csn_at(chain: Chain, first_seqno: int) -> int:
+    """The csn of the first transaction of a segment; of one that holds nothing yet, one that is never reached."""
+    with chain.open(first_seqno) as segment:
+        if segment.header.adopted:
+            return segment.read_commit()[1].csn
+        _, offset = segment.read_catalogue()
+        head = segment.read_some(FRAME_HEAD_BYTES, offset)
+        if len(head) < FRAME_HEAD_BYTES or not head[0]:
+            return U64_MAX
+        return read_head(segment.read_frame(offset)).csn
+
+
+def _last_from(chain: Chain, first: int, last: int, selection: Selection, count: int) -> int:
+    """The number with which the last `count` that are selected begin: from the end, one segment after the other."""
+    if selection.is_everything:
+        return max(first, last - count + 1)
+    begin, missing, end = last + 1, count, last
+    for number in reversed(chain.first_seqnos()):
+        if not missing or end < first:
+            break
+        if number > end:
+            continue
+        found = deque(
+            (one.seqno for one in _matches(chain, max(number, first), end, selection)),
+            maxlen=missing,
+        )
+        if found:
+            begin, missing = found[0], missing - len(found)
+        end = number - 1
+    return begin
+
+
+# Reading.
+
+
+def _matches(chain: Chain, first: int, last: int, selection: Selection) -> Iterator[Match]:
+    if first > last:
+        return
+    reader = ChainReader(chain, first)
+    try:
+        catalogue = reader.catalogue_at(first)
+        marks = selection.marks(catalogue.definitions)
+        while (found := reader.read(BATCH_BYTES_MAX, last)) is not None:
+            if isinstance(found, LargeTransaction):
+                if _takes_large(found, catalogue.definitions, selection):
+                    yield Match(found.seqno, found.commit_frame, catalogue, found)
+                catalogue = reader.catalogue_at(found.seqno + 1)
+                marks = selection.marks(catalogue.definitions)
+                continue
+            for offset, head in walk(found.data):
+                end = offset + head.frame_bytes
+                frame = found.data[offset:end]
+                defines = head.kind == Kind.HISTORY or may_define(found.data, offset + FRAME_HEAD_BYTES, end)
+                if defines:
+                    catalogue = with_frame(catalogue, frame)
+                    marks = selection.marks(catalogue.definitions)
+                if selection.is_in_time(head.csn) and (
+                    not selection.tables
+                    or ((defines or may_touch(frame, marks)) and _takes(frame, catalogue.definitions, selection))
+                ):
+                    yield Match(head.seqno, frame, catalogue, None)
+    finally:
+        reader.close()
+
+
+def _behind_damage(chain: Chain, first: int, last: int, selection: Selection) -> Iterator[Match]:
+    """What verifies from `first` to `last` though something before it does not: up to the next bad place. Nothing where
+    all before it is whole."""
+    numbers = [number for number in chain.first_seqnos() if number <= last]
+    begin = max((number for number in numbers if number <= first), default=None)
+    if begin is None:
+        return
+    is_behind = False
+    with chain.open(begin) as segment:
+        for one in salvaged(segment) if not segment.header.adopted else ():
+            if isinstance(one, BadPlace):
+                if one.seqno >= first:
+                    return
+                is_behind = True
+            elif one.seqno >= first:
+                if one.seqno > last or not is_behind:
+                    return
+                if selection.is_in_time(read_head(one.frame).csn) and (
+                    not selection.tables or _takes(one.frame, one.catalogue.definitions, selection)
+                ):
+                    yield Match(one.seqno, one.frame, one.catalogue, None)
+    following = next((number for number in numbers if number > begin), None)
+    if is_behind and following is not None:
+        yield from _matches(chain, following, last, selection)
+
+
+def _takes(frame: bytes, definitions: Mapping[int, TableDefinition], selection: Selection) -> bool:
+    return any(selection.takes(change, definitions) for change in decode(frame).content)
+
+
+def _takes_large(found: LargeTransaction, definitions: Mapping[int, TableDefinition], selection: Selection) -> bool:
+    if not selection.is_in_time(read_head(found.commit_frame).csn):
+        return False
+    if not selection.tables:
+        return True
+    parts = parts_of(found.parts(), found.path, found.seqno, definitions)
+    return any(selection.takes(change, known) for _, changes, known in parts for change in changes)
+
+
+def parts_of(
+    frames: Iterable[bytes], where: str, seqno: int, definitions: Mapping[int, TableDefinition]
+) -> Iterator[tuple[int, tuple[Change, ...], Mapping[int, TableDefinition]]]:
+    """Of each part of a large transaction the bytes of its frame, the changes that end in it, and the definitions
+    behind it. `frames`: of all its parts, from the first on, which stand in `where`; `definitions`: those before it.
+    JournalDamagedError and its kin."""
+    stream, pending, known = unpacker(), list[Any](), dict(definitions)
+    for frame in frames:
+        (content,) = decode(frame).content
+        assert isinstance(content, LargePart)
+        try:
+            stream.feed(content.data)
+            pending.extend(stream)
+        except UNPACK_ERRORS as error:
+            text = f"part {content.part_number} of transaction {seqno} does not decode: {error}"
+            raise JournalDamagedError(text, where=where, seqno=seqno) from error
+        whole = len(pending) & ~3
+        changes, pending = decode_changes(pending[:whole]), pending[whole:]
+        known |= {one.definition.table_id: one.definition for one in changes if isinstance(one, DefinitionChange)}
+        yield len(frame), changes, known

@@ -1,0 +1,272 @@
+"""What `replicate journal show` tells: one record for each transaction, with the changes in it, tables by name.
+
+Guarantees: reads files only and takes no lock; stops at the last whole frame, so it may run beside a writer, and memory
+does not grow with what is shown. `lines()` shorten values and leave the rows of large transactions out; the fields have
+everything, a part at a time.
+Refuses to know: how the records are printed (the command prints `lines()`, or the fields as JSON), and how those that
+are asked for are found (query.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from replicate.audit.query import Matches, Query, find, parts_of
+from replicate.audit.selection import EVERYTHING, Selection
+from replicate.journal.chain import Chain
+from replicate.journal.record import decode
+from replicate.model.moment import iso, readable, wall_ns
+from replicate.model.transaction import (
+    Catalogue,
+    Content,
+    DefinitionChange,
+    History,
+    Kind,
+    LargeCommit,
+    LogComment,
+    NullRecord,
+    RegionChange,
+    RowChange,
+    SchemaChange,
+    SequenceChange,
+    TableDefinition,
+    Transaction,
+)
+
+if TYPE_CHECKING:
+    from replicate.instance.instance import Instance
+
+_VALUE_CHARACTERS_MAX = 60
+EVERY = Query()
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChange:
+    """One change: `what` it does, to which `table` ("" when to none), and a text of it, in which values are shortened.
+
+    Of a row also its image `before` and `after`, whole, and what `columns` these are; () where nobody knows. A BLOB is
+    {"blob": HEX}, an infinite number {"real": TEXT}, text that is not UTF-8 {"text": HEX}: JSON knows none of them.
+    """
+
+    what: str
+    table: str
+    text: str
+    columns: tuple[str, ...] = ()
+    before: tuple[object, ...] | None = None
+    after: tuple[object, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTransaction:
+    """One transaction. `wall`, `wall_ns`: when it was committed, by the clock of its origin. `origin`: its key in
+    hexadecimal; `origin_name`: the instance that it is an incarnation of, None where nobody knows. `change_count`: how
+    many there are in all, where `changes` are only those asked for. `frame_bytes`: of its frame; a large one has parts
+    as well, which are records of their own behind it, of the kind PART and the same number."""
+
+    seqno: int
+    kind: str
+    wall: str
+    wall_ns: int
+    origin: str
+    origin_name: str | None
+    origin_incarnation: int | None
+    origin_seqno: int
+    csn: int
+    mark: int
+    chain: str
+    frame_bytes: int
+    change_count: int
+    changes: tuple[ShownChange, ...]
+
+    def lines(self) -> Iterator[str]:
+        """For people: a head line, and one for each change."""
+        told, count = len(self.changes), self.change_count
+        of = f"{told} of " if told != count else ""
+        yield (
+            f"{self.seqno}  {self.kind}  {readable(self.csn)}  "
+            f"origin {_origin(self.origin, self.origin_name, self.origin_incarnation)}/{self.origin_seqno}  "
+            f"durable {self.mark}  chain {self.chain}  {self.frame_bytes} bytes  {of}{count} change{'s' * (count != 1)}"
+        )
+        for change in self.changes:
+            yield f"    {change.what:<8}  {change.table + '  ' if change.table else ''}{change.text}"
+
+
+def show_journal(instance: Instance, query: Query = EVERY, *, parts: bool = False) -> Iterator[ShownTransaction]:
+    """`show_chain` over an instance's journal."""
+    chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
+    return show_chain(chain, query, parts=parts, marks_are_ours=instance.role == "primary")
+
+
+def show_chain(
+    chain: Chain, query: Query = EVERY, *, parts: bool = False, marks_are_ours: bool = True
+) -> Iterator[ShownTransaction]:
+    """The transactions asked for, in order; with `parts` the changes of large ones, too. Raises what `find` and what it
+    finds raise."""
+    return _told(find(chain, query, marks_are_ours=marks_are_ours), parts=parts)
+
+
+def shown_between(chain: Chain, first: int, last: int, *, parts: bool) -> Iterator[ShownTransaction]:
+    """The transactions from `first` to `last`, both of which the chain holds, without a look at where it ends.
+
+    JournalDamagedError and its kin at the first that does not verify."""
+    return _told(Matches(chain, first, last, EVERYTHING), parts=parts)
+
+
+def _told(found: Matches, *, parts: bool) -> Iterator[ShownTransaction]:
+    for _, frame, catalogue, large in found:
+        commit = shown(decode(frame), len(frame), catalogue, found.selection)
+        yield commit
+        if large is not None and parts:
+            yield from shown_parts(large.parts(), large.path, commit, catalogue.definitions, found.selection)
+
+
+def shown(
+    transaction: Transaction, frame_bytes: int, catalogue: Catalogue, selection: Selection = EVERYTHING
+) -> ShownTransaction:
+    """The record of one decoded frame; a table or origin that `catalogue` does not hold is shown by its id."""
+    content, definitions = transaction.content, catalogue.definitions
+    if transaction.kind != Kind.LARGE:  # its changes are in its parts
+        content = tuple(one for one in content if selection.takes(one, definitions))
+    history = _history(transaction.origin, catalogue.histories)
+    return ShownTransaction(
+        transaction.seqno,
+        transaction.kind.name,
+        iso(transaction.csn),
+        wall_ns(transaction.csn),
+        f"{transaction.origin:08x}",
+        None if history is None else history.name,
+        None if history is None else history.incarnation,
+        transaction.origin_seqno,
+        transaction.csn,
+        transaction.mark,
+        f"{transaction.chain:016x}",
+        frame_bytes,
+        len(transaction.content),
+        tuple(_change(one, definitions, catalogue.histories) for one in content),
+    )
+
+
+def shown_parts(
+    frames: Iterable[bytes],
+    where: str,
+    commit: ShownTransaction,
+    definitions: Mapping[int, TableDefinition],
+    selection: Selection = EVERYTHING,
+) -> Iterator[ShownTransaction]:
+    """A record for each PART frame of the large transaction `commit`, from the first on: the changes that end in it.
+
+    `where`: what they stand in. JournalDamagedError and its kin."""
+    for frame_bytes, changes, known in parts_of(frames, where, commit.seqno, definitions):
+        chosen = tuple(_change(one, known) for one in changes if selection.takes(one, known))
+        if chosen or not selection.tables:
+            yield replace(commit, kind="PART", frame_bytes=frame_bytes, change_count=len(changes), changes=chosen)
+
+
+def _history(origin: int, histories: Sequence[History]) -> History | None:
+    return next((one for one in histories if one.origin.key == origin), None)
+
+
+def _origin(key: str, name: str | None, incarnation: int | None) -> str:
+    """An origin for people: the instance, and which of its incarnations if that is not the first one."""
+    if name is None:
+        return key
+    return name if incarnation == 1 else f"{name} (incarnation {incarnation})"
+
+
+def _begins(history: History, histories: Sequence[History]) -> str:
+    after = ""
+    if key := history.previous_origin:
+        known = _history(key, histories)
+        named = (None, None) if known is None else (known.name, known.incarnation)
+        after = f" after origin {_origin(f'{key:08x}', *named)}"
+    return f"{history.name} incarnation {history.incarnation} begins{after}: {history.reason}"
+
+
+def _change(
+    content: Content, definitions: Mapping[int, TableDefinition], histories: Sequence[History] = ()
+) -> ShownChange:
+    if isinstance(content, History):
+        return ShownChange("HISTORY", "", _begins(content, histories))
+    if isinstance(content, RowChange):
+        definition = definitions.get(content.table_id)
+        return ShownChange(
+            content.op.name,
+            _table(content.table_id, definitions),
+            _row(content.before, content.after, definition),
+            tuple(_names(content.before or content.after or (), definition)),
+            None if content.before is None else tuple(map(_whole, content.before)),
+            None if content.after is None else tuple(map(_whole, content.after)),
+        )
+    if isinstance(content, DefinitionChange):
+        definition = content.definition
+        columns = ", ".join(f"{column.name} {column.type}".rstrip() for column in definition.columns)
+        return ShownChange("DEFINE", _name(definition), f"version {definition.version} ({columns})")
+    if isinstance(content, SequenceChange):
+        return ShownChange("SEQUENCE", _table(content.table_id, definitions), f"{content.old} -> {content.new}")
+    if isinstance(content, SchemaChange):
+        return ShownChange("SCHEMA", "", f"in {content.region}: {content.sql}")
+    if isinstance(content, LogComment):
+        return ShownChange("COMMENT", "", content.text)
+    if isinstance(content, RegionChange):
+        return ShownChange("REGION", "", f"{content.region} {content.what} ({content.region_uuid.hex()})")
+    if isinstance(content, NullRecord):
+        return ShownChange("NULL", "", content.reason)
+    if isinstance(content, LargeCommit):
+        return ShownChange(
+            "LARGE", "", f"{content.part_count} parts, {content.payload_bytes} bytes of changes (--json: with them)"
+        )
+    if isinstance(content, Catalogue):
+        return ShownChange("CATALOGUE", "", f"{len(content.definitions)} definitions")
+    return ShownChange("PART", "", f"part {content.part_number}, {len(content.data)} bytes")
+
+
+def _name(definition: TableDefinition) -> str:
+    return f"{definition.region}.{definition.owner}.{definition.table}"
+
+
+def _table(table_id: int, definitions: Mapping[int, TableDefinition]) -> str:
+    definition = definitions.get(table_id)
+    return _name(definition) if definition is not None else f"table {table_id:08x}"
+
+
+def _names(values: tuple[object, ...], definition: TableDefinition | None) -> list[str]:
+    if definition is None or definition.image_length != len(values):
+        return []
+    return ["rowid"] * definition.rowid + [column.name for column in definition.columns]
+
+
+def _row(
+    before: tuple[object, ...] | None, after: tuple[object, ...] | None, definition: TableDefinition | None
+) -> str:
+    """Both images of a row as one: what differs is marked by a star, and has its value before and after."""
+    image = before or after or ()
+    names = [f"{name}=" for name in _names(image, definition)] or [""] * len(image)
+    pairs = zip(names, before or image, after or image, strict=True)
+    return "(" + ", ".join(_column(*one) for one in pairs) + ")"
+
+
+def _column(name: str, before: object, after: object) -> str:
+    if repr(before) == repr(after):  # 1 and 1.0 are two values
+        return f"{name}{_value(before)}"
+    return f"*{name}{_value(before)} -> {_value(after)}"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "NULL"
+    text = repr(value)
+    return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "…"
+
+
+def _whole(value: object) -> object:
+    """As ShownChange has it."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"blob": bytes(value).hex()}
+    if isinstance(value, msgpack.ExtType):
+        return {"text": value.data.hex()}
+    return {"real": repr(value)} if isinstance(value, float) and math.isinf(value) else value

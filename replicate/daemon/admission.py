@@ -1,0 +1,98 @@
+"""Which connections of a listener stay open: so many in all, and so many from one address, and always room for one
+more.
+
+Guarantees: memory is bounded by the two limits. A newcomer is let in as long as there is a guest that may go for it:
+the one of the lowest standing, of the address with the most of those, that came first. A peer that only holds
+connections open therefore keeps nobody out, from whatever address, and pushes nobody out who goes on: one whose first
+words were answered stays longer than any that is still to say them. A guest that was let go counts no more.
+Refuses to know: sockets, clocks, who the peers are. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+CONNECTIONS_MAX: Final = "CONNECTIONS_MAX"
+CONNECTIONS_PER_ADDRESS_MAX: Final = "CONNECTIONS_PER_ADDRESS_MAX"
+
+
+class Standing(IntEnum):
+    """What is known of a guest. A lower one goes first."""
+
+    STRANGER = 0
+    ANSWERED = 1
+    """It has said what a source begins with, whole, and was answered: it is on its way to prove who it is."""
+    PROVEN = 2
+    """It has proven who it is, and is not served yet."""
+    SERVED = 3
+    """It never goes for another one."""
+
+
+@dataclass(eq=False, slots=True)
+class Guest:
+    """A connection that was let in. `close` ends it from outside; `closed_for`: why that was done, "" as long as it
+    was not."""
+
+    address: str
+    close: Callable[[], object]
+    standing: Standing = Standing.STRANGER
+    closed_for: str = ""
+
+    def answered(self) -> None:
+        """Its first words were what a source says, and it was answered."""
+        self.standing = max(self.standing, Standing.ANSWERED)
+
+
+def who_goes(guests: Iterable[Guest]) -> Guest | None:
+    """The one that is closed for a newcomer, of those that are here in the order of their coming; None: nobody may."""
+    may_go = [guest for guest in guests if guest.standing is not Standing.SERVED]
+    lowest = min((guest.standing for guest in may_go), default=None)
+    may_go = [guest for guest in may_go if guest.standing is lowest]
+    by_address = Counter(guest.address for guest in may_go)
+    # `max` gives the first of equals: the one that came first.
+    return max(may_go, key=lambda guest: by_address[guest.address], default=None)
+
+
+class Admission:
+    """The connections of one listener."""
+
+    def __init__(self, connections_max: int, per_address_max: int) -> None:
+        self._connections_max = connections_max
+        self._per_address_max = per_address_max
+        self._guests: dict[Guest, None] = {}  # in the order of their coming
+
+    def __iter__(self) -> Iterator[Guest]:
+        return iter(tuple(self._guests))
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._guests)
+
+    def enter(self, address: str, close: Callable[[], object]) -> Guest | str:
+        """Let one in, and close another one for it where there is no room. The reason, one of those above, where it
+        cannot be let in: all that are here are served."""
+        of_address = [guest for guest in self._guests if guest.address == address]
+        reason, here = "", [*self._guests]
+        if len(of_address) >= self._per_address_max:
+            reason, here = CONNECTIONS_PER_ADDRESS_MAX, of_address
+        elif len(here) >= self._connections_max:
+            reason = CONNECTIONS_MAX
+        if reason:
+            goes = who_goes(here)
+            if goes is None:
+                return reason
+            self.leave(goes)
+            goes.closed_for = reason
+            goes.close()
+        guest = Guest(address, close)
+        self._guests[guest] = None
+        return guest
+
+    def leave(self, guest: Guest) -> None:
+        """It has gone. May be called twice."""
+        self._guests.pop(guest, None)

@@ -1,0 +1,135 @@
+"""With which settings of the command line a daemon ran last: one small file for each daemon, beside its lock.
+
+A flag counts for one run, and the next start without it is another daemon: a Receiver Server that listened to the other
+site listens on loopback, well and alone. So the flags are kept, whatever becomes of the process, for a start
+later, or for a command that says how to.
+
+Guarantees: the file is replaced whole and durably, and says what the last run was given; a start that failed takes the
+place of it only if it was given settings itself. What replicate.toml has come to say since wins over an old flag.
+What cannot be read counts as a run without flags.
+Refuses to know: what the settings mean, and who prints.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from replicate.daemon.files import DaemonFiles
+from replicate.errors import ReplicateError
+from replicate.model.start_command import again_command, start_command, text_of
+from replicate.settings.load import FILE_NAME, SETTINGS, Config, convert, load_what_can_be, shown
+from replicate.settings.table import Scalar
+from replicate.system.files import read_private, replace_file
+
+FORMAT: Final = 1
+
+
+class Named(Protocol):
+    """An instance, or what is left of one: its directory, and how a command names it after -i."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def named(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """What the command line gave, and what replicate.toml said of the same settings then."""
+
+    given: Mapping[str, Scalar] = field(default_factory=dict)
+    stood: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def missing(self, config: Config, now_given: Collection[str] = ()) -> dict[str, Scalar]:
+        """Settings of the last run that a start by `config` would not have. Not those that `now_given` names, nor those
+        of which replicate.toml says something else than it did then: that is somebody's later word."""
+        values = {setting.key: value for setting, value in config.values()}
+        return {
+            key: value
+            for key, value in self.given.items()
+            if key not in now_given and values.get(key) != value and values.get(key) == self.stood.get(key)
+        }
+
+
+def run_with(stood: Config, given: Mapping[str, object]) -> LastRun:
+    """A run by the file's settings `stood`, of which the command line gave some. ConfigurationError: not such ones."""
+    config = stood.with_values(given)
+    return LastRun(*({key: _value(one, key) for key in given} for one in (config, stood)))
+
+
+def read_last_run(files: DaemonFiles) -> LastRun:
+    """What is noted; a run without flags where nothing is, or nothing that makes sense."""
+    try:
+        made = json.loads(read_private(files.last_run))
+        if made["format"] != FORMAT:
+            return LastRun()
+        return LastRun(_checked(made["given"]), _checked(made["stood"]))
+    except (OSError, ReplicateError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return LastRun()
+
+
+def note_last_run(files: DaemonFiles, run: LastRun) -> None:
+    """Have it noted, durably, unless it is already. The caller holds the daemon's lock. JournalIOError,
+    PermissionRefusedError; what was noted stands then."""
+    if read_last_run(files) == run:
+        return
+    made = {"format": FORMAT, "given": dict(run.given), "stood": dict(run.stood)}
+    replace_file(files.last_run, (json.dumps(made, indent=2) + "\n").encode())
+
+
+def missing_settings(instance_path: Path, name: str, config: Config) -> dict[str, Scalar]:
+    """`LastRun.missing` of the daemon `name`."""
+    return read_last_run(DaemonFiles(instance_path, name)).missing(config)
+
+
+def start_again(instance: Named, name: str) -> str:
+    """The command that starts the daemon `name` as it ran last."""
+    return start_command(name, _missing_now(instance, name), of=instance.named)
+
+
+def stop_and_start_again(instance: Named, name: str) -> str:
+    """The commands that stop it, and start it as it ran last."""
+    return again_command(name, _missing_now(instance, name), of=instance.named)
+
+
+def _missing_now(instance: Named, name: str) -> dict[str, Scalar]:
+    """By replicate.toml as it is now: the caller may have opened the instance long ago."""
+    return missing_settings(instance.path, name, load_what_can_be(instance.path / FILE_NAME)[0])
+
+
+def warning_of(name: str, missing: Mapping[str, Scalar], config: Config, again: str, named: str) -> str:
+    """What to tell at a start of the daemon without `missing`, settings that it had in its last run. `again`: the
+    commands that start it with them; `named`: how a command names the instance."""
+    had = ", ".join(f"{key} = {_shown(key, value)}" for key, value in missing.items())
+    has = ", ".join(f"{key} = {_shown(key, _value(config, key))}" for key in missing)
+    words = {key: shlex.quote(text_of(key, value)) for key, value in missing.items()}
+    keep = "; ".join(f"replicate -i {named} config set {key} {word}" for key, word in words.items())
+    return (
+        f"{name} ran with {had} of its command line before, and now has {has}. To have it as before: {again}. To have "
+        f"it so at every start, first: {keep}"
+    )
+
+
+def _value(config: Config, key: str) -> Scalar:
+    section, _, name = key.partition(".")
+    value: Scalar = getattr(getattr(config, section), name)
+    return value
+
+
+def _shown(key: str, value: Scalar) -> str:
+    return shown(SETTINGS[key], value)
+
+
+def _checked(made: Any) -> dict[str, Scalar]:
+    """Only what the table of settings takes: this file becomes words of a command."""
+    found: dict[str, Scalar] = {}
+    for key, value in made.items():
+        with suppress(ReplicateError, KeyError):
+            found[key] = convert(SETTINGS[key], value, key)
+    return found

@@ -1,0 +1,28 @@
+"""What an instance says of itself in its HELLO.
+
+Guarantees: it is what the instance file says at this moment.
+Leaves to others: connections, and what the peer makes of it (wire/introduction.py).
+"""
+
+from __future__ import annotations
+
+import time
+
+import replicate
+from replicate.instance.instance import Instance
+from replicate.wire.message import Introduction
+
+
+def introduction(instance: Instance, heartbeat_period_s: float) -> Introduction:
+    """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life."""
+    content = instance.content
+    return Introduction(
+        network=content.network,
+        instance=content.uuid,
+        name=content.name,
+        role=content.role,
+        incarnation=content.incarnation,
+        release=replicate.__version__,
+        heartbeat_period_ms=max(1, round(heartbeat_period_s * 1000)),
+        wall_ns=time.time_ns(),
+    )

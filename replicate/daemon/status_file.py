@@ -1,0 +1,102 @@
+"""The status of a daemon: a small file that says how it stands, for commands and for `status`.
+
+Guarantees: the file is replaced whole; what is no sensible status reads as none.
+Leaves to others: whether the daemon still lives (lock_file.py), and what follows for its status (files.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from replicate.errors import JournalIOError
+from replicate.system.files import read_private
+
+STARTING: Final = "starting"
+SERVING: Final = "serving"
+STOPPING: Final = "stopping"
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+DEAD: Final = "dead"
+"""Of a daemon that ended without saying so (killed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """What a daemon last said of itself. Times are wall-clock nanoseconds. `facts` differ by daemon."""
+
+    name: str
+    pid: int
+    state: str
+    text: str
+    started_wall_ns: int
+    changed_wall_ns: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    exit_code: int = 0
+    instead: str = ""
+    """What is at work in its place, as process `pid`, so that it cannot run: "replay"."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in (STARTING, SERVING, STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFile:
+    """The file itself, whether or not its writer lives."""
+
+    path: Path
+
+    def write(self, status: DaemonStatus) -> None:
+        """Replace the status file whole; by one thread at a time. Raises OSError; the old one then stays."""
+        made = {
+            "name": status.name,
+            "pid": status.pid,
+            "state": status.state,
+            "text": status.text,
+            "started_wall_ns": status.started_wall_ns,
+            "changed_wall_ns": status.changed_wall_ns,
+            "facts": dict(status.facts),
+            "error": status.error,
+            "exit_code": status.exit_code,
+        }
+        temporary = self.path.with_suffix(".tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(temporary, flags, 0o600)
+        except FileNotFoundError:
+            self.path.parent.mkdir(mode=0o700)  # somebody has removed it under us
+            fd = os.open(temporary, flags, 0o600)
+        try:
+            with open(fd, "w", encoding="utf-8") as file:
+                # In one call of C: `dump` takes a turn of Python for each fact, in which the daemon's own loop waits.
+                file.write(json.dumps(made, default=repr))
+            os.replace(temporary, self.path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def read(self) -> DaemonStatus | None:
+        """What stands there; None where nothing sensible does."""
+        try:
+            made = json.loads(read_private(self.path))
+            return DaemonStatus(
+                name=str(made["name"]),
+                pid=int(made["pid"]),
+                state=str(made["state"]),
+                text=str(made["text"]),
+                started_wall_ns=int(made["started_wall_ns"]),
+                changed_wall_ns=int(made["changed_wall_ns"]),
+                facts=dict(made["facts"]),
+                error=str(made["error"]),
+                exit_code=int(made["exit_code"]),
+            )
+        except (OSError, JournalIOError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None

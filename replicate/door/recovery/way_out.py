@@ -1,0 +1,33 @@
+"""What to do about a damaged journal of one's own: who finds a damaged frame does not know whose journal it is.
+
+Guarantees: an error that says itself what to do is left as it is; any other names the way out of its instance.
+Refuses to know: what is damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from replicate.errors import JournalDamagedError, JournalMissingError, ReplicateError
+from replicate.instance.instance import Instance
+
+
+def with_way_out(error: ReplicateError, instance: Instance) -> ReplicateError:
+    """The error, met in the journal of `instance`."""
+    if not isinstance(error, JournalDamagedError | JournalMissingError) or error.do:
+        return error
+    do = f"Run: replicate -i {instance.named} journal verify; then restore the file, or begin again: {instance.way_out}"
+    return type(error)(error.what, where=error.where, do=do, **error.facts)
+
+
+@contextmanager
+def telling_way_out(instance: Instance) -> Iterator[None]:
+    """The same for what is raised within."""
+    try:
+        yield
+    except (JournalDamagedError, JournalMissingError) as error:
+        told = with_way_out(error, instance)
+        if told is error:
+            raise
+        raise told from error

@@ -1,0 +1,27 @@
+"""The lock of the consumers' positions: who reads one, and writes what he has made of it, is alone with them meanwhile.
+
+Guarantees: it dies with its holder. Refuses to know: what a position says (instance/consumers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from replicate.system.locks import FileLock
+
+LOCK_TIMEOUT_S: Final = 30.0
+
+
+@contextmanager
+def positions_locked(directory: Path) -> Iterator[None]:
+    """Alone with the positions: else a Source Server, say, would undo what a seed has written since it read. BusyError
+    when a process that has them stands still."""
+    lock = FileLock(directory.parent / "locks" / "consumers.lock")
+    try:
+        lock.acquire(LOCK_TIMEOUT_S, what="the lock of the consumers' positions")
+        yield
+    finally:
+        lock.close()

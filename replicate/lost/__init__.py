@@ -1,0 +1,1 @@
+"""Transactions that no other instance has: which they are, and the file that they are written to before they go."""

@@ -1,1 +1,0 @@
-"""Figures of the daemons: statistics, gauges, and the port where Prometheus reads them."""

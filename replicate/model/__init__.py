@@ -1,0 +1,1 @@
+"""What the product talks about: transactions, positions, moments, findings. Pure."""

@@ -1,0 +1,498 @@
+"""What a transaction is: kinds and operations, table definitions, history, catalogue, and views of single changes.
+
+Guarantees: one table of numbers for what stands in a frame; every `unpack` checks every type and range and raises
+JournalDamagedError (or FormatUnknownError for a number of a later release), never anything else; what `pack` gives,
+`unpack` gives back equal.
+Refuses to know: how frames are laid out (journal/record.py), where they are kept, and any database. Pure.
+
+The views (RowChange and its sisters) are for people and tools. The fast path binds the flat changes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+import msgpack
+from xxhash import xxh3_64_intdigest
+
+from replicate.errors import FormatUnknownError, InternalError, JournalDamagedError
+from replicate.limits import COLUMNS_MAX, PARTITION_DEFAULT
+from replicate.model.vector import U32_MAX, Chains, Origin, SynchronizationVector, pack_chains, unpack_chains
+
+RAW_TEXT_CODE: Final = 1
+"""msgpack extension that carries TEXT which is not valid UTF-8, as its raw bytes."""
+
+MASK_BITS_MAX: Final = 64
+"""Longest image whose changed-value mask is an integer; longer ones have a mask of bytes, lowest bit first."""
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    TRANSACTION = 1
+    NULL = 2
+    HISTORY = 3
+    PART = 4
+    LARGE = 5
+    CATALOGUE = 6
+
+
+class Op(IntEnum):
+    """What one change of a transaction does."""
+
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 3
+    DEFINE = 4
+    SCHEMA = 5
+    COMMENT = 6
+    SEQUENCE = 7
+    REGION = 8
+
+
+def _refuse(what: str) -> JournalDamagedError:
+    return JournalDamagedError(f"content that verifies makes no sense: {what}")
+
+
+def _fields(packed: object, count: int, what: str) -> list[Any]:
+    if not isinstance(packed, list | tuple) or len(packed) != count:
+        raise _refuse(f"{what} should be a list of {count}")
+    return list(packed)
+
+
+def _text(value: object, what: str) -> str:
+    if type(value) is not str:
+        raise _refuse(f"{what} should be text, is {type(value).__name__}")
+    return value
+
+
+def _number(value: object, what: str, *, low: int = 0, high: int = U32_MAX) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise _refuse(f"{what} should be a number from {low} to {high}")
+    return value
+
+
+def _truth(value: object, what: str) -> bool:
+    if type(value) is not bool:
+        raise _refuse(f"{what} should be true or false")
+    return value
+
+
+# Table definitions.
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One stored column as declared: name, declared type ("" when there is none), NOT NULL, collation (BINARY, …)."""
+
+    name: str
+    type: str
+    not_null: bool
+    collation: str
+
+    def pack(self) -> list[Any]:
+        return [self.name, self.type, self.not_null, self.collation]
+
+    @classmethod
+    def unpack(cls, packed: object) -> Column:
+        name, declared, not_null, collation = _fields(packed, 4, "a column")
+        return cls(
+            _text(name, "a column's name"),
+            _text(declared, "a column's type"),
+            _truth(not_null, "NOT NULL"),
+            _text(collation, "a collation"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table as it was when rows of it were written; frames name it by `table_id`.
+
+    `columns`: the stored columns in order, generated ones left out. `rowid`: the hidden rowid stands first in every
+    image (a rowid table without an INTEGER PRIMARY KEY alias). `key`: ordinals *in the image* of the values that
+    identify a row. `version`: rises with each change of this table's definition.
+    """
+
+    region: str
+    partition: int
+    owner: str
+    table: str
+    version: int
+    columns: tuple[Column, ...]
+    key: tuple[int, ...]
+    rowid: bool
+    strict: bool
+    without_rowid: bool
+    _table_id: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        digest = xxh3_64_intdigest(msgpack.packb(self.pack()))
+        # The top bit is always set, so that msgpack always writes an id in five bytes, and a DEFINE in a frame can be
+        # looked for as the two bytes 04 ce.
+        object.__setattr__(self, "_table_id", (digest & U32_MAX) | 0x8000_0000)
+
+    @property
+    def table_id(self) -> int:
+        """32 bits made from the whole definition: two definitions that differ have different ids."""
+        return self._table_id
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """(region, owner, table): what stays the same through all versions."""
+        return (self.region, self.owner, self.table)
+
+    @property
+    def image_length(self) -> int:
+        """How many values an image of a row has."""
+        return len(self.columns) + self.rowid
+
+    def pack(self) -> list[Any]:
+        """A list of plain values, for a DEFINE change or a CATALOGUE frame."""
+        return [
+            self.region,
+            self.partition,
+            self.owner,
+            self.table,
+            self.version,
+            [column.pack() for column in self.columns],
+            list(self.key),
+            self.rowid,
+            self.strict,
+            self.without_rowid,
+        ]
+
+    @classmethod
+    def unpack(cls, packed: object) -> TableDefinition:
+        """The definition that `pack` gave. JournalDamagedError when any part has the wrong type or range."""
+        region, partition, owner, table, version, columns, key, rowid, strict, without = _fields(
+            packed, 10, "a table definition"
+        )
+        if not isinstance(columns, list | tuple) or not 0 < len(columns) <= COLUMNS_MAX:
+            raise _refuse("a table should have between 1 and COLUMNS_MAX columns")
+        if not isinstance(key, list | tuple) or not key:
+            raise _refuse("a table should have a key")
+        with_rowid = _truth(rowid, "rowid")
+        last_ordinal = len(columns) + with_rowid - 1
+        ordinals = tuple(_number(ordinal, "a key's ordinal", high=last_ordinal) for ordinal in key)
+        if len(set(ordinals)) != len(ordinals):
+            raise _refuse("a key names one column twice")
+        return cls(
+            _text(region, "a region's name"),
+            _number(partition, "a partition", low=1),
+            _text(owner, "an owner"),
+            _text(table, "a table's name"),
+            _number(version, "a version"),
+            tuple(Column.unpack(column) for column in columns),
+            ordinals,
+            with_rowid,
+            _truth(strict, "STRICT"),
+            _truth(without, "WITHOUT ROWID"),
+        )
+
+
+# History and catalogue.
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The record that opens an incarnation: who, after whom, and what it had seen when it began.
+
+    `previous_origin`: key of the origin that it took over from, 0 for none. `base`: the vector at its beginning; a
+    consumer above an ended origin's base must roll back first. `seqno`: where it stands in this journal.
+    """
+
+    instance: bytes
+    name: str
+    incarnation: int
+    previous_origin: int
+    base: SynchronizationVector
+    reason: str
+    seqno: int = 0
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.instance, self.incarnation)
+
+    def pack(self) -> list[Any]:
+        """The payload of a HISTORY frame; the seqno is the frame's."""
+        return [
+            self.instance,
+            self.name,
+            self.incarnation,
+            self.previous_origin,
+            self.base.pack(),
+            self.reason,
+        ]
+
+    @classmethod
+    def unpack(cls, packed: object, seqno: int) -> History:
+        """The record that `pack` gave, standing at `seqno`. JournalDamagedError on a wrong type or range."""
+        instance, name, incarnation, previous, base, reason = _fields(packed, 6, "a history record")
+        if type(instance) is not bytes or len(instance) != 16:
+            raise _refuse("an instance should be 16 bytes")
+        return cls(
+            instance,
+            _text(name, "an instance's name"),
+            _number(incarnation, "an incarnation"),
+            _number(previous, "an origin"),
+            SynchronizationVector.unpack(base),
+            _text(reason, "a reason"),
+            seqno,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All that a reader must know before the first frame of a segment. Hold the mappings as read-only.
+
+    `definitions`: by table id, oldest first, so of one table the last one is in force. `histories`: every incarnation
+    that this journal has seen, never pruned. `vector` and `chains`: the position just before the segment's first frame.
+    """
+
+    definitions: Mapping[int, TableDefinition] = field(default_factory=dict)
+    histories: tuple[History, ...] = ()
+    vector: SynchronizationVector = field(default_factory=SynchronizationVector)
+    chains: Chains = field(default_factory=dict)
+
+    def with_definition(self, definition: TableDefinition) -> Catalogue:
+        """With one more definition, now the one in force for its table.
+
+        InternalError when another definition has the same id (one in 2^31; raise the version and try again).
+        """
+        known = self.definitions.get(definition.table_id)
+        if known is not None and known != definition:
+            raise InternalError("two table definitions share an id", where=f"{known.table}, {definition.table}")
+        kept = {key: value for key, value in self.definitions.items() if key != definition.table_id}
+        return Catalogue({**kept, definition.table_id: definition}, self.histories, self.vector, self.chains)
+
+    def with_history(self, history: History) -> Catalogue:
+        """With one more history record at the end."""
+        return Catalogue(self.definitions, (*self.histories, history), self.vector, self.chains)
+
+    def at(self, vector: SynchronizationVector, chains: Chains) -> Catalogue:
+        """The same knowledge at another position, as the next segment needs it."""
+        return Catalogue(self.definitions, self.histories, vector, dict(chains))
+
+    def in_force(self) -> dict[tuple[str, str, str], TableDefinition]:
+        """(region, owner, table) -> the newest definition."""
+        return {definition.name: definition for definition in self.definitions.values()}
+
+    def newest(self) -> Catalogue:
+        """Without the definitions that a newer one has replaced (no later frame uses them)."""
+        kept = {definition.table_id: definition for definition in self.in_force().values()}
+        return Catalogue(kept, self.histories, self.vector, self.chains)
+
+    def pack(self) -> list[Any]:
+        """The payload of a CATALOGUE frame."""
+        return [
+            [definition.pack() for definition in self.definitions.values()],
+            [[*history.pack(), history.seqno] for history in self.histories],
+            self.vector.pack(),
+            pack_chains(self.chains),
+        ]
+
+    @classmethod
+    def unpack(cls, packed: object) -> Catalogue:
+        """The catalogue that `pack` gave. JournalDamagedError on a wrong type or range."""
+        definitions, histories, vector, chains = _fields(packed, 4, "a catalogue")
+        if not isinstance(definitions, list | tuple) or not isinstance(histories, list | tuple):
+            raise _refuse("a catalogue should hold lists")
+        by_id: dict[int, TableDefinition] = {}
+        for one in definitions:
+            definition = TableDefinition.unpack(one)
+            if definition.table_id in by_id:
+                raise _refuse("a catalogue holds a definition twice")
+            by_id[definition.table_id] = definition
+        records = []
+        for record in histories:
+            *body, seqno = _fields(record, 7, "a history record in a catalogue")
+            records.append(History.unpack(body, _number(seqno, "a seqno", high=2**64 - 1)))
+        return cls(by_id, tuple(records), SynchronizationVector.unpack(vector), unpack_chains(chains))
+
+
+# Views of single changes, for people and tools.
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """INSERT, UPDATE or DELETE of one row: whole images, None where there is none. Values are the database's own."""
+
+    op: Op
+    table_id: int
+    before: tuple[Any, ...] | None
+    after: tuple[Any, ...] | None
+    changed: tuple[int, ...] = ()
+    """Of an UPDATE: ordinals in the image of the values that were set."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionChange:
+    """From here on `definition` is in force for its table."""
+
+    definition: TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A schema statement, as the application wrote it."""
+
+    region: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogComment:
+    """A remark that an application put into the journal."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceChange:
+    """The AUTOINCREMENT counter of a table moved; None = there was, or is, no counter."""
+
+    table_id: int
+    old: int | None
+    new: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionChange:
+    """A region was added to, or released from, replication."""
+
+    region: str
+    what: str
+    region_uuid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NullRecord:
+    """A number with nothing to apply: `reason` says why; `partitions` are those that it nevertheless carried."""
+
+    reason: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LargePart:
+    """One slice of a large transaction's change stream."""
+
+    part_number: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LargeCommit:
+    """The commit of a large transaction, after its parts; `payload_bytes` is the length of the change stream."""
+
+    token: int
+    part_count: int
+    payload_bytes: int
+    last_part_chain: int
+    partitions: tuple[int, ...]
+
+
+Change = RowChange | DefinitionChange | SchemaChange | LogComment | SequenceChange | RegionChange
+Content = Change | NullRecord | History | LargePart | LargeCommit | Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One decoded frame. `content`: the changes of a TRANSACTION in order; one record for every other kind."""
+
+    kind: Kind
+    seqno: int
+    mark: int
+    chain: int
+    origin: int
+    origin_seqno: int
+    csn: int
+    content: tuple[Content, ...]
+
+
+def mask_of(changed: list[int] | tuple[int, ...], image_length: int) -> int | bytes:
+    """The changed-value mask of an UPDATE: an integer for images of up to MASK_BITS_MAX values, bytes above."""
+    bits = 0
+    for ordinal in changed:
+        bits |= 1 << ordinal
+    return bits if image_length <= MASK_BITS_MAX else bits.to_bytes((image_length + 7) // 8, "little")
+
+
+def changed_of(mask: object, image_length: int | None = None) -> tuple[int, ...]:
+    """The ordinals whose bits are set. JournalDamagedError when it is no mask (of an image of that length)."""
+    if type(mask) is int and 0 <= mask < 1 << MASK_BITS_MAX:
+        bits = mask
+    elif type(mask) is bytes and len(mask) <= (COLUMNS_MAX + 8) // 8:
+        bits = int.from_bytes(mask, "little")
+    else:
+        raise _refuse("a changed-value mask")
+    if image_length is not None and bits >> image_length:
+        raise _refuse("a changed-value mask beyond the image")
+    return tuple(ordinal for ordinal in range(bits.bit_length()) if bits >> ordinal & 1)
+
+
+def _value_ok(value: object) -> bool:
+    """A database value: NULL, 64-bit signed integer, float, text, blob, or text that is not UTF-8."""
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    if isinstance(value, msgpack.ExtType):
+        return bool(value.code == RAW_TEXT_CODE)
+    return value is None or type(value) in (float, str, bytes)
+
+
+def _image(values: list[Any], what: str) -> tuple[Any, ...]:
+    if not values or not all(map(_value_ok, values)):
+        raise _refuse(f"{what} should be database values")
+    return tuple(values)
+
+
+def decode_change(op: object, ident: object, argument: object, values: object) -> Change:
+    """The view of one flat change. JournalDamagedError on a wrong type; FormatUnknownError on an unknown op."""
+    if type(op) is not int or not isinstance(values, list):
+        raise _refuse("a change should be op, id, argument, values")
+    if op not in Op.__members__.values():
+        raise FormatUnknownError(f"operation {op} is of a later release", do="Upgrade this instance first")
+    table_id = _number(ident, "a table id")
+    if op == Op.UPDATE:
+        changed = changed_of(argument)
+        after, before = values[: len(changed)], _image(values[len(changed) :], "a before-image")
+        if changed and (changed[-1] >= len(before) or not _image(after, "changed values")):
+            raise _refuse("a changed-value mask beyond the image")
+        whole = list(before)
+        for ordinal, value in zip(changed, after, strict=True):
+            whole[ordinal] = value
+        return RowChange(Op.UPDATE, table_id, before, tuple(whole), changed)
+    if op in (Op.INSERT, Op.DELETE):
+        image = _image(values, "an image")
+        return RowChange(Op(op), table_id, *((None, image) if op == Op.INSERT else (image, None)))
+    if op == Op.DEFINE:
+        definition = TableDefinition.unpack(values)
+        if definition.table_id != table_id or definition.version != argument:
+            raise _refuse("a definition's id or version is not its own")
+        return DefinitionChange(definition)
+    if op == Op.SEQUENCE:
+        old, new = _fields(values, 2, "a sequence change")
+        limits = {"low": -(2**63), "high": 2**63 - 1}
+        return SequenceChange(
+            table_id,
+            None if old is None else _number(old, "a sequence", **limits),
+            None if new is None else _number(new, "a sequence", **limits),
+        )
+    if op == Op.SCHEMA:
+        return SchemaChange(_text(argument, "a region's name"), _text(_fields(values, 1, "a statement")[0], "SQL"))
+    if op == Op.COMMENT:
+        return LogComment(_text(_fields(values, 1, "a comment")[0], "a comment"))
+    what, region_uuid = _fields(values, 2, "a region change")
+    if type(region_uuid) is not bytes or len(region_uuid) != 16 or what not in ("added", "released"):
+        raise _refuse("a region change should be added or released, and a UUID")
+    return RegionChange(_text(argument, "a region's name"), what, region_uuid)
+
+
+def unpack_partitions(packed: object) -> tuple[int, ...]:
+    """A list of partitions, as NULL and LARGE frames carry it. JournalDamagedError when it is none."""
+    if not isinstance(packed, list | tuple):
+        raise _refuse("partitions should be a list")
+    return tuple(_number(partition, "a partition", low=PARTITION_DEFAULT) for partition in packed)

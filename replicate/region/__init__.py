@@ -1,0 +1,1 @@
+"""Regions: what is replicated, by the kind of database."""

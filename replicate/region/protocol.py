@@ -1,0 +1,427 @@
+"""What a kind of region must be able to do, and what passes between it and the commit door.
+
+A *kind* is a sort of database: SQLite is one (sqlite/kind.py). The door, recovery and rollback know these names only;
+which kind there is says kind.py. The simulation has a kind of its own, without a database
+(tests/simulation/regions.py). mypy holds both against `RegionKind`.
+
+Guarantees: types only; no call is made through them that was not made before.
+Leaves to others: how a kind keeps its promises, and when the door asks for them. The kind's own errors
+(`RegionKind.Error`) pass where it is said; everything else that is raised is ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from replicate.limits import PARTITION_STREAM
+from replicate.model.transaction import TableDefinition
+from replicate.model.vector import Position, SynchronizationVector
+
+if TYPE_CHECKING:
+    from replicate.errors import ReplicateError
+    from replicate.journal.spool import Spool
+
+Path = str | os.PathLike[str]
+
+
+# What passes between them.
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What tells a file from another one at the same path: device and inode numbers."""
+
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingSlot:
+    """One commit of a region: its seqno and, unless it was too large, its whole journal frame."""
+
+    seqno: int
+    record: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScrRow:
+    """A synchronization checkpoint record: the last transaction of (origin, partition) that a region holds.
+
+    `origin` is the origin's key (u32), `chain` and `csn` are u64, `seqno` is the number in this instance's own journal.
+    """
+
+    origin: int
+    partition: int
+    origin_seqno: int
+    chain: int
+    csn: int
+    seqno: int
+
+
+def scr_vector(rows: Iterable[ScrRow]) -> SynchronizationVector:
+    """The vector that the checkpoint records spell."""
+    return SynchronizationVector({(row.origin, row.partition): row.origin_seqno for row in rows})
+
+
+def scr_chains(rows: Iterable[ScrRow]) -> dict[int, tuple[int, int]]:
+    """origin key -> (origin_seqno, chain hash there), from the whole-stream records."""
+    return {row.origin: (row.origin_seqno, row.chain) for row in rows if row.partition == PARTITION_STREAM}
+
+
+def scr_rows(position: Position, csn: int) -> list[ScrRow]:
+    """The checkpoint records that say `position`: one for each origin's whole stream and for each partition."""
+    rows = [
+        ScrRow(origin, PARTITION_STREAM, last, chain, csn, position.last_seqno)
+        for origin, (last, chain) in position.chains.items()
+    ]
+    rows += [
+        ScrRow(origin, partition, last, position.chains[origin][1], csn, position.last_seqno)
+        for (origin, partition), last in position.vector.items()
+        if partition != PARTITION_STREAM and origin in position.chains
+    ]
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The database beneath a WAL holds its region's transactions up to `held`; the WAL's first commit is `first`.
+
+    `record`: how the journal frame of `first` begins, as far as the region has it at hand (b"": it was too large).
+    """
+
+    held: int
+    first: int
+    record: bytes
+
+
+class CapturedChanges(NamedTuple):
+    """One transaction's changes, ready for a frame. With a spool, all of them are in the spool and `payload` is empty.
+
+    `count`: elements (four to a change). `defines`: it holds DEFINE changes. `schema_changed`: the region's schema
+    version moved. `touched`: of a connection with several regions, the names under which those are attached that have
+    changes, and whether the schema version of each moved.
+    """
+
+    payload: bytes
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of these
+    partitions: tuple[int, ...]
+    defines: bool
+    spool: Spool | None
+    schema_changed: bool
+    touched: Mapping[str, bool] | None = None
+
+
+# What a kind opens.
+
+
+class ReadRegion(Protocol):
+    """A region that is open, for whatever purpose. Reading raises the kind's own errors."""
+
+    @property
+    def where(self) -> str:
+        """The path of its file."""
+
+    def close(self) -> None:
+        """Close it. May be called twice."""
+
+    def seqno(self) -> int:
+        """The last transaction that it holds."""
+
+    def checkpoint(self) -> list[ScrRow]:
+        """Its checkpoint records."""
+
+    def check_identity(self, *, network: bytes, instance: bytes) -> object:
+        """RegionReplacedError unless it is the region that it was opened as, of that network and instance; else
+        FormatUnknownError, RegionDamagedError."""
+
+    def find_gap(self, *, primary: bool, missed: Callable[[Gap], int]) -> tuple[Gap, int] | None:
+        """What it lacks because an older copy of it stands beside a newer WAL; None: nothing, or it cannot be told.
+
+        Asked first after opening, without a transaction. `missed` is asked for a transaction of the region in the gap
+        (0: there was none), which comes back with it. Then closing it leaves all files as they are.
+        """
+
+
+class RowsOfRegion(Protocol):
+    """Applies changes that happened elsewhere to the rows of a region. Errors are ours: ConflictError above all."""
+
+    seqno: int
+    """The transaction that an error names."""
+
+    @property
+    def definitions(self) -> Mapping[int, TableDefinition]:
+        """Of all tables that it knows."""
+
+    @property
+    def known_places(self) -> Mapping[tuple[Any, Any, Any], int | None]:
+        """What `place_of` has answered."""
+
+    def begin(self) -> None:
+        """A transaction begins."""
+
+    def define(self, table_id: int, definition: TableDefinition) -> None:
+        """Know a table."""
+
+    def forget_plans(self) -> None:
+        """Somebody else has changed the schema."""
+
+    def settle_sequences(self) -> None:
+        """Before COMMIT: the counters are those of the primary."""
+
+    def apply_all(self, changes: Sequence[Any], start: int = 0) -> int:
+        """Apply a flat change stream from element `start` on, in its order; the number of changes."""
+
+    def apply_columns(
+        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
+    ) -> None:
+        """The same, of a stream that is split into its four columns."""
+
+    def apply_sorted(
+        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
+    ) -> None:
+        """The same in the order of the rows, where that comes to the same."""
+
+    def apply_run(self, op: int, table_id: int, arg: Any, values: Sequence[Any]) -> None:
+        """Changes of one kind in one table."""
+
+    def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
+        """See PlaceOf in sqlite/apply/order.py."""
+
+
+class WrittenRegion(Protocol):
+    """One region of a writer. All of it raises the kind's own errors."""
+
+    @property
+    def schema(self) -> str:
+        """The name under which the writer has it."""
+
+    @property
+    def read_version(self) -> Callable[[], int]:
+        """Its schema version as the open transaction has it."""
+
+    @property
+    def write_slot(self) -> Callable[[int, bytes | None], None]:
+        """Puts a commit's number and record into its ring."""
+
+    def seqno(self) -> int:
+        """The last transaction that it holds."""
+
+    def store_version(self) -> None:
+        """Keep the present schema version; the last thing in every transaction that changed the schema."""
+
+    def take_write_lock(self) -> bool:
+        """Make the open transaction, which has only read, one that writes. False: another has written there since."""
+
+    def is_released(self) -> bool:
+        """Whether our bookkeeping was taken out of it."""
+
+
+class RegionWriter(ReadRegion, Protocol):
+    """An application's own way into a region, and into those that it attaches. One COMMIT reaches one region after the
+    other. All of it raises the kind's own errors."""
+
+    @property
+    def connection(self) -> Any:
+        """The kind's own, for its face: what runs an application's statements."""
+
+    @property
+    def own(self) -> WrittenRegion:
+        """The region that it was opened for."""
+
+    @property
+    def begin(self) -> Callable[[], object]:
+        """Begin a transaction that writes: takes the write lock of every region."""
+
+    @property
+    def commit(self) -> Callable[[], object]:
+        """COMMIT."""
+
+    @property
+    def violations(self) -> Callable[[], tuple[int, int]]:
+        """First of all: whether a constraint that is deferred to COMMIT is violated (0: none is)."""
+
+    @property
+    def Error(self) -> type[Exception]:  # a class
+        """As `RegionKind.Error`."""
+
+    def named(self, error: Exception, where: str) -> ReplicateError:
+        """Our error for one of the kind's, met in the file `where`."""
+
+    def is_missing(self, error: Exception) -> bool:
+        """Whether the error says that a table is not there."""
+
+    def errno_of(self, error: Exception) -> int:
+        """The errno behind an error that was just met; EIO where there is none."""
+
+    def attach(self, path: Path, schema: str, run: Callable[[str], object]) -> WrittenRegion:
+        """Attach another region's file under the name `schema`; `run` runs a statement. Outside of a transaction."""
+
+    def detach(self, schema: str) -> None:
+        """Take a region off."""
+
+    def flush(self) -> None:
+        """A full disk shows up now, while the transaction may still fail."""
+
+    def rollback(self) -> None:
+        """Roll back what is open; nothing happens when nothing is."""
+
+    def check(self, captured: CapturedChanges, regions: Sequence[tuple[str, str]]) -> None:
+        """In tests: whether the captured changes are those of the open transaction, of (schema, region's name) each."""
+
+
+class AppliedRegion(ReadRegion, Protocol):
+    """A region of a secondary, whose only writer this is. Errors are ours, but those of `commit`."""
+
+    @property
+    def Error(self) -> type[Exception]:
+        """As `RegionKind.Error`."""
+
+    def errno_of(self, error: Exception) -> int:
+        """The errno behind an error that was just met; EIO where there is none."""
+
+    def position(self, last_seqno: int) -> Position:
+        """The position that the checkpoint records tell, at the journal's `last_seqno`."""
+
+    def added_as(self) -> object:
+        """The UUID on the primary, if it was made here from the stream; None otherwise."""
+
+    def schema_version(self) -> int:
+        """As the open transaction has it."""
+
+    def pages_read(self) -> int:
+        """Pages of it that were read so far, for whatever reason."""
+
+    def pages(self) -> int:
+        """All its pages."""
+
+    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowsOfRegion:
+        """What applies rows to it; `name`: the region's."""
+
+    def begin(self, *, changed_do: str) -> None:
+        """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""
+
+    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
+        """In the transaction: raise the checkpoint records, and note the batch's first number. `defines`: the schema
+        has changed."""
+
+    def flush(self) -> None:
+        """A full disk shows up now, while there is a way back."""
+
+    def commit(self) -> None:
+        """COMMIT."""
+
+    def rollback(self) -> None:
+        """Take back what is open. Works after any failure."""
+
+
+class MendedRegion(ReadRegion, Protocol):
+    """A region that recovery, redo or rollback brings to where it should be. The caller holds its lock. All of it
+    raises the kind's own errors, but `transaction`."""
+
+    def ring(self) -> list[RingSlot]:
+        """Its last commits as a primary, by number."""
+
+    def stored_version(self) -> int:
+        """The schema version that was kept with the last change of ours: another client's is still to be noticed."""
+
+    def held_below(self) -> int:
+        """On a primary: it lacks nothing of the journal below this number."""
+
+    def may_lack_from(self) -> int:
+        """The same, where nothing counts that was noted for another last number than it has now."""
+
+    def note_held(self, below: int) -> None:
+        """Note that it lacks nothing below, all of which is durable in the journal."""
+
+    def forget_held(self, last_seqno: int) -> None:
+        """Take back, on the disk, what is noted of numbers above the journal's end."""
+
+    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowsOfRegion:
+        """What applies rows to it; `name`: the region's."""
+
+    def synced(self) -> AbstractContextManager[None]:
+        """What is committed within is on the disk by then."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """One transaction that writes: nothing of it stays when the block raises. The kind's errors are named."""
+
+    def write_slot(self, seqno: int, record: bytes | None) -> None:
+        """In a transaction: put a commit's number and record into the ring."""
+
+    def move_checkpoint(self, rows: Sequence[ScrRow], *, applied_from: int) -> None:
+        """In a transaction: raise the checkpoint records, and note the batch's first number."""
+
+    def cut_ring(self, last_seqno: int, *, reaches: bool) -> None:
+        """In a transaction: forget the commits above. `reaches`: the region holds `last_seqno`, without a record."""
+
+    def note_taken_back(self, reached: int, rows: list[ScrRow], *, last: bool) -> None:
+        """In the transaction that takes a piece back: it stands at `reached` now, on its way to where `rows` are its
+        checkpoint records; `last`: it is there."""
+
+
+class HeldRegions(Protocol):
+    """Regions that are open for reading at one moment."""
+
+    @property
+    def connections(self) -> Mapping[str, Any]:
+        """By the region's name: the kind's own, for what copies and compares them."""
+
+    @property
+    def opened(self) -> Mapping[str, ReadRegion]:
+        """The same."""
+
+    def begin(self) -> None:
+        """Hold the present moment of every region."""
+
+    def close(self) -> None:
+        """Let the moment go and close. May be called twice."""
+
+
+class RegionKind(Protocol):
+    """A kind of region. `region`: the UUID of the region that is registered at `path`. Opening raises NotFoundError,
+    PermissionRefusedError, RegionDamagedError, RegionReplacedError, BusyError, ConfigurationError."""
+
+    @property
+    def Error(self) -> type[Exception]:
+        """The class of all errors that are the kind's own."""
+
+    def naming(self, where: str) -> AbstractContextManager[None]:
+        """The kind's own errors within are raised as ours, at the file `where`."""
+
+    def reader(self, path: Path, *, region: bytes, opening_s: float | None = None) -> ReadRegion:
+        """Open it to see how far it is. `opening_s`: how long is waited for (None: as usual)."""
+
+    def writer(self, path: Path, *, region: bytes, writable: bool, opening_s: float) -> RegionWriter:
+        """Open it for an application."""
+
+    def applied(self, path: Path, *, region: bytes) -> AppliedRegion:
+        """Open it on a secondary, to apply what was received."""
+
+    def mended(self, path: Path, *, region: bytes) -> MendedRegion:
+        """Open it for recovery."""
+
+    def held(self, paths: Mapping[str, tuple[Path, bytes]]) -> HeldRegions:
+        """Open regions, by name, for reading at one moment; none stays open when one of them cannot be had."""
+
+    def facts(self, path: Path) -> FileFacts:
+        """Taken before it is opened, they are never those of a file that came later."""
+
+    def check_same_file(self, path: str, opened: FileFacts, *, region: str, way_out: str) -> None:
+        """RegionReplacedError unless the file is still the one that `opened` are the facts of."""
+
+    def may_be_older(self, path: Path) -> bool:
+        """Whether `find_gap` could find anything. Opens nothing."""
+
+    def note_held(self, path: Path, *, region: bytes, last_seqno: int, below: int) -> None:
+        """Have a region say that it lacks nothing of the journal below; RegionReplacedError when it does not hold
+        transactions up to `last_seqno`. The caller holds its lock."""
+
+    def sync(self, path: Path) -> None:
+        """Bring to the disk what is committed in it. JournalIOError."""
+
+    def flush(self, path: Path, *, region: bytes) -> None:
+        """Bring into the database file what waits for nobody."""

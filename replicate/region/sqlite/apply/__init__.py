@@ -1,0 +1,1 @@
+"""Changes applied to the rows of a region."""

@@ -1,0 +1,102 @@
+"""The SQLite side of what a secondary applies: one region, the only writer of which this is.
+
+Guarantees: `prepare` puts checkpoint records, and what is noted beside them, into the open transaction: they move with
+the rows or not at all. All errors are ours, but those of `commit` and `schema_version`, which are SQLite's own
+(`Error`): only the door knows whether the journal has the batch by then.
+Leaves to others: the rows (apply/rows.py), numbers, locks of ours, the journal (door/secondary.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import apsw
+
+from replicate.model.transaction import TableDefinition
+from replicate.region.protocol import ScrRow
+from replicate.region.sqlite.apply.rows import RowApplier
+from replicate.region.sqlite.bookkeeping import (
+    APPLIED_FROM,
+    check_schema_version,
+    read_state,
+    schema_version,
+    store_schema_version,
+    write_scr,
+    write_state,
+)
+from replicate.region.sqlite.empty import ADDED_AS
+from replicate.region.sqlite.open import errno_of, open_region
+from replicate.region.sqlite.opened import OpenedFile, naming
+
+
+class AppliedFile(OpenedFile):
+    """One region of a secondary, open for applying."""
+
+    Error: Final = apsw.Error
+    """The class of all errors of SQLite's."""
+
+    def __init__(self, path: str | os.PathLike[str], *, region: bytes) -> None:
+        """Open the file of the region with that UUID. Raises as `open_region`."""
+        super().__init__(open_region(path, applier=True, region=region), path, region)
+
+    def errno_of(self, error: Exception) -> int:
+        """The errno behind an error of SQLite's that was just met; EIO where there is none."""
+        assert isinstance(error, apsw.Error)
+        return errno_of(self.connection, error)
+
+    # What it holds.
+
+    def added_as(self) -> object:
+        """The UUID on the primary, if it was made here from the stream; None otherwise."""
+        return read_state(self.connection, ADDED_AS)
+
+    def schema_version(self) -> int:
+        """As the open transaction has it."""
+        return schema_version(self.connection)
+
+    def pages_read(self) -> int:
+        """Pages of its file that were read so far, for whatever reason."""
+        return int(self.connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)[0])
+
+    def pages(self) -> int:
+        """All pages of its file."""
+        return int(self.connection.pragma("page_count"))
+
+    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowApplier:
+        """What applies rows to it; `name`: the region's."""
+        return RowApplier(self.connection, definitions, region=name)
+
+    # A batch.
+
+    def begin(self, *, changed_do: str) -> None:
+        """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""
+        with naming(self.where):
+            self.connection.execute("BEGIN IMMEDIATE")
+        check_schema_version(self.connection, do=changed_do)
+
+    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
+        """Raise the checkpoint records, and note the batch's first number. `defines`: the schema has changed."""
+        with naming(self.where):
+            if defines:
+                store_schema_version(self.connection)
+            write_scr(self.connection, rows)
+            write_state(self.connection, APPLIED_FROM, applied_from)
+
+    def flush(self) -> None:
+        """Have what was changed in the WAL before the journal holds the range: a disk that is full is found now, while
+        there is a way back."""
+        with naming(self.where), suppress(apsw.BusyError):  # a page is in use: COMMIT will write it
+            self.connection.cache_flush()
+
+    def commit(self) -> None:
+        """COMMIT."""
+        self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Take back what is open. Works after any failure."""
+        with suppress(apsw.Error):  # SQLite has rolled back by itself
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")

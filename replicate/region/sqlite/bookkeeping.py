@@ -1,0 +1,376 @@
+"""Our own rows in each region: identity, ring slots, synchronization checkpoint records, table versions, state.
+
+Guarantees: every write here happens inside the caller's transaction, so the bookkeeping and the data move together or
+not at all; unsigned 64-bit numbers come back as they went in. `write_slot` is one cached UPDATE of a preallocated row.
+Refuses to know: what the seqnos mean, and when a transaction begins or ends.
+
+The tables are plain SQL, not STRICT: any SQLite release that can read the user's tables can do so with ours beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apsw
+
+from replicate.errors import FormatUnknownError, RegionDamagedError, RegionReplacedError, SchemaChangedError
+from replicate.limits import FORMAT_VERSION, RING_SLOTS
+from replicate.region.protocol import RingSlot, ScrRow
+from replicate.region.sqlite.sql.names import quote
+
+BOOKKEEPING: Final = (
+    """CREATE TABLE _replicate_region (
+    id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, network BLOB NOT NULL, instance BLOB NOT NULL,
+    region BLOB NOT NULL, name TEXT NOT NULL, device INTEGER NOT NULL, inode INTEGER NOT NULL,
+    journal_mode TEXT NOT NULL)""",
+    """CREATE TABLE _replicate_table (
+    name TEXT PRIMARY KEY, version INTEGER NOT NULL, partition INTEGER NOT NULL, definition BLOB NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE TABLE _replicate_ring (slot INTEGER PRIMARY KEY, seqno INTEGER NOT NULL, record BLOB)",
+    """CREATE TABLE _replicate_scr (
+    origin INTEGER NOT NULL, partition INTEGER NOT NULL, origin_seqno INTEGER NOT NULL, chain INTEGER NOT NULL,
+    csn INTEGER NOT NULL, seqno INTEGER NOT NULL, PRIMARY KEY (origin, partition)) WITHOUT ROWID""",
+    "CREATE TABLE _replicate_state (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+)
+"""The statements that make the bookkeeping tables, in order."""
+
+OWN_TABLES: Final = ("_replicate_region", "_replicate_table", "_replicate_ring", "_replicate_scr", "_replicate_state")
+_WRITE_SLOT: Final = "UPDATE {}._replicate_ring SET seqno = ?2, record = ?3 WHERE slot = ?1"
+_WRITE_SCR: Final = (
+    "INSERT INTO main._replicate_scr (origin, partition, origin_seqno, chain, csn, seqno) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (origin, partition) DO UPDATE SET origin_seqno = excluded.origin_seqno, chain = excluded.chain, "
+    "csn = excluded.csn, seqno = excluded.seqno WHERE excluded.seqno >= seqno AND excluded.origin_seqno >= origin_seqno"
+)
+OWN_STATEMENT: Final = apsw.SQLITE_PREPARE_PERSISTENT
+"""Keeps a statement of ours apart in the statement cache from an application's of the same text, for which SQLite must
+ask the authorizer (guards.refuse_own)."""
+PUT_BACK: Final = (
+    "Put the right file, with its -wal, back; or begin again: on a secondary replicate -i INSTANCE seed --restart; on "
+    "a primary replicate -i INSTANCE region release NAME --force, then add the database to go on with, and seed the "
+    "secondaries"
+)
+FIND_IT: Final = f"If it was moved: replicate -i INSTANCE region move NAME NEW_PATH. {PUT_BACK}. None is created here"
+HELD_BELOW: Final = "held_below"
+"""Key in _replicate_state: a primary's region lacks nothing of the journal below this number, though its own last one
+may be much lower, because nothing was written in it (pruning.py)."""
+HELD_AT: Final = "held_at"
+"""Key in _replicate_state: the region's own last number when that was noted. Beside another one it does not hold: the
+note is in a WAL that stands beside an older file."""
+APPLIED_FROM: Final = "applied_from"
+"""Key in _replicate_state: on a secondary, the number that the last batch begins with; so older_than_wal.py knows what
+the region held before it."""
+_SIGN: Final = 1 << 63
+_WRAP: Final = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class RegionIdentity:
+    """What a region's file says about itself. UUIDs are 16 bytes; `journal_mode` is the one from before `install`."""
+
+    format: int
+    network: bytes
+    instance: bytes
+    region: bytes
+    name: str
+    device: int
+    inode: int
+    journal_mode: str
+
+
+def _signed(number: int) -> int:
+    return number - _WRAP if number >= _SIGN else number
+
+
+def _unsigned(number: int) -> int:
+    return number + _WRAP if number < 0 else number
+
+
+def make_tables(connection: apsw.Connection) -> None:
+    """Create and fill the bookkeeping tables, inside the caller's transaction."""
+    for statement in BOOKKEEPING:
+        connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO main._replicate_ring (slot, seqno, record) VALUES (?, 0, NULL)",
+        ((slot,) for slot in range(RING_SLOTS)),
+    )
+
+
+def drop_tables(connection: apsw.Connection) -> None:
+    """Drop every bookkeeping table, inside the caller's transaction."""
+    for (name,) in connection.execute(
+        "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name GLOB '_replicate_*'"
+    ).fetchall():
+        connection.execute(f'DROP TABLE main."{name}"')
+
+
+def is_region(connection: apsw.Connection) -> bool:
+    """Whether the database carries our bookkeeping."""
+    return bool(connection.table_exists("main", "_replicate_region"))
+
+
+def read_identity(connection: apsw.Connection, *, where: str, expected: bytes | None = None) -> RegionIdentity:
+    """The identity row; `expected` is the UUID of the region that should be here, for the text.
+
+    RegionReplacedError if the file is no region, FormatUnknownError if a newer release made it.
+    """
+    if not is_region(connection):
+        raise RegionReplacedError(
+            "the database carries no bookkeeping of ours: it is not the region "
+            + (f"{expected.hex()} " if expected is not None else "")
+            + "that was registered at this path",
+            where=where,
+            do=PUT_BACK,
+        )
+    format_version = connection.execute("SELECT max(format) FROM main._replicate_region").get
+    if format_version != FORMAT_VERSION:
+        raise FormatUnknownError(
+            f"the region has bookkeeping format {format_version}; this release knows format {FORMAT_VERSION}",
+            where=where,
+            do="Install the release that made it",
+        )
+    rows: list[Any] = connection.execute(
+        "SELECT format, network, instance, region, name, device, inode, journal_mode FROM main._replicate_region"
+    ).fetchall()
+    present = {name for (name,) in connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
+    missing = [name for name in OWN_TABLES if name not in present]
+    if len(rows) != 1 or missing:
+        raise RegionDamagedError(
+            f"the bookkeeping is incomplete: {len(rows)} identity rows, missing tables: {', '.join(missing) or 'none'}",
+            where=where,
+            do="Seed the region again from the other site",
+        )
+    return RegionIdentity(*rows[0])
+
+
+def write_identity(connection: apsw.Connection, identity: RegionIdentity) -> None:
+    """Set the identity row, inside the caller's transaction."""
+    connection.execute(
+        "INSERT OR REPLACE INTO main._replicate_region (id, format, network, instance, region, name, device, inode, "
+        "journal_mode) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            identity.format,
+            identity.network,
+            identity.instance,
+            identity.region,
+            identity.name,
+            identity.device,
+            identity.inode,
+            identity.journal_mode,
+        ),
+    )
+
+
+def check_region_identity(
+    connection: apsw.Connection,
+    *,
+    region: bytes,
+    network: bytes | None = None,
+    instance: bytes | None = None,
+    where: str,
+) -> RegionIdentity:
+    """The identity, if the file is the region with that UUID (and of that network and instance, where given).
+
+    Raises RegionReplacedError naming both UUIDs, FormatUnknownError, RegionDamagedError.
+    """
+    identity = read_identity(connection, where=where, expected=region)
+    for what, wanted, found in (
+        ("region", region, identity.region),
+        ("network", network, identity.network),
+        ("instance", instance, identity.instance),
+    ):
+        if wanted is not None and wanted != found:
+            raise RegionReplacedError(
+                f"the file belongs to {what} {found.hex()}, registered here is {what} {wanted.hex()}",
+                where=where,
+                do=PUT_BACK,
+                expected=wanted.hex(),
+                found=found.hex(),
+            )
+    return identity
+
+
+# Ring: the last RING_SLOTS commits of this region, written in the same transaction as the rows.
+
+
+def write_slot(connection: apsw.Connection, seqno: int, record: bytes | None, schema: str = "main") -> None:
+    """Put a commit's own row into its slot: the hot path of every commit, inside its transaction. `schema`: the name
+    under which the region is attached.
+
+    RegionDamagedError when the slot's row is not there. The application's `changes()` counts this statement.
+    """
+    text = _WRITE_SLOT.format(quote(schema))
+    connection.execute(text, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
+    if connection.changes() != 1:
+        raise RegionDamagedError(
+            f"slot {seqno % RING_SLOTS} of _replicate_ring is missing",
+            where=connection.db_filename(schema),
+            do="Another client deleted our rows: seed the region again from the other site",
+        )
+
+
+def slot_writer(connection: apsw.Connection, schema: str = "main") -> Callable[[int, bytes | None], None]:
+    """`write_slot` bound to one kept cursor of the connection: a third quicker (measured: 1.0 µs against 1.6)."""
+    execute = connection.cursor().execute
+    changes = connection.changes
+    text = _WRITE_SLOT.format(quote(schema))
+
+    def write(seqno: int, record: bytes | None) -> None:
+        execute(text, (seqno % RING_SLOTS, seqno, record), prepare_flags=OWN_STATEMENT)
+        if changes() != 1:
+            write_slot(connection, seqno, record, schema)  # raises
+
+    return write
+
+
+def read_ring(connection: apsw.Connection) -> list[RingSlot]:
+    """The commits in the ring, by rising seqno. A record is None where the frame was too large for a slot."""
+    return [
+        RingSlot(seqno, record)
+        for seqno, record in connection.execute(
+            "SELECT seqno, record FROM main._replicate_ring WHERE seqno > 0 ORDER BY seqno"
+        )
+    ]
+
+
+def clear_ring(connection: apsw.Connection) -> None:
+    """Forget all slots (a copied region begins without a past of its own), inside the caller's transaction."""
+    connection.execute("UPDATE main._replicate_ring SET seqno = 0, record = NULL")
+    keys = (HELD_BELOW, HELD_AT, APPLIED_FROM)
+    connection.execute("DELETE FROM main._replicate_state WHERE key IN (?, ?, ?)", keys)
+
+
+def region_seqno(connection: apsw.Connection, schema: str = "main") -> int:
+    """The last seqno that this region holds: the larger of its ring's and its checkpoint records'; 0 if none."""
+    name = quote(schema)
+    seqno = connection.execute(
+        f"SELECT max(coalesce((SELECT max(seqno) FROM {name}._replicate_ring), 0), "
+        f"coalesce((SELECT max(seqno) FROM {name}._replicate_scr), 0))"
+    ).get
+    return int(seqno)
+
+
+def held_below(connection: apsw.Connection) -> int:
+    """The region of a primary lacks nothing of the journal below this number; see HELD_BELOW."""
+    seqno, noted = region_seqno(connection), read_state(connection, HELD_BELOW)
+    is_ours = read_state(connection, HELD_AT) in (None, seqno)  # None: noted by an earlier release
+    return max(seqno + 1, noted if is_ours and isinstance(noted, int) else 0)
+
+
+# Synchronization checkpoint records.
+
+
+def read_scr(connection: apsw.Connection) -> list[ScrRow]:
+    """All checkpoint records, by origin and partition."""
+    return [
+        ScrRow(origin, partition, origin_seqno, _unsigned(chain), _unsigned(csn), seqno)
+        for origin, partition, origin_seqno, chain, csn, seqno in connection.execute(
+            "SELECT origin, partition, origin_seqno, chain, csn, seqno FROM main._replicate_scr ORDER BY 1, 2"
+        )
+    ]
+
+
+def write_scr(connection: apsw.Connection, rows: Iterable[ScrRow]) -> None:
+    """Raise checkpoint records, inside the caller's transaction.
+
+    RegionDamagedError if one would go back (rolling back has `replace_scr`).
+    """
+    for row in rows:
+        connection.execute(
+            _WRITE_SCR,
+            (row.origin, row.partition, row.origin_seqno, _signed(row.chain), _signed(row.csn), row.seqno),
+        )
+        if connection.changes() != 1:
+            found = next(r for r in read_scr(connection) if (r.origin, r.partition) == (row.origin, row.partition))
+            raise RegionDamagedError(
+                f"the checkpoint record of origin {row.origin}, partition {row.partition} would go back from "
+                f"{found.origin_seqno} (seqno {found.seqno}) to {row.origin_seqno} (seqno {row.seqno})",
+                where=connection.filename,
+                do="Two Update Processes, or a restored file: seed the region again from the other site",
+            )
+
+
+def replace_scr(connection: apsw.Connection, rows: Iterable[ScrRow]) -> None:
+    """Set the checkpoint records to exactly `rows` (after a rollback or a seed), inside the caller's transaction."""
+    connection.execute("DELETE FROM main._replicate_scr")
+    write_scr(connection, rows)
+
+
+# State, and the schema version after our last commit.
+
+
+def read_state(connection: apsw.Connection, key: str) -> int | float | str | bytes | None:
+    """A value of _replicate_state, None if it is not there."""
+    value: int | float | str | bytes | None
+    value = connection.execute("SELECT value FROM main._replicate_state WHERE key = ?", (key,)).get
+    return value
+
+
+def write_state(
+    connection: apsw.Connection, key: str, value: int | float | str | bytes | None, schema: str = "main"
+) -> None:
+    """Set a value, inside the caller's transaction."""
+    connection.execute(
+        f"INSERT OR REPLACE INTO {quote(schema)}._replicate_state (key, value) VALUES (?, ?)",
+        (key, value),
+        prepare_flags=OWN_STATEMENT,
+    )
+
+
+def schema_version(connection: apsw.Connection, schema: str = "main") -> int:
+    """The file's schema version as this connection's transaction sees it; every schema change and VACUUM raises it."""
+    return int(connection.execute(f"PRAGMA {quote(schema)}.schema_version").get)
+
+
+def version_reader(connection: apsw.Connection, schema: str = "main") -> Callable[[], int]:
+    """`schema_version` bound to one kept cursor of the connection."""
+    execute = connection.cursor().execute
+    text = f"PRAGMA {quote(schema)}.schema_version"
+
+    def read() -> int:
+        version: int = execute(text).get
+        return version
+
+    return read
+
+
+def stored_schema_version(connection: apsw.Connection) -> int:
+    """The schema version after our last commit. RegionDamagedError if it is not there."""
+    value = read_state(connection, "schema_version")
+    if not isinstance(value, int):
+        raise RegionDamagedError(
+            "_replicate_state holds no schema_version", where=connection.filename, do="Seed the region again"
+        )
+    return value
+
+
+def store_schema_version(connection: apsw.Connection, schema: str = "main") -> int:
+    """Keep the present schema version; the last thing in every transaction of ours that changed the schema."""
+    version = schema_version(connection, schema)
+    write_state(connection, "schema_version", version, schema)
+    return version
+
+
+def check_schema_version(
+    connection: apsw.Connection,
+    *,
+    expected: int | None = None,
+    do: str = "Run: replicate -i INSTANCE region release NAME; then add the database again and seed the secondaries",
+) -> int:
+    """The schema version, if it is still ours (`expected` where the caller keeps it, else the stored one). `do`: what
+    mends it if it is not.
+
+    SchemaChangedError otherwise: another client changed the schema, dropped guards or ran VACUUM.
+    """
+    found = schema_version(connection)
+    wanted = stored_schema_version(connection) if expected is None else expected
+    if found != wanted:
+        raise SchemaChangedError(
+            f"another client changed the schema (or ran VACUUM): schema version {found}, ours was {wanted}",
+            where=connection.filename,
+            do=do,
+            expected=wanted,
+            found=found,
+        )
+    return found

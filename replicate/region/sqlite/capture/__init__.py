@@ -1,0 +1,1 @@
+"""What a transaction changed, as it is told by SQLite."""

@@ -1,0 +1,1 @@
+"""Files of SQLite read by ourselves: what its own library cannot tell."""

@@ -1,0 +1,71 @@
+"""A region's file that is open: what each purpose asks of it.
+
+Guarantees: as `ReadRegion` of region/protocol.py says.
+Leaves to others: what is done with it (writing.py, applying.py, mending.py), locks of ours, the journal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from replicate.limits import OPENING_S
+from replicate.model.vector import Position
+from replicate.region.protocol import Gap, ScrRow, scr_chains, scr_vector
+from replicate.region.sqlite.bookkeeping import RegionIdentity, check_region_identity, read_scr, region_seqno
+from replicate.region.sqlite.forensics.older_than_wal import find_gap
+from replicate.region.sqlite.open import open_region, translate
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """What SQLite raises within, at the file `where`, is raised as an error of ours."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error, where=where) from error
+
+
+class OpenedFile:
+    """One region's file, by a connection of its own. `region`: the UUID that it should have."""
+
+    def __init__(self, connection: apsw.Connection, where: str | os.PathLike[str], region: bytes) -> None:
+        self.connection = connection
+        self.where = os.fspath(where)
+        self._uuid = region
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close(True)
+
+    def seqno(self) -> int:
+        """The last transaction that it holds."""
+        return region_seqno(self.connection)
+
+    def checkpoint(self) -> list[ScrRow]:
+        """Its checkpoint records."""
+        return read_scr(self.connection)
+
+    def position(self, last_seqno: int) -> Position:
+        """The position that they tell, at the journal's `last_seqno`."""
+        rows = read_scr(self.connection)
+        return Position(last_seqno, scr_vector(rows), scr_chains(rows))
+
+    def check_identity(self, *, network: bytes, instance: bytes) -> RegionIdentity:
+        """Raises as `check_region_identity`."""
+        return check_region_identity(
+            self.connection, region=self._uuid, network=network, instance=instance, where=self.where
+        )
+
+    def find_gap(self, *, primary: bool, missed: Callable[[Gap], int]) -> tuple[Gap, int] | None:
+        """As older_than_wal.py says."""
+        return find_gap(self.connection, self.where, region=self._uuid, primary=primary, missed=missed)
+
+
+def open_to_read(path: str | os.PathLike[str], *, region: bytes, opening_s: float | None = None) -> OpenedFile:
+    """A connection of its own that only looks how far a region is. Raises as `open_region`."""
+    wait_s = OPENING_S if opening_s is None else opening_s
+    return OpenedFile(open_region(path, readonly=True, bare=True, region=region, opening_s=wait_s), path, region)

@@ -1,0 +1,365 @@
+"""Reading a region's schema: table definitions, what has changed since they were recorded, what cannot be replicated.
+
+Guarantees: a definition says exactly what an image of the table holds and in which order; one and the same table gives
+equal definitions on both sites; what could not be replicated exactly is refused by name, never left out.
+Refuses to know: statements of the application, and how rows travel.
+
+An image is: the hidden rowid first (a rowid table whose key is no INTEGER PRIMARY KEY has one, and it is replicated,
+because it is what tells equal rows apart), then the columns in order without generated ones. The key is what finds a
+row at once: the rowid where there is one, else the primary key of a WITHOUT ROWID table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import apsw
+import msgpack
+
+from replicate.errors import ConflictError, NotSupportedError, RegionDamagedError
+from replicate.limits import PARTITION_DEFAULT
+from replicate.model.transaction import Column, TableDefinition
+from replicate.region.sqlite.bookkeeping import OWN_STATEMENT
+from replicate.region.sqlite.sql.names import is_internal, is_own, quote
+from replicate.region.sqlite.virtual_tables import check_module, virtual_tables
+
+OWNER: Final = "main"
+"""SQLite has no owners; the name of the schema stands in its place."""
+
+ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
+SET_INIT: Final = (
+    "Have region.init register them for every connection, on both sites; or change the schema so that plain SQLite can "
+    "evaluate it"
+)
+COUNTERS: Final = "SELECT name, seq FROM main.sqlite_sequence WHERE seq IS NOT 0"
+"""The counters of AUTOINCREMENT that count. One that stands at 0 and none at all are the same: SQLite makes such a row
+when an INSERT has found no rows to insert, and tells no hook of it (measured)."""
+
+_WITH_ROWS: Final = ("table", "shadow")
+_GENERATED: Final = (2, 3)
+"""`hidden` of PRAGMA table_xinfo: VIRTUAL and STORED generated columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All tables' definitions, the new or changed ones among them, and the tables that are gone."""
+
+    definitions: tuple[TableDefinition, ...]
+    changed: tuple[TableDefinition, ...]
+    dropped: tuple[str, ...]
+
+
+def user_tables(connection: apsw.Connection) -> list[str]:
+    """The tables whose rows are replicated, by name: neither SQLite's nor ours, no virtual ones, but their shadows."""
+    return [name for name, kind, *_ in _table_list(connection) if kind in _WITH_ROWS and not is_internal(name)]
+
+
+def guarded_tables(connection: apsw.Connection, schema: str = "main") -> list[str]:
+    """Those of `user_tables` that bear guards: not the shadows (see virtual_tables.py)."""
+    return [name for name, kind, *_ in _table_list(connection, schema) if kind == "table" and not is_internal(name)]
+
+
+def _table_list(connection: apsw.Connection, schema: str = "main") -> list[tuple[str, str, int, int]]:
+    """(name, kind, without rowid, strict) of a schema's tables and views, by name."""
+    rows: list[Any] = connection.execute(
+        "SELECT name, type, wr, strict FROM pragma_table_list WHERE schema = ? ORDER BY name", (schema,)
+    ).fetchall()
+    return rows
+
+
+def rowid_name(columns: list[str]) -> str | None:
+    """The first of rowid, _rowid_ and oid that no column bears; None if all are taken."""
+    taken = {column.lower() for column in columns}
+    return next((name for name in ROWID_NAMES if name not in taken), None)
+
+
+def read_definition(
+    connection: apsw.Connection,
+    table: str,
+    *,
+    region: str,
+    partition: int = PARTITION_DEFAULT,
+    version: int = 1,
+) -> TableDefinition:
+    """The definition of a table of the main schema as it is now.
+
+    Raises NotSupportedError: no such ordinary table, or all names of its hidden rowid are taken by columns.
+    """
+    # Asked for by name: a list of all tables for each of them would cost the square of their number.
+    found = connection.execute(
+        "SELECT name, wr, strict FROM pragma_table_list(?1) WHERE schema = 'main' AND type IN ('table', 'shadow')",
+        (table,),
+    ).fetchall()
+    if not found or is_internal(table):
+        raise NotSupportedError(f"{table} is no ordinary table", where=connection.filename, table=table)
+    name, without_rowid, strict = found[0]
+    return _definition(connection, str(name), bool(without_rowid), bool(strict), region, partition, version)
+
+
+def _definition(
+    connection: apsw.Connection,
+    table: str,
+    without_rowid: bool,
+    strict: bool,
+    region: str,
+    partition: int,
+    version: int,
+    schema: str = "main",
+) -> TableDefinition:
+    rows: list[Any] = connection.execute(
+        'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?1, ?2) ORDER BY cid', (table, schema)
+    ).fetchall()
+    columns = tuple(
+        Column(name, declared, bool(not_null), connection.column_metadata(schema, table, name)[1].upper())
+        for name, declared, not_null, _, hidden in rows
+        if hidden not in _GENERATED
+    )
+    kept = [row for row in rows if row[4] not in _GENERATED]
+    primary = [ordinal for _, ordinal in sorted((row[3], ordinal) for ordinal, row in enumerate(kept) if row[3])]
+    if without_rowid or _has_alias(connection, table, kept, primary, schema):
+        rowid, key = False, tuple(primary)
+    else:
+        rowid, key = True, (0,)
+        if rowid_name([row[0] for row in rows]) is None:
+            raise NotSupportedError(
+                f"table {table} has columns named rowid, _rowid_ and oid, so its hidden rowid cannot be reached",
+                where=connection.filename,
+                do="Rename one of these columns, or give the table an INTEGER PRIMARY KEY",
+                table=table,
+            )
+    return TableDefinition(
+        region=region,
+        partition=partition,
+        owner=OWNER,
+        table=table,
+        version=version,
+        columns=columns,
+        key=key,
+        rowid=rowid,
+        strict=strict,
+        without_rowid=without_rowid,
+    )
+
+
+def _has_alias(connection: apsw.Connection, table: str, columns: list[Any], primary: list[int], schema: str) -> bool:
+    """Whether the primary key is the rowid itself: declared INTEGER, one column, and without an index of its own.
+
+    (INTEGER PRIMARY KEY DESC looks the same in the columns, and is no alias: it has an index.)
+    """
+    if len(primary) != 1 or columns[primary[0]][1].upper() != "INTEGER":
+        return False
+    indexes = connection.execute(
+        "SELECT count(*) FROM pragma_index_list(?1, ?2) WHERE origin = 'pk'", (table, schema)
+    ).get
+    return bool(indexes == 0)
+
+
+def read_definitions(connection: apsw.Connection, *, region: str, schema: str = "main") -> tuple[TableDefinition, ...]:
+    """All user tables as they are now, with the partition and version that were recorded for them (else 1 and 1)."""
+    recorded = {
+        name: (version, partition)
+        for name, version, partition in connection.execute(
+            f"SELECT name, version, partition FROM {quote(schema)}._replicate_table"
+        )
+    }
+    result = []
+    for name, kind, without_rowid, strict in _table_list(connection, schema):
+        if kind in _WITH_ROWS and not is_internal(name):
+            version, partition = recorded.get(name, (1, PARTITION_DEFAULT))
+            result.append(
+                _definition(connection, name, bool(without_rowid), bool(strict), region, partition, version, schema)
+            )
+    return tuple(result)
+
+
+def record_definitions(connection: apsw.Connection, *, region: str, schema: str = "main") -> Recorded:
+    """Record the tables as they are now, inside the caller's transaction: versions rise where a definition changed.
+    `schema`: the name under which the region is attached.
+
+    A dropped table leaves its version behind, so that a later table of its name does not reuse a number.
+    Raises NotSupportedError; nothing that was written then may be committed.
+    """
+    stored: dict[str, tuple[int, bytes]] = {
+        name: (version, definition)
+        for name, version, definition in connection.execute(
+            f"SELECT name, version, definition FROM {quote(schema)}._replicate_table"
+        )
+    }
+    definitions: list[TableDefinition] = []
+    changed: list[TableDefinition] = []
+    for definition in read_definitions(connection, region=region, schema=schema):
+        version, packed = stored.pop(definition.table, (0, b""))
+        if _packed(definition) != packed:
+            definition = replace(definition, version=version + 1)
+            record_definition(connection, definition, schema)
+            changed.append(definition)
+        definitions.append(definition)
+    dropped = tuple(name for name, (_, packed) in stored.items() if packed)
+    if dropped:
+        forget_dropped(connection, schema)
+    return Recorded(tuple(definitions), tuple(changed), dropped)
+
+
+def forget_dropped(connection: apsw.Connection, schema: str = "main") -> None:
+    """Leave only the versions of tables that are no longer there."""
+    name = quote(schema)
+    connection.execute(
+        f"UPDATE {name}._replicate_table SET definition = x'' "
+        f"WHERE definition <> x'' AND name NOT IN (SELECT name FROM {name}.sqlite_schema WHERE type = 'table')",
+        prepare_flags=OWN_STATEMENT,
+    )
+
+
+def record_definition(connection: apsw.Connection, definition: TableDefinition, schema: str = "main") -> None:
+    """Record one definition as it is given (from the stream: with the version of its origin)."""
+    connection.execute(
+        f"INSERT OR REPLACE INTO {quote(schema)}._replicate_table (name, version, partition, definition) "
+        "VALUES (?, ?, ?, ?)",
+        (definition.table, definition.version, definition.partition, _packed(definition)),
+        prepare_flags=OWN_STATEMENT,
+    )
+
+
+def _packed(definition: TableDefinition) -> bytes:
+    packed: bytes = msgpack.packb(definition.pack())
+    return packed
+
+
+def recorded_definitions(connection: apsw.Connection, schema: str = "main") -> tuple[TableDefinition, ...]:
+    """The definitions as they were recorded last, without looking at the tables. RegionDamagedError if unreadable."""
+    result = []
+    for name, packed in connection.execute(
+        f"SELECT name, definition FROM {quote(schema)}._replicate_table WHERE definition <> x'' ORDER BY name"
+    ):
+        try:
+            result.append(TableDefinition.unpack(msgpack.unpackb(packed, use_list=True)))
+        except Exception as error:
+            raise RegionDamagedError(
+                f"the recorded definition of table {name} cannot be read: {error}",
+                where=connection.db_filename(schema),
+            ) from error
+    return tuple(result)
+
+
+def definition_difference(wanted: TableDefinition, found: TableDefinition) -> str | None:
+    """What makes `found` another table than `wanted` for the rows of a stream; None if nothing does.
+
+    Version, partition and region are the stream's matter and are not compared.
+    """
+    if len(wanted.columns) != len(found.columns):
+        return f"{len(found.columns)} columns instead of {len(wanted.columns)}"
+    for number, (one, other) in enumerate(zip(wanted.columns, found.columns, strict=True), 1):
+        if one != other:
+            return f"column {number} is {_column_text(other)} instead of {_column_text(one)}"
+    for what in ("key", "rowid", "strict", "without_rowid"):
+        if getattr(wanted, what) != getattr(found, what):
+            return f"{what} is {getattr(found, what)} instead of {getattr(wanted, what)}"
+    return None
+
+
+def _column_text(column: Column) -> str:
+    parts = [quote(column.name), column.type or "(no type)"]
+    if column.not_null:
+        parts.append("NOT NULL")
+    if column.collation != "BINARY":
+        parts.append(f"COLLATE {column.collation}")
+    return " ".join(parts)
+
+
+def check_definition(connection: apsw.Connection, definition: TableDefinition, *, seqno: int = 0) -> None:
+    """ConflictError naming the first difference between the local table and `definition`."""
+    where = connection.filename
+    try:
+        found = read_definition(connection, definition.table, region=definition.region)
+    except NotSupportedError:
+        difference: str | None = "there is no such table"
+    else:
+        difference = definition_difference(definition, found)
+    if difference is not None:
+        raise ConflictError(
+            f"table {definition.table} is not as the stream defines it (version {definition.version}): {difference}"
+            + (f"; transaction {seqno} needs it" if seqno else ""),
+            where=where,
+            do="Another client changed the schema here: seed this region again",
+            table=definition.table,
+            version=definition.version,
+            seqno=seqno,
+        )
+
+
+def check_supported(connection: apsw.Connection, *, where: str) -> None:
+    """NotSupportedError naming the first table that cannot be replicated exactly.
+
+    Virtual tables of unknown modules; our names taken; a hidden rowid out of reach; indexes, generated columns or
+    collations that need a function or collation which only the application has (the other site could not write the
+    table).
+    """
+    for name, module in virtual_tables(connection).items():
+        check_module(name, module, where=where)
+    for name, *_ in _table_list(connection):
+        if is_own(name):
+            raise NotSupportedError(
+                f"the table {name} bears a name of our own bookkeeping", where=where, do="Rename it", table=name
+            )
+    triggers = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, -1)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    checks = connection.pragma("ignore_check_constraints")
+    connection.pragma("ignore_check_constraints", True)
+    try:
+        for table in user_tables(connection):
+            definition = read_definition(connection, table, region="")
+            try:
+                check_writable(connection, definition)
+            except apsw.Error as error:
+                raise NotSupportedError(
+                    f"table {table} cannot be written without the application's own functions or collations: {error}",
+                    where=where,
+                    do=SET_INIT,
+                    table=table,
+                ) from error
+    finally:
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, triggers)
+        connection.pragma("ignore_check_constraints", checks)
+
+
+def check_writable(connection: apsw.Connection, definition: TableDefinition) -> None:
+    """Prepare (never run) an insert, update and delete of the table; apsw.Error if SQLite cannot."""
+    table = f"main.{quote(definition.table)}"
+    for statement in (
+        f"INSERT INTO {table} DEFAULT VALUES",
+        f"UPDATE {table} SET " + ", ".join(f"{quote(column.name)} = NULL" for column in definition.columns),
+        f"DELETE FROM {table} WHERE {quote(definition.columns[0].name)} IS NULL",
+    ):
+        for _ in connection.execute("EXPLAIN " + statement, can_cache=False):
+            break
+
+
+def is_autoincrement(connection: apsw.Connection, table: str, schema: str = "main") -> bool:
+    """Whether the table's rowids are counted in sqlite_sequence."""
+    return any(
+        connection.column_metadata(schema, table, name)[4]
+        for (name,) in connection.execute("SELECT name FROM pragma_table_xinfo(?1, ?2) WHERE pk = 1", (table, schema))
+    )
+
+
+def sequence_value(connection: apsw.Connection, table: str) -> int | None:
+    """The table's counter in sqlite_sequence; None if there is none, or it stands at 0 (see COUNTERS)."""
+    if not connection.table_exists("main", "sqlite_sequence"):
+        return None
+    value: int | None = connection.execute(
+        "SELECT seq FROM main.sqlite_sequence WHERE name = ? AND seq IS NOT 0", (table,)
+    ).get
+    return value
+
+
+def schema_objects(connection: apsw.Connection) -> Mapping[tuple[str, str], str]:
+    """(type, name) -> SQL of everything that the user defined: what must be equal on both sites."""
+    return {
+        (kind, name): sql
+        for kind, name, sql in connection.execute(
+            "SELECT type, name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
+        )
+        if not is_internal(name)
+    }

@@ -1,0 +1,1 @@
+"""SQL as text: statements, names, pragmas."""

@@ -1,0 +1,1 @@
+"""What an instance is to the others: primary or secondary, and what changing that takes."""

@@ -1,0 +1,60 @@
+"""Keeping an instance's daemons down while its role changes or its transactions are taken back.
+
+Guarantees: for the length of the block no daemon of the instance runs or can start, but the one that does it itself,
+and no seed, replay or rebuild is under way; nothing was changed when it is refused. The order is that of a seed: its
+lock, then the daemons' locks.
+Refuses to know: what is done meanwhile. Applications are not daemons: they go by the regions' locks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from replicate.daemon.aside import asked_aside
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.lock_file import LockFile, daemon_names
+from replicate.errors import AlreadyRunningError
+from replicate.instance.instance import Instance
+from replicate.model.start_command import stop_command
+from replicate.transfer.seed.install import seed_lock
+
+LOOK_S: Final = 0.02
+
+
+@contextmanager
+def daemons_down(instance: Instance, what: str, *, by: str = "") -> Iterator[None]:
+    """`what`: what is done, as others are told that wait for its end. `by`: the daemon that does it by itself, and has
+    its own lock: the others are asked to stand aside, for as long as one of them may take to stop.
+
+    AlreadyRunningError names the daemon that runs and the command that stops it; BusyError: a seed, replay or rebuild
+    is under way."""
+    names = {"receiver", "update", *daemon_names(instance.path), *(f"source-{peer.name}" for peer in instance.peers)}
+    patience_s = instance.config.daemon.stop_timeout_s if by else 0.0
+    with ExitStack() as stack:
+        stack.enter_context(seed_lock(instance))
+        if by:
+            stack.enter_context(asked_aside(instance.path, patience_s))
+        deadline_s = time.monotonic() + patience_s
+        for name in sorted(names - {by}):
+            lock = DaemonFiles(instance.path, name).lock
+            _wait_until_down(lock, deadline_s)
+            running = lock.probe()
+            if running is not None and not running.instead:
+                raise AlreadyRunningError(
+                    f"{name} runs (process {running.pid})",
+                    where=str(instance.path),
+                    do=f"Stop it first: {stop_command(name, of=instance.named)}",
+                )
+            stack.enter_context(lock.kept_down(what))
+        yield
+
+
+def _wait_until_down(lock: LockFile, deadline_s: float) -> None:
+    while time.monotonic() < deadline_s:
+        running = lock.probe()
+        if running is None or running.instead:
+            return
+        time.sleep(LOOK_S)

@@ -1,0 +1,1 @@
+"""The table of settings, who reads which, and the file that gives them."""

@@ -1,0 +1,1 @@
+"""What stands between us and the operating system: files, locks, its errors."""

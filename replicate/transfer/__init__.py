@@ -1,0 +1,1 @@
+"""Copies of regions on their way."""

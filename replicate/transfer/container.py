@@ -1,0 +1,376 @@
+"""The bytes of a seed file: every region of an instance at one sequence number, to be read in one pass.
+
+    FILE    = MAGIC(8) VERSION(u32) CHECK(u32, over both), then records: HEADER, CATALOGUE, then for each region in the
+              order of the header REGION and its PAGES, then END; big-endian throughout
+    RECORD  = CHECK(u32) TYPE(u8) LENGTH(u32) POSITION(u64) BODY    CHECK = crc32c of all behind it
+    PAGES   = FIRST_PAGE(u32) and whole pages;  the other bodies are msgpack
+
+POSITION is where in the file the record begins, so a piece that was moved or doubled is found; END holds a digest of
+all bytes before it, so a file that was put together from two is found. How long the file will be follows from its
+header and catalogue, and every cut is at a place where reading can go on.
+
+Guarantees: whatever is read is verified before anything is done with it; DamagedError names the offset. A file of a
+later format is refused by name. No record is longer than its type allows, so memory is bounded.
+Refuses to know: files, and what is done with the pages. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+import msgpack
+from crc32c import crc32c
+from xxhash import xxh3_128
+
+from replicate.errors import DamagedError, FormatUnknownError, InternalError, ReplicateError
+from replicate.journal.record import catalogue_payload, decode, pack_frame
+from replicate.limits import CATALOGUE_BYTES_MAX, KIB, MIB, NAME_PATTERN, REGIONS_MAX
+from replicate.model.transaction import Catalogue, Kind
+from replicate.model.vector import U32_MAX, U64_MAX, Chains, Position, SynchronizationVector, pack_chains, unpack_chains
+
+SEED_FORMAT_VERSION: Final = 1
+MAGIC: Final = b"DSREPSED"
+PAGES_BYTES: Final = 256 * KIB
+"""Bytes of pages in one record; a multiple of every page size."""
+NO_ID: Final = bytes(16)
+
+_PREFIX: Final = struct.Struct(">8sII")
+_HEAD: Final = struct.Struct(">IBIQ")
+_FIRST_PAGE: Final = struct.Struct(">I")
+PREFIX_BYTES: Final = _PREFIX.size
+HEAD_BYTES: Final = _HEAD.size
+_CHECK_BYTES: Final = 4
+_NAME: Final = re.compile(NAME_PATTERN)
+_PAGE_SIZES: Final = frozenset(2**n for n in range(9, 17))
+_DO: Final = (
+    "Copy the file again; if it is damaged where it was made, make it again: replicate -i PRIMARY seed --to-file"
+)
+
+
+class RecordType(IntEnum):
+    """The type byte of a record. Never re-used, never re-numbered."""
+
+    HEADER = 1
+    CATALOGUE = 2
+    REGION = 3
+    PAGES = 4
+    END = 5
+
+
+LIMITS: Final = {
+    RecordType.HEADER: 1 * MIB,
+    RecordType.CATALOGUE: CATALOGUE_BYTES_MAX,
+    RecordType.REGION: 4 * KIB,
+    RecordType.PAGES: _FIRST_PAGE.size + PAGES_BYTES,
+    RecordType.END: 4 * KIB,
+}
+"""Most bytes of a body by type; looked at before the body is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRegion:
+    """One region's file in the seed. `page_bytes`: a power of two from 512 to 65536."""
+
+    name: str
+    page_bytes: int
+    pages: int
+
+    @property
+    def bytes(self) -> int:
+        """Of the database file."""
+        return self.page_bytes * self.pages
+
+
+@dataclass(frozen=True, slots=True)
+class SeedHeader:
+    """What the seed is, whose and for whom. UUIDs have 16 bytes.
+
+    `seed`: of this very snapshot. `request`: what it was made for, NO_ID when nobody asked over a connection.
+    `secondary_uuid`: NO_ID when the primary had not met the secondary yet. `csn`: of the last transaction in it.
+    """
+
+    network: bytes
+    primary: bytes
+    primary_name: str
+    secondary_name: str
+    secondary_uuid: bytes
+    seed: bytes
+    request: bytes
+    csn: int
+    created_wall_ns: int
+    release: str
+    position: Position
+    regions: tuple[SeedRegion, ...]
+
+    @property
+    def seqno(self) -> int:
+        """The last transaction that the regions hold."""
+        return self.position.last_seqno
+
+    @property
+    def pages(self) -> int:
+        """Of all regions."""
+        return sum(region.pages for region in self.regions)
+
+    def pack(self) -> bytes:
+        """The body of the HEADER record."""
+        position = self.position
+        fields = [
+            self.network, self.primary, self.primary_name, self.secondary_name, self.secondary_uuid, self.seed,
+            self.request, self.csn, self.created_wall_ns, self.release, position.last_seqno, position.vector.pack(),
+            pack_chains(position.chains), [part for r in self.regions for part in (r.name, r.page_bytes, r.pages)],
+        ]  # fmt: skip
+        return bytes(msgpack.packb(fields, use_bin_type=True))
+
+    @classmethod
+    def unpack(cls, body: bytes) -> SeedHeader:
+        """The header that `pack` gave. DamagedError when it is none."""
+        try:
+            fields = msgpack.unpackb(body, raw=False, max_map_len=0, max_ext_len=0)
+            network, primary, name, to, to_uuid, seed, request, csn, created, release, seqno, vector, chains, flat = (
+                fields
+            )
+            for one in (network, primary, to_uuid, seed, request):
+                _need(type(one) is bytes and len(one) == 16, "a UUID of 16 bytes")
+            for one in (name, to):
+                _need(type(one) is str and _NAME.match(one) is not None, "a name")
+            for one in (csn, created, seqno):
+                _need(type(one) is int and 0 <= one <= U64_MAX, "a number of 64 bits")
+            _need(type(release) is str and type(flat) is list and len(flat) % 3 == 0, "a release and regions")
+            regions = tuple(_region(*flat[i : i + 3]) for i in range(0, len(flat), 3))
+            names = {region.name for region in regions}
+            _need(0 < len(names) == len(regions) <= REGIONS_MAX, "regions of different names")
+            known: Chains = unpack_chains(chains)
+            position = Position(seqno, SynchronizationVector.unpack(vector), known)
+        except UNREADABLE as error:
+            raise DamagedError(f"the header of the seed makes no sense: {error}", do=_DO) from None
+        return cls(network, primary, name, to, to_uuid, seed, request, csn, created, release, position, regions)
+
+
+UNREADABLE: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, ReplicateError)
+"""What taking a body to pieces may raise, whatever its bytes."""
+
+
+def _need(well: bool, what: str) -> None:
+    if not well:
+        raise ValueError(f"expected {what}")
+
+
+def _region(name: Any, page_bytes: Any, pages: Any) -> SeedRegion:
+    _need(type(name) is str and _NAME.match(name) is not None, "a region's name")
+    _need(type(page_bytes) is int and page_bytes in _PAGE_SIZES, "a page size")
+    _need(type(pages) is int and 0 < pages <= U32_MAX, "a number of pages")
+    return SeedRegion(name, page_bytes, pages)
+
+
+# Writing.
+
+
+def pack_prefix(version: int = SEED_FORMAT_VERSION) -> bytes:
+    """The first PREFIX_BYTES of a file."""
+    front = _PREFIX.pack(MAGIC, version, 0)[:-_CHECK_BYTES]
+    return front + crc32c(front).to_bytes(_CHECK_BYTES, "big")
+
+
+def pack_record(kind: RecordType, position: int, *body: bytes) -> list[bytes]:
+    """One record, in pieces: the body is not copied. InternalError when it is longer than its type allows."""
+    length = sum(map(len, body))
+    if length > LIMITS[kind]:
+        raise InternalError(f"a record {kind.name} of {length} bytes; at most {LIMITS[kind]} are allowed")
+    head = _HEAD.pack(0, kind, length, position)[_CHECK_BYTES:]
+    check = crc32c(head)
+    for piece in body:
+        check = crc32c(piece, check)
+    return [check.to_bytes(_CHECK_BYTES, "big") + head, *body]
+
+
+def pack_pages(position: int, first_page: int, data: bytes) -> list[bytes]:
+    """A PAGES record."""
+    return pack_record(RecordType.PAGES, position, _FIRST_PAGE.pack(first_page), data)
+
+
+def pack_region(position: int, region: SeedRegion) -> list[bytes]:
+    """A REGION record."""
+    return pack_record(RecordType.REGION, position, _region_body(region))
+
+
+def pack_end(position: int, digest: bytes) -> list[bytes]:
+    """The END record; `digest`: of all bytes before it."""
+    return pack_record(RecordType.END, position, _end_body(digest))
+
+
+def _region_body(region: SeedRegion) -> bytes:
+    return bytes(msgpack.packb([region.name, region.page_bytes, region.pages]))
+
+
+def _end_body(digest: bytes) -> bytes:
+    return bytes(msgpack.packb([digest], use_bin_type=True))
+
+
+def pack_catalogue(catalogue: Catalogue, seqno: int) -> bytes:
+    """The body of CATALOGUE: a frame as in a segment that begins behind `seqno`."""
+    payload, count = catalogue_payload(catalogue)
+    return pack_frame(Kind.CATALOGUE, seqno + 1, 0, 0, 0, 0, 0, payload, count)[0]
+
+
+def file_bytes(header: bytes, catalogue: bytes, regions: tuple[SeedRegion, ...]) -> int:
+    """How long the whole file is. `header` and `catalogue`: the bodies of these records."""
+    size = PREFIX_BYTES + 2 * HEAD_BYTES + len(header) + len(catalogue)
+    for region in regions:
+        records = -(-region.bytes // PAGES_BYTES)
+        size += HEAD_BYTES + len(_region_body(region)) + records * (HEAD_BYTES + _FIRST_PAGE.size) + region.bytes
+    return size + HEAD_BYTES + len(_end_body(NO_ID))
+
+
+# Reading.
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecordHead:
+    """The head of a record; its body has `length` bytes."""
+
+    check: int
+    kind: RecordType
+    length: int
+    position: int
+
+
+def check_prefix(data: bytes, where: str) -> None:
+    """FormatUnknownError for a later format, DamagedError for what is no seed file."""
+    if len(data) != PREFIX_BYTES or data[: len(MAGIC)] != MAGIC:
+        raise DamagedError(
+            "this is no seed file", where=where, do="Make one: replicate -i PRIMARY seed --to-file FILE --for NAME"
+        )
+    _, version, check = _PREFIX.unpack(data)
+    well = crc32c(data[:-_CHECK_BYTES]) == check
+    if version > SEED_FORMAT_VERSION:
+        raise FormatUnknownError(
+            f"the seed file has format {version}, this release knows up to {SEED_FORMAT_VERSION}"
+            + ("" if well else "; its check does not match either, so it may be damaged"),
+            where=where,
+            do="Upgrade this instance first",
+        )
+    if not well or version != SEED_FORMAT_VERSION:
+        raise DamagedError("the beginning of the seed file does not verify", where=f"{where}, offset 0", do=_DO)
+
+
+def read_head(data: bytes, position: int, where: str) -> ContainerRecordHead:
+    """The head at `position`. DamagedError when it cannot be one; nothing of the body is verified yet."""
+    check, number, length, said = _HEAD.unpack(data)
+    limit = LIMITS.get(number)
+    if limit is None or length > limit or said != position:
+        raise damaged("no record begins here", position, where)
+    return ContainerRecordHead(check, RecordType(number), length, position)
+
+
+def check_body(head: ContainerRecordHead, body: bytes, where: str) -> None:
+    """DamagedError when head and body do not verify."""
+    packed = _HEAD.pack(0, head.kind, head.length, head.position)[_CHECK_BYTES:]
+    if len(body) != head.length or crc32c(body, crc32c(packed)) != head.check:
+        raise damaged(f"the check of a record {head.kind.name} does not fit its content", head.position, where)
+
+
+def damaged(what: str, position: int, where: str) -> DamagedError:
+    """The error of a file that is damaged at `position`."""
+    return DamagedError(what, where=f"{where}, offset {position}", do=_DO, offset=position)
+
+
+def unpack_catalogue(body: bytes, seqno: int) -> Catalogue:
+    """The catalogue of the seed at `seqno`. DamagedError when it is none."""
+    transaction = decode(body)
+    found = transaction.content[0] if transaction.kind is Kind.CATALOGUE and transaction.content else None
+    if not isinstance(found, Catalogue) or transaction.seqno != seqno + 1:
+        raise DamagedError("the catalogue is not that of the seed", do=_DO)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The next pages of `region`, the first of which has the number `first_page` (from 1)."""
+
+    region: SeedRegion
+    first_page: int
+    data: memoryview
+
+
+@dataclass(slots=True)
+class SeedSequence:
+    """Takes verified records in their order, and knows what must come next. One pass; a second file needs a second one.
+
+    `digest` runs over everything taken. `header` and `catalogue` are there once they came; `is_complete` after END.
+    """
+
+    where: str
+    header: SeedHeader | None = None
+    catalogue: Catalogue | None = None
+    is_complete: bool = False
+    file_bytes: int = 0
+    """How long the whole file is; 0 before the catalogue came."""
+    _regions: list[SeedRegion] = field(default_factory=list)
+    _open: SeedRegion | None = None
+    _next_page: int = 1
+    _header_body: bytes = b""
+    _digest: Any = field(default_factory=lambda: xxh3_128(pack_prefix()))
+
+    def take(self, head: ContainerRecordHead, body: bytes) -> Pages | None:
+        """Act on a record that `check_body` has verified; its pages, if it holds some. DamagedError out of order."""
+        try:
+            pages = self._take(head.kind, body)
+        except DamagedError as error:
+            raise damaged(error.what, head.position, self.where) from error
+        except UNREADABLE as error:
+            raise damaged(f"a record {head.kind.name} makes no sense: {error}", head.position, self.where) from error
+        if not self.is_complete:
+            for piece in pack_record(head.kind, head.position, body):
+                self._digest.update(piece)
+        return pages
+
+    def _take(self, kind: RecordType, body: bytes) -> Pages | None:
+        header = self.header
+        if self.is_complete:
+            raise DamagedError("there is something behind the end")
+        if header is None:
+            self._expect(kind is RecordType.HEADER, kind)
+            self.header = SeedHeader.unpack(body)
+            self._header_body = body
+            self._regions = list(self.header.regions)
+        elif self.catalogue is None:
+            self._expect(kind is RecordType.CATALOGUE, kind)
+            self.catalogue = unpack_catalogue(body, header.seqno)
+            self.file_bytes = file_bytes(self._header_body, body, header.regions)
+        elif self._open is not None:
+            self._expect(kind is RecordType.PAGES, kind)
+            return self._pages(self._open, body)
+        elif self._regions:
+            self._expect(kind is RecordType.REGION, kind)
+            region = _region(*msgpack.unpackb(body, raw=False))
+            if region != self._regions[0]:
+                raise DamagedError(f"region {region.name} comes where {self._regions[0].name} should")
+            self._open, self._next_page = region, 1
+        else:
+            self._expect(kind is RecordType.END, kind)
+            (digest,) = msgpack.unpackb(body, raw=False)
+            if digest != self._digest.digest():
+                raise DamagedError("the file as a whole does not verify: its digest differs")
+            self.is_complete = True
+        return None
+
+    def _expect(self, well: bool, kind: RecordType) -> None:
+        if not well:
+            raise DamagedError(f"a record {kind.name} comes out of its order")
+
+    def _pages(self, region: SeedRegion, body: bytes) -> Pages:
+        (first_page,) = _FIRST_PAGE.unpack_from(body)
+        data = memoryview(body)[_FIRST_PAGE.size :]
+        left = (region.pages - self._next_page + 1) * region.page_bytes
+        if first_page != self._next_page or len(data) != min(PAGES_BYTES, left):
+            raise DamagedError(f"page {first_page} of region {region.name} comes where {self._next_page} should")
+        self._next_page += len(data) // region.page_bytes
+        if self._next_page > region.pages:
+            self._open = None
+            self._regions.pop(0)
+        return Pages(region, first_page, data)

@@ -1,0 +1,284 @@
+"""Seed files on a disk: written whole or not at all, read in one pass with bounded memory.
+
+Guarantees: a file under its own name is complete and synced (written aside, fsynced, renamed, directory fsynced); after
+a failure nothing of it is left. A reader verifies each record before it hands it on, and the whole at the end; damage,
+a file that was cut and one that is too long are named with their offset. A file that is still arriving can be looked
+through for the place up to which it is good.
+Refuses to know: the layout of the bytes (transfer/container.py), regions, and what a seed is for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from xxhash import xxh3_128
+
+from replicate.errors import AlreadyExistsError, DamagedError, DiskFullError, NotFoundError, UsageError
+from replicate.limits import MIB
+from replicate.model.transaction import Catalogue
+from replicate.system.failpoint import hit
+from replicate.system.files import sync_directory
+from replicate.system.os_errors import io_error
+from replicate.transfer.container import (
+    HEAD_BYTES,
+    PAGES_BYTES,
+    PREFIX_BYTES,
+    Pages,
+    SeedHeader,
+    SeedRegion,
+    SeedSequence,
+    check_body,
+    check_prefix,
+    damaged,
+    pack_end,
+    pack_pages,
+    pack_prefix,
+    pack_record,
+    pack_region,
+    read_head,
+)
+from replicate.transfer.container import RecordType as Type
+
+SYNC_BYTES: Final = 32 * MIB
+"""Synced this often while it is written, so that the last sync, which cannot be interrupted, is short."""
+SPARE_BYTES: Final = 1 * MIB
+"""Left free on a disk that we fill knowingly."""
+PART_SUFFIX: Final = ".part"
+
+
+def require_free(directory: Path, wanted_bytes: int, what: str, *, spare_bytes: int = SPARE_BYTES) -> None:
+    """DiskFullError when `wanted_bytes`, and `spare_bytes` for others, are not free where `directory` is."""
+    try:
+        facts = os.statvfs(directory)
+    except OSError as error:
+        raise io_error(error, f"no place for {what}", str(directory)) from error
+    free_bytes = facts.f_bavail * facts.f_frsize
+    if free_bytes < wanted_bytes + spare_bytes:
+        raise DiskFullError(
+            f"{what} needs {wanted_bytes / MIB:.1f} MiB and should leave {spare_bytes / MIB:.1f}; "
+            f"{free_bytes / MIB:.1f} MiB are free",
+            where=str(directory),
+            do="Free space, or choose another disk",
+        )
+
+
+def require_absent(path: Path, *, replace: bool) -> None:
+    """AlreadyExistsError when something is at `path` and may not be replaced; UsageError when it never may."""
+    if not path.parent.is_dir():
+        raise NotFoundError("there is no such directory", where=str(path.parent), do="Make it, or name another file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError("this is no plain file", where=str(path), do="Name another file")
+    if path.exists() and not replace:
+        raise AlreadyExistsError("the file exists already", where=str(path), do="To replace it: --restart")
+
+
+class SeedWriter:
+    """Writes one seed file, aside of its name; `finish` gives it its name. As a context manager: removed unless
+    finished."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.aside = path.with_name(f".{path.name}{PART_SUFFIX}")
+        """Where it is written. What a killed writer left there is replaced."""
+        self.written_bytes = 0
+        self._synced_bytes = 0
+        self._digest = xxh3_128()
+        try:
+            self.aside.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(self.aside, flags, 0o600)
+        except OSError as error:
+            raise io_error(error, "the seed file could not be made", str(path)) from error
+
+    def __enter__(self) -> SeedWriter:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self.aside.unlink(missing_ok=True)
+
+    def begin(self, header: bytes, catalogue: bytes) -> None:
+        """The bodies of the first two records."""
+        self._write([pack_prefix()])
+        self._write(pack_record(Type.HEADER, self.written_bytes, header))
+        self._write(pack_record(Type.CATALOGUE, self.written_bytes, catalogue))
+
+    def region(self, region: SeedRegion, copy: Path) -> Iterator[int]:
+        """Append the database file `copy`; yields the pages done after each record. Raises JournalIOError."""
+        self._write(pack_region(self.written_bytes, region))
+        page = 1
+        try:
+            with open(copy, "rb", buffering=0, opener=_plain) as file:
+                while page <= region.pages:
+                    data = _read_exactly(file.fileno(), min(PAGES_BYTES, (region.pages - page + 1) * region.page_bytes))
+                    self._write(pack_pages(self.written_bytes, page, data))
+                    page += len(data) // region.page_bytes
+                    yield page - 1
+        except OSError as error:
+            raise io_error(error, "the copy of a region could not be read", str(copy)) from error
+
+    def finish(self) -> int:
+        """End it, sync it and give it its name; its length. After a failure there is no file of that name."""
+        self._write(pack_end(self.written_bytes, self._digest.digest()))
+        try:
+            os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            hit("seed.before_rename")
+            os.rename(self.aside, self.path)
+        except OSError as error:
+            self.aside.unlink(missing_ok=True)
+            raise io_error(error, "the seed file could not be finished", str(self.path)) from error
+        sync_directory(os.fspath(self.path.parent))
+        return self.written_bytes
+
+    def _write(self, pieces: list[bytes]) -> None:
+        try:
+            hit("seed.write")
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(self._fd, view) :]
+                self._digest.update(piece)
+                self.written_bytes += len(piece)
+            if self.written_bytes - self._synced_bytes >= SYNC_BYTES:
+                os.fdatasync(self._fd)
+                self._synced_bytes = self.written_bytes
+        except OSError as error:
+            raise io_error(error, "the seed file could not be written and was removed", str(self.path)) from error
+
+
+def _plain(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _read_exactly(fd: int, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = os.read(fd, count - len(data))
+        if not piece:
+            break
+        data = data + piece if data else piece
+    return data
+
+
+class SeedReader:
+    """Reads one seed file from its beginning. `header` and `catalogue` are read at once; `pages` gives the rest."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NotFoundError, PermissionRefusedError, FormatUnknownError, DamagedError."""
+        self.path = path
+        self.good_bytes = 0
+        """All bytes before this offset have verified."""
+        self._sequence = SeedSequence(str(path))
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise NotFoundError(
+                "there is no such file",
+                where=str(path),
+                do="Make it on the primary: replicate -i PRIMARY seed --to-file FILE --for NAME",
+            ) from None
+        except OSError as error:
+            raise io_error(error, "the seed file cannot be opened", str(path)) from error
+        try:
+            check_prefix(self._read(PREFIX_BYTES), str(path))
+            self.good_bytes = PREFIX_BYTES
+            while self._sequence.catalogue is None:
+                self._next()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> SeedReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def header(self) -> SeedHeader:
+        assert self._sequence.header is not None
+        return self._sequence.header
+
+    @property
+    def catalogue(self) -> Catalogue:
+        assert self._sequence.catalogue is not None
+        return self._sequence.catalogue
+
+    @property
+    def file_bytes(self) -> int:
+        """How long the whole file should be."""
+        return self._sequence.file_bytes
+
+    def pages(self) -> Iterator[Pages]:
+        """All pages of all regions, in order. When this ends without an error, the whole file has verified.
+
+        DamagedError, naming the offset and what to do; what was given before it is not to be used then.
+        """
+        while not self._sequence.is_complete:
+            pages = self._next()
+            if pages is not None:
+                yield pages
+        if self._read(1):
+            raise damaged("there is something behind the end of the seed", self.good_bytes, str(self.path))
+
+    def _next(self) -> Pages | None:
+        position, where = self.good_bytes, str(self.path)
+        raw = self._read(HEAD_BYTES)
+        if len(raw) < HEAD_BYTES:
+            raise self._cut(position)
+        head = read_head(raw, position, where)
+        body = self._read(head.length)
+        if len(body) < head.length:
+            raise self._cut(position)
+        check_body(head, body, where)
+        pages = self._sequence.take(head, body)
+        self.good_bytes = position + HEAD_BYTES + head.length
+        return pages
+
+    def _cut(self, position: int) -> DamagedError:
+        size = os.fstat(self._fd).st_size
+        whole = f", of {self.file_bytes}" if self.file_bytes else ""
+        return damaged(f"the seed file was cut: it ends after {size} bytes{whole}", position, str(self.path))
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return _read_exactly(self._fd, count)
+        except OSError as error:
+            raise io_error(error, "the seed file could not be read", str(self.path)) from error
+
+
+def read_header(path: Path) -> SeedHeader:
+    """What the file says it is. Raises what SeedReader raises."""
+    with SeedReader(path) as reader:
+        return reader.header
+
+
+def good_bytes_of(path: Path) -> int:
+    """Up to which offset a file that is still arriving is good: whole verified records; 0 when there is nothing."""
+    try:
+        reader = SeedReader(path)
+    except (NotFoundError, DamagedError):
+        return 0
+    with reader:
+        try:
+            for _ in reader.pages():
+                pass
+        except DamagedError:
+            pass
+        return reader.good_bytes

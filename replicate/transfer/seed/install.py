@@ -1,0 +1,335 @@
+"""Putting a seed into its place: copies of regions become this secondary's, and its journal begins behind them.
+
+Guarantees: the regions, their bookkeeping and the journal stand at one position, or the instance is marked as being
+seeded, and nobody uses it until a seed has been done again. A seed file is verified whole before anything that the
+secondary holds is touched. A database that is not this secondary's region is never replaced. One seed at a time, and no
+Update Process beside it.
+Refuses to know: where the copies come from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicate.compare.last import note_seeded
+from replicate.daemon.files import SEED, DaemonFiles, forget_failures
+from replicate.door.recovery.opening import ROLLBACK_MARKER, SEEDING_MARKER, begin_journal
+from replicate.errors import (
+    AlreadyExistsError,
+    AlreadyRunningError,
+    BusyError,
+    PermissionRefusedError,
+    RegionDamagedError,
+    UsageError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
+from replicate.instance.instance import REBUILDING_MARKER, Instance
+from replicate.model.transaction import Catalogue
+from replicate.model.vector import Position
+from replicate.pool.shared_memory import PoolKind, retire
+from replicate.region.sqlite.adopt_copy import adopt_at
+from replicate.region.sqlite.bookkeeping import is_region, read_identity
+from replicate.region.sqlite.open import open_region
+from replicate.system.failpoint import hit
+from replicate.system.files import replace_file, sync_directory
+from replicate.system.locks import FileLock
+from replicate.system.os_errors import io_error
+from replicate.transfer.container import NO_ID, SeedHeader
+from replicate.transfer.seed.file import SeedReader, require_free
+
+COPIES: Final = "seed"
+"""Directory (in the instance's regions) of the copies that are not yet in their places."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a region's name, pages done and pages in all; whatever it raises ends the seed."""
+
+
+def silent(_region: str, _done: int, _pages: int) -> None:
+    """A Progress that tells nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """What a seed has made. `seqno`: the last transaction that the secondary holds."""
+
+    seqno: int
+    regions: tuple[str, ...]
+    pages: int
+
+
+@contextmanager
+def seed_lock(secondary: Instance) -> Iterator[None]:
+    """One seed, replay or rebuild at a time. BusyError while another one is under way."""
+    lock = FileLock(secondary.locks_directory / "seed.lock")
+    try:
+        if not lock.try_acquire():
+            raise BusyError(
+                f"another seed, replay, rebuild or change of role of {secondary.name} is under way",
+                where=str(lock.path),
+                do="Wait for its end; `fuser -v` on that file says which process it is",
+            )
+        yield
+    finally:
+        lock.close()
+
+
+def no_update_process(secondary: Instance) -> AbstractContextManager[None]:
+    """For a block in which the regions are replaced: the Update Process cannot be started, and lose them under its
+    hands. AlreadyRunningError when it runs by now."""
+    return DaemonFiles(secondary.path, "update").lock.kept_down(SEED)
+
+
+def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed", instead: str = "") -> None:
+    """May this instance be seeded now? PermissionRefusedError, AlreadyRunningError (its Update Process),
+    AlreadyExistsError (it has data, whole, and `restart` was not asked for). `instead`: what else there is to do then.
+    """
+    where = str(secondary.path)
+    if secondary.role != "secondary":
+        raise PermissionRefusedError(
+            f"instance {secondary.name} is {secondary.role}: only a secondary is seeded",
+            where=where,
+            do="Name the secondary with -i",
+        )
+    files = DaemonFiles(secondary.path, "update")
+    running = files.lock.probe()
+    if running is not None and running.instead:
+        raise files.lock.running_error(running)
+    if running is not None:
+        raise AlreadyRunningError(
+            f"the Update Process of {secondary.name} runs (process {running.pid})",
+            where=where,
+            do="Stop it first: replicate -i INSTANCE update stop",
+        )
+    if secondary.regions and not restart and not (secondary.path / SEEDING_MARKER).exists():
+        raise AlreadyExistsError(
+            f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
+            where=where,
+            do=f"{instead}To replace all of them: replicate -i INSTANCE {command} --restart",
+        )
+
+
+def check_places(secondary: Instance, names: Iterable[str]) -> None:
+    """AlreadyExistsError if what lies where a region of the seed is to go is not this secondary's: a region that was
+    released here is the user's own database, and may be a region of another instance by now. BusyError if that cannot
+    be told at this moment."""
+    ours = {entry.path for entry in secondary.regions}
+    for name in names:
+        place = secondary.path / "regions" / f"{name}.db"
+        if place in ours or not os.path.lexists(place):
+            continue
+        if whose := _whose(place, secondary):
+            raise AlreadyExistsError(
+                f"{whose} is where region {name} of the seed is to go",
+                where=str(place),
+                do="Move it away first, with its -wal if there is one; a seed replaces only what is a region here",
+            )
+
+
+def _whose(place: Path, secondary: Instance) -> str:
+    """Of whom the file is, for an error; '' if an earlier seed of this secondary has left it."""
+    try:
+        connection = open_region(place, readonly=True, plain=True, bare=True, opening_s=0)
+        try:
+            if not is_region(connection):
+                return "a database that is no region"
+            if read_identity(connection, where=str(place)).instance != secondary.content.uuid:
+                return "a region of another instance"
+        finally:
+            connection.close(True)
+    except RegionDamagedError:
+        return "" if (secondary.path / SEEDING_MARKER).exists() else "a file that is no whole database"
+    return ""
+
+
+def copies_directory(secondary: Instance) -> Path:
+    """An empty directory for the copies, named NAME.db each."""
+    copies = secondary.path / "regions" / COPIES
+    shutil.rmtree(copies, ignore_errors=True)
+    try:
+        copies.mkdir(mode=0o700)
+    except OSError as error:
+        raise io_error(error, "the directory for the copies could not be made", str(copies)) from error
+    return copies
+
+
+def begin(secondary: Instance, source: str) -> None:
+    """From here on the instance is not seeded: what it held is given up, and what it has received and not applied: that
+    may be of another history. A Receiver Server that runs makes a new pool."""
+    replace_file(secondary.path / SEEDING_MARKER, f"from {source}\n".encode())
+    retire(PoolKind.RECEIVE, secondary.content.uuid)
+    for marker in (REBUILDING_MARKER, ROLLBACK_MARKER):
+        (secondary.path / marker).unlink(missing_ok=True)
+    note_seeded(secondary)
+    for entry in secondary.regions:
+        secondary.unregister_region(entry.name)
+    secondary.forget_waiting()
+
+
+def settle(
+    secondary: Instance, position: Position, csn: int, catalogue: Catalogue, copies: Path, names: list[str]
+) -> None:
+    """Make the copies regions of the secondary, begin its journal behind them, then put both into their places.
+
+    Raises RegionDamagedError, DiskFullError, BusyError and what SQLite says; the instance stays marked then.
+    """
+    made: list[tuple[str, bytes, Path]] = []
+    for name in names:
+        region = uuid.uuid4().bytes
+        adopt_at(
+            copies / f"{name}.db",
+            network=secondary.content.network,
+            instance=secondary.content.uuid,
+            region=region,
+            name=name,
+            position=position,
+            csn=csn,
+        )
+        made.append((name, region, secondary.path / "regions" / f"{name}.db"))
+    secondary.raise_incarnation()  # its numbers stand for other transactions now: a lost file says of whose it is
+    begin_journal(secondary, position, catalogue)
+    hit("seed.journal_begun")
+    _into_places(copies, made)
+    for name, region, place in made:
+        secondary.register_region(name, region, place)
+    try:
+        copies.rmdir()
+    except OSError as error:
+        raise io_error(error, "the directory of the copies could not be removed", str(copies)) from error
+
+
+def _into_places(copies: Path, made: list[tuple[str, bytes, Path]]) -> None:
+    """Under their names for certain, with nothing of what was there before."""
+    directory = os.fspath(copies.parent)
+    try:
+        for _, _, place in made:
+            for suffix in ("-wal", "-shm", "-journal"):
+                Path(f"{place}{suffix}").unlink(missing_ok=True)
+        sync_directory(directory)  # else an old WAL might come back beside the new database
+        for name, _, place in made:
+            (copies / f"{name}.db").replace(place)
+    except OSError as error:
+        raise io_error(error, "the regions could not be put into their places", directory) from error
+    sync_directory(directory)  # before anything says that they are there
+
+
+def finish(secondary: Instance) -> None:
+    """The instance is seeded from here on."""
+    marker = secondary.path / SEEDING_MARKER
+    try:
+        marker.unlink()
+    except OSError as error:
+        raise io_error(error, "the mark of a seed under way could not be removed", str(marker)) from error
+    sync_directory(os.fspath(secondary.path))
+    forget_failures(secondary.path, "seed")
+
+
+# From a file.
+
+
+def install_file(secondary: Instance, path: Path, *, restart: bool = False, progress: Progress = silent) -> Seeded:
+    """Fill `secondary` from the seed file at `path`.
+
+    Raises what `check_secondary` raises, NotFoundError, DamagedError and FormatUnknownError (the file),
+    WrongNetworkError, WrongInstanceError (made for another secondary), DiskFullError. What the secondary held is
+    untouched until the whole file has been verified and its pages are on the disk; after that, the same call does it
+    again.
+    """
+    with seed_lock(secondary):
+        return install_file_locked(secondary, path, restart=restart, progress=progress)
+
+
+def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progress: Progress = silent) -> Seeded:
+    """The same for a caller that holds the `seed_lock` already."""
+    check_secondary(secondary, restart=restart)
+    with SeedReader(path) as reader:
+        check_header(secondary, reader.header, str(path))
+    with no_update_process(secondary):
+        return install_checked(secondary, path, progress=progress)
+
+
+def install_checked(
+    secondary: Instance, path: Path, *, progress: Progress = silent, settled: Callable[[], object] | None = None
+) -> Seeded:
+    """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held, and
+    its Update Process cannot start.
+
+    `settled`: called when all is in its place, while the instance still counts as not seeded."""
+    with SeedReader(path) as reader:
+        header = reader.header
+        names = [region.name for region in header.regions]
+        check_places(secondary, names)
+        directory = secondary.path / "regions"
+        require_free(directory, sum(region.bytes for region in header.regions), "the copy of the regions")
+        copies = copies_directory(secondary)
+        try:
+            _extract(reader, copies, progress)
+        except BaseException:
+            shutil.rmtree(copies, ignore_errors=True)
+            raise
+        begin(secondary, f"{header.primary_name}, file {path}")
+        settle(secondary, header.position, header.csn, reader.catalogue, copies, names)
+    if settled is not None:
+        settled()
+    finish(secondary)
+    return Seeded(header.seqno, tuple(names), header.pages)
+
+
+def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
+    """Is this seed one for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
+    content = secondary.content
+    check_base(secondary, header, where)
+    is_other = header.secondary_uuid not in (NO_ID, content.uuid)
+    if header.secondary_name != secondary.name or is_other:
+        whom = f"another instance named {secondary.name}" if is_other else header.secondary_name
+        raise WrongInstanceError(
+            f"the seed was made for {whom}; {header.primary_name} keeps no journal for this {secondary.name} behind it",
+            where=where,
+            do=f"Make one there: replicate -i {header.primary_name} seed --to-file FILE --for {secondary.name}",
+        )
+
+
+def check_base(secondary: Instance, header: SeedHeader, where: str) -> None:
+    """Is this a seed of its network, for whichever instance it was made? UsageError, WrongNetworkError."""
+    content = secondary.content
+    if header.primary == content.uuid:
+        raise UsageError("an instance cannot be seeded from itself", where=where, do="Name another secondary with -i")
+    if header.network != content.network:
+        raise WrongNetworkError(
+            f"the seed is of network {uuid.UUID(bytes=header.network)}, {secondary.name} belongs to "
+            f"{uuid.UUID(bytes=content.network)}",
+            where=where,
+            do=f"Make the instance again: instance create --network {uuid.UUID(bytes=header.network)}",
+        )
+
+
+def _extract(reader: SeedReader, copies: Path, progress: Progress) -> None:
+    done, pages, directory = 0, reader.header.pages, os.fspath(copies)
+    with ExitStack() as stack:
+        opened: dict[str, int] = {}
+        try:
+            for piece in reader.pages():
+                region = piece.region
+                if region.name not in opened:
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    fd = os.open(copies / f"{region.name}.db", flags, 0o600)
+                    stack.callback(os.close, fd)
+                    opened[region.name] = fd
+                data, at = piece.data, (piece.first_page - 1) * region.page_bytes
+                while data:
+                    count = os.pwrite(opened[region.name], data, at)
+                    data, at = data[count:], at + count
+                done += len(piece.data) // region.page_bytes
+                progress(region.name, done, pages)
+            for fd in opened.values():
+                os.fsync(fd)
+        except OSError as error:
+            raise io_error(error, "the copy of a region could not be written", directory) from error
+    sync_directory(directory)

@@ -1,0 +1,231 @@
+"""Making a seed file: all regions of a live instance at one sequence number, for one registered consumer.
+
+Guarantees: writers go on; the file is whole, or not there; whatever comes after its sequence number is kept in the
+journal until the consumer has begun behind it (a hold, set before the moment is chosen); what is in the file is durable
+here too, so the secondary is never ahead of us.
+Refuses to know: how the file gets to the secondary, and the layout of its bytes (transfer/seed/file.py).
+
+SQLite gives the pages of one moment only by its backup, so each region is first copied aside, one at a time: the disk
+needs room for the file and the largest region.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import replicate
+from replicate.daemon.files import DaemonFiles
+from replicate.door.door import Door
+from replicate.door.snapshot import Snapshot, door_of, take_snapshot
+from replicate.errors import (
+    AlreadyRunningError,
+    DamagedError,
+    NotFoundError,
+    RegionDamagedError,
+    TryAgainError,
+    UsageError,
+)
+from replicate.instance.consumer_positions import positions_locked
+from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
+from replicate.instance.instance import Instance
+from replicate.pool import control as word
+from replicate.region.sqlite.snapshot import copy_pages, size_of
+from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
+from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
+
+LOCK_TIMEOUT_S = 30.0
+
+Progress = Callable[[str, int, int], None]
+"""Called with a region's name, pages done and pages of all regions; whatever it raises ends the making."""
+
+
+def _silent(_region: str, _done: int, _pages: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSeed:
+    """A seed file that stands at `path`. `seqno`: the last transaction in it."""
+
+    path: Path
+    seqno: int
+    regions: tuple[str, ...]
+    pages: int
+    bytes: int
+    consumer: str
+
+
+def register_consumer(primary: Instance, name: str, uuid_hex: str, door: Door) -> Consumer:
+    """Make the primary keep everything from here on for the secondary. What it kept already, it keeps."""
+    directory = primary.consumers_directory
+    with positions_locked(directory):
+        known = read_consumer(directory, name)
+        last_seqno = int(door.words[word.LAST_SEQNO])
+        kept = last_seqno if known is None or known.needs_seed else min(known.acknowledged_seqno, last_seqno)
+        consumer = Consumer(name, kept, uuid_hex)
+        write_consumer(directory, consumer)
+    return consumer
+
+
+def forget_seed(primary: Instance, consumer: str) -> int | None:
+    """Give up the seed that is on its way to `consumer`; where it stood, None when there was none.
+
+    A seed file that was taken elsewhere cannot be used any more once the journal behind it has been pruned. Raises
+    NotFoundError (no such peer), AlreadyRunningError (its Source Server, which may be sending it).
+    """
+    primary.peer(consumer)
+    if DaemonFiles(primary.path, f"source-{consumer}").lock.probe() is not None:
+        raise AlreadyRunningError(
+            f"the Source Server of peer {consumer} runs",
+            where=str(primary.path),
+            do=f"Stop it first: replicate -i INSTANCE source stop --peer {consumer}",
+        )
+    try:
+        held = read_hold(primary.consumers_directory, consumer)
+    except DamagedError:
+        held = 0
+    write_hold(primary.consumers_directory, consumer, None)
+    kept = kept_seed(primary, consumer)
+    for path in (kept, *kept.parent.glob(f".{kept.name}.*")):
+        path.unlink(missing_ok=True)
+    return held
+
+
+def kept_seed(primary: Instance, consumer: str) -> Path:
+    """Where the Source Server keeps the seed that it sends over the connection."""
+    return primary.path / "seed" / f"{consumer}.seed"
+
+
+def require_whole(primary: Instance) -> None:
+    """TryAgainError while a region waits for its seed here: a copy of this instance would lack it, and not know. Reads
+    the instance file again: a Source Server has opened it long ago."""
+    primary.reload()
+    if primary.waiting:
+        raise TryAgainError(
+            f"region {primary.waiting[0]} is not in {primary.name} yet, and waits for its own seed",
+            where=str(primary.path),
+            do=f"Seed {primary.name} first: {primary.way_out}",
+        )
+
+
+def make_seed(
+    primary: Instance,
+    consumer: str,
+    path: Path,
+    *,
+    request: bytes = NO_ID,
+    replace: bool = False,
+    progress: Progress = _silent,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> MadeSeed:
+    """Write the seed of the registered peer `consumer` to `path`. `timeout_s` bounds only the waiting for locks.
+
+    Raises NotFoundError (no such peer, no region, no directory), AlreadyExistsError (`path`, and not `replace`),
+    UsageError (`path` is the instance's own), TryAgainError (a region waits for its own seed), BusyError, DiskFullError
+    and what SQLite says. After a failure no new file is at `path`, nothing is left beside it, and nothing more is kept
+    in the journal than before.
+    """
+    primary.peer(consumer)
+    if not primary.regions:
+        raise NotFoundError(
+            f"instance {primary.name} has no region yet",
+            where=str(primary.path),
+            do=f"Run there: replicate -i {primary.named} region add PATH",
+        )
+    require_whole(primary)
+    require_absent(path, replace=replace)
+    if any(path.parent.resolve() == entry.path.parent.resolve() and path.name == entry.path.name
+           for entry in primary.regions):  # fmt: skip
+        raise UsageError("this is a region of the instance", where=str(path), do="Name another file")
+    with door_of(primary) as door:
+        directory = primary.consumers_directory
+        held = read_hold(directory, consumer)
+        known = read_consumer(directory, consumer)
+        uuid_hex = known.uuid if known is not None else ""
+        registered = register_consumer(primary, consumer, uuid_hex, door)
+        last_seqno = int(door.words[word.LAST_SEQNO])
+        write_hold(directory, consumer, last_seqno if held is None else min(held, last_seqno))
+        try:
+            with take_snapshot(door, timeout_s=timeout_s) as snapshot:
+                assert snapshot is not None
+                made = _write(primary, registered, snapshot, path, request, progress, door)
+        except BaseException:
+            write_hold(directory, consumer, held)
+            raise
+        write_hold(directory, consumer, made.seqno)
+    return made
+
+
+def _write(
+    primary: Instance,
+    consumer: Consumer,
+    snapshot: Snapshot,
+    path: Path,
+    request: bytes,
+    progress: Progress,
+    door: Door,
+) -> MadeSeed:
+    connections = snapshot.regions.connections
+    regions = tuple(SeedRegion(name, *size_of(connection)) for name, connection in connections.items())
+    header = SeedHeader(
+        network=primary.content.network,
+        primary=primary.content.uuid,
+        primary_name=primary.name,
+        secondary_name=consumer.name,
+        secondary_uuid=bytes.fromhex(consumer.uuid) if consumer.uuid else NO_ID,
+        seed=uuid.uuid4().bytes,
+        request=request,
+        csn=snapshot.csn,
+        created_wall_ns=time.time_ns(),
+        release=replicate.__version__,
+        position=snapshot.position,
+        regions=regions,
+    )
+    packed, catalogue = header.pack(), pack_catalogue(snapshot.catalogue.newest(), header.seqno)
+    total_bytes = file_bytes(packed, catalogue, regions)
+    needed_bytes = total_bytes + max(region.bytes for region in regions)
+    require_free(path.parent, needed_bytes, "the seed file", spare_bytes=_spare_bytes(primary, path.parent))
+    done = 0
+    with SeedWriter(path) as writer:
+        writer.begin(packed, catalogue)
+        for region in regions:
+            for page in _region(writer, region, snapshot, path, progress, done, header.pages):
+                progress(region.name, done + page, header.pages)
+            done += region.pages
+        # What the secondary will have must not be lost by a crash of this host: it would be ahead of us.
+        door.wait_durable(snapshot.seqno)
+        size = writer.finish()
+    assert size == total_bytes
+    return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size, consumer.name)
+
+
+def _spare_bytes(primary: Instance, directory: Path) -> int:
+    """What must stay free there: a seed must not take the room that the next commits need for their journal."""
+    is_shared = os.stat(directory).st_dev == os.stat(primary.journal_directory).st_dev
+    return max(SPARE_BYTES, 2 * primary.config.journal.segment_bytes) if is_shared else SPARE_BYTES
+
+
+def _region(
+    writer: SeedWriter, region: SeedRegion, snapshot: Snapshot, path: Path, progress: Progress, done: int, pages: int
+) -> Iterator[int]:
+    """Copy one region aside and append it; yields the pages done."""
+    copy = path.with_name(f".{path.name}.{region.name}.copy")
+    copy.unlink(missing_ok=True)
+    try:
+        copied = copy_pages(
+            snapshot.regions.connections[region.name], copy, lambda _done, _all: progress(region.name, done, pages)
+        )
+        if copied != region.pages or os.stat(copy).st_size != region.bytes:
+            raise RegionDamagedError(
+                f"region {region.name} has {region.pages} pages of {region.page_bytes} bytes, its copy {copied}",
+                where=str(copy),
+                do="Check the database: PRAGMA integrity_check",
+            )
+        yield from writer.region(region, copy)
+    finally:
+        copy.unlink(missing_ok=True)

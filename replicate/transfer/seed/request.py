@@ -1,0 +1,178 @@
+"""The seed command's side of a seed over the connection: asks the running Receiver Server, then installs what came.
+
+Guarantees: what has arrived is never asked for twice: a transfer that was cut goes on, and a whole file that is not
+installed yet is installed without asking anybody. Nothing that the secondary holds is touched before the file is whole.
+Refuses to know: the wire; the Receiver Server does the talking.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from replicate.daemon.last_run import start_again, stop_and_start_again
+from replicate.daemon.orders import SILENT_S, connected, lines
+from replicate.errors import (
+    EXIT_CODES,
+    DamagedError,
+    PeerUnreachableError,
+    ProtocolViolationError,
+    ReplicateError,
+    TryAgainError,
+    WrongInstanceError,
+)
+from replicate.instance.instance import Instance
+from replicate.model.start_command import again_command
+from replicate.system.failpoint import hit
+from replicate.transfer.seed.incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, seed_directory
+from replicate.transfer.seed.install import Seeded, check_secondary, install_file_locked, seed_lock
+
+SOURCE_WAIT_S: Final = 60.0
+"""How long a source may be away before we give up; what has arrived stays."""
+REFUSED_WAIT_S: Final = 5.0
+"""The same where one was there and not let in: another one may come beside it."""
+WAITING: Final = "waiting for the source"
+RECEIVER: Final = "receiver"
+
+Told = Callable[[str, int, int], None]
+"""Called with what is done (a label), how much of it, and how much there is of it; what it raises ends the command."""
+
+
+class SeedFailedError(ReplicateError):
+    """What the Receiver Server or the source said: code, text and exit code are theirs."""
+
+    code = "SEED_FAILED"
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        super().__init__(str(said.get("what")), where=str(said.get("where", "")), do=str(said.get("do", "")))
+        self.args = (str(self).replace(self.code, str(said.get("code")), 1),)
+        number = said.get("exit_code")
+        self.own_exit_code = number if isinstance(number, int) and number in EXIT_CODES else 70
+
+
+def seed_over_connection(
+    secondary: Instance,
+    source_name: str | None,
+    *,
+    restart: bool,
+    told: Told,
+    source_wait_s: float = SOURCE_WAIT_S,
+) -> Seeded:
+    """Fill `secondary` from the source that its Receiver Server is connected to (`source_name`, if given).
+
+    Raises what `check_secondary` raises, PeerUnreachableError (no Receiver Server, no source), SeedFailedError (what
+    either says), TryAgainError, and what installing a file raises. The same call goes on where this one ended.
+    """
+    with seed_lock(secondary):
+        check_secondary(secondary, restart=restart)
+        incoming = Incoming(seed_directory(secondary.path))
+        header = incoming.complete()
+        if header is not None and source_name in (None, header.primary_name):
+            return _install(secondary, incoming, restart, told)
+        if header is not None:
+            incoming.discard()
+        with _receiver(secondary) as ask:
+            _wait(ask(source_name), told, source_wait_s)
+            hit("seed.received")
+            return _install(secondary, incoming, restart, told)
+
+
+def _install(secondary: Instance, incoming: Incoming, restart: bool, told: Told) -> Seeded:
+    try:
+        seeded = install_file_locked(
+            secondary,
+            incoming.whole,
+            restart=restart,
+            progress=lambda _region, done, pages: told("installing", done, pages),
+        )
+    except (DamagedError, WrongInstanceError) as error:
+        incoming.discard()
+        do = "It was removed; run replicate -i INSTANCE seed again, and it comes again"
+        raise type(error)(error.what, where=error.where, do=do) from error
+    incoming.discard()
+    return seeded
+
+
+@contextmanager
+def _receiver(secondary: Instance) -> Iterator[Callable[[str | None], Iterator[dict[str, Any]]]]:
+    """A connection to the Receiver Server; what is yielded asks, and gives its answers. Hangs up at the end."""
+    where = str(secondary.path)
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(connected(secondary.run_directory, SOCKET_NAME))
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise PeerUnreachableError(
+                f"the Receiver Server of {secondary.name} does not run; a seed comes through it",
+                where=where,
+                do=f"{start_again(secondary, RECEIVER)}; or, from an instance on this host: replicate -i "
+                "INSTANCE seed --from PRIMARY",
+            ) from None
+        except OSError as error:
+            raise TryAgainError(f"the Receiver Server does not answer: {error}", where=where) from error
+        yield lambda source_name: _answers(connection, source_name, secondary)
+
+
+def _answers(connection: socket.socket, source_name: str | None, secondary: Instance) -> Iterator[dict[str, Any]]:
+    where = str(secondary.path)
+    try:
+        connection.sendall(json.dumps({"format": COMMAND_FORMAT, "from": source_name}).encode() + b"\n")
+        for line in lines(connection):
+            yield read_answer(line, again=stop_and_start_again(secondary, RECEIVER))
+    except TimeoutError:
+        raise TryAgainError(
+            f"the Receiver Server has said nothing for {SILENT_S:g} s",
+            where=where,
+            do="replicate -i INSTANCE receiver status",
+        ) from None
+    except ConnectionError:
+        pass
+    raise PeerUnreachableError(
+        "the Receiver Server ended while the seed was arriving",
+        where=where,
+        do=f"{start_again(secondary, RECEIVER)}, then run replicate -i INSTANCE seed again: it goes on where it was",
+    )
+
+
+def read_answer(line: bytes, *, again: str = again_command(RECEIVER)) -> dict[str, Any]:
+    """One line of the Receiver Server's answer. ProtocolViolationError when it is none; `again`: the commands that stop
+    and start that server."""
+    try:
+        answer = json.loads(line)
+        well = isinstance(answer, dict) and isinstance(answer.get("error", {}), dict)
+        if well and all(type(answer.get(name, 0)) is int for name in ("done", "total")):
+            return dict(answer)
+    except (ValueError, RecursionError):
+        pass
+    raise ProtocolViolationError(
+        f"the Receiver Server answered with something that makes no sense: {line[:80]!r}",
+        do=f"Start it again with this release: {again}",
+    )
+
+
+def _wait(answers: Iterator[dict[str, Any]], told: Told, source_wait_s: float) -> None:
+    """Until the file is whole. A source that was not let in is told of at once; if nobody else has come soon after,
+    that is why none comes."""
+    waiting_since = time.monotonic()
+    for answer in answers:
+        if "error" in answer:
+            raise SeedFailedError(answer["error"])
+        if "received" in answer:
+            return
+        state = str(answer.get("state", ""))
+        refused = answer.get("refused")
+        if state != WAITING:
+            waiting_since = time.monotonic()
+        elif isinstance(refused, dict):
+            if time.monotonic() - waiting_since > min(source_wait_s, REFUSED_WAIT_S):
+                raise SeedFailedError(refused)
+            state += f"; {refused.get('where')} was not let in: {refused.get('what')}"
+        elif time.monotonic() - waiting_since > source_wait_s:
+            raise PeerUnreachableError(
+                f"no source has connected for {source_wait_s:g} s",
+                do="There: replicate -i PRIMARY source start; replicate -i PRIMARY source status. What came is kept",
+            )
+        told(state, int(answer.get("done", 0)), int(answer.get("total", 0)))

@@ -1,0 +1,114 @@
+"""The chapter on roles is true: its commands, as they stand there, with real daemons and an application."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.test_readme import Shell, beginning
+from tests.harness.manual import chapter, commands, section
+
+DAEMONS = tuple(f"{name} {daemon}" for name in ("primary", "secondary") for daemon in ("source", "receiver", "update"))
+LAST = "n=$(replicate -i {} status | sed -n 's/.*last written \\([0-9]*\\),.*/\\1/p')"
+WRITE = "python deploy/demo_application.py write --instance {} --seconds 1"
+
+
+SENT = "timeout 60 sh -c \"until replicate -i primary lost list | grep 'sent to secondary'; do sleep 0.2; done\""
+"""It travels beside the stream."""
+
+
+def lines_of(title: str) -> list[str]:
+    """The commands of a section, its N in a variable of the shell."""
+    found = commands(section(chapter("roles"), title))
+    return [re.sub(r"(--seqno|--expect|--to) N", r'\1 "$n"', line) for line in found]
+
+
+def begun() -> list[str]:
+    return [line.replace("--seconds 3", "--seconds 1") for line in beginning()]
+
+
+def level(primary: str, secondary: str) -> list[str]:
+    """The secondary has all that the primary has, and both are equal."""
+    wait = f'replicate -i {secondary} wait --seqno "$n" --timeout 60'
+    return [LAST.format(primary), wait, f"replicate -i {primary} compare --with {secondary}"]
+
+
+@pytest.mark.slow
+def test_a_planned_change_by_one_command(tmp_path: Path) -> None:
+    """And back, on the site that is secondary then."""
+    change = lines_of("A planned change")
+    assert [line for line in change if line.endswith("switchover --to secondary")]
+    back = ["replicate -i primary switchover", WRITE.format("primary"), *level("primary", "secondary")]
+    lines = [*begun(), *change, WRITE.format("secondary"), *level("secondary", "primary"), *back]
+    told = Shell(tmp_path).run(lines, DAEMONS)
+    assert "secondary could be primary, and the way back works; nothing was changed" in told
+    assert re.search(r"secondary is primary, after transaction \d+; primary is secondary", told)
+    assert re.search(r"proved: of origin \w{8} both have all up to \d+, chain \w{16}", told)
+    assert re.search(r"writers waited for \d+\.\d\d s at most", told)
+    assert len(re.findall("at seqno [0-9]+: equal", told)) == 3  # at the beginning, too
+
+
+@pytest.mark.slow
+def test_a_planned_change_step_by_step(tmp_path: Path) -> None:
+    lines = [*begun(), LAST.format("primary"), *lines_of("Step by step"), WRITE.format("secondary")]
+    told = Shell(tmp_path).run([*lines, *level("secondary", "primary")], DAEMONS)
+    assert "secondary is primary, with all transactions up to" in told
+    assert re.search("secondary and primary at seqno [0-9]+: equal", told)
+
+
+@pytest.mark.slow
+def test_a_disaster_a_return_and_what_was_lost(tmp_path: Path) -> None:
+    promoted = lines_of("After a disaster")
+    assert promoted[-1] == "replicate -i secondary promote"
+    promoted[-1] += " || [ $? = 75 ]"  # the primary was heard a moment ago
+    lost = [
+        line.replace("FILE", "sites/secondary-lost-primary-*.jsonl")
+        .replace("list", "list || [ $? = 1 ]")
+        .replace("--dry-run", "--dry-run || [ $? = 1 ]")
+        for line in lines_of("What was lost")
+    ]
+    assert len(lost) == 5
+    skips = next(place for place, line in enumerate(lost) if "--on-conflict" in line)
+    lost[skips] += " || [ $? = 1 ]"
+    lines = [
+        *begun(),
+        LAST.format("primary"),
+        'replicate -i secondary wait --seqno "$n" --timeout 60',
+        "replicate -i primary source stop",
+        WRITE.format("primary"),  # that nobody else has
+        *promoted,
+        "replicate -i secondary promote --force",
+        WRITE.format("secondary"),
+        *lines_of("The old primary comes back"),
+        *level("secondary", "primary"),
+        SENT,
+        *lost,
+        *level("secondary", "primary"),
+    ]
+    told = Shell(tmp_path).run(lines, DAEMONS)
+    assert len(re.findall("secondary and primary at seqno [0-9]+: equal", told)) == 2
+    assert re.search(r"primary is back at \d+, from \d+", told)
+    assert "would be applied" in told or "would be skipped" in told
+
+
+@pytest.mark.slow
+def test_a_return_by_itself(tmp_path: Path) -> None:
+    lines = [
+        *begun(),
+        LAST.format("primary"),
+        'replicate -i secondary wait --seqno "$n" --timeout 60',
+        "replicate -i primary source stop",
+        WRITE.format("primary"),  # that nobody else has
+        *lines_of("After a disaster")[:-1],
+        "replicate -i secondary promote --force",
+        WRITE.format("secondary"),
+        *lines_of("The old primary comes back by itself"),
+        *level("secondary", "primary"),
+        SENT,
+        "replicate -i secondary lost list || [ $? = 1 ]",
+    ]
+    told = Shell(tmp_path).run(lines, DAEMONS)
+    assert re.search("secondary and primary at seqno [0-9]+: equal", told)
+    assert re.search(r"secondary-lost-primary-\d+-\d+.jsonl +rollback of primary, .* wait", told)

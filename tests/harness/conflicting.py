@@ -1,0 +1,62 @@
+"""Two sites whose rows can be made to part, and what an operator decides about it.
+
+Guarantees: what is spoiled is spoiled past every guard, as a program that knows SQLite can do it.
+Refuses to know: what becomes of a decision.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from replicate.errors import ConflictError
+from replicate.pool.receive_pool import ReceivePool
+from tests.harness.pair import Pair, work_all
+from update_process.deciding import decide_to_skip
+from update_process.decision import Decision, write_decision
+
+
+def conflicting_pair(directory: Path) -> Pair:
+    """Both sites have nine rows. REPLICATE_SHM_DIR is set: as Pair.create."""
+    made = Pair.create(directory, "CREATE TABLE t (id INTEGER PRIMARY KEY, a, b UNIQUE); CREATE TABLE u (x);")
+    run(made, *(f"INSERT INTO t VALUES ({number}, 'old', {number})" for number in range(1, 10)))
+    made.seed()
+    return made
+
+
+def run(pair: Pair, *transactions: str) -> int:
+    """Each one transaction; the number of the last."""
+    connection = pair.connect()
+    for one in transactions:
+        for statement in one.split(";"):
+            connection.execute(statement)
+        connection.commit()
+    last = connection.last_seqno
+    connection.close()
+    assert last is not None
+    return last
+
+
+def spoil(pair: Pair, *statements: str) -> None:
+    """Past every guard."""
+    connection = apsw.Connection(str(pair.secondary.region("main").path))
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def stops_at(pair: Pair, pool: ReceivePool) -> int:
+    with pair.applier(pool) as applier:
+        with pytest.raises(ConflictError) as caught:
+            work_all(applier)
+        assert f"conflict skip {applier.next_seqno}" in caught.value.do
+        return applier.next_seqno
+
+
+def skip(pair: Pair, seqno: int, **more: object) -> Decision:
+    decision = decide_to_skip(pair.secondary, seqno - 1, None, **more)  # type: ignore[arg-type]
+    write_decision(pair.secondary.conflict_directory, decision)
+    return decision

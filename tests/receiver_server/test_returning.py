@@ -1,0 +1,73 @@
+"""The old primary comes back by itself, as processes: refused, it goes back to where the other took over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.parted import SETTINGS, Parted, carried
+from tests.harness.street import Street, is_alive
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Iterator[Parted]:
+    street = Street(tmp_path, settings=SETTINGS).build().start()
+    try:
+        yield Parted(street)
+    finally:
+        street.close()
+
+
+def test_it_goes_back_by_itself_and_follows(parted: Parted) -> None:
+    """All that it has more is in one file, and the processes are those that were started."""
+    parted.part(lost=3)
+    parted.come_back("--auto-rollback")
+    done = parted.wait_told("went back by itself")
+    assert (done["to"], done["because"]) == (
+        parted.common,
+        f"secondary says that secondary took over after transaction {parted.common}",
+    )
+    (file,) = parted.files()
+    assert (done["file"], len(carried(file))) == (str(file), 3)
+    pids = {name: parted.street.pid(parted.old, name) for name in ("receiver", "update", "source-secondary")}
+    parted.level()
+    for name in ("update", "source-secondary"):
+        assert len(parted.told("stands aside", name)) == 1
+    for name, pid in pids.items():
+        assert parted.street.pid(parted.old, name) == pid
+        if name != "source-secondary":  # which has run before, too
+            assert (len(parted.told("daemon started", name)), parted.told("daemon ended", name)) == (1, [])
+
+
+def test_what_was_lost_travels_to_the_new_primary_and_is_applied_there_once(parted: Parted) -> None:
+    """By hand it went back; the Receiver Server and the Source Server are killed while the file is on its way."""
+    street = parted.street
+    parted.part(lost=3)
+    street.on(parted.old, "demote")
+    street.on(parted.old, "rollback", "--to", str(parted.common))
+    (file,) = parted.files()
+    street.environment["REPLICATE_FAILPOINT"] = "lost.placed:1:kill"  # whole there, and not yet acknowledged
+    parted.come_back()
+    del street.environment["REPLICATE_FAILPOINT"]
+    wait_until(lambda: not is_alive(street.pid(parted.new, "source-primary")), what="it is killed there")
+    street.on(parted.new, "source", "start", "--peer", "primary")
+    parted.wait_told("lost file sent")
+    (came,) = parted.new.parent.glob("secondary-lost-*.jsonl")
+    assert came.read_bytes() == file.read_bytes()
+    assert [path.name for path in parted.new.parent.glob(".*")] == []
+    findings = [one["code"] for one in street.status(parted.new)["findings"]]
+    assert "LOST_UNSETTLED" in findings
+    assert "LOST_UNSETTLED" not in [one["code"] for one in street.status(parted.old)["findings"]]
+    assert "3 sent to secondary" in street.on(parted.old, "lost", "list").stdout
+    assert street.on(parted.new, "lost", "list", check=False).returncode == 1
+    assert "3 applied" in street.on(parted.new, "lost", "apply", came).stdout
+    assert "3 had been settled before" in street.on(parted.new, "lost", "apply", came).stdout
+    street.kill(parted.new, "source-primary")
+    street.on(parted.new, "source", "start", "--peer", "primary")
+    parted.level()
+    assert len(list(parted.new.parent.glob("secondary-lost-*.jsonl"))) == 1, "it is sent once"

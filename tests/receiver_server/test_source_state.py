@@ -1,0 +1,144 @@
+"""receiver_server/source_state.py: what is known of the source and of the pool, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from receiver_server.position import ReceivedParts, Reference
+from receiver_server.returning import Returning
+from receiver_server.source_state import ServedConnection, SourceState
+from replicate.daemon.daemon import DaemonContext
+from replicate.model.vector import Position, SynchronizationVector
+from replicate.pool.receive_pool import ReceivePool
+from replicate.wire.message import UpdateState
+from tests.harness.servers import ListLog
+
+pytestmark = pytest.mark.trio
+
+
+class Served:
+    """The connection of a source that has asked for the stream."""
+
+    def __init__(self) -> None:
+        self.link: Any = SimpleNamespace(next_expected_seqno=1, last_heard=trio.current_time())
+        self.drive: Any = None
+        self.gone = trio.Event()
+        self.is_streaming = True
+        self.peer_name, self.is_stopped = "east", False
+        self.ended: list[str] = []
+
+    def report(self) -> None:
+        pass
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+        self.gone.set()
+
+
+@pytest.fixture
+async def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SourceState]:
+    """With an empty pool, after transaction 5."""
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pool = ReceivePool.create(b"w" * 16, configured_bytes=4 << 20, last_seqno=5, replace=False)
+    context = DaemonContext("receiver", tmp_path, log=cast(Any, ListLog()))
+    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path))
+    made = SourceState(context, instance, pool, Returning(context, instance))
+    yield made
+    made.close()
+
+
+def served(source: SourceState) -> Served:
+    made = Served()
+    connection: ServedConnection = made
+    source.entered(connection)
+    return made
+
+
+async def test_the_refusal_is_told_until_a_source_is_accepted(source: SourceState) -> None:
+    source.was_refused("east", "AHEAD")
+    source.tell()
+    assert "; east refused the stream: AHEAD" in source.context.text
+    served(source)
+    assert "refused" not in source.context.text
+    source.left()
+    assert "refused" not in source.context.text
+    assert source.active is None
+
+
+async def test_what_it_sends_counts_where_its_word_is_older(source: SourceState) -> None:
+    served(source)
+    source.streams("east", 10)
+    source.received(9, 4, 400, None)
+    assert source.last_seqno == 10
+    source.received(12, 3, 300, None)
+    assert source.last_seqno == 12
+    parts = ReceivedParts(13, 7, 2)
+    source.received(13, 0, 100, parts)  # a part of a transaction is none of it
+    assert (source.last_seqno, source.parts) == (12, parts)
+    assert source.statistics.total("transactions") == 7
+
+
+async def test_a_source_that_has_less_than_the_one_before_begins_the_lag_again(source: SourceState) -> None:
+    source.streams("east", 100)
+    source.known_of_source()
+    before = source.lag
+    source.streams("east", 100)
+    assert source.lag is before
+    source.streams("rome", 50)
+    assert source.lag is not before
+    assert source.name == "rome"
+
+
+async def test_from_where_the_stream_is_asked_for_is_what_the_pool_says(source: SourceState) -> None:
+    reference = Reference(4, Position(8, SynchronizationVector(), {}), ReceivedParts(9, 7, 2))
+    source.update_state = UpdateState.RUNNING
+    source.known(reference)
+    assert (source.pool.last_received_seqno, source.applied_seqno, source.parts) == (8, 5, ReceivedParts(9, 7, 2))
+    source.update_state = UpdateState.NOT_RUNNING  # so the regions were replaced by older ones
+    source.known(reference)
+    assert (source.pool.applied_seqno, source.applied_seqno) == (4, 4)
+
+
+async def test_a_pool_is_replaced_by_an_empty_one_after_what_is_applied(
+    source: SourceState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def applied(*_: object) -> Position:
+        return Position(7, SynchronizationVector(), {})
+
+    monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied)
+    source.instance = cast(Any, SimpleNamespace(content=SimpleNamespace(uuid=b"w" * 16), path=source.instance.path))
+    first = source.pool
+    first.note_source(9, 1, 2, 3000)
+    await source.replace_pool()
+    assert source.pool is not first
+    assert (source.pool.last_received_seqno, source.applied_seqno) == (7, 7)
+    assert source.pool.source_period_s == 3.0, "what the source has said of itself is kept"
+
+
+async def test_only_a_source_that_has_asked_for_the_stream_is_sent_away(source: SourceState) -> None:
+    await source.disconnect("nobody is there")
+    connection = served(source)
+    await source.disconnect("the pool is gone")
+    assert connection.ended == ["the pool is gone"]
+    connection.link.next_expected_seqno = 0
+    connection.gone = trio.Event()
+    await source.disconnect("again")
+    assert connection.ended == ["the pool is gone"]
+
+
+async def test_ready_while_a_source_streams_and_says_where_it_stands(source: SourceState) -> None:
+    source.update_state = UpdateState.RUNNING
+    source.tell("waiting for a connection")
+    assert source.why_not_ready() == "waiting for a connection"
+    connection = served(source)
+    source.streams("east", 5)
+    assert source.why_not_ready()  # it has not said where it stands
+    connection.is_streaming = False
+    assert source.why_not_ready() == source.context.text

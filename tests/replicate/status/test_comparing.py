@@ -1,0 +1,82 @@
+"""When a compare is due, and for whom; what is said of the last one."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicate.status.comparing import DAY_S, ComparedReport, ago, compared_findings
+
+EQUAL = ComparedReport("east", 120, 3 * 3600.0, True)
+OLD = ComparedReport("east", 120, 16 * DAY_S, True)
+DIFFERENT = ComparedReport("east", 120, 60.0, False, tuple(f"main.t{number}" for number in range(7)))
+THIRD = ComparedReport("third", 130, 5.0, True)
+
+
+def found(
+    role: str,
+    *compared: ComparedReport,
+    peers: tuple[str, ...] = (),
+    source: str = "",
+    filled_days: float = 100,
+    warn_days: int = 15,
+) -> list[tuple[str, str]]:
+    made = compared_findings(
+        role, compared, peers=peers, source=source, filled_s=filled_days * DAY_S, warn_days=warn_days
+    )
+    return [(finding.code, finding.text) for finding in made]
+
+
+def codes(*words: object, **more: object) -> list[str]:
+    return [code for code, _ in found(*words, **more)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("filled_days", "warn_days", "expected"),
+    [(0, 15, []), (14.9, 15, []), (15.1, 15, ["COMPARE_DUE"]), (3000, 0, []), (1.1, 1, ["COMPARE_DUE"])],
+)
+def test_a_secondary_that_was_never_compared_has_some_days(
+    filled_days: float, warn_days: int, expected: list[str]
+) -> None:
+    assert codes("secondary", filled_days=filled_days, warn_days=warn_days) == expected
+
+
+def test_a_primary_asks_for_nothing() -> None:
+    assert codes("primary", peers=("west",)) == []
+    assert codes("primary", OLD, peers=("east",)) == ["COMPARED"]
+
+
+def test_its_age_is_told_while_it_is_young_and_warned_of_when_it_is_old() -> None:
+    assert found("secondary", EQUAL) == [("COMPARED", "east was equal at transaction 120, 3 h ago")]
+    ((code, text),) = found("secondary", OLD)
+    assert (code, "transaction 120, was 16 days ago" in text) == ("COMPARE_DUE", True)
+    assert codes("secondary", OLD, warn_days=17) == ["COMPARED"]
+    assert codes("secondary", OLD, warn_days=0) == ["COMPARED"]
+
+
+def test_the_newest_compare_with_a_supplier_counts_and_one_with_a_peer_of_its_own_does_not() -> None:
+    assert codes("secondary", OLD, THIRD) == ["COMPARED"]
+    assert codes("secondary", OLD, THIRD, peers=("third",)) == ["COMPARE_DUE", "COMPARED"]
+    assert codes("secondary", THIRD, peers=("third",)) == ["COMPARE_DUE", "COMPARED"]
+
+
+def test_a_difference_is_an_error_on_either_side_however_old() -> None:
+    for role in ("primary", "secondary"):
+        ((code, text),) = found(role, DIFFERENT)
+        assert code == "COMPARED_DIFFERENT"
+        assert text.endswith("main.t0, main.t1, main.t2, main.t3, main.t4 and 2 more")
+    assert codes("secondary", DIFFERENT, THIRD) == ["COMPARED_DIFFERENT", "COMPARED"]
+
+
+def test_what_to_do_names_the_instance_to_compare_with() -> None:
+    (one,) = compared_findings("secondary", (), peers=(), source="east", filled_s=16 * DAY_S, warn_days=15)
+    assert one.do.startswith("replicate -i INSTANCE compare --with east; ")
+    (one,) = compared_findings("secondary", (EQUAL,), peers=(), source="", filled_s=0, warn_days=15)
+    assert one.do == "nothing; due again in 14 days"
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "text"),
+    [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (2 * DAY_S, "2 days")],
+)
+def test_durations(duration_s: float, text: str) -> None:
+    assert ago(duration_s) == text

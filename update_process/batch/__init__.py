@@ -1,0 +1,1 @@
+"""Many transactions applied as one."""

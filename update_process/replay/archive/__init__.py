@@ -1,0 +1,1 @@
+"""Journals as columns in an archive."""

@@ -1,0 +1,1 @@
+"""What has been received, read as windows."""
