@@ -2,8 +2,8 @@
 third of a second to start.
 
 Guarantees: exit code and both outputs are those of a process (`replicate.cli.main.run` is what it runs); environment,
-umask, outputs and signals are afterwards as they were.
-Refuses to know: which commands want a process of their own (a daemon's start does: it would be our child for ever).
+umask, outputs and signals are afterwards as they were. A daemon that it starts is forked (fork_server.py).
+Refuses to know: which commands want a process of their own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from replicate.cli.main import run
+from tests.harness.fork_server import daemons_are_forked
 
 
 def call(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run `replicate ARGUMENTS` with this environment."""
     outputs = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
-    with in_environment(environment), redirect_stdout(outputs[0]), redirect_stderr(outputs[1]):
+    with in_environment(environment), redirect_stdout(outputs[0]), redirect_stderr(outputs[1]), daemons_are_forked():
         umask = os.umask(0o077)
         try:
             code = run(list(arguments))

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.harness import fork_server
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -20,7 +22,7 @@ class Conversation:
     """Such a process, which runs `module`."""
 
     def __init__(self, module: str) -> None:
-        self._process = subprocess.Popen(
+        self._process = fork_server.popen(
             [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
         )
 

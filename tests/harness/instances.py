@@ -41,6 +41,7 @@ from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.bookkeeping import store_schema_version
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.schema import recorded_definitions
+from tests.harness import fork_server
 from tests.harness.regions import make_database
 
 SCRIPT = "CREATE TABLE t(id INTEGER PRIMARY KEY, v)"
@@ -333,7 +334,7 @@ class Writer:
         variables = {**os.environ, **environment, "PYTHONPATH": str(ROOT)}
         if failpoint:
             variables["REPLICATE_FAILPOINT"] = failpoint
-        self.process = subprocess.Popen(
+        self.process = fork_server.popen(
             [sys.executable, "-m", "tests.harness.writer", str(instance.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -22,7 +22,7 @@ from typing import Any
 
 import replicate
 from replicate.daemon.lock_file import LockFile
-from tests.harness import command_line
+from tests.harness import command_line, fork_server
 from tests.harness.ports import free_port
 from tests.harness.waiting import wait_until
 
@@ -93,8 +93,8 @@ connection.commit()
 print(connection.last_seqno)
 """
 
-PROCESS_WORDS = frozenset({"start", "run", "replay", "bench"})
-"""Commands that start a daemon, become one, or are as long-lived."""
+PROCESS_WORDS = frozenset({"run", "replay", "bench"})
+"""Commands that become a daemon, or are as long-lived."""
 
 
 class Street:
@@ -140,14 +140,8 @@ class Street:
 
     def process(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The same as a process of its own, whatever its exit code is."""
-        return subprocess.run(
-            [sys.executable, "-m", "replicate.cli.main", *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
+        command = [sys.executable, "-m", "replicate.cli.main", *words]
+        return fork_server.run(command, env=self.environment, timeout=280)
 
     def _is_here(self) -> bool:
         """Whether something may be done in this process: not what a failpoint may kill or another module path change,
@@ -254,7 +248,7 @@ class Street:
 
     def python(self, program: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A Python process of the test's own."""
-        process = subprocess.Popen(
+        process = fork_server.popen(
             [sys.executable, "-c", program, *arguments],
             env={**self.environment, **environment},
             stdout=subprocess.PIPE,
@@ -367,7 +361,6 @@ for name in one:
     assert left == right, (name, [r for r in left if r not in right][:3], [r for r in right if r not in left][:3])
 print(sum(map(len, one.values())))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(one), str(other)], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, "-c", program, str(one), str(other)]
+    done = fork_server.run(command, env=os.environ, timeout=120)
     assert done.returncode == 0, done.stderr
