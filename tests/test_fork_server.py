@@ -22,7 +22,7 @@ import json, os, sys, signal
 umask = os.umask(0)
 seen = {
     "arguments": sys.argv[1:], "directory": os.getcwd(), "umask": umask, "session": os.getsid(0) == os.getpid(),
-    "environment": dict(os.environ), "files": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
+    "environment": dict(os.environ), "files": sorted(n for n in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{n}")),
     "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler, "name": __name__,
     "read": sys.stdin.read(), "parent": os.getppid(),
 }
