@@ -266,9 +266,8 @@ class _Driver:
             asked, work = partial(self._has_arrived, pool, seen), partial(self._work, pool, applier)
             seen, done = await bell.wait_and_call(asked, NAP_S, work, partial(self._get_ready, applier))
             self._note(done, applier)
-            if self._stop_seqno is not None and (
-                done.waiting is not Waiting.MORE or applier.applied_seqno >= self._stop_seqno
-            ):
+            is_held_up = done.waiting not in (Waiting.MORE, Waiting.LOCK)
+            if self._stop_seqno is not None and (is_held_up or applier.applied_seqno >= self._stop_seqno):
                 return
             if done.waiting not in (Waiting.NOTHING, Waiting.PART):
                 seen = -1

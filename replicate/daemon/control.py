@@ -1,8 +1,9 @@
 """Daemons from outside: start, stop, reopen the log, ask.
 
 Guarantees: `start` returns only when the daemon has said that it serves; otherwise it raises the daemon's own one-line
-error with the daemon's exit code, and nothing is left running. `stop` returns when the process has ended, and never
-signals a process that is not the daemon. Nothing here needs the daemon to be well.
+error with the daemon's exit code, and nothing is left running. It waits for the end of one that was killed. `stop`
+returns when the process has ended, and never signals a process that is not the daemon. Nothing here needs the daemon
+to be well.
 Refuses to know: what a daemon does, and the instance beyond its directory.
 """
 
@@ -24,6 +25,7 @@ from typing import Final
 
 import replicate
 from replicate.daemon.files import DaemonFiles
+from replicate.daemon.lock_file import Running
 from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import (
     EXIT_CODES,
@@ -33,9 +35,14 @@ from replicate.errors import (
     TryAgainError,
 )
 from replicate.system.os_errors import mend
+from replicate.system.processes import is_ended, is_ending
 
 CUT_SHORT_GRACE_S: Final = 5.0
 """After the time to drain is over: from the second SIGTERM to SIGKILL."""
+DYING_S: Final = 30.0
+"""As long at most the end of a process is waited for that was killed: it has its lock until its last thread is gone."""
+SETTLED_S: Final = 30.0
+"""As long at most a starting daemon has its lock without a word of who it is: a moment, and more on a busy machine."""
 ROOM_BYTES: Final = 64 * 1024
 """With less room on its disk a daemon cannot say why it has failed."""
 
@@ -83,7 +90,7 @@ def start(
     Raises AlreadyRunningError, DaemonFailedError with the daemon's words, TryAgainError when it neither served nor
     ended within `timeout_s` (it has then been ended).
     """
-    running = files.lock.probe()
+    running = _alive(files)
     if running is not None:
         raise files.lock.running_error(running)
     files.lock.make_directories()
@@ -151,7 +158,7 @@ def stop(files: DaemonFiles, *, timeout_s: float) -> Stopped:
     for number, patience_s in (
         (signal.SIGTERM, timeout_s + 1.0),  # the daemon keeps the time itself; this is for one that cannot
         (signal.SIGTERM, CUT_SHORT_GRACE_S),
-        (signal.SIGKILL, CUT_SHORT_GRACE_S),
+        (signal.SIGKILL, DYING_S),
     ):
         killed = number == signal.SIGKILL
         if not _signal(files, running, number) or _wait_ended(files, running, patience_s):
@@ -180,9 +187,19 @@ def status(files: DaemonFiles) -> DaemonStatus | None:
     return files.read_status()
 
 
+def _alive(files: DaemonFiles) -> Running | None:
+    """The process that has the daemon's lock, and keeps it: one that was killed is waited for."""
+    deadline = time.monotonic() + DYING_S
+    while (running := files.lock.probe()) is not None and running.pid and is_ending(running.pid):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return running
+
+
 def _settled(files: DaemonFiles) -> int | None:
     """The daemon's pid; waits for the instant in which a starting one holds the lock but has not noted its pid."""
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + SETTLED_S
     while (running := files.lock.probe()) is not None:
         if running.pid:
             return running.pid
@@ -215,11 +232,14 @@ def _signal(files: DaemonFiles, pid: int, number: int) -> bool:
 
 
 def _wait_ended(files: DaemonFiles, pid: int, patience_s: float) -> bool:
+    """Whether it ends in that time: it gives up its lock, and a moment later it is gone."""
     deadline = time.monotonic() + patience_s
     while (running := files.lock.probe()) is not None and running.pid == pid:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
+    while not is_ended(pid) and time.monotonic() < deadline:
+        time.sleep(0.002)
     return True
 
 

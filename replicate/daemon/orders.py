@@ -48,8 +48,8 @@ SWITCH_OVER: Final = "switchover"
 follows it in the line is its options, as JSON."""
 SILENT_S: Final = 30.0
 """A daemon that has not said a word for so long does not answer."""
-TURN_S: Final = 5.0
-"""As long at most a daemon has its lock and no socket: it begins or ends."""
+TURN_S: Final = 30.0
+"""As long at most a daemon has its lock and no socket: it begins or ends, on a machine that may be busy."""
 
 
 def socket_name(daemon: str) -> str:

@@ -19,6 +19,8 @@ from tests.harness.manual import blocks, chapter, commands, readme, section
 from tests.harness.ports import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+WRITTEN = "n=$(replicate -i primary status | sed -n 's/.*last written \\([0-9]*\\),.*/\\1/p')"
+"""How far the primary's journal is."""
 
 
 @dataclass
@@ -83,8 +85,7 @@ def way_out() -> list[str]:
     """And back out. The last number is the one that the chapter says where to find."""
     level, *lines = commands(section(chapter("regions"), "The way out"))
     assert level.startswith("replicate -i secondary wait --seqno N ")
-    last = "n=$(replicate -i primary status | sed -n 's/.*last written \\([0-9]*\\),.*/\\1/p')"
-    return [last, level.replace("--seqno N ", '--seqno "$n" '), *lines]
+    return [WRITTEN, level.replace("--seqno N ", '--seqno "$n" '), *lines]
 
 
 DAMAGE = """
@@ -122,7 +123,12 @@ def test_a_third_site_a_lost_primary_and_a_peer_that_is_forgotten(tmp_path: Path
     shell = Shell(tmp_path)
     lines = [line.replace("--seconds 3", "--seconds 1") for line in beginning()]
     third = commands(chapter("third-site"))
-    lines += [*third, "replicate -i third wait --seqno 20", "replicate -i primary source stop --peer secondary"]
+    lines += [
+        *third,
+        WRITTEN,
+        'replicate -i third wait --seqno "$n"',
+        "replicate -i primary source stop --peer secondary",
+    ]
     lines += ["replicate -i primary source stop --peer third", "echo a part that will be lost"]
     lines += ["python deploy/demo_application.py write --instance primary --seconds 1"]
     for line in commands(section(chapter("disaster"), "When the primary is lost")):

@@ -40,7 +40,7 @@ KILLED_ANYWHERE: Final = ("writer", "source", "receiver", "update", "both", "fil
 CLASSES: Final = tuple(sorted({*places.CLASSES, *KILLED_ANYWHERE} - {"replay"}))
 """Of a replay: its three failpoints are those of tests/update_process/replay."""
 FILES_MORE: Final = 7
-MORE_TRIES: Final = 3
+MORE_TRIES: Final = 8
 CAMPAIGN_ZERO: Final = (
     *ZERO, "rolled back and in no lost file", "in a lost file and not rolled back", "failpoints missed",
     "parts that failed",

@@ -32,9 +32,11 @@ _CGROUPS: Final = Path("/sys/fs/cgroup/memory")
 @injection(15, short=True)
 def a_receiver_that_is_stopped(place: Place) -> None:
     """Its kernel takes bytes for it: only the missing answers tell."""
+    before = len(place.ends("source"))
     with place.noticed("frozen", "source"):
         place.freeze("receiver")
-    assert "silent" in place.ends("source")[-1] or "received nothing" in place.ends("source")[-1]
+    first = place.ends("source")[before]
+    assert "silent" in first or "received nothing" in first, first
     with place.recovered("frozen"):
         place.thaw("receiver")
 
@@ -192,20 +194,19 @@ def no_descriptors_left_in_the_receiver(place: Place) -> None:
     """New peers are not served; the stream that is there lives, and nothing spins."""
     town, pid = place.town, place.pid("receiver")
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    made = len(place.lines("source", "connection made"))
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + 1, hard))
     strangers = [socket.create_connection(("127.0.0.1", town.port)) for _ in range(8)]
     try:
-        began_s, ticks = time.monotonic(), _ticks(pid)
-        place.reach(place.goal())
-        time.sleep(max(0.0, 1.0 - (time.monotonic() - began_s)))
-        used_s = (_ticks(pid) - ticks) / os.sysconf("SC_CLK_TCK")
-        assert used_s < 0.6 * (time.monotonic() - began_s), "it spins"
+        with place.lives():
+            began_s, ticks = time.monotonic(), _ticks(pid)
+            place.reach(place.goal())
+            time.sleep(max(0.0, 1.0 - (time.monotonic() - began_s)))
+            used_s = (_ticks(pid) - ticks) / os.sysconf("SC_CLK_TCK")
+            assert used_s < 0.6 * (time.monotonic() - began_s), "it spins"
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         for stranger in strangers:
             stranger.close()
-    assert len(place.lines("source", "connection made")) == made
 
 
 @injection(20)

@@ -207,8 +207,8 @@ class Street:
         return found
 
     def log(self, instance: Path, name: str) -> list[dict[str, Any]]:
-        """A daemon's log, parsed."""
-        return [json.loads(line) for line in (instance / "log" / f"{name}.log").read_text().splitlines()]
+        """A daemon's log, parsed; without a line that is being written."""
+        return [json.loads(line) for line in (instance / "log" / f"{name}.log").read_bytes().split(b"\n")[:-1]]
 
     def status(self, instance: Path) -> dict[str, Any]:
         """`replicate status --json`."""

@@ -72,7 +72,7 @@ def street(shared_street: Street) -> Street:
 
 def stranger(street: Street, region: Path, *statements: str) -> list[str]:
     """What another client is told, statement by statement."""
-    output, errors = street.python(STRANGER, str(region), *statements).communicate(timeout=60)
+    output, errors = street.python(STRANGER, str(region), *statements).communicate(timeout=120)
     assert not errors
     return output.splitlines()
 
@@ -88,7 +88,7 @@ def test_rows_of_other_clients_are_refused_on_both_sides(street: Street) -> None
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply(street: Street, change: str) -> None:
     seqno = street.write("INSERT INTO loose VALUES (1, 2)")
-    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "60")
+    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "120")
     assert stranger(street, street.secondary / "regions" / "main.db", change) == ["done"]
     # Nothing that the change touches: it is found all the same.
     street.write("INSERT OR REPLACE INTO setting VALUES ('behind', 1)")
@@ -120,7 +120,7 @@ def test_a_schema_change_on_the_primary_is_found_before_the_next_commit(street: 
     seqno = street.write("INSERT INTO loose VALUES (1, 2)")
     assert stranger(street, street.database, change) == ["done"]
     writer = street.python(MIGRATOR, str(street.primary), "INSERT INTO setting VALUES ('refused', 1)")
-    said = writer.communicate(timeout=60)[1]
+    said = writer.communicate(timeout=120)[1]
     for words in ("SCHEMA_CHANGED", "another client changed the schema of region main", "region release NAME"):
         assert words in said
     assert street.last_seqno(street.primary) == seqno

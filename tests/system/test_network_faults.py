@@ -136,36 +136,45 @@ def test_fault_56_a_peer_that_never_reads_costs_no_memory_and_is_found_dead(stre
 
 
 def test_fault_56_xoff_stops_no_heartbeat(street: BadStreet) -> None:
-    street.on(street.secondary, "update", "stop")
-    street.insert(100, 60_000)
-    wait_until(lambda: street.source()["state"] == "waiting for XON", what="XOFF")
-    paused_s = time.monotonic()
-    while time.monotonic() - paused_s < 2 * DEAD_AFTER_S:
-        for side in (street.primary, street.secondary):
-            wait_until(
-                lambda side=side: street.figure(side, "last_contact_seconds") < DEAD_AFTER_S / 2,  # type: ignore[misc]
-                what="a heartbeat",
-            )
-        time.sleep(0.3)
-    assert street.source()["state"] == "waiting for XON"
-    assert street.new_lines() == 1
-    street.start_update()
-    street.prove_equal()
-    assert street.new_lines() == 1
+    def pause() -> None:
+        street.on(street.secondary, "update", "stop")
+        try:
+            street.insert(100, 60_000)
+            wait_until(lambda: street.source()["state"] == "waiting for XON", what="XOFF")
+            paused_s = time.monotonic()
+            while time.monotonic() - paused_s < 2 * DEAD_AFTER_S:
+                for side in (street.primary, street.secondary):
+                    wait_until(
+                        lambda side=side: (  # type: ignore[misc]
+                            street.figure(side, "last_contact_seconds") < DEAD_AFTER_S / 2 or street.new_lines() > 1
+                        ),
+                        what="a heartbeat",
+                    )
+                time.sleep(0.3)
+            assert street.source()["state"] == "waiting for XON"
+            assert street.new_lines() == 1
+        finally:
+            street.start_update()
+        street.prove_equal()
+
+    street.lives(pause)
 
 
 def test_fault_57_on_a_line_of_64_kbit_a_batch_of_many_seconds_kills_no_connection(street: BadStreet) -> None:
     """28 KB take three and a half seconds, longer than a silent peer is given."""
-    street.network.bytes_per_s = 8000
-    began = time.monotonic()
-    last = street.insert(1, 28_000)
-    street.applied(last)
-    assert time.monotonic() - began > 1.2 * DEAD_AFTER_S
-    wait_until(lambda: street.source()["last_applied_seqno"] == last, what="the acknowledgement is back")
-    assert street.ends(street.primary) == street.ends(street.secondary) == []
-    street.network.bytes_per_s = 0
-    street.prove_equal()
-    assert street.new_lines() == 1
+
+    def send() -> None:
+        street.network.bytes_per_s = 8000
+        began = time.monotonic()
+        last = street.insert(1, 28_000)
+        street.applied(last)
+        assert time.monotonic() - began > 1.2 * DEAD_AFTER_S
+        wait_until(lambda: street.source()["last_applied_seqno"] == last, what="the acknowledgement is back")
+        assert street.ends(street.primary) == street.ends(street.secondary) == []
+        street.network.bytes_per_s = 0
+        street.prove_equal()
+
+    street.lives(send)
 
 
 def test_fault_62_single_bytes_on_the_wire(street: BadStreet) -> None:

@@ -37,7 +37,7 @@ print(json.dumps([[h.name, h.incarnation] for h in catalogue.histories]))
 door.close()
 """
     process = street.python(program, str(instance))
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     return [(name, incarnation) for name, incarnation in json.loads(output)]
 
@@ -70,7 +70,7 @@ def test_three_sites_two_origins_two_incarnations_two_versions(street: Street) -
     # Origin A, through B, into C; a table in two versions.
     street.write("INSERT INTO loose VALUES ('A', 2)", "ALTER TABLE loose ADD COLUMN c DEFAULT 'new'")
     last_of_a = street.write("INSERT INTO loose VALUES ('A', 3, 'three')")
-    street.on(c, "wait", "--seqno", str(last_of_a), "--timeout", "60")
+    street.on(c, "wait", "--seqno", str(last_of_a), "--timeout", "120")
 
     # B becomes primary in its own name.
     street.on(a, "source", "stop")
@@ -83,7 +83,7 @@ def test_three_sites_two_origins_two_incarnations_two_versions(street: Street) -
     street.on(b, "source", "start", "--peer", "third")
     first_of_b = write(street, b, "INSERT INTO loose VALUES ('B', 4, 'four')")
     assert first_of_b == last_of_a + 2  # the history record of B's incarnation stands between
-    street.on(c, "wait", "--seqno", str(first_of_b), "--timeout", "60")
+    street.on(c, "wait", "--seqno", str(first_of_b), "--timeout", "120")
 
     # B's journal turns out to be a copy: its numbers could have been used twice, so another incarnation.
     street.on(b, "source", "stop")
@@ -93,7 +93,7 @@ def test_three_sites_two_origins_two_incarnations_two_versions(street: Street) -
             file.unlink()
     street.on(b, "source", "start", "--peer", "third")
     last = write(street, b, "UPDATE loose SET c = 'of the second incarnation' WHERE a = 'B'")
-    street.on(c, "wait", "--seqno", str(last), "--timeout", "60")
+    street.on(c, "wait", "--seqno", str(last), "--timeout", "120")
 
     assert origins(street, c) == [("primary", 1), ("secondary", 2), ("secondary", 3)]  # its seed raised it once
     assert_same_databases(b / "regions" / "main.db", c / "regions" / "main.db")

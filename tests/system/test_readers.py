@@ -154,7 +154,7 @@ def test_every_snapshot_is_a_whole_transaction_prefix(street: Street) -> None:
         before = street.last_seqno(street.secondary)
         wait_until(
             lambda before=before: street.last_seqno(street.secondary) > before + LARGE_EACH,
-            timeout_s=60,
+            timeout_s=180,
             what="it runs",
         )
         street.kill(street.secondary, name)

@@ -64,7 +64,7 @@ def test_functions_and_collations_of_the_application_in_a_schema(street: Street)
         "UPDATE word SET n = n + 1 WHERE text < 'b'",
         "DELETE FROM word WHERE text = 'a'",
     )
-    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "60")
+    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "120")
     street.on(street.secondary, "compare", "--with", street.primary)
     # A writer and an Update Process that were killed: recovery needs the functions too.
     street.kill(street.secondary, "update")
@@ -75,11 +75,11 @@ def test_functions_and_collations_of_the_application_in_a_schema(street: Street)
     street.on(street.secondary, "seed", "--from", street.primary, "--restart")
     street.start_update()
     seqno = street.write("UPDATE person SET name = 'Ada' WHERE id = 1", "INSERT INTO person (name) VALUES ('Alan')")
-    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "60")
+    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "120")
     street.on(street.secondary, "compare", "--with", street.primary)
     refused = street.python("import sys, replicate; c = replicate.connect(sys.argv[1]);"
                             "c.create_function('shorten', 1, len)", str(street.primary))  # fmt: skip
-    assert "depends on shorten" in refused.communicate(timeout=60)[1]
+    assert "depends on shorten" in refused.communicate(timeout=120)[1]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_can_not_be_registered_is_refused_at_the_start(tmp_path: Path, init
         done = street.on(street.primary, "digest", check=False)
         assert (done.returncode, "region.init" in done.stderr, said in done.stderr) == (78, True, True), done.stderr
         writer = street.python("import sys, replicate; replicate.connect(sys.argv[1])", str(street.primary))
-        assert said in writer.communicate(timeout=60)[1]
+        assert said in writer.communicate(timeout=120)[1]
         assert street.on(street.primary, "status", check=False).returncode in (0, 1)
     finally:
         street.close()
@@ -122,5 +122,5 @@ def test_a_secondary_without_them_stops_by_name_and_goes_on_with_them(street: St
     (street.secondary / "replicate.toml").write_text('[region]\ninit = "shop_functions:register"\n')
     street.start_update()
     last_seqno = street.write("INSERT INTO person (name) VALUES ('Barbara')")
-    street.on(street.secondary, "wait", "--seqno", str(last_seqno), "--timeout", "60")
+    street.on(street.secondary, "wait", "--seqno", str(last_seqno), "--timeout", "120")
     assert json.loads(street.on(street.primary, "--json", "compare", "--with", street.secondary).stdout)

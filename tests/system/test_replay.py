@@ -107,7 +107,7 @@ def test_a_rebuilt_secondary_goes_on_live_and_feeds_a_third(tmp_path: Path, monk
         street.on(street.secondary, "peer", "add", "third", street.daemon(third, "receiver")["facts"]["listen"])
         street.on(street.secondary, "source", "start", "--peer", "third")
         street.on(third, "update", "start")
-        street.on(third, "wait", "--seqno", str(seqno), "--timeout", "60")
+        street.on(third, "wait", "--seqno", str(seqno), "--timeout", "120")
         assert_same_databases(street.secondary / "regions" / "main.db", third / "regions" / "main.db")
 
         # The live stream goes on from there, to it and from it to the third.
@@ -118,7 +118,7 @@ def test_a_rebuilt_secondary_goes_on_live_and_feeds_a_third(tmp_path: Path, monk
         street.prove_equal()
         street.finish([street.writer(3, count=10)])
         reached = street.prove_equal()
-        street.on(third, "wait", "--seqno", str(reached), "--timeout", "60")
+        street.on(third, "wait", "--seqno", str(reached), "--timeout", "120")
         assert_same_databases(street.database, third / "regions" / "main.db")
         street.on(street.secondary, "journal", "verify")
     finally:

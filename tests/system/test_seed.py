@@ -151,7 +151,7 @@ def test_the_source_is_killed_while_it_sends(street: Street) -> None:
     writer = write_on(street, 1)
     command = seed(street)
     wait_until(lambda: street.status(street.primary)["peers"][0]["source"]["state"] == "dead", what="it is killed")
-    assert part_bytes(street) > 0
+    wait_until(lambda: part_bytes(street) > 1_000_000, what="much of what was sent is written down")
     start_source(street)
     output, errors = command.communicate(timeout=120)
     assert command.returncode == 0, errors

@@ -45,6 +45,11 @@ def words_of(street: Street) -> Any:
         return memoryview(file.read(8192)).cast("Q")
 
 
+def acknowledged(street: Street) -> int:
+    """What the primary's Source Server knows to be durable on the secondary."""
+    return int(street.daemon(street.primary, "source-secondary")["facts"].get("last_acknowledged_seqno") or 0)
+
+
 def lines_of(street: Street, title: str) -> list[list[str]]:
     """The commands of a section of the manual, for these instances."""
     found = commands(section(chapter("services"), title))
@@ -89,9 +94,9 @@ def test_zero_backlog_is_proved_while_writers_wait(street: Street) -> None:
 
 
 def test_what_is_not_acknowledged_is_counted_and_the_door_opens(street: Street) -> None:
-    street.prove_equal()
+    last = street.prove_equal()
     street.on(street.secondary, "update", "stop")
-    last = street.last_seqno(street.primary)
+    wait_until(lambda: acknowledged(street) == last, what="the source knows what is durable there")
     street.finish([street.writer(1, 7)])
     stopped = street.on(street.primary, "source", "stop", "--zero-backlog", "--timeout", "0.5", check=False)
     assert (stopped.returncode, stopped.stdout.splitlines()[-1]) == (1, "7 not acknowledged by secondary")
@@ -198,11 +203,12 @@ def test_a_frozen_update_process_is_ended_and_what_it_left_is_counted(street: St
     wait_until(lambda: received(street) == last + 5, what="they are received")
     stopped = street.on(street.secondary, "receiver", "stop", "--timeout", "0.5", check=False)
     assert stopped.returncode == 1
-    assert stopped.stdout.splitlines() == [
+    update, receiver, left = stopped.stdout.splitlines()
+    assert receiver.startswith("receiver: stopped")  # half a second is not much for its own drain on a busy machine
+    assert (update, left) == (
         "update: did not end and was killed",
-        "receiver: stopped",
         "5 transactions that were received are not applied; they stay in the receive pool",
-    ]
+    )
     street.on(street.secondary, "receiver", "start", "--listen", listen)
     street.prove_equal()
 

@@ -61,6 +61,11 @@ def is_told_acknowledged(street: Street, seqno: int) -> bool:
     return any(one["last_acknowledged_seqno"] >= seqno for one in lines)
 
 
+def is_told_applied(street: Street, seqno: int) -> bool:
+    lines = [one for one in street.log(street.secondary, "update") if one["event"] == "statistics"]
+    return any(one["current_seqno"] >= seqno for one in lines)
+
+
 def test_what_a_street_went_through_is_told_from_its_logs(street: Street) -> None:
     try:
         street.build().start()
@@ -79,6 +84,7 @@ def test_what_a_street_went_through_is_told_from_its_logs(street: Street) -> Non
         street.start_update()
         street.prove_equal()
         wait_until(lambda: is_told_acknowledged(street, last), what="a line has what the peer acknowledged")
+        wait_until(lambda: is_told_applied(street, last), what="a line has what was applied")
         street.on(street.primary, "source", "stop")
         street.on(street.primary, "demote")
         street.on(street.primary, "update", "start")

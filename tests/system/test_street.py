@@ -32,8 +32,8 @@ SETTINGS = """
     dead_after_s = 2.0
 """
 
-NOTICED_WITHIN_S = 25.0
-"""A frozen peer: `dead_after_s`, a heartbeat before that, and some time on a busy machine."""
+NOTICED_WITHIN_S = 60.0
+"""A frozen peer: `dead_after_s`, a heartbeat before that, and much time on a busy machine."""
 
 pytestmark = pytest.mark.slow
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from replicate.system.processes import is_ending
 from tests.harness.ports import free_port
 from tests.harness.street import QUICK, Street, assert_same_databases
 from tests.harness.waiting import wait_until
@@ -139,6 +140,7 @@ def kept_once(both: Both, committed: dict[str, int]) -> None:
 
 def test_from_either_site_with_writers_that_follow(both: Both) -> None:
     rovers = [both.rover(number) for number in range(2)]
+    wait_until(lambda: not problems(both), what="both sites are ready")
     said = both.switch()
     assert (said["primary"], said["secondary"], said["problems"]) == ("secondary", "primary", [])
     assert said["chains"]
@@ -222,9 +224,15 @@ def test_killed_at_a_step_the_command_given_again_finishes(both: Both, side: str
     wait_until(lambda: both.daemon(giver, "source-secondary")["facts"].get("state") == "sending", what="it streams")
     rovers = [both.rover(0)]
     pid = both.pid(instance, name)
-    done = both.process("-i", str(giver), "switchover", "--to", "secondary", "--timeout", "6")
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), what="it was killed there")
-    assert done.returncode in (0, 69, 75), done.stdout + done.stderr
+
+    def is_killed() -> bool:
+        """It may not come so far in the time that it has: then it is told to again."""
+        done = both.process("-i", str(giver), "switchover", "--to", "secondary", "--timeout", "6")
+        assert done.returncode in (0, 69, 75), done.stdout + done.stderr
+        return is_ending(pid)
+
+    wait_until(is_killed, what="it is killed there")
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), what="it is gone")
     assert [both.role(giver), both.role(taker)] != ["primary", "primary"]
     again(both, instance, name)
 

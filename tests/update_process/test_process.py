@@ -128,6 +128,40 @@ async def test_a_foreign_lock_is_logged_once_a_period(pair: Pair, monkeypatch: p
     assert all(entry["event"] != "large transaction begins again" for entry in logs)
 
 
+@pytest.mark.trio
+async def test_a_stop_waits_for_a_regions_lock_as_far_as_the_time_allows(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left what it had received where somebody had the lock at the moment of the stop: `receiver stop` failed."""
+    waits = 0
+    real = Applier.work
+
+    def work(applier: Applier, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
+        nonlocal waits
+        done = real(applier, seconds, stop)
+        waits += done.waiting is Waiting.LOCK
+        return done
+
+    monkeypatch.setattr(Applier, "work", work)
+    foreign = apsw.Connection(str(pair.secondary.region("main").path))
+    foreign.execute("BEGIN IMMEDIATE")
+    context = context_of(pair)
+    with pair.receive_pool() as pool:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, context)
+            write(pair, 2)
+            await wait_until_async(lambda: pool.words[UPDATE_PID] == os.getpid())
+            deliver(pair, pool)
+            await wait_until_async(lambda: waits > 0)
+            context.stop_requested.set()
+            met = waits
+            await wait_until_async(lambda: waits > met + 1 or pool.words[UPDATE_PID] == 0)
+            foreign.execute("ROLLBACK")
+        assert pool.applied_seqno == pair.last_seqno()
+    assert context.facts["last_word"] == f"applied {pair.last_seqno()}, 0 received and not applied"
+    foreign.close()
+
+
 def configure(pair: Pair, text: str) -> None:
     (pair.secondary.path / "replicate.toml").write_text(text)
     pair.secondary.reload()

@@ -21,9 +21,10 @@ import pytest
 from replicate.daemon import control
 from replicate.daemon.daemon import DaemonContext, _Frame, notify, watchdog_period_s
 from replicate.daemon.files import DaemonFiles
-from replicate.daemon.lock_file import daemon_names
+from replicate.daemon.lock_file import LockFile, Running, daemon_names
 from replicate.daemon.status_file import DEAD, FAILED, SERVING, STOPPED
 from replicate.errors import AlreadyRunningError, JournalIOError, NotFoundError, TryAgainError
+from replicate.system.processes import is_ended
 from tests.harness.waiting import wait_until
 
 PROGRAM = ("-m", "tests.harness.toy_daemon")
@@ -154,6 +155,37 @@ def test_a_killed_daemon_reads_as_dead_and_can_be_started_again(files: DaemonFil
     assert status is not None
     assert status.state == DEAD
     assert start(files).pid != status.pid
+
+
+def test_the_end_of_a_killed_daemon_is_waited_for_by_the_next_start(
+    files: DaemonFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its lock until the last of its threads is gone: `kill -9` and a start at once were refused."""
+    dying = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    dying.kill()
+    left = 5
+
+    def probe(_lock: LockFile) -> Running | None:
+        nonlocal left
+        left -= 1
+        return Running(dying.pid) if left > 0 else None
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LockFile, "probe", probe)
+        started = start(files)
+        assert left <= 0
+    dying.communicate()
+    assert files.lock.probe() == Running(started.pid)
+    monkeypatch.setattr(control, "DYING_S", 0.0)  # and one that lives is not waited for at all
+    with pytest.raises(AlreadyRunningError):
+        start(files)
+
+
+def test_a_stop_returns_when_the_process_is_gone(files: DaemonFiles) -> None:
+    """It gives its lock up a moment before."""
+    pid = start(files, "slow-end").pid
+    assert control.stop(files, timeout_s=60.0).drained
+    assert is_ended(pid)
 
 
 def test_drain_is_cut_short_at_the_timeout_and_by_a_second_signal(files: DaemonFiles) -> None:
