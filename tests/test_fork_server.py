@@ -20,9 +20,10 @@ from tests.harness.waiting import wait_until
 LOOK = """
 import json, os, sys, signal
 umask = os.umask(0)
+listed = map(int, os.listdir("/proc/self/fd"))
 seen = {
     "arguments": sys.argv[1:], "directory": os.getcwd(), "umask": umask, "session": os.getsid(0) == os.getpid(),
-    "environment": dict(os.environ), "files": sorted(n for n in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{n}")),
+    "environment": dict(os.environ), "files": sorted(n for n in listed if os.path.exists(f"/proc/self/fd/{n}")),
     "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler, "name": __name__,
     "read": sys.stdin.read(), "parent": os.getppid(),
 }
