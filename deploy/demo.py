@@ -43,7 +43,7 @@ HEARTBEAT_S: Final = 0.5
 SILENCE_S: Final = 5.5
 """Before that neither side calls the other silent: a heartbeat, and five seconds of grace for a busy machine."""
 SILENCE_TOLD_S: Final = 60.0
-GONE_S: Final = 10.0
+GONE_S: Final = 60.0
 CATCH_UP_S: Final = 120.0
 LINE_PERIOD_S: Final = 4.0
 REDRAW_PERIOD_S: Final = 0.5
@@ -53,7 +53,7 @@ class Secondary:
     """The secondary's database as any reader may see it: standard SQLite, read-only, while it is being written."""
 
     def __init__(self, path: Path) -> None:
-        self.connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10.0)
+        self.connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=60.0)
 
     def look(self) -> int:
         """How many of the writers' transactions are there. Raises DemoFailedError if they are no gapless prefix."""

@@ -123,10 +123,10 @@ class Report:
 def connect_to(instance: str, region: str, plain: str) -> Connection:
     """The application's connection: with `plain` to that SQLite file, else to the region of the instance."""
     if plain:
-        return sqlite3.connect(plain, timeout=10.0)
+        return sqlite3.connect(plain, timeout=60.0)
     import replicate  # not at the top: with --plain the application must run where nothing of ours is installed
 
-    return replicate.connect(instance, region, timeout=10.0)
+    return replicate.connect(instance, region, timeout=60.0)
 
 
 def create(connection: Connection) -> None:

@@ -35,7 +35,7 @@ DEAD_AFTER_S: Final = 2.0
 WORK_S: Final = 2.0
 ALONE_S: Final = 1.5
 """For so long the primary commits what nobody else gets."""
-GONE_S: Final = 20.0
+GONE_S: Final = 60.0
 STARTS_S: Final = 60.0
 LEVEL_S: Final = 60.0
 

@@ -170,7 +170,7 @@ wanted_hash() {
         printf '%s\n' "$checkout" "$install_mode"
         "$environment/bin/python" -c 'import sys; print(sys.version, sys.base_prefix)' 2>&1
         if [ "$install_mode" = copy ]; then
-            (cd "$checkout" && find -L replicate source_server receiver_server update_process \
+            (cd "$checkout" && find replicate source_server receiver_server update_process deploy/manual \
                 \( -name '*.py' -o -name '*.md' \) -exec cat {} +)
         fi
     } | sha256sum | cut -c 1-64
@@ -262,7 +262,7 @@ install_with() {
         source_directory=$environment/source
         rm -rf "$source_directory"
         mkdir "$source_directory"
-        (cd "$checkout" && cp -RL pyproject.toml README.md replicate source_server receiver_server update_process \
+        (cd "$checkout" && cp -RL pyproject.toml README.md replicate source_server receiver_server update_process deploy \
             "$source_directory") || fail 74 "can not copy the checkout to $source_directory"
         set -- "$source_directory$suffix"
     else

@@ -12,8 +12,16 @@ from typing import Final
 import replicate
 from replicate.errors import NotFoundError
 
-MANUAL: Final = Path(replicate.__file__).parent / "manual"
-"""In a checkout a link to deploy/manual, in an installed package a directory with the same files."""
+_PACKAGE: Final = Path(replicate.__file__).parent
+
+
+def place_of(package: Path) -> Path:
+    """Where the chapters are: in an installed package below it, in a checkout in deploy/manual."""
+    installed, checkout = package / "manual", package.parent / "deploy" / "manual"
+    return checkout if checkout.is_dir() and not installed.is_dir() else installed
+
+
+MANUAL: Final = place_of(_PACKAGE)
 
 
 def chapters(manual: Path) -> dict[str, Path]:

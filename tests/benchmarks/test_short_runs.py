@@ -27,7 +27,7 @@ ALWAYS = {"benchmark", "unit", "figure", "settings", "commit", "machine", "proce
 def printed(directory: Path, name: str, *arguments: str) -> list[str]:
     """The lines that the benchmark prints, and that it has removed what it made."""
     command = [sys.executable, "-m", f"tests.benchmarks.bench_{name}", "--directory", str(directory), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     assert not list(directory.iterdir())
     return done.stdout.splitlines()

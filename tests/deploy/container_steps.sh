@@ -75,7 +75,7 @@ restarted() {
 
 replicate_part() {
     make_instances
-    printf '[Service]\nWatchdogSec=2\nRestartSec=100ms\n' | drop_in dualsite-.service
+    printf '[Service]\nWatchdogSec=10\nRestartSec=100ms\n' | drop_in dualsite-.service
     systemctl daemon-reload
     systemctl start dualsite-receiver@secondary dualsite-source@primary
     as replicate -i secondary seed --from primary

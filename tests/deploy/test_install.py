@@ -52,7 +52,7 @@ class Machine:
             (self.checkout / name).mkdir(parents=True)
         (self.checkout / "pyproject.toml").write_text("version 1\n")
         (self.checkout / "README.md").write_text("read me\n")
-        for name in ("install", "uninstall", "installed.sh", "environment.sh"):
+        for name in ("install", "uninstall", "installed.sh", "environment.sh", "build_manual.py"):
             shutil.copy(CHECKOUT / "deploy" / name, self.checkout / "deploy" / name)
         for name in ("systemd", "manual"):
             shutil.copytree(CHECKOUT / "deploy" / name, self.checkout / "deploy" / name)

@@ -126,7 +126,7 @@ def fill(street: Street) -> None:
     street.kill(street.secondary, "update")
     program = """
 import sys, replicate
-connection = replicate.connect(sys.argv[1], timeout=30)
+connection = replicate.connect(sys.argv[1], timeout=60)
 for number in range(58):
     with connection:
         connection.execute("INSERT INTO loose VALUES (?, randomblob(100000))", (number,))

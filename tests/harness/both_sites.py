@@ -27,7 +27,7 @@ place, connection = names[0], None
 print("ready", flush=True)
 while True:
     try:
-        connection = connection or replicate.connect(place, timeout=20)
+        connection = connection or replicate.connect(place, timeout=60)
         with connection:
             connection.execute("INSERT INTO kept VALUES (?, ?)", (f"rover {writer}", committed + 1))
         committed += 1
@@ -132,7 +132,7 @@ def numbers_of(both: Both, name: str) -> list[int]:
         "print(','.join(str(one) for one, in rows))"
     )
     process = both.python(program, str(both.path_of(both.primary)), name)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     return [int(one) for one in output.strip().split(",") if one]
 

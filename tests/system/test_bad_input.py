@@ -37,7 +37,7 @@ SETTINGS = """
 TRY = """
 import sys, replicate
 try:
-    connection = replicate.connect(sys.argv[1], timeout=10)
+    connection = replicate.connect(sys.argv[1], timeout=60)
     connection.execute("INSERT INTO loose VALUES ('tried', ?)", ("y" * int(sys.argv[2]),))
     connection.commit()
     print(connection.last_seqno)
@@ -77,7 +77,7 @@ def reboot(street: Street) -> None:
 def attempt(street: Street, instance: Path | None = None, size: int = 1) -> tuple[int, str]:
     """A transaction through replicate.connect: (0, its seqno) or (1, the error)."""
     process = street.python(TRY, str(instance or street.primary), str(size))
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=120)
     assert "Traceback" not in errors
     return process.returncode, (output or errors).strip()
 
@@ -271,7 +271,7 @@ def test_a_read_only_region(tmp_path: Path, what: str) -> None:
         changed = street.database if what == "file" else inside
         changed.chmod(0o400 if what == "file" else 0o500)
         process = street.python(UNPRIVILEGED, "-c", TRY, str(street.primary), "1")
-        _, text = process.communicate(timeout=60)
+        _, text = process.communicate(timeout=120)
         assert process.returncode == 1, text
         assert str(changed) in text
         assert "Traceback" not in text

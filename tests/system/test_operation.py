@@ -40,7 +40,7 @@ SETTINGS = """
 
 BULK = """
 import os, sqlite3, sys, replicate
-connection = replicate.connect(sys.argv[1], timeout=30)
+connection = replicate.connect(sys.argv[1], timeout=60)
 done = 0
 try:
     for number in range(int(sys.argv[2])):
@@ -54,7 +54,7 @@ print(done)
 
 LAPS = """
 import os, sys, replicate
-connection = replicate.connect(sys.argv[1], timeout=30)
+connection = replicate.connect(sys.argv[1], timeout=60)
 print("ready", flush=True)
 for line in sys.stdin:
     for number in range(int(line)):
@@ -233,7 +233,7 @@ def test_run_in_the_foreground_tells_systemd(street: Street, tmp_path: Path) -> 
         assert street.on(street.secondary, "update", "start", check=False).returncode == 73
         process.send_signal(signal.SIGTERM)
         told.hear("STOPPING=1")
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
         assert (process.returncode, errors) == (0, "")
     finally:
         process.kill()
@@ -519,7 +519,7 @@ def test_a_full_disk(tmp_path: Path, side: str) -> None:
         else:
             street.start_update()
         street.prove_equal()
-        output, _ = street.python(COUNTED, str(street.database)).communicate(timeout=60)
+        output, _ = street.python(COUNTED, str(street.database)).communicate(timeout=120)
         assert int(output) == done
     finally:
         street.close()

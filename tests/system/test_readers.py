@@ -164,7 +164,7 @@ def test_every_snapshot_is_a_whole_transaction_prefix(street: Street) -> None:
         writer.kill()
         wait_until(lambda writer=writer: writer.poll() is not None, what="the writer is gone")
     street.prove_equal()
-    counted = street.python(COUNTED, str(street.database)).communicate(timeout=60)[0]
+    counted = street.python(COUNTED, str(street.database)).communicate(timeout=120)[0]
     (street.directory / "ended.part").write_text(counted)
     (street.directory / "ended.part").rename(ended)
     for reader in readers:

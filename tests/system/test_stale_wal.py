@@ -34,7 +34,7 @@ def put_back(street: Street) -> None:
     shutil.copyfile(street.database, old)  # nobody has it open, so all of it is in this one file
     street.write("UPDATE loose SET b = 'second' WHERE rowid < 200")
     killed = street.python(KILLED, str(street.primary))
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=120)
     assert Path(f"{street.database}-wal").stat().st_size > 0
     with street.database.open("r+b") as file:
         file.truncate(0)
@@ -54,7 +54,7 @@ with connection:
 connection.close()
 """
     process = street.python(program, str(street.primary))
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     return process.returncode, errors
 
 

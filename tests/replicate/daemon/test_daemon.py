@@ -46,7 +46,7 @@ def start(files: DaemonFiles, mode: str = "serve", timeout_s: float = 60.0) -> c
 
 
 def events(files: DaemonFiles) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in files.log.read_text().splitlines()]
+    return [json.loads(line) for line in files.log.read_bytes().split(b"\n")[:-1]]
 
 
 def test_start_returns_when_it_serves_and_stop_when_it_has_drained(files: DaemonFiles) -> None:
