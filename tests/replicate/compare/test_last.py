@@ -185,6 +185,16 @@ def test_the_seed_notes_it(pair: Pair) -> None:
     assert (noted.found, noted.seeded_wall_ns > pair.secondary.content.created_wall_ns) == ({}, True)
 
 
+def test_a_new_seed_makes_what_the_primary_knew_void_as_well(pair: Pair) -> None:
+    for other in ("west", "north"):
+        note_compared(pair.primary, other, 7, ["main.account"])
+    note_compared(pair.secondary, "east", 7, ["main.account"])
+    pair.seed(restart=True)
+    assert list(look_at_compared(pair.primary.path).found) == ["north"]
+    assert look_at_compared(pair.secondary.path).found == {}
+    assert codes(pair.primary) == ["COMPARED_DIFFERENT"]
+
+
 def test_a_peer_that_is_removed_is_forgotten(pair: Pair) -> None:
     note_compared(pair.primary, "west", 7, ["main.account"])
     assert main.run(["-i", str(pair.primary.path), "peer", "remove", "west"]) == 0
