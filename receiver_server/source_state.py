@@ -71,8 +71,6 @@ class SourceState:
         self.context = context
         self.instance = instance
         self.pool = pool
-        self.host = ""
-        """From which address the source has come last."""
         self.returning = returning
         pool.memory.note_home(instance.path)
         self.log = context.log
@@ -273,7 +271,7 @@ class SourceState:
         measured = self.measured(known)
         if known.is_known:
             measured["lag_at_least_s"] = None  # the lag itself says more
-        told = {TOLD: self.pool.source_told_ns or None, "source_host": self.host}
+        told = {TOLD: self.pool.source_told_ns or None}
         self.context.status(text, **facts("receiver", measured), **self.heard.facts(), **told)
         self._tell_silence(known)
 

@@ -202,7 +202,8 @@ def _others(
     """The instances that findings may name beside this one."""
     hosts = dict.fromkeys((one.other for one in compared), "")
     if receiving is not None:
-        hosts[receiving.source] = receiving.source_host
+        _, facts = _daemon(instance, "receiver")
+        hosts[receiving.source] = str(facts.get("source_host") or "")  # since that was started
     hosts |= {peer.name: peer.host for peer in instance.consumers}
     return look_for(instance, hosts)
 
@@ -512,7 +513,6 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
             is_given="receiver.listen" in receiver.given,
             is_reached=heard_s is not None,
         ),
-        source_host=str(facts.get("source_host") or ""),
     )
 
 

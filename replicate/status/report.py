@@ -177,8 +177,6 @@ class ReceivingReport:
     last_heard_s: float | None = None
     """And how many seconds ago."""
     listens: Listens = field(default_factory=Listens)
-    source_host: str = ""
-    """The address from which the source has come, since the Receiver Server was started; "": from none yet."""
 
     @property
     def instead(self) -> DaemonReport | None:
