@@ -111,8 +111,8 @@ def warning_of(name: str, missing: Mapping[str, Scalar], config: Config, again: 
     words = {key: shlex.quote(text_of(key, value)) for key, value in missing.items()}
     keep = "; ".join(f"replicate -i {named} config set {key} {word}" for key, word in words.items())
     return (
-        f"{name} was started with {had} on its command line before, and now has {has}. To have it as before: {again}. To have "
-        f"it so at every start, first: {keep}"
+        f"{name} was started with {had} on its command line before, and now has {has}. To have it as before: "
+        f"{again}. To have it so at every start, first: {keep}"
     )
 
 
