@@ -254,6 +254,34 @@ def test_start_warns_and_starts_what_it_was_asked_for(secondary: Instance, start
     assert invoke("receiver", "start").stderr == ""
 
 
+OLDER = {"listen": "192.0.2.2:7430", "source_last_seqno": None}
+"""In the status of a Receiver Server of a release that did not note its run."""
+
+
+@pytest.mark.parametrize(
+    ("facts", "warns"),
+    [
+        (OLDER, True),
+        ({**OLDER, "listen": "127.0.0.1:7430"}, False),
+        ({**OLDER, "is_streaming": False}, False),
+        ({"listen": "192.0.2.2:7430"}, False),
+        ({**OLDER, "listen": "nowhere"}, False),
+        ({**OLDER, "listen": 7}, False),
+        ({}, False),
+    ],
+)
+def test_of_a_run_of_an_older_release_its_address_is_known(
+    secondary: Instance, facts: dict[str, object], warns: bool, started: list[list[str]]
+) -> None:
+    files = DaemonFiles(secondary.path, "receiver")
+    files.status.write(DaemonStatus("receiver", 1, "stopped", "", 1, 2, facts))
+    said = invoke("receiver", "start").stderr
+    assert ("replicate -i secondary receiver start --listen 192.0.2.2:7430" in said) is warns
+    assert invoke("receiver", "start", "--listen", "127.0.0.1:1").stderr == ""
+    set_setting(secondary, "receiver.listen", "127.0.0.1:7431")
+    assert invoke("receiver", "start").stderr == ""
+
+
 def test_run_in_the_foreground_warns_too_but_not_for_a_start_that_has_said_it(
     secondary: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
