@@ -392,7 +392,7 @@ def _peer(
     applied = _at_least(applied, durable, is_connected)
     received = _at_least(received, applied or 0, is_connected)
     sent = _at_least(sent, received or 0, is_connected)
-    written = journal.last_written_seqno
+    written = max(journal.last_written_seqno, sent or 0)  # it may have sent more since the journal was looked at
     backlog = max(0, written - applied) if applied is not None else (0 if written == 0 else None)
     is_measured = daemon.is_running and not daemon.is_frozen and facts.get("lag_s") is not None
     since_ns = _seqno(facts, "peer_not_applying_since_wall_ns") if is_connected else None

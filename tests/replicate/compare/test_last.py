@@ -158,6 +158,14 @@ def test_a_compare_that_does_not_come_to_its_end_is_not_noted(pair: Pair, capfd:
     assert look_at_compared(pair.primary.path) == Compared()
 
 
+def test_a_compare_with_an_instance_of_another_host_says_how(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["-i", str(pair.primary.path), "compare", "--with", "far"]) == 69
+    said = capfd.readouterr().err
+    assert "Where it is on another host, there: replicate -i far --json digest >FILE, carry it here, and" in said
+    assert f"replicate -i {pair.primary.path} compare --with-digest FILE" in said
+    assert "instance create" not in said
+
+
 def test_time_passes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     note_compared(pair.secondary, "east", 7, ())
     now = module.time.time_ns()
