@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -92,15 +93,30 @@ def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | Non
         return _with_digest(files, at, timeout_s)
     from replicate.cli.progress import comparing
     from replicate.compare.compare import compare as compare_instances
-    from replicate.instance.instance import Instance
 
-    first, second = open_instance(DOOR), Instance.open(other, needs=DOOR)
+    first, second = open_instance(DOOR), _other(other)
     with comparing() as told:
         found = compare_instances(first, second, at=at, timeout_s=timeout_s, limit=limit, told=told)
     emit({"equal": found.equal, **plain(found)}, _lines(found))
     _note(first, second.name, found.seqno, found.differs)
     _note(second, first.name, found.seqno, found.differs)
     return 0 if found.equal else 1
+
+
+def _other(named: str) -> Instance:
+    """The instance to compare with. NotFoundError, and as Instance.open."""
+    from replicate.errors import NotFoundError
+    from replicate.instance.instance import Instance, resolve_instance
+
+    path = resolve_instance(named)
+    if path.exists():
+        return Instance.open(path, needs=DOOR)
+    raise NotFoundError(
+        f"there is no instance {path.name} on this host by that name",
+        where=str(path),
+        do=f"Name its directory. Where it is on another host, there: replicate -i {shlex.quote(path.name)} --json "
+        "digest >FILE, carry it here, and replicate -i INSTANCE compare --with-digest FILE",
+    )
 
 
 def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> int:
