@@ -8,8 +8,6 @@ Leaves to others: the file of a conflict (conflict.py), the durable decision (de
 
 from __future__ import annotations
 
-import os
-import pwd
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Final
 
 from replicate.errors import UsageError
 from replicate.instance.instance import Instance
+from replicate.system.who import who_asks
 from update_process.conflict import read_conflict
 from update_process.decision import OVERWRITE, SKIP, Decision, find_decision, is_large
 
@@ -108,14 +107,4 @@ def decide(
     if table not in ("", met):
         raise UsageError(f"the conflict of transaction {waits} is of table {met}, not {table}", where=where)
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Decision(waits, transaction, until or waits, table, _user(), at, how)
-
-
-def _user() -> str:
-    """Who asks, also through sudo."""
-    number = os.environ.get("SUDO_UID", "") if os.getuid() == 0 else ""
-    uid = int(number) if number.isdecimal() else os.getuid()
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return f"uid {uid}"
+    return Decision(waits, transaction, until or waits, table, who_asks(), at, how)

@@ -198,8 +198,8 @@ def _change(
             _table(content.table_id, definitions),
             _row(content.before, content.after, definition),
             tuple(_names(content.before or content.after or (), definition)),
-            None if content.before is None else tuple(map(_whole, content.before)),
-            None if content.after is None else tuple(map(_whole, content.after)),
+            None if content.before is None else tuple(map(whole_value, content.before)),
+            None if content.after is None else tuple(map(whole_value, content.after)),
         )
     if isinstance(content, DefinitionChange):
         definition = content.definition
@@ -262,7 +262,7 @@ def _value(value: object) -> str:
     return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "…"
 
 
-def _whole(value: object) -> object:
+def whole_value(value: object) -> object:
     """As ShownChange has it."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"blob": bytes(value).hex()}

@@ -47,7 +47,7 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.region.sqlite.look import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
-from replicate.status.comparing import ComparedReport, compared_findings
+from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.report import (
@@ -133,6 +133,7 @@ def collect(instance: Instance) -> Status:
             source=receiving.source if receiving is not None else "",
             filled_s=(now_wall_ns - max(noted.seeded_wall_ns, content.created_wall_ns)) / 1e9,
             warn_days=instance.config.status.compared_warn_days,
+            repaired=_repaired(noted, now_wall_ns),
         )
     return Status(
         name=instance.name,
@@ -150,6 +151,12 @@ def collect(instance: Instance) -> Status:
         findings=each_once(_named(instance, finding) for finding in (*problems, *found)),
         compared=compared,
     )
+
+
+def _repaired(noted: Compared, now_wall_ns: int) -> RepairedReport | None:
+    one = noted.repaired
+    age_s = 0.0 if one is None else max(0.0, (now_wall_ns - one.wall_ns) / 1e9)
+    return None if one is None else RepairedReport(one.like, one.seqno, one.rows, age_s)
 
 
 def _compared(noted: Compared, now_wall_ns: int) -> tuple[ComparedReport, ...]:

@@ -36,6 +36,16 @@ class ComparedReport:
     differs: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RepairedReport:
+    """The last repair: `rows` were made as they are in `like`, at the transaction `seqno`, `age_s` seconds ago."""
+
+    like: str
+    seqno: int
+    rows: int
+    age_s: float
+
+
 def compared_findings(
     role: str,
     compared: tuple[ComparedReport, ...],
@@ -44,12 +54,19 @@ def compared_findings(
     source: str,
     filled_s: float,
     warn_days: int,
+    repaired: RepairedReport | None = None,
 ) -> Iterator[Finding]:
     """Of an instance that has regions. `peers` are its consumers; `source` sends to it ("" for unknown); it was made or
     seeded `filled_s` seconds ago. `warn_days` 0: never due."""
     for one in compared:
         if not one.is_equal:
             yield _different(one)
+    if repaired is not None:
+        text = (
+            f"{repaired.rows} rows were repaired at transaction {repaired.seqno}, {ago(repaired.age_s)} ago, as they "
+            f"are in {repaired.like}; no journal has that"
+        )
+        yield Finding("REPAIRED", text, "nothing: log/repair.jsonl has both images of each row", repaired.like)
     due = role == "secondary" and warn_days > 0
     suppliers = [one for one in compared if one.other not in peers]
     newest = min(suppliers, key=lambda one: one.age_s, default=None)
