@@ -94,9 +94,9 @@ def overwrite(seqno: int | None, until: int | None, table: str, dry_run: bool, y
 _SAID = {
     "skip": ("would be left out", "will not be in the databases of", "is left out"),
     "overwrite": (
-        "would be made over other rows",
-        "will be made over other rows in the databases of",
-        "is overwritten",
+        "would overwrite what is here",
+        "will overwrite what is in the databases of",
+        "overwrites what was here",
     ),
 }
 
