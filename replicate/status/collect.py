@@ -47,7 +47,7 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.region.sqlite.look import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
-from replicate.status.comparing import ComparedReport, compared_findings
+from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.others import Other, look_for, placed
@@ -136,6 +136,7 @@ def collect(instance: Instance) -> Status:
             here={other.name for other in others if other.typed},
             filled_s=(now_wall_ns - max(noted.seeded_wall_ns, content.created_wall_ns)) / 1e9,
             warn_days=instance.config.status.compared_warn_days,
+            repaired=_repaired(noted, now_wall_ns),
         )
     return Status(
         name=instance.name,
@@ -153,6 +154,12 @@ def collect(instance: Instance) -> Status:
         findings=each_once(_named(instance, others, finding) for finding in (*problems, *found)),
         compared=compared,
     )
+
+
+def _repaired(noted: Compared, now_wall_ns: int) -> RepairedReport | None:
+    one = noted.repaired
+    age_s = 0.0 if one is None else max(0.0, (now_wall_ns - one.wall_ns) / 1e9)
+    return None if one is None else RepairedReport(one.like, one.seqno, one.rows, age_s)
 
 
 def _compared(noted: Compared, now_wall_ns: int) -> tuple[ComparedReport, ...]:

@@ -36,6 +36,16 @@ class ComparedReport:
     differs: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RepairedReport:
+    """The last repair: `rows` were made as they are in `like`, at the transaction `seqno`, `age_s` seconds ago."""
+
+    like: str
+    seqno: int
+    rows: int
+    age_s: float
+
+
 def compared_findings(
     role: str,
     compared: tuple[ComparedReport, ...],
@@ -45,6 +55,7 @@ def compared_findings(
     here: Collection[str] = (),
     filled_s: float,
     warn_days: int,
+    repaired: RepairedReport | None = None,
 ) -> Iterator[Finding]:
     """Of an instance that has regions. `peers` are its consumers; `source` sends to it ("" for unknown); those that are
     `here` can be compared with by one command. It was made or seeded `filled_s` seconds ago. `warn_days` 0: never due.
@@ -52,6 +63,12 @@ def compared_findings(
     for one in compared:
         if not one.is_equal:
             yield _different(one, is_filled_here=role == "secondary" and one.other not in peers, here=here)
+    if repaired is not None:
+        text = (
+            f"{repaired.rows} rows were repaired at transaction {repaired.seqno}, {ago(repaired.age_s)} ago, as they "
+            f"are in {repaired.like}; no journal has that"
+        )
+        yield Finding("REPAIRED", text, "nothing: log/repair.jsonl has both images of each row", repaired.like)
     due = role == "secondary" and warn_days > 0
     suppliers = [one for one in compared if one.other not in peers]
     newest = min(suppliers, key=lambda one: one.age_s, default=None)
