@@ -299,6 +299,7 @@ class ReceiverConnection:
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
             source_last_seqno=start.last_seqno,
         )  # fmt: skip
+        source.context.status(source_host=self.guest.address)
         source.streams(self.peer_name, start.last_seqno)
         self.drive.nursery.start_soon(self._lost.run)
 

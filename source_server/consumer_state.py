@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import trio
 
+from replicate.compare.last import forget_compared
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import counters
 from replicate.daemon.figures import facts as facts_of
@@ -298,8 +299,10 @@ class ConsumerState:
         self.retry.streaming()
 
     def _seed_arrived(self, last_seqno: int) -> None:
-        """A consumer that stands exactly at its seed has taken it over: from now on its position says what it needs."""
+        """A consumer that stands exactly at its seed has taken it over: its position says now what it needs, and what
+        was compared before is void."""
         if read_hold(self.instance.consumers_directory, self.peer_name) == last_seqno:
+            forget_compared(self.instance, self.peer_name)
             write_hold(self.instance.consumers_directory, self.peer_name, None)
 
     def acknowledged(self, event: Acknowledged) -> None:

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError
+from replicate.journal.record import changes_of
 from replicate.model.region_record import without_making
 from replicate.model.transaction import Catalogue, History, Kind, Op, TableDefinition
 from replicate.region.protocol import RowsOfRegion
 from replicate.region.sqlite.apply.order import RowRun
+from replicate.region.sqlite.apply.overwrite import overwrite
 from replicate.region.sqlite.apply.rows import lacks_region
 from update_process.window.columns import PAYLOAD, Changes
 
@@ -73,9 +75,7 @@ class Routes:
         if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
             self._check_history(History.unpack(bodies[0][PAYLOAD:], bodies[0][1]))
             return
-        self.apply_changes(
-            list(chain.from_iterable([body[PAYLOAD:] for body in bodies if body[0] == Kind.TRANSACTION]))
-        )
+        self.apply_changes(list(chain.from_iterable(map(changes_of, bodies))))
 
     def apply_single(self, body: Sequence[Any], seqno: int) -> None:
         """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""
@@ -153,6 +153,21 @@ class Routes:
         if special:
             for rows in regions.values():
                 self.tables.update(rows.definitions)
+
+    def overwrite(self, changes: Sequence[Any], seqno: int) -> list[Any]:
+        """Make flat changes of transaction `seqno`, none of which is of the schema, over whatever rows are here: what
+        was made, in their order. What is of a region that waits is given back as it is. Raises as `apply_bodies`."""
+        made: list[Any] = []
+        for place in range(0, len(changes), 4):
+            change = changes[place : place + 4]
+            region = self._region_of(*change)
+            if region is None or region in self._waiting:
+                made += change
+                continue
+            rows = self._session.rows[region]
+            rows.seqno = seqno
+            made += overwrite(rows, change)
+        return made
 
     def _by_region(self, changes: Changes) -> dict[str, list[tuple[Any, ...]]]:
         """Each region's changes in their order; it is nobody's business which of two regions is changed first."""

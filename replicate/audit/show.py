@@ -19,14 +19,13 @@ import msgpack
 from replicate.audit.query import Matches, Query, find, parts_of
 from replicate.audit.selection import EVERYTHING, Selection
 from replicate.journal.chain import Chain
-from replicate.journal.record import decode
+from replicate.journal.record import LARGE_BEGINS, decode
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
     Catalogue,
     Content,
     DefinitionChange,
     History,
-    Kind,
     LargeCommit,
     LogComment,
     NullRecord,
@@ -130,7 +129,7 @@ def shown(
 ) -> ShownTransaction:
     """The record of one decoded frame; a table or origin that `catalogue` does not hold is shown by its id."""
     content, definitions = transaction.content, catalogue.definitions
-    if transaction.kind != Kind.LARGE:  # its changes are in its parts
+    if transaction.kind not in LARGE_BEGINS:  # its changes are in its parts
         content = tuple(one for one in content if selection.takes(one, definitions))
     history = _history(transaction.origin, catalogue.histories)
     return ShownTransaction(
@@ -199,8 +198,8 @@ def _change(
             _table(content.table_id, definitions),
             _row(content.before, content.after, definition),
             tuple(_names(content.before or content.after or (), definition)),
-            None if content.before is None else tuple(map(_whole, content.before)),
-            None if content.after is None else tuple(map(_whole, content.after)),
+            None if content.before is None else tuple(map(whole_value, content.before)),
+            None if content.after is None else tuple(map(whole_value, content.after)),
         )
     if isinstance(content, DefinitionChange):
         definition = content.definition
@@ -263,7 +262,7 @@ def _value(value: object) -> str:
     return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "…"
 
 
-def _whole(value: object) -> object:
+def whole_value(value: object) -> object:
     """As ShownChange has it."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"blob": bytes(value).hex()}

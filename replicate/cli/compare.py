@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import DOOR, LOOKS, VerbCommand, columns, emit, has_instance, open_instance, plain
+from replicate.cli.common import DOOR, LOOKS, VerbCommand, columns, confirm, emit, has_instance, open_instance, plain
 from replicate.cli.words import instances
 
 if TYPE_CHECKING:
     from replicate.compare.compare import InstanceComparison, InstanceDigest
+    from replicate.compare.repair import Repair
     from replicate.instance.instance import Instance
     from replicate.region.sqlite.digest import Comparison
 
@@ -72,7 +74,19 @@ def digest(at: int | None, timeout_s: float) -> None:
 )
 @at_option
 @timeout_option
-def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | None, timeout_s: float) -> int:
+@click.option("--repair", "is_repair", is_flag=True, help="Make the secondary's rows that differ like the other's.")
+@click.option("--dry-run", is_flag=True, help="With --repair: say what would be changed.")
+@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
+def compare(
+    other: str | None,
+    files: tuple[str, ...],
+    limit: int,
+    at: int | None,
+    timeout_s: float,
+    is_repair: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
     """Compare with another instance at one sequence number; exit code 1 if they differ.
 
     With an instance of another host by its digest, at the number that stands in it. While the primary is being written
@@ -80,9 +94,18 @@ def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | Non
 
     What was found, and when, is noted in the instance named with -i, and with --with in the other one too: `status`
     shows its age.
+
+    With --repair the rows of the secondary that differ are made as they are on the other side, while its Update Process
+    stands still, and both are compared again. What was here is in log/repair.jsonl, and in no journal: a third site,
+    and a copy of before, do not have the change. Tables whose definitions differ are left alone.
     """
     from replicate.errors import UsageError
 
+    if (is_repair and (other is None or at is not None)) or ((dry_run or yes) and not is_repair):
+        raise UsageError(
+            "--repair needs --with, takes no --at, and is what --dry-run and --yes are for",
+            do="replicate -i SECONDARY compare --with PRIMARY --repair",
+        )
     if (other is None) == (not files) or len(files) > 2:
         raise UsageError(
             "no instance is named to compare with",
@@ -92,15 +115,64 @@ def compare(other: str | None, files: tuple[str, ...], limit: int, at: int | Non
         return _with_digest(files, at, timeout_s)
     from replicate.cli.progress import comparing
     from replicate.compare.compare import compare as compare_instances
-    from replicate.instance.instance import Instance
 
-    first, second = open_instance(DOOR), Instance.open(other, needs=DOOR)
+    first, second = open_instance(DOOR), _other(other)
+    if is_repair:
+        repaired = _repaired(first, second, timeout_s, dry_run=dry_run, yes=yes)
+        if dry_run:
+            emit(repaired, _repair_lines(repaired))
+            return int(bool(repaired.rows or repaired.left))
     with comparing() as told:
         found = compare_instances(first, second, at=at, timeout_s=timeout_s, limit=limit, told=told)
-    emit({"equal": found.equal, **plain(found)}, _lines(found))
+    if is_repair:
+        facts = {"equal": found.equal, **plain(found), "repair": plain(repaired)}
+        emit(facts, [*_repair_lines(repaired), *_lines(found)])
+    else:
+        emit({"equal": found.equal, **plain(found)}, _lines(found))
     _note(first, second.name, found.seqno, found.differs)
     _note(second, first.name, found.seqno, found.differs)
     return 0 if found.equal else 1
+
+
+def _other(named: str) -> Instance:
+    """The instance to compare with. NotFoundError, and as Instance.open."""
+    from replicate.errors import NotFoundError
+    from replicate.instance.instance import Instance, resolve_instance
+
+    path = resolve_instance(named)
+    if path.exists():
+        return Instance.open(path, needs=DOOR)
+    raise NotFoundError(
+        f"there is no instance {path.name} on this host by that name",
+        where=str(path),
+        do=f"Name its directory. Where it is on another host, there: replicate -i {shlex.quote(path.name)} --json "
+        "digest >FILE, carry it here, and replicate -i INSTANCE compare --with-digest FILE",
+    )
+
+
+def _repaired(first: Instance, second: Instance, timeout_s: float, *, dry_run: bool, yes: bool) -> Repair:
+    from replicate.cli.progress import comparing
+    from replicate.compare.repair import repair, sides
+    from replicate.system.who import who_asks
+
+    mended, like = sides(first, second)
+    if not dry_run:
+        confirm(f"the rows of {mended.name} that differ will be made as they are in {like.name}", yes=yes)
+    with comparing() as told:
+        return repair(first, second, by=who_asks(), dry_run=dry_run, timeout_s=timeout_s, told=told)
+
+
+def _repair_lines(found: Repair) -> Iterator[str]:
+    would, rows = "" if found.is_done else " would be", f"{found.rows} row{'s' * (found.rows != 1)}"
+    at = f"as in {found.like} at seqno {found.seqno}"
+    if found.rows or found.is_done:
+        yield f"{found.mended}: {rows}{would} repaired {at}" + (f"; {found.file} has both images" * found.is_done)
+    else:
+        yield f"{found.mended}: nothing to repair, {at}"
+    for table in found.tables:
+        yield f"  {table.table}: {table.changed} changed, {table.added} added, {table.removed} removed"
+    for name, why in found.left.items():
+        yield f"  {name} is left alone: {why}"
 
 
 def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> int:

@@ -49,14 +49,14 @@ def checked_address(opened: Instance, name: str, address: str) -> Address:
         raise ConfigurationError(
             f"nobody can be reached at port 0 of {where.host}",
             where="HOST:PORT",
-            do=f"Give the port that the Receiver Server of {name} listens at: there, replicate -i INSTANCE status",
+            do=f"Give the port that the Receiver Server of {name} listens at: there, replicate -i {name} status",
         )
     if not where.is_loopback:
         from replicate.security.tls import require_identity
         from replicate.security.tls_files import TlsFiles
 
         files = TlsFiles.of(opened.path, opened.config.tls)
-        require_identity(files, opened.name, where="HOST:PORT", wanted_for=str(where))
+        require_identity(files, opened.name, where="HOST:PORT", wanted_for=where)
     return where
 
 

@@ -242,14 +242,39 @@ def compare(
                 for door, barrier in zip(doors, barriers, strict=True)
             ]
         elif second.role == "primary" and first.role == "secondary":
-            both = list(reversed(_both(stack, doors[1], doors[0], timeout_s)))
+            both = list(reversed(_both(stack, doors[1], doors[0], timeout_s)[0]))
         else:
-            both = _both(stack, doors[0], doors[1], timeout_s)
+            both = _both(stack, doors[0], doors[1], timeout_s)[0]
         return _compared(first, second, both[0], both[1], limit, told)
 
 
-def _both(stack: ExitStack, leader: Door, follower: Door, timeout_s: float) -> list[Snapshot]:
-    """Snapshots of both at one number: hold the follower, look where the leader is, let the follower go there."""
+@dataclass(frozen=True, slots=True)
+class HeldTogether:
+    """Two instances at one number. `barrier` is the follower's, which stands still until the block is left, or the
+    barrier has expired: `barrier.raise_to(seqno)` renews it."""
+
+    leader: Snapshot
+    follower: Snapshot
+    door: Door
+    barrier: Barrier
+
+
+@contextmanager
+def held_together(leader: Instance, follower: Instance, *, timeout_s: float) -> Iterator[HeldTogether]:
+    """Snapshots of both at one number, the follower's door, and it held there. Raises as `compare`."""
+    with ExitStack() as stack:
+        doors = [stack.enter_context(door_of(instance)) for instance in (leader, follower)]
+        leader.reload()
+        follower.reload()
+        both, barrier = _both(stack, doors[0], doors[1], timeout_s, is_held=True)
+        yield HeldTogether(both[0], both[1], doors[1], barrier)
+
+
+def _both(
+    stack: ExitStack, leader: Door, follower: Door, timeout_s: float, *, is_held: bool = False
+) -> tuple[list[Snapshot], Barrier]:
+    """Snapshots of both at one number: hold the follower, look where the leader is, let the follower go there. It goes
+    on at once, or stands still there (`is_held`) as long as the barrier does."""
     deadline = time.monotonic() + timeout_s
     for _ in range(TRIES_MAX):
         left_s = max(0.1, deadline - time.monotonic())
@@ -270,9 +295,10 @@ def _both(stack: ExitStack, leader: Door, follower: Door, timeout_s: float) -> l
                 )
             behind = attempt.enter_context(take_snapshot(follower, timeout_s=left_s, only_at=wanted))
             if behind is not None:
-                barrier.lift()
+                if not is_held:
+                    barrier.lift()
                 stack.enter_context(attempt.pop_all())
-                return [ahead, behind]
+                return [ahead, behind], barrier
     raise TryAgainError(
         f"{follower.instance.name} is ahead of {leader.instance.name}, or could not be held",
         where=str(follower.instance.path),

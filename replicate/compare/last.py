@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,12 +43,23 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Repaired:
+    """Rows were mended at the transaction `seqno`, at `wall_ns`, and as they are in the instance `like`."""
+
+    seqno: int
+    wall_ns: int
+    rows: int
+    like: str
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """What is noted in an instance. `seeded_wall_ns`: when it was filled last, 0 when never. `found`: by the name of
-    the other instance, the newest last."""
+    the other instance, the newest last. `repaired`: the last time since it was filled."""
 
     seeded_wall_ns: int = 0
     found: Mapping[str, Found] = field(default_factory=dict)
+    repaired: Repaired | None = None
 
 
 def compared_path(instance_path: Path) -> Path:
@@ -64,7 +75,8 @@ def look_at_compared(instance_path: Path) -> Compared:
             return Compared()
         found = {check_name(name, "instance"): _found(one) for name, one in made["with"].items()}
         newest_last = dict(sorted(found.items(), key=lambda item: item[1].wall_ns))
-        return Compared(max(0, int(made["seeded_wall_ns"])), newest_last)
+        repaired = _repaired(made["repaired"]) if "repaired" in made else None
+        return Compared(max(0, int(made["seeded_wall_ns"])), newest_last, repaired)
     except (OSError, ReplicateError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Compared()
 
@@ -81,6 +93,12 @@ def note_compared(instance: Instance, other: str, seqno: int, differs: Sequence[
         return replace(known, found=dict([*others[1 - PARTNERS_MAX :], (other, found)]))
 
     _change(instance, noted)
+
+
+def note_repaired(instance: Instance, repaired: Repaired) -> None:
+    """Rows of the instance were mended. Errors: as `note_compared`."""
+    check_name(repaired.like, "instance")
+    _change(instance, lambda known: replace(known, repaired=repaired))
 
 
 def note_seeded(instance: Instance) -> None:
@@ -101,8 +119,14 @@ def _change(instance: Instance, changed: Callable[[Compared], Compared]) -> None
             name: {"seqno": one.seqno, "wall_ns": one.wall_ns, "equal": one.is_equal, "differs": list(one.differs)}
             for name, one in made.found.items()
         }
-        facts = {"format": FORMAT, "seeded_wall_ns": made.seeded_wall_ns, "with": found}
+        facts: dict[str, Any] = {"format": FORMAT, "seeded_wall_ns": made.seeded_wall_ns, "with": found}
+        if made.repaired is not None:
+            facts["repaired"] = asdict(made.repaired)
         replace_file(compared_path(instance.path), (json.dumps(facts) + "\n").encode())
+
+
+def _repaired(made: Any) -> Repaired:
+    return Repaired(int(made["seqno"]), int(made["wall_ns"]), int(made["rows"]), check_name(made["like"], "instance"))
 
 
 def _found(made: Any) -> Found:

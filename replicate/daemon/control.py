@@ -94,6 +94,25 @@ def start(
     if running is not None:
         raise files.lock.running_error(running)
     files.lock.make_directories()
+    absent = [path for path in (files.standard_error, files.log) if not path.exists()]
+    try:
+        return _start(files, arguments, timeout_s=timeout_s, program=program)
+    except BaseException:
+        _remove_empty(files, absent)
+        raise
+
+
+def _remove_empty(files: DaemonFiles, paths: Sequence[Path]) -> None:
+    """A start that was refused leaves no log in which nothing stands."""
+    with suppress(OSError):
+        if files.lock.probe() is not None:
+            return  # another start was quicker, and has them open
+        for path in paths:
+            if path.exists() and not path.stat().st_size:
+                path.unlink()
+
+
+def _start(files: DaemonFiles, arguments: Sequence[str], *, timeout_s: float, program: Sequence[str]) -> StartedDaemon:
     read_fd, write_fd = os.pipe()
     try:
         with open(files.standard_error, "ab", opener=_private) as errors:

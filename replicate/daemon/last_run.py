@@ -6,6 +6,7 @@ later, or for a command that says how to.
 
 Guarantees: the file is replaced whole and durably, and says what the last run was given; a start that failed takes the
 place of it only if it was given settings itself. What replicate.toml has come to say since wins over an old flag.
+Of a Receiver Server of a release that noted nothing, the address at which it has listened is known.
 What cannot be read counts as a run without flags.
 Refuses to know: what the settings mean, and who prints.
 """
@@ -13,6 +14,7 @@ Refuses to know: what the settings mean, and who prints.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -28,6 +30,10 @@ from replicate.settings.table import Scalar
 from replicate.system.files import read_private, replace_file
 
 FORMAT: Final = 1
+_LISTEN: Final = "receiver.listen"
+_LISTEN_FACT, _UNTIL_FACT, _SINCE_FACT = "listen", "source_last_seqno", "is_streaming"
+"""In the status of a Receiver Server: its address; what it says once it serves a source; what it says since a run is
+noted."""
 
 
 class Named(Protocol):
@@ -65,6 +71,8 @@ def run_with(stood: Config, given: Mapping[str, object]) -> LastRun:
 
 def read_last_run(files: DaemonFiles) -> LastRun:
     """What is noted; a run without flags where nothing is, or nothing that makes sense."""
+    if not os.path.lexists(files.last_run):
+        return _older_run(files)
     try:
         made = json.loads(read_private(files.last_run))
         if made["format"] != FORMAT:
@@ -72,6 +80,20 @@ def read_last_run(files: DaemonFiles) -> LastRun:
         return LastRun(_checked(made["given"]), _checked(made["stood"]))
     except (OSError, ReplicateError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return LastRun()
+
+
+def _older_run(files: DaemonFiles) -> LastRun:
+    """The run of a release that noted none, by its status: it listened there, and where the settings have the default,
+    its command line had the address."""
+    status = files.status.read()
+    facts = {} if status is None else status.facts
+    if not isinstance(facts.get(_LISTEN_FACT), str) or _SINCE_FACT in facts or _UNTIL_FACT not in facts:
+        return LastRun()
+    try:
+        given = _checked({_LISTEN: facts[_LISTEN_FACT]})
+    except ReplicateError:
+        return LastRun()
+    return LastRun(given, {_LISTEN: _value(Config(), _LISTEN)})
 
 
 def note_last_run(files: DaemonFiles, run: LastRun) -> None:
@@ -111,8 +133,8 @@ def warning_of(name: str, missing: Mapping[str, Scalar], config: Config, again: 
     words = {key: shlex.quote(text_of(key, value)) for key, value in missing.items()}
     keep = "; ".join(f"replicate -i {named} config set {key} {word}" for key, word in words.items())
     return (
-        f"{name} ran with {had} of its command line before, and now has {has}. To have it as before: {again}. To have "
-        f"it so at every start, first: {keep}"
+        f"{name} was started with {had} on its command line before, and now has {has}. To have it as before: "
+        f"{again}. To have it so at every start, first: {keep}"
     )
 
 

@@ -1,7 +1,8 @@
 """Scanning a segment from an offset on, frame by frame, to where it ends or stops making sense.
 
 Guarantees: every frame before the result's `end_offset` has the right check, number, kind and chain hash; behind a bad
-one we look on through the whole rest of the file for a frame that verifies (a torn tail has none behind it).
+one we look on through the whole rest of the file for a frame that verifies (a torn tail has none behind it). What
+looks bad is read once more before it is called so: a writer may have been at it.
 Refuses to know: what to do about it (tail.py judges, recovery acts).
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from replicate.errors import FrameDamaged, JournalIOError
 from replicate.journal.frame import FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, PLAUSIBLE
-from replicate.journal.record import STREAM_KINDS, Head, chain_of, check_frame
+from replicate.journal.record import RESTATED_KINDS, STREAM_KINDS, Head, check_frame, proven_after, restated_fault
 from replicate.journal.tail import Damage, FrameBehind, ScanResult
 from replicate.journal.walk import may_define, plain_run
 from replicate.limits import FRAME_BYTES_MAX, MIB
@@ -81,10 +83,18 @@ def scan(
     mark = csn = count = 0
     definitions: list[int] = []
     damage: Damage | None = None
+    again = -1  # where the file was read once more
     while True:
         index = window.at(offset)
         data = window.data
         if index >= len(data) or data[index] == 0:
+            stray = _first_nonzero(window, index, fd, path)
+            if stray is None:
+                break
+            if again != offset:
+                again, window = offset, _Window(fd, offset, path)
+                continue
+            damage = Damage(offset, expected, f"bytes stand behind the end, at offset {stray}")
             break
         run = plain_run(data, index, expected, known)
         if run.count:
@@ -98,6 +108,9 @@ def scan(
         try:
             head = check_frame(data, index)
         except FrameDamaged as error:
+            if again != offset:
+                again, window = offset, _Window(fd, offset, path)
+                continue
             damage = Damage(offset, expected, error.what)
             break
         end = index + head.frame_bytes
@@ -113,10 +126,6 @@ def scan(
         count += 1
         offset += head.frame_bytes
     behind = None
-    if damage is None:
-        stray = _first_nonzero(fd, offset, path)
-        if stray is not None:
-            damage = Damage(offset, expected, f"bytes stand behind the end, at offset {stray}")
     if damage is not None:
         behind = frame_behind(fd, offset + 1, expected, path, all_marks=all_marks)
     return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind)
@@ -137,10 +146,13 @@ def _misplaced(
         return f"a frame of kind {Kind(head.kind).name} does not belong here"
     if head.seqno != expected:
         return f"a frame has seqno {head.seqno}, {expected} should stand here"
-    if head.kind == Kind.NULL or (trusting and head.origin not in known):
+    frame = memoryview(data)[index:end]
+    if head.kind in RESTATED_KINDS:
+        return restated_fault(frame)
+    if trusting and head.origin not in known:
         return ""
     _, previous = known.get(head.origin, (0, 0))
-    if chain_of(memoryview(data)[index:end], previous) != head.chain:
+    if not proven_after(frame, head.kind, head.chain, previous):
         return f"the chain hash of seqno {head.seqno} does not follow from what stands before it"
     return ""
 
@@ -156,8 +168,11 @@ def _pieces(fd: int, offset: int, path: str) -> Iterator[tuple[int, bytes, bool]
         offset += _WINDOW_BYTES - FRAME_BYTES_MAX
 
 
-def _first_nonzero(fd: int, offset: int, path: str) -> int | None:
-    for base, data, _ in _pieces(fd, offset, path):
+def _first_nonzero(window: _Window, index: int, fd: int, path: str) -> int | None:
+    """Where something stands from `index` of the window on. The window itself is not read again: what a writer has
+    appended since is not behind the end that it shows."""
+    end = window.base + len(window.data)
+    for base, data, _ in chain([(window.base + index, window.data[index:], False)], _pieces(fd, end, path)):
         # A comparison goes through a fresh segment's zeros, which each start reads, ten times as fast as lstrip.
         if not _ZEROS.startswith(data):
             return base + len(data) - len(data.lstrip(b"\0"))

@@ -126,7 +126,7 @@ class Authenticator:
             if is_receiver and (makes_key or self._config.loopback.key_file):
                 self._receiver_key()
             return
-        require_identity(self._credentials.files, self.instance.name, where=where, wanted_for=str(address))
+        require_identity(self._credentials.files, self.instance.name, where=where, wanted_for=address)
         self._credentials.identity()
         if is_receiver and not allowed:
             raise ConfigurationError(
@@ -327,7 +327,7 @@ def _require_loopback(stream: trio.SocketStream, peer: PeerEntry) -> None:
         raise ConfigurationError(
             f"{peer.host} leads to {host}, which is not a loopback address, and plain TCP does not leave the machine",
             where=peer.name,
-            do="Register the peer under its address: replicate -i INSTANCE peer add --replace",
+            do=f"Register the peer under its address: replicate -i INSTANCE peer add {peer.name} HOST:PORT --replace",
         )
 
 

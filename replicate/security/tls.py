@@ -25,6 +25,7 @@ from replicate.errors import (
 )
 from replicate.security.identity import Identity, load_identity
 from replicate.security.tls_files import TlsFiles
+from replicate.settings.load import Address
 from replicate.settings.peer_authority import Reason, refused, tls_refusal
 
 if TYPE_CHECKING:
@@ -85,15 +86,20 @@ class Credentials:
         return made
 
 
-def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: str) -> Identity:
+def _why(address: Address) -> str:
+    if address.is_loopback:
+        return f"tls.loopback is set, so that {address} is for TLS"
+    return f"{address} is not a loopback address, and plain TCP does not leave the machine"
+
+
+def require_identity(files: TlsFiles, instance: str, *, where: str, wanted_for: Address) -> Identity:
     """The identity, for a use that cannot do without. ConfigurationError when there are no files; else as
     `load_identity`. `wanted_for`: the address; `where`: the setting or argument that names it."""
     try:
         return load_identity(files, instance)
     except NotFoundError as error:
         raise ConfigurationError(
-            f"{wanted_for} is not a loopback address, and plain TCP does not leave the machine: {error.what} "
-            f"({error.where})",
+            f"{_why(wanted_for)}: {error.what} ({error.where})",
             where=where,
             do=f"Make certificates: replicate certificate init DIR, then replicate -i INSTANCE certificate issue "
             f"{instance} --ca DIR (replicate help two-hosts)",

@@ -177,7 +177,7 @@ class ReceiverConfig:
         "`rollback` does: what it has more is written to a file first.",
     )
     connections_max: int = _setting(
-        32, "Most connections at once; one more closes the oldest that is not served.", least=1, most=10_000
+        32, "Most connections at once; one more closes one that is not served.", least=1, most=10_000
     )
     connections_per_address_max: int = _setting(
         16, "Most connections at once from one address, as above.", least=1, most=10_000

@@ -47,9 +47,10 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.region.sqlite.look import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
-from replicate.status.comparing import ComparedReport, compared_findings
+from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
+from replicate.status.others import Other, look_for, placed
 from replicate.status.report import (
     DaemonReport,
     JournalReport,
@@ -125,14 +126,17 @@ def collect(instance: Instance) -> Status:
     content = instance.content
     noted = look_at_compared(instance.path)
     compared = _compared(noted, now_wall_ns)
+    others = _others(instance, receiving, compared)
     if regions and not is_being_seeded(instance):
         problems += compared_findings(
             instance.role,
             compared,
             peers={peer.name for peer in instance.consumers},
             source=receiving.source if receiving is not None else "",
+            here={other.name for other in others if other.typed},
             filled_s=(now_wall_ns - max(noted.seeded_wall_ns, content.created_wall_ns)) / 1e9,
             warn_days=instance.config.status.compared_warn_days,
+            repaired=_repaired(noted, now_wall_ns),
         )
     return Status(
         name=instance.name,
@@ -147,9 +151,15 @@ def collect(instance: Instance) -> Status:
         peers=peers,
         receiving=receiving,
         bottleneck=bottleneck(journal, peers, receiving),
-        findings=each_once(_named(instance, finding) for finding in (*problems, *found)),
+        findings=each_once(_named(instance, others, finding) for finding in (*problems, *found)),
         compared=compared,
     )
+
+
+def _repaired(noted: Compared, now_wall_ns: int) -> RepairedReport | None:
+    one = noted.repaired
+    age_s = 0.0 if one is None else max(0.0, (now_wall_ns - one.wall_ns) / 1e9)
+    return None if one is None else RepairedReport(one.like, one.seqno, one.rows, age_s)
 
 
 def _compared(noted: Compared, now_wall_ns: int) -> tuple[ComparedReport, ...]:
@@ -193,8 +203,21 @@ def _unusable_certificate(instance: Instance) -> Iterator[Finding]:
         yield Finding("CERTIFICATE_UNUSABLE", text, do)
 
 
-def _named(instance: Instance, finding: Finding) -> Finding:
-    return replace(finding, text=instance.pasteable(finding.text), do=instance.pasteable(finding.do))
+def _others(
+    instance: Instance, receiving: ReceivingReport | None, compared: tuple[ComparedReport, ...]
+) -> tuple[Other, ...]:
+    """The instances that findings may name beside this one."""
+    hosts = dict.fromkeys((one.other for one in compared), "")
+    if receiving is not None:
+        _, facts = _daemon(instance, "receiver")
+        hosts[receiving.source] = str(facts.get("source_host") or "")  # since that was started
+    hosts |= {peer.name: peer.host for peer in instance.consumers}
+    return look_for(instance, hosts)
+
+
+def _named(instance: Instance, others: tuple[Other, ...], finding: Finding) -> Finding:
+    do = placed(instance.pasteable(finding.do), others)
+    return replace(finding, text=instance.pasteable(finding.text), do=do)
 
 
 def _read_words(instance: Instance, problems: list[Finding]) -> _Words | None:
@@ -376,7 +399,7 @@ def _peer(
     applied = _at_least(applied, durable, is_connected)
     received = _at_least(received, applied or 0, is_connected)
     sent = _at_least(sent, received or 0, is_connected)
-    written = journal.last_written_seqno
+    written = max(journal.last_written_seqno, sent or 0)  # it may have sent more since the journal was looked at
     backlog = max(0, written - applied) if applied is not None else (0 if written == 0 else None)
     is_measured = daemon.is_running and not daemon.is_frozen and facts.get("lag_s") is not None
     since_ns = _seqno(facts, "peer_not_applying_since_wall_ns") if is_connected else None

@@ -36,29 +36,48 @@ class ComparedReport:
     differs: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RepairedReport:
+    """The last repair: `rows` were made as they are in `like`, at the transaction `seqno`, `age_s` seconds ago."""
+
+    like: str
+    seqno: int
+    rows: int
+    age_s: float
+
+
 def compared_findings(
     role: str,
     compared: tuple[ComparedReport, ...],
     *,
     peers: Collection[str],
     source: str,
+    here: Collection[str] = (),
     filled_s: float,
     warn_days: int,
+    repaired: RepairedReport | None = None,
 ) -> Iterator[Finding]:
-    """Of an instance that has regions. `peers` are its consumers; `source` sends to it ("" for unknown); it was made or
-    seeded `filled_s` seconds ago. `warn_days` 0: never due."""
+    """Of an instance that has regions. `peers` are its consumers; `source` sends to it ("" for unknown); those that are
+    `here` can be compared with by one command. It was made or seeded `filled_s` seconds ago. `warn_days` 0: never due.
+    """
     for one in compared:
         if not one.is_equal:
-            yield _different(one)
+            yield _different(one, is_filled_here=role == "secondary" and one.other not in peers, here=here)
+    if repaired is not None:
+        text = (
+            f"{repaired.rows} rows were repaired at transaction {repaired.seqno}, {ago(repaired.age_s)} ago, as they "
+            f"are in {repaired.like}; no journal has that"
+        )
+        yield Finding("REPAIRED", text, "nothing: log/repair.jsonl has both images of each row", repaired.like)
     due = role == "secondary" and warn_days > 0
     suppliers = [one for one in compared if one.other not in peers]
     newest = min(suppliers, key=lambda one: one.age_s, default=None)
     if due and newest is None and filled_s > warn_days * DAY_S:
         text = f"this secondary was never compared with its primary, in {ago(filled_s)} since it was made or seeded"
-        yield Finding("COMPARE_DUE", text, _do(source or "PRIMARY"), source)
+        yield Finding("COMPARE_DUE", text, _do(source, here), source)
     if due and newest is not None and newest.is_equal and newest.age_s > warn_days * DAY_S:
         text = f"the last compare with {newest.other}, at transaction {newest.seqno}, was {ago(newest.age_s)} ago"
-        yield Finding("COMPARE_DUE", f"{text}: it found both equal", _do(newest.other), newest.other)
+        yield Finding("COMPARE_DUE", f"{text}: it found both equal", _do(newest.other, here), newest.other)
         suppliers = []
     told = [one for one in compared if one.is_equal and (role == "primary" or one.other in peers)]
     if role == "secondary":
@@ -78,19 +97,24 @@ def ago(duration_s: float) -> str:
     return f"{max(0.0, duration_s):.0f} s"
 
 
-def _different(one: ComparedReport) -> Finding:
+def _different(one: ComparedReport, *, is_filled_here: bool, here: Collection[str]) -> Finding:
     more = len(one.differs) - NAMED_MAX
     named = ", ".join(one.differs[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
     text = f"{one.other} was DIFFERENT at transaction {one.seqno}, {ago(one.age_s)} ago: {named}"
+    again = "INSTANCE" if is_filled_here else one.other
     do = (
-        "mend the rows (replicate help disaster), or fill the secondary again (seed --restart); then compare "
-        f"again: {_do(one.other)}"
+        f"mend the rows (replicate help disaster), or fill the secondary again: replicate -i {again} update stop, then "
+        f"replicate -i {again} seed --restart; then compare again: {_do(one.other, here)}"
     )
     return Finding("COMPARED_DIFFERENT", text, do, one.other)
 
 
-def _do(other: str) -> str:
-    return (
-        f"replicate -i INSTANCE compare --with {other}; where that is on another host, there: replicate -i {other} "
-        "--json digest >FILE, carry it here, and replicate -i INSTANCE compare --with-digest FILE"
+def _do(other: str, here: Collection[str]) -> str:
+    local = f"replicate -i INSTANCE compare --with {other or 'PRIMARY'}"
+    if other in here:
+        return local
+    carried = (
+        f"replicate -i {other or 'PRIMARY'} --json digest >FILE, carry it here, and replicate -i INSTANCE compare "
+        "--with-digest FILE"
     )
+    return f"there: {carried}" if other else f"{local}; where that is on another host, there: {carried}"

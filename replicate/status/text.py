@@ -59,7 +59,8 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
         yield 2, _region(region)
     told = [finding.text for finding in status.findings]
     for peer in status.peers:
-        yield from _peer(peer, journal.last_written_seqno)
+        # It may have sent more since the journal was looked at.
+        yield from _peer(peer, max(journal.last_written_seqno, peer.last_sent_seqno or 0))
         yield 4, f"{peer.source.name}: {daemon(peer.source, told)}"
         read = peer.transactions_from_pool + peer.transactions_from_files
         if read:

@@ -37,6 +37,8 @@ ALL_ZERO: Final = (
     "digests unequal",
     "durable by its own word but missing", "secondary ahead of the primary", "holes",
     "rolled back and in no lost file", "in a lost file and not rolled back",
+    "role changes that lost a transaction", "role changes that doubled a transaction", "lost files without an end",
+    "two primaries that agreed",
     "violations", "accepted wrongly", "silently shortened", "unnamed errors",
     "torn words", "pool readers or writers failed", "damaged pool records", "pool storms not finished",
     "noticed too late", "memory grows", "descriptors leaked", "disk grows", "not converged", "unexpected ends",
@@ -137,6 +139,9 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
         _sum("transactions walked", "transactions over two regions"),
     ),
     ("digests compared / unequal", _sum("digests compared", "digests unequal")),
+    ("role changes, acknowledged over them", _sum("role changes", "acknowledged over role changes")),
+    ("rounds of roles", _below("role rounds: ")),
+    ("killed in a change of roles", _below("killed in a role change: ")),
     ("rolled back / in lost files", _sum("rolled back", "in lost files")),
     (
         "crash states enumerated / told apart and judged / violations",

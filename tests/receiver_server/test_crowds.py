@@ -16,6 +16,7 @@ import trio
 from receiver_server.connection import SEED_EVENTS_MAX, ReceiverConnection
 from receiver_server.process import ReceiverServer
 from receiver_server.seed import Wish
+from replicate.daemon.admission import Standing
 from replicate.daemon.figures import page
 from replicate.daemon.own_introduction import introduction
 from replicate.daemon.repeated_lines import Repetitions
@@ -103,6 +104,11 @@ class After(trio.abc.Stream):
         await self.stream.aclose()
 
 
+async def wait_for_ever(_: object) -> None:
+    """Of one that holds its connection."""
+    await trio.sleep_forever()
+
+
 @pytest.mark.parametrize("kind", ["plain", "TLS"])
 async def test_slow_ones_do_not_keep_a_new_source_out(
     pair: Pair, authority: Authority, kind: str, receivers: list[ReceiverServer]
@@ -147,6 +153,50 @@ async def test_a_source_that_is_answered_is_not_pushed_out_by_a_crowd_from_its_o
             await wait_until_async(lambda: receiver.log.events("connection made"))
         for one in slow:
             await trio.aclose_forcefully(one)
+
+
+@pytest.mark.parametrize("kind", ["plain", "TLS"])
+async def test_a_crowd_that_begins_as_sources_do_keeps_no_source_of_its_own_address_out(
+    pair: Pair, authority: Authority, kind: str, receivers: list[ReceiverServer]
+) -> None:
+    """All places are taken by ones that were answered; more come before the source's first word, and before its
+    second."""
+    is_tls = kind == "TLS"
+    settings = {"receiver__hello_timeout_s": 600.0, **(TLS if is_tls else {})}
+    async with servers() as running, trio.open_nursery() as nursery:
+        receiver = await running.receiver(pair.secondary, **settings)
+        (server,) = receivers
+
+        def standing(kind: Standing) -> int:
+            return sum(guest.standing is kind for guest in server._admission)
+
+        async def stop_behind_the_answer(stream: trio.SocketStream) -> None:
+            never = After(stream, wait_for_ever)
+            if is_tls:
+                await trio.SSLStream(never, client_context(authority.files("east"))).do_handshake()
+            else:
+                await prove_to(never, pair.primary)
+
+        async def come(count: int) -> None:
+            for stream in await crowd(port_of(receiver), count):
+                nursery.start_soon(stop_behind_the_answer, stream)
+
+        await come(16)
+        await wait_until_async(lambda: standing(Standing.ANSWERED) == 16)
+        async with connected(port_of(receiver)) as stream:
+            await wait_until_async(lambda: standing(Standing.STRANGER) == 1)
+            await come(7)
+            closed = server.source.refused
+            await wait_until_async(lambda: closed["CONNECTIONS_PER_ADDRESS_MAX"] == 8)
+            await wait_until_async(lambda: standing(Standing.ANSWERED) == 15)
+            line = After(stream, lambda _: come(7))
+            with trio.fail_after(60):
+                if is_tls:
+                    await trio.SSLStream(line, client_context(authority.files("east"))).do_handshake()
+                else:
+                    await prove_to(line, pair.primary)
+            await wait_until_async(lambda: receiver.log.events("connection made"))
+        nursery.cancel_scope.cancel()
 
 
 async def test_those_that_have_proven_themselves_and_say_nothing_keep_nobody_out(pair: Pair) -> None:

@@ -99,6 +99,7 @@ async def test_all_of_it_arrives_and_is_applied(pair: Pair) -> None:
         await wait_until_async(lambda: source.facts.get("last_acknowledged_seqno") == last)
         await wait_until_async(lambda: receiver.facts.get("last_applied_seqno") == last)
         assert (receiver.facts["is_connected"], receiver.facts["source"]) == (True, "east")
+        assert receiver.facts["source_host"] == "127.0.0.1"
         assert receiver.facts["update_process"] == "running"
         assert (source.facts["state"], source.facts["lag_s"], receiver.facts["lag_s"]) == ("sending", 0.0, 0.0)
         assert receiver.facts["source_last_seqno"] == last

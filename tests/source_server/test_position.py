@@ -15,11 +15,12 @@ from typing import Any, cast
 import pytest
 import trio
 
+from replicate.compare.last import look_at_compared, note_compared
 from replicate.daemon.daemon import DaemonContext
 from replicate.door.pruning import _Pruning
 from replicate.door.recovery.opening import close_door, lower_consumers, make_chain, open_door
 from replicate.errors import PoolReplacedError
-from replicate.instance.consumers import Consumer, read_consumer, write_consumer
+from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.wire.event import Acknowledged
 from replicate.wire.message import HeartbeatReply
@@ -133,3 +134,14 @@ async def test_a_drop_at_the_cap_between_its_look_and_its_writing_is_not_undone(
     found = read_consumer(pair.primary.consumers_directory, "west")
     assert found is not None
     assert found.needs_seed
+
+
+@pytest.mark.parametrize(("begins_at", "is_void"), [(OLD, False), (OLD + 1, True), (OLD + 2, False)])
+async def test_what_was_compared_is_void_where_the_peer_begins_behind_its_seed(
+    pair: Pair, source: ConsumerState, begins_at: int, is_void: bool
+) -> None:
+    note_compared(pair.primary, "west", 7, ["main.account"])
+    write_hold(pair.primary.consumers_directory, "west", OLD)
+    await source.begins_at(begins_at)
+    assert (look_at_compared(pair.primary.path).found == {}) is is_void
+    assert (read_hold(pair.primary.consumers_directory, "west") is None) is is_void

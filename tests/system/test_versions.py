@@ -20,13 +20,14 @@ from replicate.compare.digest import parse_digest
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import FormatUnknownError, InternalError
 from replicate.instance.consumers import FORMAT, Consumer, read_consumer, read_hold, write_consumer, write_hold
-from replicate.instance.file import decode, encode
+from replicate.instance.file import decode, encode, read_file
 from replicate.journal.durable import DURABLE_FORMAT, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.limits import FORMAT_VERSION, SEGMENT_HEADER_BYTES
 from replicate.pool import control
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
 from replicate.region.sqlite.bookkeeping import read_identity
+from replicate.settings.load import Config, load
 from replicate.transfer.container import SEED_FORMAT_VERSION, check_prefix, pack_prefix
 from replicate.transfer.seed.incoming import SOCKET_NAME
 from replicate.transfer.seed.request import read_answer
@@ -258,3 +259,117 @@ async def test_a_seed_command_of_another_release_is_told_so(pair: Pair) -> None:
                 answer = read_answer((await stream.receive_some(4096)).splitlines()[0])
         assert "speaks format 2, this Receiver Server 1" in answer["error"]["what"]
         assert answer["error"]["code"] == "FORMAT_UNKNOWN"
+
+
+OLDER_INSTANCE = """{
+  "check": "7d6533e6560d0533",
+  "format": 1,
+  "network": "e393bc2c-26a8-4d6b-8a7e-ba1c0cd4c8f1",
+  "uuid": "6c01f926-1f16-436d-899f-e011d23a0e35",
+  "name": "primary",
+  "incarnation": 1,
+  "role": "primary",
+  "created_wall_ns": 1795647504692172529,
+  "journal_inode": "65024:2190041",
+  "next_region_id": 1,
+  "home": "/srv/home/primary",
+  "regions": [
+    {
+      "id": 0,
+      "name": "main",
+      "uuid": "6471f013-b4fa-44cf-b28b-d72b33a6e43f",
+      "path": "/srv/app.db"
+    }
+  ],
+  "peers": [
+    {
+      "name": "secondary",
+      "host": "127.0.0.1",
+      "port": 7971
+    }
+  ]
+}
+"""
+OLDER_CONSUMER = (
+    '{"format": 1, "name": "secondary", "acknowledged_seqno": 102, "uuid": "4a5e79cb587a4cf6857b75516471f93f", '
+    '"acknowledged_wall_ns": 1795647550368519716, "needs_seed": false}'
+)
+OLDER_SETTINGS = """
+[journal]
+durability = "durable"
+sync_interval_s = 1.0
+segment_bytes = "64 MiB"
+cap_bytes = "10 GiB"
+cap_policy = "keep"
+archive = ""
+archive_lag_bytes = "1 GiB"
+pool_bytes = "64 MiB"
+[source]
+heartbeat_period_s = 15.0
+dead_after_s = 60.0
+hard_tries = 5
+hard_period_s = 0.5
+soft_period_s = 5.0
+connect_timeout_s = 5.0
+compression = "none"
+batch_bytes = "256 KiB"
+metrics_listen = ""
+statistics_period_s = 300.0
+[receiver]
+listen = "127.0.0.1:7430"
+allow = ""
+connections_max = 32
+connections_per_address_max = 16
+pool_bytes = "128 MiB"
+xoff_percent = 90
+xon_percent = 80
+heartbeat_period_s = 15.0
+dead_after_s = 60.0
+hello_timeout_s = 5.0
+metrics_listen = ""
+statistics_period_s = 300.0
+[update]
+batch_transactions = 250000
+batch_bytes = "64 MiB"
+lock_timeout_s = 5.0
+metrics_listen = ""
+statistics_period_s = 300.0
+[tls]
+ca = "tls/ca.pem"
+certificate = "tls/certificate.pem"
+key = "tls/key.pem"
+warn_days = 30
+loopback = false
+[loopback]
+key_file = ""
+[daemon]
+start_timeout_s = 30.0
+stop_timeout_s = 120.0
+[log]
+level = "info"
+row_values = false
+[region]
+init = ""
+[application]
+busy_timeout_s = 5.0
+"""
+"""All that the release before roles could be told, with its defaults."""
+
+
+def test_what_the_release_before_roles_has_written_is_read_as_it_meant_it(tmp_path: Path) -> None:
+    files = {"instance.json": OLDER_INSTANCE, "secondary.json": OLDER_CONSUMER, "replicate.toml": OLDER_SETTINGS}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    content = read_file(tmp_path / "instance.json")
+    (peer,) = content.peers
+    assert (content.name, content.role, [one.path for one in content.regions]) == (
+        "primary",
+        "primary",
+        [Path("/srv/app.db")],
+    )
+    assert (peer.name, peer.host, peer.port, peer.passive) == ("secondary", "127.0.0.1", 7971, False)
+    assert encode(content) == OLDER_INSTANCE.encode(), "and what is written again that release can read"
+    found = read_consumer(tmp_path, "secondary")
+    assert found == Consumer("secondary", 102, "4a5e79cb587a4cf6857b75516471f93f", 1795647550368519716)
+    assert load(tmp_path / "replicate.toml") == Config()

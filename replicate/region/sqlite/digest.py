@@ -278,6 +278,28 @@ def compare_table(
             )
 
 
+Image = tuple[Any, ...]
+
+
+def differing_rows(
+    first: apsw.Connection, second: apsw.Connection, table: str, *, progress: Progress | None = None
+) -> Iterator[tuple[Image | None, Image | None]]:
+    """Every row of a table of one definition that is not the same in both: its whole image in each, None where there is
+    none, in the order of keys. Within the callers' snapshots. Raises UnicodeDecodeError for text that is not UTF-8."""
+    definition = read_definition(first, table, region="")
+    walk = _Walk(table, (), definition.key, 1, progress)
+    yield from walk.differing(_read(first, definition, raw=False), _read(second, definition, raw=False))
+
+
+def why_not_mendable(first: apsw.Connection, second: apsw.Connection, table: str) -> str:
+    """Why the rows of a table cannot be made equal row by row; "" when they can."""
+    if not all(connection.table_exists("main", table) for connection in (first, second)):
+        return "it is on one side only"
+    one, other = (read_definition(connection, table, region="") for connection in (first, second))
+    difference = definition_difference(one, other)
+    return "" if difference is None else f"the two definitions differ: {difference}"
+
+
 def _compare_sequences(
     first: apsw.Connection, second: apsw.Connection, limit: int, progress: Progress | None
 ) -> list[TableComparison]:
@@ -343,6 +365,36 @@ class _Walk:
             count += len(one)
             if self._progress is not None:
                 self._progress(self._table, count)
+
+    def differing(self, first: Iterable[Any], second: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Both images of each row that differs."""
+        rows_first, rows_second = iter(first), iter(second)
+        count = 0
+        while True:
+            one, other = list(islice(rows_first, CHUNK_ROWS)), list(islice(rows_second, CHUNK_ROWS))
+            if not one and not other:
+                return
+            if self._pack(one) != self._pack(other):
+                break
+            count += len(one)
+            if self._progress is not None:
+                self._progress(self._table, count)
+        rows_first, rows_second = chain(one, rows_first), chain(other, rows_second)
+        here, there = next(rows_first, None), next(rows_second, None)
+        while here is not None or there is not None:
+            count += 1
+            if self._progress is not None and not count % CHUNK_ROWS:
+                self._progress(self._table, count)
+            if there is None or (here is not None and self.sort_key(here) < self.sort_key(there)):
+                yield here, None
+                here = next(rows_first, None)
+            elif here is None or self.sort_key(there) < self.sort_key(here):
+                yield None, there
+                there = next(rows_second, None)
+            else:
+                if self._pack(here) != self._pack(there):
+                    yield here, there
+                here, there = next(rows_first, None), next(rows_second, None)
 
     def _merge(self, first: Iterator[Any], second: Iterator[Any], count: int) -> TableComparison:
         differences: list[RowDifference] = []

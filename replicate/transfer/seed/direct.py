@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from replicate.compare.last import forget_compared
 from replicate.door.snapshot import door_of, take_snapshot
 from replicate.errors import NotFoundError, UsageError, WrongNetworkError
 from replicate.instance.consumer_positions import positions_locked
@@ -114,6 +115,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
                 Consumer(secondary.name, snapshot.seqno, secondary.content.uuid.hex(), consumer.acknowledged_wall_ns),
             )
         write_hold(primary.consumers_directory, secondary.name, None)
+    forget_compared(primary, secondary.name)
     finish(secondary)
     return Seeded(snapshot.seqno, tuple(copied), sum(copied.values()))
 

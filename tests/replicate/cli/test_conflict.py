@@ -55,7 +55,7 @@ def test_the_commands_of_the_manual(street: Street) -> None:
         for line in commands(section(chapter("disaster"), "When a row differs"))
         if line.startswith("replicate")
     ]
-    list_, show, retry, compare, dry_run, skip = lines
+    list_, show, retry, compare, dry_run, skip, dry_overwrite, overwrite, dry_repair, repair = lines
     street.write("INSERT INTO setting VALUES ('name', 'Ann')", "INSERT INTO setting VALUES ('other', 'Bob')")
     street.prove_equal()
     assert street.run(*list_).stdout == "there is none\n"
@@ -101,7 +101,25 @@ def test_the_commands_of_the_manual(street: Street) -> None:
     street.on(street.secondary, "journal", "verify")
     differs = street.run(*compare, check=False)
     assert differs.returncode == 1
+    would = street.run(*dry_repair, check=False)
+    assert (would.returncode, "2 rows would be repaired" in would.stdout) == (1, True)
+    repaired = street.run(*repair).stdout
+    assert f"{street.secondary}/log/repair.jsonl has both images" in repaired
+    assert "main.setting: 1 changed, 0 added, 0 removed" in repaired
+    street.prove_equal()
+    assert "REPAIRED" in [one["code"] for one in street.status(street.secondary)["findings"]]
     assert "CONFLICT" not in [one["code"] for one in street.status(street.secondary)["findings"]]
+
+    spoil(street, "UPDATE setting SET value = 'Eve' WHERE name = 'other'")
+    seqno = street.write("UPDATE setting SET value = 'Bo' WHERE name = 'other'", "INSERT INTO audit VALUES ('over', 1)")
+    stops(street, seqno)
+    assert f"transaction {seqno} would overwrite what is here; nothing" in street.run(*dry_overwrite).stdout
+    assert f"transaction {seqno} overwrites what was here: decided by" in street.run(*overwrite).stdout
+    street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "60")
+    street.prove_equal()
+    told = street.on(street.secondary, "journal", "show", "--from", str(seqno), "--to", str(seqno)).stdout
+    assert ("RESTATED" in told, "*value='Eve' -> 'Bo'" in told) == (True, True)
+    assert street.run(*list_).stdout.splitlines()[2].split()[:2] == [str(seqno), "overwritten"]
 
     # Killed and begun again, with a receiver that is begun again: both go on from there.
     for daemon in ("update", "receiver"):

@@ -158,6 +158,14 @@ def test_a_compare_that_does_not_come_to_its_end_is_not_noted(pair: Pair, capfd:
     assert look_at_compared(pair.primary.path) == Compared()
 
 
+def test_a_compare_with_an_instance_of_another_host_says_how(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["-i", str(pair.primary.path), "compare", "--with", "far"]) == 69
+    said = capfd.readouterr().err
+    assert "Where it is on another host, there: replicate -i far --json digest >FILE, carry it here, and" in said
+    assert f"replicate -i {pair.primary.path} compare --with-digest FILE" in said
+    assert "instance create" not in said
+
+
 def test_time_passes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     note_compared(pair.secondary, "east", 7, ())
     now = module.time.time_ns()
@@ -183,6 +191,16 @@ def test_a_seed_begins_the_time_anew_and_forgets_what_was_found(pair: Pair, monk
 def test_the_seed_notes_it(pair: Pair) -> None:
     noted = look_at_compared(pair.secondary.path)
     assert (noted.found, noted.seeded_wall_ns > pair.secondary.content.created_wall_ns) == ({}, True)
+
+
+def test_a_new_seed_makes_what_the_primary_knew_void_as_well(pair: Pair) -> None:
+    for other in ("west", "north"):
+        note_compared(pair.primary, other, 7, ["main.account"])
+    note_compared(pair.secondary, "east", 7, ["main.account"])
+    pair.seed(restart=True)
+    assert list(look_at_compared(pair.primary.path).found) == ["north"]
+    assert look_at_compared(pair.secondary.path).found == {}
+    assert codes(pair.primary) == ["COMPARED_DIFFERENT"]
 
 
 def test_a_peer_that_is_removed_is_forgotten(pair: Pair) -> None:

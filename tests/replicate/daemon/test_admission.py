@@ -32,12 +32,16 @@ def test_who_goes_in_every_small_case(count: int) -> None:
             assert goes is None
             continue
         assert goes in may_go
-        assert all(goes.standing <= one.standing for one in may_go), "one that has come less far goes first"
-        equals = [one for one in may_go if one.standing is goes.standing]
+        unproven = [one for one in may_go if one.standing < PROVEN]
+        assert goes.standing < PROVEN or not unproven, "one that has proven who it is goes last"
+        equals = unproven or may_go
         shares = {address: sum(one.address == address for one in equals) for address in "ab"}
         assert shares[goes.address] == max(shares.values()), "of the address with the most of them"
-        first = next(one for one in equals if shares[one.address] == max(shares.values()))
-        assert goes is first, "that came first"
+        equals = [one for one in equals if shares[one.address] == shares[goes.address]]
+        kinds_here = {standing: sum(one.standing is standing for one in equals) for standing in Standing}
+        assert kinds_here[goes.standing] == max(kinds_here.values()), "of the kind that there is more of"
+        assert not (goes.standing is ANSWERED and kinds_here[STRANGER] == kinds_here[ANSWERED]), "strangers of as many"
+        assert goes is next(one for one in equals if one.standing is goes.standing), "the first of them"
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
@@ -81,6 +85,67 @@ def test_who_goes_on_outlives_a_crowd_from_its_own_address() -> None:
     source.standing = PROVEN
     source.answered()
     assert source.standing is PROVEN, "it never falls back"
+
+
+CROWD_STEPS = ("come", "the first is answered", "the last is answered")
+
+
+def crowd_takes(gate: Admission, step: str, source: object) -> None:
+    strangers = [one for one in gate if one.standing is STRANGER and one is not source]
+    if step == "come":
+        gate.enter("a", lambda: None)
+    elif strangers:
+        strangers[0 if "first" in step else -1].answered()
+
+
+@pytest.mark.parametrize("places", [4, 6, 8])
+def test_a_source_gets_in_beside_any_crowd_of_its_own_address(places: int) -> None:
+    """Silent ones, ones that begin as sources do, and both, in every order: it takes each of its steps before half as
+    many others as there may be have taken one."""
+    in_time = places // 2 - 1
+    for answered in range(places + 1):
+        for before in product(CROWD_STEPS, repeat=in_time):
+            for behind in product(CROWD_STEPS, repeat=in_time):
+                gate = Admission(2 * places, places)
+                for number in range(places):
+                    one = gate.enter("a", lambda: None)
+                    assert isinstance(one, Guest)
+                    if number < answered:
+                        one.answered()
+                source = gate.enter("a", lambda: None)
+                assert isinstance(source, Guest)
+                for step in before:
+                    crowd_takes(gate, step, source)
+                assert not source.closed_for, (answered, before)
+                source.answered()
+                for step in behind:
+                    crowd_takes(gate, step, source)
+                assert not source.closed_for, (answered, before, behind)
+                assert gate.connections == places
+
+
+@pytest.mark.parametrize("crowd_is_answered", [False, True])
+def test_a_source_stays_however_many_come_from_other_addresses(crowd_is_answered: bool) -> None:
+    gate = Admission(8, 4)
+    source = None
+    for number in range(1000):
+        if number == 100:
+            source = gate.enter("source", lambda: None)
+        one = gate.enter("ab"[number % 2], lambda: None)
+        assert isinstance(one, Guest)
+        if crowd_is_answered:
+            one.answered()
+    assert isinstance(source, Guest)
+    assert (source.closed_for, source.standing, gate.connections) == ("", STRANGER, 8)
+
+
+def test_one_that_has_gone_does_not_come_back_by_a_late_answer() -> None:
+    gate = Admission(1, 1)
+    gone = gate.enter("a", lambda: None)
+    stays = gate.enter("a", lambda: None)
+    assert isinstance(gone, Guest)
+    gone.answered()
+    assert [*gate] == [stays]
 
 
 def test_who_is_closed_is_told_so_once() -> None:

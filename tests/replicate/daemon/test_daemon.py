@@ -138,6 +138,30 @@ def test_a_daemon_that_vanishes_or_does_not_serve(files: DaemonFiles) -> None:
     assert files.lock.probe() is None
 
 
+def test_a_start_that_was_refused_leaves_no_empty_log(files: DaemonFiles) -> None:
+    def sizes() -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in files.log.parent.iterdir()}
+
+    with pytest.raises(control.DaemonFailedError):
+        start(files, "vanish")
+    with pytest.raises(TryAgainError):
+        start(files, "never-ready", timeout_s=0.0)
+    assert all(sizes().values()), sizes()
+    with pytest.raises(control.DaemonFailedError):
+        start(files, "refused")
+    assert all(sizes().values()), sizes()
+    for path in (files.log, files.standard_error):
+        path.write_text("")  # as a rotation makes them
+    with pytest.raises(TryAgainError):
+        start(files, "never-ready", timeout_s=0.0)
+    assert files.log.exists()
+    assert files.standard_error.exists()
+    start(files)
+    with pytest.raises(AlreadyRunningError):
+        start(files)
+    assert files.standard_error.exists(), "it belongs to the one that runs"
+
+
 def test_a_disk_too_full_for_any_word_is_named(files: DaemonFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was called a bug of ours, and a log named that was empty."""
     with pytest.raises(control.DaemonFailedError, match=r"INTERNAL: .* exit code 74"):

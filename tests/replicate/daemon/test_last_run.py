@@ -239,7 +239,7 @@ def test_start_warns_and_starts_what_it_was_asked_for(secondary: Instance, start
     assert done.exception is None
     assert done.stdout.startswith("receiver serves as process 4711: here\n")
     for part in (
-        "WARNING: receiver ran with ",
+        "WARNING: receiver was started with ",
         'receiver.listen = "192.0.2.2:7430"',
         'now has receiver.listen = "127.0.0.1:7430"',
         f"replicate -i secondary receiver stop; replicate -i secondary receiver start {FLAGS}",
@@ -254,12 +254,40 @@ def test_start_warns_and_starts_what_it_was_asked_for(secondary: Instance, start
     assert invoke("receiver", "start").stderr == ""
 
 
+OLDER = {"listen": "192.0.2.2:7430", "source_last_seqno": None}
+"""In the status of a Receiver Server of a release that did not note its run."""
+
+
+@pytest.mark.parametrize(
+    ("facts", "warns"),
+    [
+        (OLDER, True),
+        ({**OLDER, "listen": "127.0.0.1:7430"}, False),
+        ({**OLDER, "is_streaming": False}, False),
+        ({"listen": "192.0.2.2:7430"}, False),
+        ({**OLDER, "listen": "nowhere"}, False),
+        ({**OLDER, "listen": 7}, False),
+        ({}, False),
+    ],
+)
+def test_of_a_run_of_an_older_release_its_address_is_known(
+    secondary: Instance, facts: dict[str, object], warns: bool, started: list[list[str]]
+) -> None:
+    files = DaemonFiles(secondary.path, "receiver")
+    files.status.write(DaemonStatus("receiver", 1, "stopped", "", 1, 2, facts))
+    said = invoke("receiver", "start").stderr
+    assert ("replicate -i secondary receiver start --listen 192.0.2.2:7430" in said) is warns
+    assert invoke("receiver", "start", "--listen", "127.0.0.1:1").stderr == ""
+    set_setting(secondary, "receiver.listen", "127.0.0.1:7431")
+    assert invoke("receiver", "start").stderr == ""
+
+
 def test_run_in_the_foreground_warns_too_but_not_for_a_start_that_has_said_it(
     secondary: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicate.daemon.daemon.run_daemon", lambda *_words, **_more: None)
     ran(secondary, receiver__listen="192.0.2.2:7430")
-    assert "WARNING: receiver ran with receiver.listen" in invoke("receiver", "run").stderr
+    assert "WARNING: receiver was started with receiver.listen" in invoke("receiver", "run").stderr
     assert invoke("receiver", "run", "--ready-fd", "9").stderr == ""
 
 
@@ -275,8 +303,8 @@ def test_a_start_that_is_refused_as_the_daemon_runs_does_not_warn(secondary: Ins
 def test_every_setting_that_is_missing_is_in_the_warning() -> None:
     text = warning_of("update", {"log.level": "debug"}, Config(), "AGAIN", "east")
     assert text == (
-        'update ran with log.level = "debug" of its command line before, and now has log.level = "info". To have it as '
-        "before: AGAIN. To have it so at every start, first: replicate -i east config set log.level debug"
+        'update was started with log.level = "debug" on its command line before, and now has log.level = "info". To '
+        "have it as before: AGAIN. To have it so at every start, first: replicate -i east config set log.level debug"
     )
 
 

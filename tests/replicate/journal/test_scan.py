@@ -169,3 +169,44 @@ def test_a_flip_in_what_a_skim_tells_is_found(journal: ToyJournal) -> None:
             catalogue_before(journal.chain, 6)
         os.pwrite(journal.segment.fd, bytes([data[offsets[number] + 70]]), begin + offsets[number] + 70)
     assert len(catalogue_before(journal.chain, 6).definitions) == 1
+
+
+@pytest.mark.parametrize("first_sees", ["an end that is none any more", "a hole", "half a frame"])
+def test_a_scan_beside_a_writer_finds_no_damage(
+    journal: ToyJournal, monkeypatch: pytest.MonkeyPatch, first_sees: str
+) -> None:
+    """A read of a file that is being appended to shows each page as it was at another moment."""
+    real, reads = os.pread, 0
+    begin = journal.segment.read_catalogue()[1]
+    frames = [offset for offset, _ in walk(real(journal.segment.fd, journal.end_offset - begin, begin))]
+    from_, to = begin + frames[20], begin + frames[21]
+    lacking = {
+        "an end that is none any more": (from_, journal.end_offset),
+        "a hole": (from_, to),
+        "half a frame": (to - 7, journal.end_offset),
+    }[first_sees]
+
+    def read(fd: int, count: int, offset: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        data = bytearray(real(fd, count, offset))
+        if reads == 1:
+            zeros = slice(lacking[0] - offset, min(lacking[1] - offset, len(data)))
+            data[zeros] = bytes(zeros.stop - zeros.start)
+        return bytes(data)
+
+    monkeypatch.setattr(module.os, "pread", read)
+    found = scan(journal.segment.fd, begin, 1, chains={}, path="p")
+    assert (found.damaged, found.behind) == (None, None)
+    assert found.last_seqno == (20 if "end" in first_sees else 30)
+    assert reads > 1
+
+
+def test_what_stays_bad_is_damage(journal: ToyJournal) -> None:
+    begin = journal.segment.read_catalogue()[1]
+    frames = [offset for offset, _ in walk(os.pread(journal.segment.fd, journal.end_offset - begin, begin))]
+    os.pwrite(journal.segment.fd, bytes(frames[21] - frames[20]), begin + frames[20])
+    found = scan(journal.segment.fd, begin, 1, chains={}, path="p")
+    assert found.damaged is not None
+    assert found.behind is not None
+    assert (found.last_seqno, found.behind.seqno) == (20, 22)

@@ -11,11 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from replicate.errors import NotAuthenticatedError, PeerUnreachableError, ProtocolViolationError
+from replicate.errors import ConfigurationError, NotAuthenticatedError, PeerUnreachableError, ProtocolViolationError
 from replicate.security.authenticate import Authenticated
 from replicate.security.certificate import Described
 from replicate.security.identity import Identity
-from replicate.security.tls import RECORD_PROGRESS_S, Records, TlsStream, handshake
+from replicate.security.tls import RECORD_PROGRESS_S, Records, TlsStream, handshake, require_identity
+from replicate.security.tls_files import TlsFiles
+from replicate.settings.load import Address, Config
 from replicate.wire.event import Closed, CloseReason
 from tests.harness.certificates import Authority, client_context
 
@@ -168,3 +170,15 @@ async def test_a_connection_that_ends_amid_tls_is_cut_however_the_interpreter_ca
     with pytest.raises(trio.BrokenResourceError):
         await tls.receive_some()
     assert tls.damage is None
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (Address("192.0.2.2", 7430), "192.0.2.2:7430 is not a loopback address, and plain TCP does not leave"),
+        (Address("127.0.0.1", 7430), "tls.loopback is set, so that 127.0.0.1:7430 is for TLS: "),
+    ],
+)
+def test_why_certificates_are_needed_is_said_of_loopback_as_well(tmp_path: Path, address: Address, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        require_identity(TlsFiles.of(tmp_path, Config().tls), "east", where="here", wanted_for=address)

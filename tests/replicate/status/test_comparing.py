@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from replicate.status.comparing import DAY_S, ComparedReport, ago, compared_findings
@@ -67,11 +69,35 @@ def test_a_difference_is_an_error_on_either_side_however_old() -> None:
     assert codes("secondary", DIFFERENT, THIRD) == ["COMPARED_DIFFERENT", "COMPARED"]
 
 
+DEFAULTS: dict[str, Any] = {"peers": (), "source": "", "filled_s": 16 * DAY_S, "warn_days": 15}
+
+
+def do_of(role: str, *compared: ComparedReport, **more: Any) -> str:
+    made = compared_findings(role, compared, **{**DEFAULTS, **more})
+    (one,) = made
+    return one.do
+
+
+CARRIED = "--json digest >FILE, carry it here, and replicate -i INSTANCE compare --with-digest FILE"
+
+
 def test_what_to_do_names_the_instance_to_compare_with() -> None:
-    (one,) = compared_findings("secondary", (), peers=(), source="east", filled_s=16 * DAY_S, warn_days=15)
-    assert one.do.startswith("replicate -i INSTANCE compare --with east; ")
-    (one,) = compared_findings("secondary", (EQUAL,), peers=(), source="", filled_s=0, warn_days=15)
-    assert one.do == "nothing; due again in 14 days"
+    local = "replicate -i INSTANCE compare --with"
+    assert do_of("secondary", source="east", here={"east"}) == f"{local} east"
+    assert do_of("secondary", source="east") == f"there: replicate -i east {CARRIED}"
+    unknown = f"{local} PRIMARY; where that is on another host, there: replicate -i PRIMARY {CARRIED}"
+    assert do_of("secondary") == unknown
+    assert do_of("secondary", EQUAL) == "nothing; due again in 14 days"
+
+
+@pytest.mark.parametrize(
+    ("role", "peers", "filled"),
+    [("secondary", (), "INSTANCE"), ("primary", ("east",), "east"), ("secondary", ("east",), "east")],
+)
+def test_the_one_that_is_filled_again_is_the_one_that_receives(role: str, peers: tuple[str, ...], filled: str) -> None:
+    do = do_of(role, DIFFERENT, peers=peers, here={"east"}, filled_s=0)
+    assert f": replicate -i {filled} update stop, then replicate -i {filled} seed --restart; then" in do
+    assert do.endswith("compare again: replicate -i INSTANCE compare --with east")
 
 
 @pytest.mark.parametrize(

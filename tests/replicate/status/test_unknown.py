@@ -96,6 +96,12 @@ def test_a_line_that_swallows_everything_is_told_of_while_its_connection_stands(
     assert re.search(r"backlog unknown since \d\d:\d\d:\d\d UTC; lag at least \d+\.\d s\n", text)
 
 
+def test_the_finding_says_on_which_host_the_primary_is(west: Instance) -> None:
+    found, _ = look(west, {**LEVEL, **heard(57.0), "source_host": "192.0.2.1"})
+    (do,) = (finding.do for finding in found.findings if finding.code == "SOURCE_SILENT")
+    assert do.endswith("replicate -i east status (east is on host 192.0.2.1, by its name or its directory there)")
+
+
 def test_the_command_ends_with_1_and_its_json_is_null_where_nobody_knows(
     west: Instance, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,21 @@
+"""Who asks: by name, through sudo too, and by number where there is no name."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import pytest
+
+from replicate.system.who import who_asks
+
+
+def test_the_user_and_the_one_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    assert who_asks() == pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    for number, name in (("1", pwd.getpwuid(1).pw_name), ("987654", "uid 987654"), ("x", "root"), ("9" * 30, None)):
+        monkeypatch.setenv("SUDO_UID", number)
+        assert who_asks() == (name or f"uid {number}")
+    monkeypatch.setattr(os, "getuid", lambda: 1)
+    assert who_asks() == pwd.getpwuid(1).pw_name
