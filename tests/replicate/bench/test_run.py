@@ -36,7 +36,7 @@ def processes_with(text: str) -> list[str]:
 def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICATE_SHM_DIR", "/dev/shm/of-the-caller")
     told: list[str] = []
-    for _ in range(5):  # 0: half of the backlog was applied before anybody looked; a busy machine does that now and then
+    for _ in range(5):  # 0: half of the backlog was applied before anybody looked, as on a busy machine
         found = run_bench(tmp_path, seconds=1.0, told=told.append)
         figures = {one.what: one.figure for one in found.figures}
         if figures["catch_up"] > 0:
