@@ -421,7 +421,7 @@ def _in_child(what: str, call: Callable[[], Any], outside: Path, *, check: bool 
     errors = outside / "errors.txt"
     errors.unlink(missing_ok=True)
     child = fork(what, call, errors)
-    assert child.wait(60), f"{what} does not end"
+    assert child.wait(120), f"{what} does not end"
     text = errors.read_text().strip() if errors.exists() else ""
     assert not check or child.status == 0, text
     return (text.splitlines()[-1] if text else f"exit code {child.status}") if child.status else ""

@@ -36,7 +36,7 @@ def _past_us(path: Path, statement: str) -> None:
 def _seed_anew(place: Place) -> None:
     town = place.town
     seeder = town.seeder()
-    assert seeder.wait(60), "the seed does not end"
+    assert seeder.wait(120), "the seed does not end"
     assert seeder.status == 0, town.errors.read_text()[-2000:]
     town.reap()
     with place.recovered("seeded again"):
@@ -53,7 +53,7 @@ def a_row_of_the_secondary_that_is_not_what_it_was(place: Place) -> None:
         pass  # its row of `total` has arrived
     town.do("spoil", lambda: _past_us(region, f"UPDATE total SET n = n + 1 WHERE client = {client}"))
     child = town.children["update"]
-    assert child.wait(60), "it goes on with a row that is not the one before"
+    assert child.wait(120), "it goes on with a row that is not the one before"
     assert child.status == CONFLICT, f"exit code {child.status}"
     held = place.held()
     files = list((town.secondary / "conflict").iterdir())
@@ -61,7 +61,7 @@ def a_row_of_the_secondary_that_is_not_what_it_was(place: Place) -> None:
     town.reap()
     town.strange.clear()
     again = town.start("update")  # starting it again skips nothing
-    assert again.wait(60), "it goes on with a row that is not the one before"
+    assert again.wait(120), "it goes on with a row that is not the one before"
     assert again.status == CONFLICT, f"exit code {again.status}"
     assert place.held() == held, "it went on past the conflict"
     town.reap()
@@ -80,7 +80,7 @@ def columns_of_the_secondary_in_another_order(place: Place) -> None:
     ended: list[int] = []
     for again in (False, True):  # starting it again skips nothing
         child = town.start("update") if again else town.children["update"]
-        assert child.wait(60), "it goes on with columns in another order"
+        assert child.wait(120), "it goes on with columns in another order"
         assert child.status == CONFLICT, f"exit code {child.status}"
         assert "SCHEMA_CHANGED" in town.facts("update")["error"]
         ended.append(place.held())
@@ -132,7 +132,7 @@ def somebody_else_writes_on_the_secondary(place: Place) -> None:
         connection.close()
 
     def found() -> None:
-        differs = compare(Instance.open(town.primary), Instance.open(town.secondary), timeout_s=60)
+        differs = compare(Instance.open(town.primary), Instance.open(town.secondary), timeout_s=120)
         assert not differs.equal, "the digests are equal although a row is not"
 
     town.do("refused", refused)
@@ -162,13 +162,13 @@ def a_fork_in_the_middle_of_a_transaction(place: Place) -> None:
         signal.pause()
 
     holder = town.run("holder", fork_and_wait)
-    wait_until(mark.exists, timeout_s=60, what="it has forked in its transaction")
+    wait_until(mark.exists, timeout_s=120, what="it has forked in its transaction")
     before = town.told_ok()
     time.sleep(0.3)
     assert town.told_ok() <= before + 1, "somebody committed past the lock of a region"
     town.kill(holder.role)
     try:
-        town.wait_acknowledged(3, timeout_s=60)
+        town.wait_acknowledged(3, timeout_s=120)
     finally:
         os.kill(int(mark.read_text()), signal.SIGKILL)
     mark.unlink()
@@ -181,9 +181,9 @@ def frames_that_come_twice_are_lost_or_changed(place: Place) -> None:
     for kind in ("twice", "never", "late", "flipped", "shortened"):
         made = place.line.tell("mangle", kind)
         place.line.tell("cut", place.dice.random() < 0.5)
-        wait_until(lambda made=made: place.line.tell("lines") > made, timeout_s=60, what="a new connection")  # type: ignore[misc]
+        wait_until(lambda made=made: place.line.tell("lines") > made, timeout_s=120, what="a new connection")  # type: ignore[misc]
         town.wait_acknowledged(3)
-        wait_until(lambda: place.line.tell("mangled"), timeout_s=60, what=f"a frame of data that comes {kind}")
+        wait_until(lambda: place.line.tell("mangled"), timeout_s=120, what=f"a frame of data that comes {kind}")
         with place.recovered(f"frames {kind}"):
             pass
     ends = " ".join(place.ends("receiver"))

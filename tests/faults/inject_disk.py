@@ -37,7 +37,7 @@ def a_sync_that_hangs(place: Place) -> None:
                     place.reach(place.goal())
                 else:
                     wait_until(lambda: (town.facts("source").get("lag_s") or 0.0) >= DEAD_S, what="the lag is told")
-                wait_until(delayed, timeout_s=60, what=f"a sync of {role} that hangs")
+                wait_until(delayed, timeout_s=120, what=f"a sync of {role} that hangs")
             with place.recovered("hanging sync"):
                 pass
             assert town.children[role].status is None
@@ -54,11 +54,11 @@ def _hanging_syncs(place: Place, role: str) -> Iterator[Callable[[], bool]]:
     )  # fmt: skip
     try:
         traced = Path(f"/proc/{place.pid(role)}/status")
-        wait_until(lambda: "TracerPid:\t0" not in traced.read_text(), timeout_s=60, what="it is traced")
+        wait_until(lambda: "TracerPid:\t0" not in traced.read_text(), timeout_s=120, what="it is traced")
         yield lambda: "(DELAYED)" in said.read_text()
     finally:
         tracer.send_signal(signal.SIGINT)
-        tracer.wait(60)
+        tracer.wait(120)
 
 
 @injection(46, short=True)
@@ -79,7 +79,7 @@ def a_log_that_can_not_grow(place: Place) -> None:
         said[role] = len(place.lines(role, "log lines lost"))
     for _ in range(3):
         made = place.line.tell("cut", False)
-        wait_until(lambda made=made: place.line.tell("lines") > made, timeout_s=60, what="a new connection")  # type: ignore[misc]
+        wait_until(lambda made=made: place.line.tell("lines") > made, timeout_s=120, what="a new connection")  # type: ignore[misc]
     with place.recovered("log full"):
         pass
     assert {path: path.stat().st_size for path in sizes} == sizes, "a log has grown"
@@ -89,7 +89,7 @@ def a_log_that_can_not_grow(place: Place) -> None:
     for role in ("source", "receiver"):
         wait_until(
             lambda role=role: len(place.lines(role, "log lines lost")) > said[role],  # type: ignore[misc]
-            timeout_s=60,
+            timeout_s=120,
             what=f"{role} says how many lines are lost",
         )
         assert place.lines(role, "log lines lost")[-1]["lost_lines"] >= 3
@@ -120,7 +120,7 @@ def checkpoints_while_copies_are_made(place: Place) -> None:
     try:
         town.kill("update")
         seeder = town.seeder()
-        assert seeder.wait(60), "the seed does not end"
+        assert seeder.wait(120), "the seed does not end"
         assert seeder.status == 0, town.errors.read_text()[-2000:]
         town.reap()
         with place.recovered("seeded again"):
@@ -151,12 +151,12 @@ def a_page_of_the_secondarys_region_that_is_damaged(place: Place) -> None:
         file.seek((page - 1) * page_bytes + (16 if page == 1 else 0))
         file.write(os.urandom(200))
     child = town.start("update")
-    assert child.wait(60), "it goes on with a damaged page"
+    assert child.wait(120), "it goes on with a damaged page"
     assert child.status in (65, 74, 78), f"exit code {child.status}"
     town.reap()
     town.strange.clear()
     seeder = town.seeder()
-    assert seeder.wait(60), "the seed does not end"
+    assert seeder.wait(120), "the seed does not end"
     assert seeder.status == 0, town.errors.read_text()[-2000:]
     town.reap()
     with place.recovered("seeded again"):

@@ -45,7 +45,7 @@ def _commit_until(place: Place, codes: set[str]) -> None:
     while not _refused(place) & codes:
         assert time.monotonic() < deadline, f"nobody was refused by {codes}: {_refused(place)}"
         client = town.client("filler", count=30, pause_s=0.0)
-        assert client.wait(60), "a client hangs on a disk that takes nothing"
+        assert client.wait(120), "a client hangs on a disk that takes nothing"
         town.reap()
 
 
@@ -86,7 +86,7 @@ def _source_has_room(place: Place) -> None:
         is_new = told.get("changed_wall_ns", 0) > given_ns + ROOM_NS
         return is_new and told.get("pid") == town.children["source"].pid and told.get("state") == "sending"
 
-    wait_until(goes_on, timeout_s=60, what="the source goes on, or is started again")
+    wait_until(goes_on, timeout_s=120, what="the source goes on, or is started again")
 
 
 @injection(29, needs="mount", disk=("secondary", "tmpfs"))
@@ -96,10 +96,10 @@ def the_secondarys_disk_is_full(place: Place) -> None:
     _small(place).fill()
     town.client("filler", count=POOLFUL, pause_s=0.0)
     child = town.children["update"]
-    assert child.wait(60), "it goes on without a byte to write to"
+    assert child.wait(120), "it goes on without a byte to write to"
     held = place.held()
     _ended_by_name(place, daemons)
-    wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=60, what="XOFF")
+    wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=120, what="XOFF")
     town.stop_clients()
     assert place.held() == held
     _small(place).give_room()
@@ -114,7 +114,7 @@ def _read_only(place: Place, site: str) -> None:
     if site == "primary":
         _commit_until(place, {"IO", "OUTCOME_UNKNOWN", "FATAL", "NOT_ALLOWED", "READ_ONLY"})
     else:
-        assert town.children["update"].wait(60), "it goes on without a disk to write to"
+        assert town.children["update"].wait(120), "it goes on without a disk to write to"
     _ended_by_name(place, daemons)
     town.kill_all()  # what the operator has to do before the file system can be mended
     town.strange.clear()

@@ -41,7 +41,7 @@ def a_connection_that_dies_in_a_pause(place: Place) -> None:
     for when in ("in the pause", "at its end"):
         place.freeze("update")
         town.client("filler", pause_s=0.0)
-        wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=60, what="XOFF")
+        wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=120, what="XOFF")
         town.stop_clients()
         town.client(pause_s=0.005)
         if when == "at its end":
@@ -93,10 +93,10 @@ def far_away(place: Place) -> None:
     town = place.town
     town.client(pause_s=0.0)
     began_s, first = time.monotonic(), place.applied()
-    wait_until(lambda: place.applied() > first + 600, timeout_s=60, what="600 transactions far away")
+    wait_until(lambda: place.applied() > first + 600, timeout_s=120, what="600 transactions far away")
     assert time.monotonic() - began_s < 600 * 0.25, "one transaction a round trip"
     wait_until(
-        lambda: (town.facts("source").get("round_trip_s") or 0.0) >= 0.5, timeout_s=60, what="the status says it"
+        lambda: (town.facts("source").get("round_trip_s") or 0.0) >= 0.5, timeout_s=120, what="the status says it"
     )
     place.line.tell("set", "delay_s", 0.0)
 
@@ -125,11 +125,11 @@ def a_line_that_loses_packets(place: Place) -> None:
     try:
         made = place.line.tell("set", "target_port", lossy.port)
         place.line.tell("cut", True)
-        wait_until(lambda: place.line.tell("lines") > made, timeout_s=60, what="a connection through the mirror")
+        wait_until(lambda: place.line.tell("lines") > made, timeout_s=120, what="a connection through the mirror")
         for _ in range(3):
             with place.recovered("packets lost"):
                 pass
-        wait_until(lambda: lossy.sent_again() > 0, timeout_s=60, what="a packet that is lost and sent again")
+        wait_until(lambda: lossy.sent_again() > 0, timeout_s=120, what="a packet that is lost and sent again")
     finally:
         place.line.tell("set", "target_port", place.town.port)
         place.line.tell("cut", True)

@@ -79,19 +79,19 @@ def a_writer_that_is_stopped_in_its_commit(place: Place) -> None:
     def alarmed() -> None:
         connection = replicate.connect(town.primary, timeout=1.0, isolation_level=None)
         ready.touch()
-        wait_until(go.exists, timeout_s=60, what="the commit lock is held")
+        wait_until(go.exists, timeout_s=120, what="the commit lock is held")
         with pytest.raises(BusyError, match=r"was held by another process for 1 s.*fuser -v"):
             connection.execute("INSERT INTO filler(content) VALUES ('nobody waits for ever')")
         connection.close()
 
     # Open before: who connects while the lock is held waits for the door's own time instead of the connection's.
     prober = town.run("prober", alarmed)
-    wait_until(ready.exists, timeout_s=60, what="it is connected")
+    wait_until(ready.exists, timeout_s=120, what="it is connected")
     child = town.client(arm="append.after_write:3:stop", pause_s=0.0)
-    wait_until(lambda: _state(child.pid) == "T", timeout_s=60, what="it has stopped itself")
+    wait_until(lambda: _state(child.pid) == "T", timeout_s=120, what="it has stopped itself")
     before = town.told_ok()
     go.touch()
-    assert prober.wait(60), "it waits for ever"
+    assert prober.wait(120), "it waits for ever"
     assert prober.status == 0, town.errors.read_text()[-2000:]
     assert town.told_ok() <= before + 1, "somebody committed past the lock"
     assert _state(child.pid) == "T", "it went on by itself"
@@ -109,7 +109,7 @@ def ended_in_a_drain(place: Place) -> None:
     for role in ("update", "source", "receiver"):
         place.freeze("update")
         backlog = town.client("filler", pause_s=0.0)
-        wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=60, what="XOFF")
+        wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=120, what="XOFF")
         town.kill(backlog.role)
         before = place.held()
         assert town.last_told_seqno() > before, "there is no backlog"
@@ -119,7 +119,7 @@ def ended_in_a_drain(place: Place) -> None:
         os.kill(child.pid, signal.SIGTERM)
         wait_until(
             lambda role=role, asked=asked: len(place.lines(role, "stop requested")) > asked,  # type: ignore[misc]
-            timeout_s=60,
+            timeout_s=120,
             what=f"{role} is asked to stop",
         )
         way = place.dice.choice(["drained", "a second signal", "killed"])
@@ -130,7 +130,7 @@ def ended_in_a_drain(place: Place) -> None:
             child.kill()
         else:
             place.thaw("update")
-        assert child.wait(60), f"{role} does not end"
+        assert child.wait(120), f"{role} does not end"
         assert child.status == 0 or way == "killed", f"{role}, {way}: exit code {child.status}"
         place.figures[f"ended in a drain: {role}, {way}"] += 1
         place.thaw("update")
@@ -178,7 +178,7 @@ def the_kernel_takes_a_daemon_for_its_memory(place: Place) -> None:
         (group / "memory.limit_in_bytes").write_text(str(used + SPARE_BYTES))
         town.client("spooler", pause_s=0.0)
         town.client("filler", pause_s=0.0)
-        assert child.wait(60), "the kernel has not killed it"
+        assert child.wait(120), "the kernel has not killed it"
         assert child.status == -signal.SIGKILL
         town.reap()
         assert sorted(Path(os.environ["REPLICATE_SHM_DIR"]).iterdir()) == pools
@@ -216,10 +216,12 @@ def no_descriptors_left_in_a_writer(place: Place) -> None:
     child = town.client("filler", pause_s=0.0)
     told = town.told / f"{child.role}.jsonl"
     wait_until(
-        lambda: told.exists() and told.read_bytes().count(b'"result": "ok"') >= 2, timeout_s=60, what="it has committed"
+        lambda: told.exists() and told.read_bytes().count(b'"result": "ok"') >= 2,
+        timeout_s=120,
+        what="it has committed",
     )
     resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{child.pid}/fd")) - 1, 1024))
-    wait_until(lambda: _refusal(told), timeout_s=60, what="it has no descriptor left")
+    wait_until(lambda: _refusal(told), timeout_s=120, what="it has no descriptor left")
     assert "EXHAUSTED" in _refusal(told)
     with place.recovered("no descriptors in a writer"):
         pass  # the other clients, who are connected since long before
@@ -258,10 +260,10 @@ def an_update_process_that_is_dead(place: Place) -> None:
     town = place.town
     town.kill("update")
     town.client("filler", pause_s=0.0)
-    wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=60, what="XOFF")
+    wait_until(lambda: "XON" in town.facts("source").get("state", ""), timeout_s=120, what="XOFF")
     wait_until(
         lambda: any(line["level"] == "error" and "Update Process" in line["event"] for line in town.log("receiver")),
-        timeout_s=60,
+        timeout_s=120,
         what="the receiver says so",
     )
     town.stop_clients()

@@ -162,7 +162,7 @@ class Place:
         """What the source says that its peer has applied; it writes that down once a second."""
         return int(self.town.facts("source").get("last_applied_seqno", 0))
 
-    def wait_streaming(self, timeout_s: float = 60.0) -> None:
+    def wait_streaming(self, timeout_s: float = 120.0) -> None:
         wait_until(lambda: self.town.facts("source").get("state") == "sending", timeout_s=timeout_s, what="it streams")
 
     def pid(self, role: str) -> int:

@@ -205,7 +205,7 @@ def sweep(
 def _child(what: str, call: Callable[[], Any], outside: Path) -> str:
     errors = outside / "errors.txt"
     child = fork(what, call, errors)
-    if not child.wait(60):
+    if not child.wait(120):
         child.kill()
         return f"{what} does not end"
     return "" if child.status == 0 else errors.read_text().strip().splitlines()[-1]

@@ -209,7 +209,7 @@ class Rounds:
         for _ in range(5):
             town.start_daemons_but("update")
             town.wait_serving()
-            if town.seeder().wait(30) and town.children["seed"].status == 0:
+            if town.seeder().wait(60) and town.children["seed"].status == 0:
                 town.reap()
                 return
             town.kill("seed")

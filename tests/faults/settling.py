@@ -31,7 +31,7 @@ def settle(
     town.reap()
     town.start_daemons()
     last = town.client(count=3)
-    assert last.wait(60), "the last client does not end"
+    assert last.wait(120), "the last client does not end"
     town.reap()
     figures["unexpected ends"] += len(town.strange)
     if strange is not None:

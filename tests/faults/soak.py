@@ -139,7 +139,7 @@ def short(place: Place) -> None:
         if kind != "disk KiB":
             wait_until(
                 lambda name=name, read=read, kind=kind: read() <= before[name] + SLACK[kind],  # type: ignore[misc]
-                timeout_s=60,
+                timeout_s=120,
                 what=f"{name} is what it was ({before[name]})",
             )
 
@@ -149,7 +149,7 @@ def _cut(place: Place, kind: str) -> None:
     made = len(place.lines("source", "connection made"))
     place.line.tell("cut", kind == "reset")
     wait_until(
-        lambda: len(place.lines("source", "connection made")) > made, timeout_s=60, what="a connection is made again"
+        lambda: len(place.lines("source", "connection made")) > made, timeout_s=120, what="a connection is made again"
     )
     place.reach(place.goal())
     place.figures[f"soak: {kind}"] += 1

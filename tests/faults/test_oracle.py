@@ -27,7 +27,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
         made.start_daemons()
         for _ in range(CLIENTS):
             client = made.client("several", count=EACH, pause_s=0.0)
-            assert client.wait(60)
+            assert client.wait(120)
         made.reap()
         assert not made.strange
         yield made
@@ -42,7 +42,7 @@ def judged(town: Town, told: Told, lost_may: frozenset[int] = frozenset()) -> di
     def judge() -> None:
         figures: Counter[str] = Counter()
         sites = Instance.open(town.primary), Instance.open(town.secondary)
-        judge_both(*sites, told, figures, timeout_s=60, lost_may=lost_may)
+        judge_both(*sites, told, figures, timeout_s=120, lost_may=lost_may)
         out.write_text(json.dumps(figures))
 
     town.do("judge", judge)

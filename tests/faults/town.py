@@ -86,7 +86,7 @@ class Child:
         """SIGKILL, and wait until it is gone."""
         if not self.poll():
             os.kill(self.pid, signal.SIGKILL)
-            self.wait(60)
+            self.wait(120)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended within that time."""
@@ -308,7 +308,7 @@ class Town:
             if not child.poll():
                 os.kill(child.pid, signal.SIGKILL)
         for child in self.children.values():
-            child.wait(60)
+            child.wait(120)
         self.reap()
 
     def interrupt(self, number: int, *roles: str) -> None:
@@ -356,7 +356,7 @@ class Town:
         text = b"".join(path.read_bytes() for path in self.told.glob("client-*.jsonl"))
         return max(map(int, re.findall(rb'"seqno": (\d+)', text)), default=0)
 
-    def wait_acknowledged(self, more: int, timeout_s: float = 60.0) -> None:
+    def wait_acknowledged(self, more: int, timeout_s: float = 120.0) -> None:
         """Until clients were told of that many further commits."""
         before = self.told_ok()
         wait_until(lambda: self.told_ok() >= before + more, timeout_s=timeout_s, what=f"{more} further commits")
@@ -368,7 +368,7 @@ class Town:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-        wait_until(listens, timeout_s=60, what="the receiver listens")
+        wait_until(listens, timeout_s=120, what="the receiver listens")
 
     def wait_ready(self, role: str, *, or_ended: bool = False) -> None:
         """Until the daemon that runs now says that it serves, or (`or_ended`) has ended."""
@@ -379,7 +379,7 @@ class Town:
             told = DaemonFiles(*self.side(role)).read_status()
             return told is not None and told.pid == self.children[role].pid and told.state == SERVING
 
-        wait_until(serves, timeout_s=60, what=f"{role} serves")
+        wait_until(serves, timeout_s=120, what=f"{role} serves")
 
     def close(self) -> None:
         """Kill everything, and take the shared memory away."""

@@ -7,6 +7,7 @@ Refuses to know: what a test breaks.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -227,7 +228,8 @@ class Street:
     def kill(self, instance: Path, name: str, number: int = signal.SIGKILL) -> None:
         """Send a daemon a signal; after SIGKILL wait until it is gone, after SIGSTOP until it stands still."""
         pid = self.pid(instance, name)
-        os.kill(pid, number)
+        with contextlib.suppress(*([ProcessLookupError] if number == signal.SIGKILL else [])):  # it may just have ended
+            os.kill(pid, number)
         if number == signal.SIGKILL:
             # The first thread may be gone before the others, and with them lock and sockets, are.
             lock = LockFile(instance, name)
@@ -303,7 +305,8 @@ class Street:
             for file in (instance / "run").glob("*.status.json"):
                 pid = json.loads(file.read_text()).get("pid")
                 if isinstance(pid, int) and is_replicate(pid):
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                     wait_until(lambda pid=pid: not is_alive(pid), what="a daemon is gone")
         self._memory.cleanup()
 

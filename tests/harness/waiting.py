@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 
 
 def wait_until(predicate: Callable[[], object], *, timeout_s: float = PATIENCE_S, what: str = "") -> None:

@@ -241,6 +241,7 @@ async def test_cut_in_the_middle_of_a_frame_nothing_is_lost_or_doubled(pair: Pai
     assert len(pair.rows("account")) == 400
 
 
+@pytest.mark.slow
 async def test_a_frozen_source_is_noticed_in_time_and_a_frozen_receiver_too(pair: Pair) -> None:
     pair.seed()
     async with servers() as running:
@@ -301,6 +302,7 @@ BEATS = 17
 """So many heartbeats of the source (tests/harness/servers.py) take longer than a peer may be silent."""
 
 
+@pytest.mark.slow
 async def test_not_seeded_yet_the_source_is_kept_and_served_later(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     beats = count_calls(monkeypatch, SourceLink, "_beat")
     async with servers() as running:
@@ -337,6 +339,7 @@ async def test_the_update_process_is_missed_aloud(pair: Pair, monkeypatch: pytes
         pool.close()
 
 
+@pytest.mark.slow
 async def test_a_full_pool_stops_the_source_and_it_goes_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     beats = count_calls(monkeypatch, SourceLink, "_beat")
     pair.seed()

@@ -124,7 +124,7 @@ async def test_a_stop_waits_for_the_word_that_all_is_durable(pair: Pair, monkeyp
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
         await wait_until_async(lambda: source.facts.get("peer_update_state") == "running")
-        assert lock.try_acquire()
+        await wait_until_async(lock.try_acquire)  # it may have it for a moment
         last = await trio.to_thread.run_sync(lambda: pair.write(5))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
         async with trio.open_nursery() as nursery:
@@ -421,7 +421,7 @@ async def test_both_idle_use_next_to_no_time(pair: Pair) -> None:
         source = running.source(pair.primary, source__heartbeat_period_s=15.0, source__dead_after_s=60.0)
         await wait_until_async(lambda: source.facts.get("state") == "sending")
         used: list[float] = []
-        for _ in range(5):  # the least of them: what else this process does (a collection of garbage) is not theirs
+        for _ in range(12):  # the least of them: what else this process does (a collection of garbage) is not theirs
             await trio.sleep(0.5)
             before = resource.getrusage(resource.RUSAGE_SELF)
             await trio.sleep(2.0)
