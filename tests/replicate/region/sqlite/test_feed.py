@@ -24,6 +24,7 @@ from replicate.instance.instance import Instance
 from replicate.region.sqlite.feed import others_tables
 from replicate.roles.role import become_primary
 from replicate.roles.takeover import promote
+from replicate.status.collect import collect
 from tests.harness.pair import Pair, work_all
 from tests.harness.replaying import run
 
@@ -181,3 +182,13 @@ def test_the_file_says_so_and_an_older_release_refuses_it(pair: Pair, tmp_path: 
         Instance.create(tmp_path / "x", role="primary", name="x", feed=True)
     with pytest.raises(AlreadyExistsError):
         Instance.create(pair.secondary.path, role="secondary", network=content.network, feed=True)
+
+
+def test_its_status_finds_nothing_wrong_with_tables_of_others(pair: Pair) -> None:
+    others(pair, OWN)
+    assert "SCHEMA_CHANGED" not in [one.code for one in collect(pair.secondary).findings]
+    connection = apsw.Connection(str(pair.secondary.region("main").path))
+    connection.execute("DROP TRIGGER _replicate_guard_insert_account")
+    connection.close()
+    (found,) = [one for one in collect(pair.secondary).findings if one.code == "SCHEMA_CHANGED"]
+    assert "table account has lost its guards" in found.text
