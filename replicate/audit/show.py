@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from replicate.audit.query import Matches, Query, find, parts_of
-from replicate.audit.selection import EVERYTHING, Selection
+from replicate.audit.query import Matches, Query, find
+from replicate.audit.read import Match, flat_parts
+from replicate.audit.selection import EVERYTHING, Chooser
 from replicate.journal.chain import Chain
-from replicate.journal.record import decode
+from replicate.journal.frame import FIXED_ELEMENTS
+from replicate.journal.record import content_of
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
     Catalogue,
@@ -36,6 +38,7 @@ from replicate.model.transaction import (
     SequenceChange,
     TableDefinition,
     Transaction,
+    decode_change,
 )
 
 if TYPE_CHECKING:
@@ -117,21 +120,38 @@ def shown_between(chain: Chain, first: int, last: int, *, parts: bool) -> Iterat
     return _told(Matches(chain, first, last, EVERYTHING), parts=parts)
 
 
-def _told(found: Matches, *, parts: bool) -> Iterator[ShownTransaction]:
-    for _, frame, catalogue, large in found:
-        commit = shown(decode(frame), len(frame), catalogue, found.selection)
+def _told(found: Iterable[Match], *, parts: bool) -> Iterator[ShownTransaction]:
+    for one in found:
+        commit = shown_match(one)
         yield commit
-        if large is not None and parts:
-            yield from shown_parts(large.parts(), large.path, commit, catalogue.definitions, found.selection)
+        if one.large is not None and parts:
+            yield from shown_parts(one.large.parts(), one.large.path, commit, one.chooser.definitions, one.chooser)
 
 
-def shown(
-    transaction: Transaction, frame_bytes: int, catalogue: Catalogue, selection: Selection = EVERYTHING
-) -> ShownTransaction:
+def shown_match(match: Match) -> ShownTransaction:
+    """The record of a transaction asked for, with the changes that are."""
+    body = match.body
+    kind, seqno, payload = body[0], body[1], body[FIXED_ELEMENTS:]
+    if kind == Kind.TRANSACTION:
+        content: tuple[Content, ...] = tuple(
+            decode_change(*payload[at : at + 4]) for at in match.chooser.chosen(payload)
+        )
+        count = len(payload) >> 2
+    else:
+        content = content_of(kind, seqno, payload)
+        count = len(content)
+    _, _, mark, chain, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
+    transaction = Transaction(Kind(kind), seqno, mark, chain, origin, origin_seqno, csn, content)
+    return _shown(transaction, match.frame_bytes, match.catalogue, count)
+
+
+def shown(transaction: Transaction, frame_bytes: int, catalogue: Catalogue) -> ShownTransaction:
     """The record of one decoded frame; a table or origin that `catalogue` does not hold is shown by its id."""
-    content, definitions = transaction.content, catalogue.definitions
-    if transaction.kind != Kind.LARGE:  # its changes are in its parts
-        content = tuple(one for one in content if selection.takes(one, definitions))
+    return _shown(transaction, frame_bytes, catalogue, len(transaction.content))
+
+
+def _shown(transaction: Transaction, frame_bytes: int, catalogue: Catalogue, change_count: int) -> ShownTransaction:
+    definitions = catalogue.definitions
     history = _history(transaction.origin, catalogue.histories)
     return ShownTransaction(
         transaction.seqno,
@@ -146,8 +166,8 @@ def shown(
         transaction.mark,
         f"{transaction.chain:016x}",
         frame_bytes,
-        len(transaction.content),
-        tuple(_change(one, definitions, catalogue.histories) for one in content),
+        change_count,
+        tuple(_change(one, definitions, catalogue.histories) for one in transaction.content),
     )
 
 
@@ -156,15 +176,17 @@ def shown_parts(
     where: str,
     commit: ShownTransaction,
     definitions: Mapping[int, TableDefinition],
-    selection: Selection = EVERYTHING,
+    chooser: Chooser | None = None,
 ) -> Iterator[ShownTransaction]:
     """A record for each PART frame of the large transaction `commit`, from the first on: the changes that end in it.
 
     `where`: what they stand in. JournalDamagedError and its kin."""
-    for frame_bytes, changes, known in parts_of(frames, where, commit.seqno, definitions):
-        chosen = tuple(_change(one, known) for one in changes if selection.takes(one, known))
-        if chosen or not selection.tables:
-            yield replace(commit, kind="PART", frame_bytes=frame_bytes, change_count=len(changes), changes=chosen)
+    selection = EVERYTHING if chooser is None else chooser.selection
+    for frame_bytes, flat, known in flat_parts(frames, where, commit.seqno, definitions):
+        places = Chooser(selection, known).chosen(flat)
+        chosen = tuple(_change(decode_change(*flat[at : at + 4]), known) for at in places)
+        if chosen or not selection.chooses_changes:
+            yield replace(commit, kind="PART", frame_bytes=frame_bytes, change_count=len(flat) >> 2, changes=chosen)
 
 
 def _history(origin: int, histories: Sequence[History]) -> History | None:
