@@ -14,9 +14,10 @@ import os
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
-from replicate.audit.read import Match, StretchReader, match_of
+from replicate.audit.read import Frames, Match, StretchReader, match_of, matches_backwards
 from replicate.audit.selection import Selection, TableName, key_named, ops_named, origins_named, tables_named
 from replicate.audit.verify import verify_chain
 from replicate.errors import (
@@ -109,6 +110,23 @@ class Matches:
                 yield from _behind_damage(self.chain, self.first_seqno, self.last_seqno, self.selection)
             raise damage
 
+    def frames(self) -> Iterator[Frames | Match]:
+        """The same, sifted and not decoded (read.py). A bad place is told as the reader met it."""
+        with closing(StretchReader(self.chain, self.first_seqno, self.selection)) as reader:
+            yield from reader.frames(self.last_seqno)
+        if self.damage is not None:
+            raise self.damage
+
+    def backwards(self) -> Iterator[Match]:
+        """The same, the newest first. `damage` before anything: what is newer than the last one cannot be read."""
+        if self.damage is not None:
+            raise self.damage
+        yield from matches_backwards(self.chain, self.first_seqno, self.last_seqno, self.selection)
+
+    def known(self) -> Catalogue:
+        """What is in force at the end of the journal. JournalDamagedError and its kin."""
+        return known_at_end(self.chain)
+
 
 def check_order(first_seqno: int | None, last_seqno: int | None) -> None:
     """UsageError when a range ends before it begins."""
@@ -124,15 +142,16 @@ def not_held(oldest_seqno: int, last_seqno: int, where: str) -> UsageError:
     )
 
 
-def find(chain: Chain, query: Query, *, marks_are_ours: bool = True) -> Matches:
-    """What a query asks for. `marks_are_ours`: see `classify_tail`.
+def find(chain: Chain, query: Query, *, marks_are_ours: bool = True, is_whole: bool = True) -> Matches:
+    """What a query asks for. `marks_are_ours`: see `classify_tail`. `is_whole`: the chain is all that its directory
+    holds, so that the mark beside it says how far it should reach.
 
     JournalMissingError when its first number was pruned; UsageError when one is not there yet, or the wrong way round;
     NotFoundError or UsageError for a table; JournalDamagedError and its kin.
     """
     query.check()
     oldest = chain.oldest_seqno()
-    newest, scanned, damage = _ended(chain, marks_are_ours=marks_are_ours)
+    newest, scanned, damage = _ended(chain, marks_are_ours=marks_are_ours, is_whole=is_whole)
     end = scanned.last_seqno
     first = oldest if query.first_seqno is None else query.first_seqno
     last = end if query.last_seqno is None else query.last_seqno
@@ -167,12 +186,14 @@ def _in_force(chain: Chain, newest: Segment, scanned: ScanResult) -> Catalogue:
         return catalogue_with(segment.read_catalogue()[0], segment, scanned.definition_frames)
 
 
-def _ended(chain: Chain, *, marks_are_ours: bool) -> tuple[Segment, ScanResult, JournalDamagedError | None]:
+def _ended(
+    chain: Chain, *, marks_are_ours: bool, is_whole: bool
+) -> tuple[Segment, ScanResult, JournalDamagedError | None]:
     """The newest segment, how it ends, and the error of an end that is neither the normal one nor a torn tail."""
     damage = None
     for _ in range(LOOKS):
         # What is durable is asked first: a writer may be at work.
-        durable = durable_seqno(chain.directory)
+        durable = durable_seqno(chain.directory) if is_whole else 0
         newest, found = chain.scan_last()
         if newest.header.adopted:
             return newest, found, None

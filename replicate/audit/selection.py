@@ -78,8 +78,8 @@ class Chooser:
         """Occurs in every frame with a change that is asked for, but for one that defines a table; None: in any."""
 
     def _mark(self) -> re.Pattern[bytes] | None:
-        # An id is always packed in five bytes, ce and four of its own (transaction.TableDefinition), or is 0, and stands
-        # behind its operation.
+        # An id is 0, or always packed in five bytes, ce and four of its own (transaction.TableDefinition). Before it
+        # stands the operation.
         wanted = self.selection
         if wanted.comment:
             return re.compile(re.escape(wanted.comment.encode()))

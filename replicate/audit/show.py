@@ -110,17 +110,18 @@ def show_chain(
 ) -> Iterator[ShownTransaction]:
     """The transactions asked for, in order; with `parts` the changes of large ones, too. Raises what `find` and what it
     finds raise."""
-    return _told(find(chain, query, marks_are_ours=marks_are_ours), parts=parts)
+    return told(find(chain, query, marks_are_ours=marks_are_ours), parts=parts)
 
 
 def shown_between(chain: Chain, first: int, last: int, *, parts: bool) -> Iterator[ShownTransaction]:
     """The transactions from `first` to `last`, both of which the chain holds, without a look at where it ends.
 
     JournalDamagedError and its kin at the first that does not verify."""
-    return _told(Matches(chain, first, last, EVERYTHING), parts=parts)
+    return told(Matches(chain, first, last, EVERYTHING), parts=parts)
 
 
-def _told(found: Iterable[Match], *, parts: bool) -> Iterator[ShownTransaction]:
+def told(found: Iterable[Match], *, parts: bool) -> Iterator[ShownTransaction]:
+    """A record for each transaction; with `parts` the changes of large ones, too. JournalDamagedError and its kin."""
     for one in found:
         commit = shown_match(one)
         yield commit
