@@ -3,9 +3,9 @@
 Each statement is the one that the Update Process runs, with the values written out: it compares the whole row before
 it. The check after it fails where it hit no row.
 
-Guarantees: a script is one transaction of one region, and leaves no foreign key broken that was not. Values are exact: 64-bit integers, reals to the last bit, texts
-with any character, BLOBs. What SQL cannot take back is refused by name before the first line: a schema change, and
-rows of a table whose definition has changed since.
+Guarantees: a script is one transaction of one region, and leaves no foreign key broken that was not. Values are exact:
+64-bit integers, reals to the last bit, texts with any character, BLOBs. What SQL cannot take back is refused by name
+before the first line: a schema change, and rows of a table whose definition has changed since.
 Leaves to others: the counters of AUTOINCREMENT (a number that was given is not given again) and an application's own
 triggers, which run as with any statement.
 """
