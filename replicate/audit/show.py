@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -97,6 +97,17 @@ class ShownTransaction:
         )
         for change in self.changes:
             yield f"    {change.what:<8}  {change.table + '  ' if change.table else ''}{change.text}"
+
+
+_OF_TRANSACTION = tuple(one.name for one in fields(ShownTransaction) if one.name != "changes")
+_OF_CHANGE = tuple(one.name for one in fields(ShownChange))
+
+
+def document(one: ShownTransaction) -> dict[str, object]:
+    """A record as JSON has it."""
+    made: dict[str, object] = {name: getattr(one, name) for name in _OF_TRANSACTION}
+    made["changes"] = [{name: getattr(change, name) for name in _OF_CHANGE} for change in one.changes]
+    return made
 
 
 def show_journal(instance: Instance, query: Query = EVERY, *, parts: bool = False) -> Iterator[ShownTransaction]:

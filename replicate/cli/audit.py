@@ -237,11 +237,10 @@ def _csv_lines(matches: Iterable[Match], columns: tuple[str, ...], *, newest_fir
 def _json_lines(matches: Iterable[Match]) -> Iterator[str]:
     import json
 
-    from replicate.audit.show import told
-    from replicate.cli.common import plain
+    from replicate.audit.show import document, told
 
     for shown in told(matches, parts=True):
-        yield json.dumps(plain(shown))
+        yield json.dumps(document(shown))
 
 
 def _text_lines(matches: Iterable[Match], *, newest_first: bool = False, is_file: bool = False) -> Iterator[str]:

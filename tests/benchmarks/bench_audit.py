@@ -26,8 +26,7 @@ from replicate.audit.count import Counts
 from replicate.audit.query import Query, find
 from replicate.audit.row import row_history
 from replicate.audit.selection import key_named
-from replicate.audit.show import told
-from replicate.cli.common import plain
+from replicate.audit.show import document, told
 from replicate.journal.chain import Chain
 from replicate.model.transaction import Op, mask_of
 from tests.benchmarks import report
@@ -83,7 +82,7 @@ def _row(chain: Chain) -> None:
 
 def _json(chain: Chain) -> None:
     for one in told(find(chain, Query()), parts=True):
-        json.dumps(plain(one))
+        json.dumps(document(one))
 
 
 def questions(count: int) -> dict[str, Callable[[Chain], None]]:

@@ -24,7 +24,12 @@ SCRIPT = """
     CREATE TABLE t (id INTEGER PRIMARY KEY, v);
 """
 COMMANDS = re.findall(r"^    (replicate .+)$", chapter("audit"), re.MULTILINE)
-PROGRAMS = [block.replace("\n    ", "\n") for block in re.findall(r"^    (import .+(?:\n    .+)*)", chapter("audit"), re.M)]
+PROGRAMS = [
+    block.replace("\n    ", "\n")
+    for block in re.findall(r"^    (import .+(?:\n    .+)*)", chapter("audit"), re.MULTILINE)
+]
+    block.replace("\n    ", "\n") for block in re.findall(r"^    (import .+(?:\n    .+)*)", chapter("audit"), re.M)
+]
 
 
 @pytest.fixture(scope="module")
