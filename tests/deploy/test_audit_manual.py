@@ -28,8 +28,6 @@ PROGRAMS = [
     block.replace("\n    ", "\n")
     for block in re.findall(r"^    (import .+(?:\n    .+)*)", chapter("audit"), re.MULTILINE)
 ]
-    block.replace("\n    ", "\n") for block in re.findall(r"^    (import .+(?:\n    .+)*)", chapter("audit"), re.M)
-]
 
 
 @pytest.fixture(scope="module")
