@@ -7,6 +7,8 @@ Leaves to others: the transaction (transaction.py), and who reads comments.
 
 from __future__ import annotations
 
+from typing import Any
+
 from replicate.dbapi.regions import Regions
 from replicate.errors import NotSupportedError, UsageError
 from replicate.limits import LOG_COMMENT_BYTES_MAX
@@ -16,7 +18,8 @@ from replicate.region.sqlite.sql.statements import LOG_COMMENT
 def register_comment(regions: Regions) -> None:
     """Give the connection the function of SQL."""
 
-    def log_comment(text: object) -> None:
+    def log_comment(*values: Any) -> None:
+        (text,) = values
         if not isinstance(text, str):
             raise UsageError(f"{LOG_COMMENT} takes a text", where=regions.region, do="Write CAST(… AS TEXT)")
         if not regions.capture.active:  # in a view, say: the statement was taken for one that reads
