@@ -119,7 +119,7 @@ class StretchReader:
 
 def matches_backwards(chain: Chain, first: int, last: int, selection: Selection) -> Iterator[Match]:
     """What is asked for from `first` to `last`, both of which the chain holds, the newest first; segment by segment, so
-    that whoever stops early has read no older one. Raises as `StretchReader.matches`; damage is found before anything
+    that no older one is read than is asked for. Raises as `StretchReader.matches`; damage is found before anything
     of its segment is given."""
     for begin in reversed([number for number in chain.first_seqnos() if number <= last]):
         if begin <= last:
