@@ -68,10 +68,6 @@ def here(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_runs(command: str, here: Path) -> None:
-    if "--plot" in command:
-        pytest.importorskip("matplotlib")
-    if "parquet" in command:
-        pytest.importorskip("pyarrow")
     words = shlex.split(command.replace("--origin primary", "--origin alpha"))[1:]
     done = CliRunner().invoke(root, words)
     assert done.exit_code == 0, (done.output, done.exception)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyarrow.parquet import read_table
 
 from replicate.audit import parquet
 from replicate.audit.parquet import check_parquet, write_parquet
@@ -14,19 +15,17 @@ from replicate.errors import JournalDamagedError, JournalIOError, PrerequisiteMi
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = pytest.importorskip("pyarrow.parquet").read_table
     monkeypatch.setattr(parquet, "GROUP_ROWS", 3)
     path = tmp_path / "a.parquet"
     rows = [(number, None if number % 2 else f"é{number}") for number in range(7)]
     assert write_parquet(path, ("seqno", "text"), rows) == 7
-    assert read(path).to_pylist() == [{"seqno": number, "text": text} for number, text in rows]
+    assert read_table(path).to_pylist() == [{"seqno": number, "text": text} for number, text in rows]
     assert path.stat().st_mode & 0o777 == 0o600
     assert write_parquet(path, ("seqno", "text"), []) == 0
-    assert read(path).num_rows == 0
+    assert read_table(path).num_rows == 0
 
 
 def test_what_ends_early_leaves_the_file_that_was_there(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     path = tmp_path / "a.parquet"
     path.write_text("before")
 

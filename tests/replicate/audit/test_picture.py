@@ -17,7 +17,6 @@ ROWS: list[tuple[object, ...]] = [
 
 
 def test_tables_beyond_the_most_are_drawn_as_one(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     draw(ROWS, "hour", tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
     assert text.count("others") >= 1

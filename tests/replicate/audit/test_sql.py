@@ -163,6 +163,24 @@ def test_a_script_stops_where_a_row_is_not_as_it_was(primary: Instance, late: st
         assert state(connection) == before
 
 
+def test_a_large_transaction_is_taken_back(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        with connection:
+            connection.executemany("INSERT INTO plain (id, name) VALUES (?, 'a')", [(n,) for n in range(1, 301)])
+        before, first = state(connection), connection.last_seqno + 1
+        with connection:
+            connection.execute("UPDATE plain SET id = id + 1000, body = zeroblob(2000)")
+            connection.execute("DELETE FROM plain WHERE id % 3 = 0")
+            connection.log_comment("a large one")
+        (match,) = find_in_instance(primary, Query(first))
+        assert match.large is not None
+        after = state(connection)
+        connection.executescript(script(primary, Query(first), is_undo=True))
+        assert state(connection) == before
+        connection.executescript(script(primary, Query(comment="a large one"), is_undo=False))
+        assert state(connection) == after
+
+
 def test_a_foreign_key_that_would_be_broken_stops_it(primary: Instance) -> None:
     with closing(replicate.connect(str(primary.path))) as connection:
         with connection:

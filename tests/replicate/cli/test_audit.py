@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyarrow.parquet import read_table
 
 import replicate
 from replicate.cli.root import root
@@ -84,12 +85,11 @@ def test_show_for_programs(primary: Instance, tmp_path: Path) -> None:
 
 
 def test_show_as_parquet(primary: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = pytest.importorskip("pyarrow.parquet").read_table
     out = tmp_path / "a.parquet"
     assert lines("show", "--format", "parquet", "--out", str(out), "--table", "t", "--from", "3") == [
         f"{out}: 4 changes"
     ]
-    assert read(out).column("op").to_pylist() == ["insert", "insert", "update", "delete"]
+    assert read_table(out).column("op").to_pylist() == ["insert", "insert", "update", "delete"]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ReplicateError, match="pyarrow, which writes Parquet"):
         audit("show", "--format", "parquet", "--out", str(out))
@@ -104,7 +104,6 @@ def test_count(primary: Instance, tmp_path: Path) -> None:
     ]
     (one,) = json.loads(audit("count", "--by", "table,origin", "--from", "3", "--json").stdout)
     assert one == {"table": "main.t", "origin": "alpha/1", "transactions": 3, "changes": 4}
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "a.svg"
     assert lines("count", "--plot", str(picture), "--from", "3") == [f"{picture}: 4 changes"]
     assert picture.exists()

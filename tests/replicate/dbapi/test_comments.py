@@ -90,6 +90,19 @@ def test_a_comment_is_64_kib_at_most(primary: Instance, connection: Any) -> None
     assert [len(one[0]) for one in told(primary)] == [len("comment"), LOG_COMMENT_BYTES_MAX // 2, 4]
 
 
+def test_what_came_before_it_stands_before_it(primary: Instance, connection: Any) -> None:
+    """Also what no hook has told of yet: a BLOB that was written in place."""
+    with connection:
+        connection.execute("INSERT INTO t VALUES (1, zeroblob(5))")
+    connection.execute("BEGIN IMMEDIATE")
+    with connection.blobopen("t", "v", 1) as blob:
+        blob.write(b"x")
+    connection.log_comment("after")
+    connection.execute("DELETE FROM t")
+    connection.commit()
+    assert told(primary)[-1] == ["update", "after", "delete"]
+
+
 def test_as_many_as_make_a_large_transaction(primary: Instance, connection: Any) -> None:
     with connection:
         connection.execute("INSERT INTO t VALUES (1, 'x')")
