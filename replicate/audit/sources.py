@@ -34,7 +34,7 @@ def find_in_directory(directory: Path, query: Query) -> Matches:
     parts = parts_of(directory)
     if not parts:
         raise NotFoundError("no journal segment is here", where=str(directory), do="Name a directory of segments")
-    return _find_in_parts(list(parts), query, str(directory))
+    return _find_in_parts(list(parts), query, str(directory), is_whole=True)
 
 
 class NamedFiles(Chain):
@@ -73,7 +73,7 @@ def find_in_files(paths: Sequence[Path], query: Query) -> Matches:
             parts.append({})
         parts[-1][number] = named
         before = header
-    return _find_in_parts([NamedFiles(part, where) for part in parts], query, where)
+    return _find_in_parts([NamedFiles(part, where) for part in parts], query, where, is_whole=False)
 
 
 def _check_one_journal(headers: Sequence[SegmentHeader], where: str) -> None:
@@ -84,14 +84,14 @@ def _check_one_journal(headers: Sequence[SegmentHeader], where: str) -> None:
             raise WrongInstanceError("these are segments of two journals", where=where, do="Name those of one")
 
 
-def _find_in_parts(parts: Sequence[Chain], query: Query, where: str) -> Matches:
-    """In the one part that holds all that is asked for."""
+def _find_in_parts(parts: Sequence[Chain], query: Query, where: str, *, is_whole: bool) -> Matches:
+    """In the one part that holds all that is asked for. `is_whole`: the mark beside the newest one is that of its end."""
     query.check()
     numbers = [part.oldest_seqno() for part in parts]
     first = query.first_seqno
     at = max((place for place, number in enumerate(numbers) if number <= (first or 0)), default=0)
     if at == len(parts) - 1:
-        return find(parts[at], query, is_whole=False, marks_are_ours=False)
+        return find(parts[at], query, is_whole=is_whole, marks_are_ours=False)
     end = find(parts[at], Query(), is_whole=False, marks_are_ours=False).last_seqno
     if query.last_seqno is not None and query.last_seqno <= end:
         return find(parts[at], query, is_whole=False, marks_are_ours=False)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from replicate.audit.query import Query
+from replicate.audit.read import Match
 from replicate.audit.sources import find_in_directory, find_in_files
-from replicate.errors import GapError, NotFoundError, UsageError, WrongInstanceError, WrongNetworkError
+from replicate.errors import (
+    GapError,
+    JournalDamagedError,
+    NotFoundError,
+    UsageError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
+from replicate.journal.chain import Chain
 from tests.harness import journals
-from tests.harness.journals import ToyJournal
+from tests.harness.journals import ToyJournal, flip, frame_places
 
 
 @pytest.fixture
@@ -27,8 +37,12 @@ def segments(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "journal").glob("*.journal"))
 
 
-def numbers(found: object) -> list[int]:
-    return [one.seqno for one in found]  # type: ignore[attr-defined]
+def numbers_of(found: Iterable[Match]) -> Iterator[int]:
+    return (one.seqno for one in found)
+
+
+def numbers(found: Iterable[Match]) -> list[int]:
+    return list(numbers_of(found))
 
 
 def test_one_file_whatever_it_is_called(segments: list[Path], tmp_path: Path) -> None:
@@ -52,6 +66,21 @@ def test_a_directory_with_a_hole_is_read_on_one_side_of_it(segments: list[Path])
     with pytest.raises(GapError):
         find_in_files([segments[0], segments[2]], Query())
     assert numbers(find_in_files([segments[0], segments[2]], Query(8))) == [8, 9]
+
+
+@pytest.mark.parametrize("hole", [False, True])
+def test_a_last_frame_that_the_mark_beside_it_knows_is_damage_and_no_torn_tail(
+    segments: list[Path], hole: bool
+) -> None:
+    """A copy that was cut short, or whose last frame was hit, is not a shorter journal."""
+    directory = segments[0].parent
+    if hole:
+        segments[1].unlink()
+    flip(segments[3], frame_places(Chain(directory), 10)[12] + 70)
+    given: list[int] = []
+    with pytest.raises(JournalDamagedError, match="up to transaction 11"):
+        given.extend(numbers_of(find_in_directory(directory, Query(7))))
+    assert given == [7, 8, 9, 10, 11]
 
 
 def test_what_is_not_one_journal_is_refused(
