@@ -85,7 +85,7 @@ def _check_one_journal(headers: Sequence[SegmentHeader], where: str) -> None:
 
 
 def _find_in_parts(parts: Sequence[Chain], query: Query, where: str, *, is_whole: bool) -> Matches:
-    """In the one part that holds all that is asked for. `is_whole`: the mark beside the newest one is that of its end."""
+    """In the one part that holds all that is asked for. `is_whole`: what its directory says of the end counts."""
     query.check()
     numbers = [part.oldest_seqno() for part in parts]
     first = query.first_seqno
