@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from replicate.audit.read import Match, chosen_backwards, large_changes
+from replicate.audit.read import CHANGES_BEGIN, Match, chosen_backwards, large_changes
 from replicate.audit.selection import Chooser, keys_of
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.model.transaction import (
@@ -57,12 +57,13 @@ def records_of(match: Match) -> Iterator[ChangeRecord]:
     head = head_of(match)
     if match.large is None:
         body = match.body
-        if body[0] != Kind.TRANSACTION:
+        start = CHANGES_BEGIN.get(body[0])
+        if start is None:
             text = str(body[FIXED_ELEMENTS]) if body[0] == Kind.NULL else ""
             yield _record(head, 0, Kind(body[0]).name.lower(), text=text)
             return
-        for at in match.chooser.chosen(body, FIXED_ELEMENTS):
-            yield record_of(head, at - FIXED_ELEMENTS >> 2, body[at : at + 4], match.chooser)
+        for at in match.chooser.chosen(body, start):
+            yield record_of(head, at - start >> 2, body[at : at + 4], match.chooser)
         return
     begin = 0
     for flat, chooser in large_changes(match):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from replicate.audit.read import Frames, Match, decoded, large_changes
+from replicate.audit.read import CHANGES_BEGIN, Frames, Match, decoded, large_changes
 from replicate.audit.selection import Chooser
 from replicate.errors import UsageError
 from replicate.journal.frame import AUDITED, FIXED_ELEMENTS, FRAME_HEAD_BYTES
@@ -101,10 +101,11 @@ class Counts:
     def _add_match(self, match: Match) -> None:
         body = match.body
         origin, bucket = self._place(match)
-        if body[0] != _TRANSACTION:
+        start = CHANGES_BEGIN.get(body[0])
+        if start is None:
             self._transactions[origin, bucket, (Kind(body[0]).name.lower(), 0)] += 1
             return
-        self._add_changes(origin, bucket, [(body, FIXED_ELEMENTS, match.chooser)])
+        self._add_changes(origin, bucket, [(body, start, match.chooser)])
 
     def _add_large(self, match: Match) -> None:
         chooser = match.chooser

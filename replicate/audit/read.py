@@ -34,7 +34,8 @@ from replicate.limits import BATCH_BYTES_MAX, MIB
 from replicate.model.transaction import Catalogue, DefinitionChange, Kind, Op, TableDefinition, decode_change
 from replicate.model.vector import U64_MAX
 
-_TRANSACTION: Final = int(Kind.TRANSACTION)
+CHANGES_BEGIN: Final = {int(Kind.TRANSACTION): FIXED_ELEMENTS}
+"""Of a kind that holds a whole transaction: which element of the body is the first of its flat changes."""
 _HISTORY: Final = int(Kind.HISTORY)
 _PIECE_BYTES: Final = MIB
 _NOTHING: Final = Selection(first_csn=U64_MAX, last_csn=0)
@@ -208,7 +209,7 @@ def decoded(frames: Frames) -> Iterator[Match]:
         return
     reads = chooser.selection.reads_changes
     for length, body in zip(flat[0::3], flat[2::3], strict=True):
-        if reads and (body[0] != _TRANSACTION or not chooser.takes_body(body, FIXED_ELEMENTS)):
+        if reads and ((start := CHANGES_BEGIN.get(body[0])) is None or not chooser.takes_body(body, start)):
             continue
         yield Match(body, length + FRAME_PREFIX_BYTES, chooser, catalogue)
 
@@ -294,9 +295,9 @@ def _defined(flat: list[Any]) -> Iterator[tuple[int, TableDefinition]]:
 def chosen_changes(match: Match) -> Iterator[tuple[Any, ...]]:
     """The changes of a transaction that are asked for, each as op, id, argument, values, in order."""
     if match.large is None:
-        if match.body[0] == _TRANSACTION:
-            for at in match.chooser.chosen(match.body, FIXED_ELEMENTS):
-                yield tuple(match.body[at : at + 4])
+        start = CHANGES_BEGIN.get(match.body[0], len(match.body))
+        for at in match.chooser.chosen(match.body, start):
+            yield tuple(match.body[at : at + 4])
         return
     for flat, chooser in large_changes(match):
         for at in chooser.chosen(flat):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from replicate.audit.query import Matches, Query, find
-from replicate.audit.read import Match, flat_parts
+from replicate.audit.read import CHANGES_BEGIN, Match, flat_parts
 from replicate.audit.selection import EVERYTHING, Chooser
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
@@ -143,14 +143,13 @@ def told(found: Iterable[Match], *, parts: bool) -> Iterator[ShownTransaction]:
 def shown_match(match: Match) -> ShownTransaction:
     """The record of a transaction asked for, with the changes that are."""
     body = match.body
-    kind, seqno, payload = body[0], body[1], body[FIXED_ELEMENTS:]
-    if kind == Kind.TRANSACTION:
-        content: tuple[Content, ...] = tuple(
-            decode_change(*payload[at : at + 4]) for at in match.chooser.chosen(payload)
-        )
-        count = len(payload) >> 2
+    kind, seqno, start = body[0], body[1], CHANGES_BEGIN.get(body[0])
+    if start is not None:
+        chosen = match.chooser.chosen(body, start)
+        content: tuple[Content, ...] = tuple(decode_change(*body[at : at + 4]) for at in chosen)
+        count = len(body) - start >> 2
     else:
-        content = content_of(kind, seqno, payload)
+        content = content_of(kind, seqno, body[FIXED_ELEMENTS:])
         count = len(content)
     _, _, mark, chain, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
     transaction = Transaction(Kind(kind), seqno, mark, chain, origin, origin_seqno, csn, content)
