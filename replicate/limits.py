@@ -50,6 +50,9 @@ SEGMENT_HEADER_BYTES: Final = 4 * KIB
 SEGMENT_GROW_BYTES: Final = 4 * MIB
 """A segment is extended by zeros, fsynced, in steps of this size before they are used."""
 
+LOG_COMMENT_BYTES_MAX: Final = 64 * KIB
+"""Longest text, in UTF-8, that an application may write into the log."""
+
 RING_SLOTS: Final = 512
 """Slots of our own row in each region."""
 

@@ -37,6 +37,8 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.journal.frame", "P"),
     ("replicate.journal.record", "P"),
     ("replicate.journal.walk", "P"),
+    ("replicate.audit.selection", "P"),
+    ("replicate.audit.shape", "P"),
     ("replicate.pool.control", "P"),
     ("replicate.pool.ring", "P"),
     ("replicate.region.sqlite.sql.own_functions", "D"),
@@ -150,7 +152,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "ssl": ("replicate.security.identity", "replicate.security.tls"),
     "cryptography": ("replicate.security.certificate",),
     "prometheus_client": ("replicate.daemon.figures",),
-    "matplotlib": ("replicate.logs.picture",),
+    "matplotlib": ("replicate.logs.picture", "replicate.audit.picture"),
+    "pyarrow": ("replicate.audit.parquet", "update_process.replay.*"),
     "tomlkit": ("replicate.instance.settings_file",),
     "multiprocessing": (),  # its shared memory unlinks what others still use; our pools are files of our own
     "logging": (),  # logs are structlog's

@@ -45,6 +45,7 @@ from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from update_process.applier import Applier, Done, Waiting
 from update_process.figures import known_of_source, measured, why_not_ready
+from update_process.hook_keeper import keep_hook
 
 STANDING_BY: Final = "standing by: this instance is primary"
 SLICE_S: Final = 0.5
@@ -83,9 +84,20 @@ async def serve(context: DaemonContext) -> None:
                 context.ready(STANDING_BY)
                 await other_role(instance, context.stop_requested)
             else:
-                await _apply(context, instance, orders)
+                hook = trio.CancelScope()
+                if context.config.update.comment_hook:
+                    nursery.start_soon(_keep_hook, context, hook)
+                try:
+                    await _apply(context, instance, orders)
+                finally:
+                    hook.cancel()
         nursery.cancel_scope.cancel()
     context.status("stopped")
+
+
+async def _keep_hook(context: DaemonContext, scope: trio.CancelScope) -> None:
+    with scope:
+        await keep_hook(context.instance_path, context.log)
 
 
 async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOrders) -> None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-from replicate.audit.selection import Selection, TableName, may_touch, tables_named
+from replicate.audit.read import Frames, Match, StretchReader, match_of, matches_backwards
+from replicate.audit.selection import Selection, TableName, key_named, ops_named, origins_named, tables_named
 from replicate.audit.verify import verify_chain
 from replicate.errors import (
     DamagedError,
@@ -26,24 +27,21 @@ from replicate.errors import (
     JournalMissingError,
     UsageError,
 )
-from replicate.journal.catalogue import catalogue_with, with_frame
+from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import durable_seqno
 from replicate.journal.frame import FRAME_HEAD_BYTES
-from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import UNPACK_ERRORS, decode, decode_changes, read_head, unpacker
+from replicate.journal.record import read_head
 from replicate.journal.salvage import BadPlace, last_standing, salvaged
 from replicate.journal.tail import LOOKS, Damaged, ScanResult, classify_tail, goes_on
-from replicate.journal.walk import may_define, walk
-from replicate.limits import BATCH_BYTES_MAX
-from replicate.model.transaction import Catalogue, Change, DefinitionChange, Kind, LargePart, TableDefinition
+from replicate.model.transaction import Catalogue
 from replicate.model.vector import U64_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """What is asked for. `first_seqno`, `last_seqno`: None for the oldest and the newest there is. Csns: see Selection.
-    `tables`: as an operator names them. `last_count`: of all that, only so many, the last ones."""
+    `tables`, `origins`, `ops`, `key`: as an operator names them. `last_count`: of all that, only the last so many."""
 
     first_seqno: int | None = None
     last_seqno: int | None = None
@@ -51,22 +49,35 @@ class Query:
     last_csn: int = U64_MAX
     tables: tuple[str, ...] = ()
     last_count: int | None = None
+    origins: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    key: tuple[str, ...] | None = None
+    comment: str | None = None
 
     def check(self) -> None:
         """UsageError where something ends before it begins."""
         check_order(self.first_seqno, self.last_seqno)
         if self.first_csn > self.last_csn:
             raise UsageError("--since is later than --until", do="Give the earlier time as --since")
+        if self.key is not None and len(self.tables) != 1:
+            raise UsageError("a key is one of a table's", do="Name that table, and no other, with --table")
 
+    def selection(self, known: Callable[[], Catalogue]) -> Selection:
+        """What it means. `known`: gives what is in force at the end of what is read, and is called only where a name
+        must be looked up.
 
-class Match(NamedTuple):
-    """A transaction asked for: its frame (of a large one, its commit frame), what is in force after it (of a large one
-    before it), and its parts if it is large."""
-
-    seqno: int
-    frame: bytes
-    catalogue: Catalogue
-    large: LargeTransaction | None
+        NotFoundError or UsageError for a table, an origin, an operation or a key."""
+        tables: frozenset[TableName] = frozenset()
+        origins: frozenset[int] = frozenset()
+        key = None
+        if self.tables or self.origins:
+            found = known()
+            tables = tables_named(self.tables, found.in_force().keys())
+            origins = origins_named(self.origins, found.histories)
+            if self.key is not None:
+                (name,) = tables
+                key = key_named(self.key, found.in_force()[name])
+        return Selection(self.first_csn, self.last_csn, tables, origins, ops_named(self.ops), key, self.comment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,23 @@ class Matches:
                 yield from _behind_damage(self.chain, self.first_seqno, self.last_seqno, self.selection)
             raise damage
 
+    def frames(self) -> Iterator[Frames | Match]:
+        """The same, sifted and not decoded (read.py). A bad place is told as the reader met it."""
+        with closing(StretchReader(self.chain, self.first_seqno, self.selection)) as reader:
+            yield from reader.frames(self.last_seqno)
+        if self.damage is not None:
+            raise self.damage
+
+    def backwards(self) -> Iterator[Match]:
+        """The same, the newest first. `damage` before anything: what is newer than the last one cannot be read."""
+        if self.damage is not None:
+            raise self.damage
+        yield from matches_backwards(self.chain, self.first_seqno, self.last_seqno, self.selection)
+
+    def known(self) -> Catalogue:
+        """What is in force at the end of the journal. JournalDamagedError and its kin."""
+        return known_at_end(self.chain)
+
 
 def check_order(first_seqno: int | None, last_seqno: int | None) -> None:
     """UsageError when a range ends before it begins."""
@@ -114,15 +142,16 @@ def not_held(oldest_seqno: int, last_seqno: int, where: str) -> UsageError:
     )
 
 
-def find(chain: Chain, query: Query, *, marks_are_ours: bool = True) -> Matches:
-    """What a query asks for. `marks_are_ours`: see `classify_tail`.
+def find(chain: Chain, query: Query, *, marks_are_ours: bool = True, is_whole: bool = True) -> Matches:
+    """What a query asks for. `marks_are_ours`: see `classify_tail`. `is_whole`: the chain is all that its directory
+    holds, so that the mark beside it says how far it should reach.
 
     JournalMissingError when its first number was pruned; UsageError when one is not there yet, or the wrong way round;
     NotFoundError or UsageError for a table; JournalDamagedError and its kin.
     """
     query.check()
     oldest = chain.oldest_seqno()
-    newest, scanned, damage = _ended(chain, marks_are_ours=marks_are_ours)
+    newest, scanned, damage = _ended(chain, marks_are_ours=marks_are_ours, is_whole=is_whole)
     end = scanned.last_seqno
     first = oldest if query.first_seqno is None else query.first_seqno
     last = end if query.last_seqno is None else query.last_seqno
@@ -135,10 +164,7 @@ def find(chain: Chain, query: Query, *, marks_are_ours: bool = True) -> Matches:
         with chain.open(newest.first_seqno) as segment:
             end = max(end, last_standing(segment))
     last = min(last, end) if query.last_seqno is not None else end
-    tables: frozenset[TableName] = frozenset()
-    if query.tables:
-        tables = tables_named(query.tables, _tables_in_force(chain, newest, scanned))
-    selection = Selection(query.first_csn, query.last_csn, tables)
+    selection = query.selection(lambda: _in_force(chain, newest, scanned))
     first, last = _in_time(chain, first, last, selection)
     if query.last_count is not None:
         first = _last_from(chain, first, last, selection, query.last_count)
@@ -147,20 +173,27 @@ def find(chain: Chain, query: Query, *, marks_are_ours: bool = True) -> Matches:
 
 def known_tables(chain: Chain) -> tuple[TableName, ...]:
     """All tables that may be asked for. JournalDamagedError and its kin."""
-    return tuple(_tables_in_force(chain, *chain.scan_last()))
+    return tuple(known_at_end(chain).in_force())
 
 
-def _tables_in_force(chain: Chain, newest: Segment, scanned: ScanResult) -> Collection[TableName]:
+def known_at_end(chain: Chain) -> Catalogue:
+    """What is in force after the last transaction. JournalDamagedError and its kin."""
+    return _in_force(chain, *chain.scan_last())
+
+
+def _in_force(chain: Chain, newest: Segment, scanned: ScanResult) -> Catalogue:
     with chain.open(newest.first_seqno) as segment:
-        return catalogue_with(segment.read_catalogue()[0], segment, scanned.definition_frames).in_force().keys()
+        return catalogue_with(segment.read_catalogue()[0], segment, scanned.definition_frames)
 
 
-def _ended(chain: Chain, *, marks_are_ours: bool) -> tuple[Segment, ScanResult, JournalDamagedError | None]:
+def _ended(
+    chain: Chain, *, marks_are_ours: bool, is_whole: bool
+) -> tuple[Segment, ScanResult, JournalDamagedError | None]:
     """The newest segment, how it ends, and the error of an end that is neither the normal one nor a torn tail."""
     damage = None
     for _ in range(LOOKS):
         # What is durable is asked first: a writer may be at work.
-        durable = durable_seqno(chain.directory)
+        durable = durable_seqno(chain.directory) if is_whole else 0
         newest, found = chain.scan_last()
         if newest.header.adopted:
             return newest, found, None
@@ -245,29 +278,9 @@ def _last_from(chain: Chain, first: int, last: int, selection: Selection, count:
 def _matches(chain: Chain, first: int, last: int, selection: Selection) -> Iterator[Match]:
     if first > last:
         return
-    reader = ChainReader(chain, first)
+    reader = StretchReader(chain, first, selection)
     try:
-        catalogue = reader.catalogue_at(first)
-        marks = selection.marks(catalogue.definitions)
-        while (found := reader.read(BATCH_BYTES_MAX, last)) is not None:
-            if isinstance(found, LargeTransaction):
-                if _takes_large(found, catalogue.definitions, selection):
-                    yield Match(found.seqno, found.commit_frame, catalogue, found)
-                catalogue = reader.catalogue_at(found.seqno + 1)
-                marks = selection.marks(catalogue.definitions)
-                continue
-            for offset, head in walk(found.data):
-                end = offset + head.frame_bytes
-                frame = found.data[offset:end]
-                defines = head.kind == Kind.HISTORY or may_define(found.data, offset + FRAME_HEAD_BYTES, end)
-                if defines:
-                    catalogue = with_frame(catalogue, frame)
-                    marks = selection.marks(catalogue.definitions)
-                if selection.is_in_time(head.csn) and (
-                    not selection.tables
-                    or ((defines or may_touch(frame, marks)) and _takes(frame, catalogue.definitions, selection))
-                ):
-                    yield Match(head.seqno, frame, catalogue, None)
+        yield from reader.matches(last)
     finally:
         reader.close()
 
@@ -289,45 +302,7 @@ def _behind_damage(chain: Chain, first: int, last: int, selection: Selection) ->
             elif one.seqno >= first:
                 if one.seqno > last or not is_behind:
                     return
-                if selection.is_in_time(read_head(one.frame).csn) and (
-                    not selection.tables or _takes(one.frame, one.catalogue.definitions, selection)
-                ):
-                    yield Match(one.seqno, one.frame, one.catalogue, None)
+                yield from match_of(one.frame, one.catalogue, selection)
     following = next((number for number in numbers if number > begin), None)
     if is_behind and following is not None:
         yield from _matches(chain, following, last, selection)
-
-
-def _takes(frame: bytes, definitions: Mapping[int, TableDefinition], selection: Selection) -> bool:
-    return any(selection.takes(change, definitions) for change in decode(frame).content)
-
-
-def _takes_large(found: LargeTransaction, definitions: Mapping[int, TableDefinition], selection: Selection) -> bool:
-    if not selection.is_in_time(read_head(found.commit_frame).csn):
-        return False
-    if not selection.tables:
-        return True
-    parts = parts_of(found.parts(), found.path, found.seqno, definitions)
-    return any(selection.takes(change, known) for _, changes, known in parts for change in changes)
-
-
-def parts_of(
-    frames: Iterable[bytes], where: str, seqno: int, definitions: Mapping[int, TableDefinition]
-) -> Iterator[tuple[int, tuple[Change, ...], Mapping[int, TableDefinition]]]:
-    """Of each part of a large transaction the bytes of its frame, the changes that end in it, and the definitions
-    behind it. `frames`: of all its parts, from the first on, which stand in `where`; `definitions`: those before it.
-    JournalDamagedError and its kin."""
-    stream, pending, known = unpacker(), list[Any](), dict(definitions)
-    for frame in frames:
-        (content,) = decode(frame).content
-        assert isinstance(content, LargePart)
-        try:
-            stream.feed(content.data)
-            pending.extend(stream)
-        except UNPACK_ERRORS as error:
-            text = f"part {content.part_number} of transaction {seqno} does not decode: {error}"
-            raise JournalDamagedError(text, where=where, seqno=seqno) from error
-        whole = len(pending) & ~3
-        changes, pending = decode_changes(pending[:whole]), pending[whole:]
-        known |= {one.definition.table_id: one.definition for one in changes if isinstance(one, DefinitionChange)}
-        yield len(frame), changes, known

@@ -1,62 +1,219 @@
-"""Which transactions of a journal somebody asks for, by time and by table, and which of their changes.
+"""Which transactions of a journal somebody asks for, and which of their changes: by time, origin, comment; by table,
+operation and key.
 
-Guarantees: the answer depends on the arguments alone, and a frame for which `may_touch` is False holds no change of a
-table asked for. Refuses to know: where transactions are read, in which order, and how they are shown. Pure.
+Guarantees: the answer depends on the arguments alone; a frame in which `Chooser.mark` does not occur, and which defines
+nothing, holds no change that is asked for. Time, origin and comment choose transactions; table, operation and key
+choose changes, and a transaction without such a change is left out.
+Leaves to others: where transactions are read, in which order, and how they are shown. Pure.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from replicate.errors import NotFoundError, UsageError
-from replicate.model.transaction import Content, DefinitionChange, RowChange, SequenceChange, TableDefinition
+from replicate.errors import JournalDamagedError, NotFoundError, UsageError
+from replicate.model.transaction import History, Op, TableDefinition, changed_of
 from replicate.model.vector import U64_MAX
 
 TableName = tuple[str, str, str]
 """Region, owner, table."""
 _TABLES_NAMED_MAX = 12
+_ROWS: Final = (Op.INSERT, Op.UPDATE, Op.DELETE)
+_OF_TABLES: Final = (*_ROWS, Op.SEQUENCE, Op.DEFINE)
+_BLOB: Final = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
+
+KeyValue = frozenset[tuple[type, Any]]
+"""All values that an operator may mean by one word of a key: 5 is the number or the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Transactions with a csn from `first_csn` to `last_csn`, that touch one of `tables` (none: all)."""
+    """Transactions with a csn from `first_csn` to `last_csn`, of one of `origins` (none: all), with a comment that
+    contains `comment` (None: with or without); and of these the changes of `tables` (none: all), of `ops` (none: all),
+    of rows whose `key` (None: any) is one of those before or after."""
 
     first_csn: int = 0
     last_csn: int = U64_MAX
     tables: frozenset[TableName] = frozenset()
+    origins: frozenset[int] = frozenset()
+    ops: frozenset[Op] = frozenset()
+    key: tuple[KeyValue, ...] | None = None
+    comment: str | None = None
 
     @property
     def is_everything(self) -> bool:
         """Whether nothing is left out."""
         return self == EVERYTHING
 
+    @property
+    def chooses_changes(self) -> bool:
+        """Whether of a transaction some changes may be left out."""
+        return bool(self.tables or self.ops or self.key is not None)
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether the head of a frame does not tell if it is asked for."""
+        return self.chooses_changes or self.comment is not None
+
     def is_in_time(self, csn: int) -> bool:
         """Whether a transaction of that csn may be one."""
         return self.first_csn <= csn <= self.last_csn
-
-    def marks(self, definitions: Mapping[int, TableDefinition]) -> tuple[bytes, ...]:
-        """What stands in every frame that touches a table asked for, as far as `definitions` know it: its id."""
-        # An id is always packed in five bytes, the last four of which are its own (transaction.TableDefinition).
-        return tuple(key.to_bytes(4, "big") for key, one in definitions.items() if one.name in self.tables)
-
-    def takes(self, change: Content, definitions: Mapping[int, TableDefinition]) -> bool:
-        """Whether a change is of a table asked for; `definitions`: those in force, the change's own included."""
-        if not self.tables:
-            return True
-        if isinstance(change, RowChange | SequenceChange):
-            definition = definitions.get(change.table_id)
-            return definition is not None and definition.name in self.tables
-        return isinstance(change, DefinitionChange) and change.definition.name in self.tables
 
 
 EVERYTHING = Selection()
 
 
-def may_touch(frame: bytes, marks: Iterable[bytes]) -> bool:
-    """Whether a frame that defines nothing may touch a table of those marks."""
-    return any(mark in frame for mark in marks)
+class Chooser:
+    """A selection, made ready for the tables that `definitions` know: those in force where it is asked."""
+
+    def __init__(self, selection: Selection, definitions: Mapping[int, TableDefinition]) -> None:
+        self.selection = selection
+        self.definitions = definitions
+        self.table_ids = frozenset(key for key, one in definitions.items() if one.name in selection.tables)
+        self.mark = self._mark()
+        """Occurs in every frame with a change that is asked for, but for one that defines a table; None: in any."""
+
+    def _mark(self) -> re.Pattern[bytes] | None:
+        # An id is 0, or always packed in five bytes, ce and four of its own (transaction.TableDefinition). Before it
+        # stands the operation.
+        wanted = self.selection
+        if wanted.comment:
+            return re.compile(re.escape(wanted.comment.encode()))
+        ids = sorted(key.to_bytes(4, "big") for key in self.table_ids)
+        if wanted.tables and wanted.ops:
+            marks = [bytes([op, 0xCE]) + ident for op in wanted.ops if op in _OF_TABLES for ident in ids]
+        elif wanted.tables:
+            marks = ids
+        elif wanted.ops:
+            marks = [bytes([op, 0xCE if op in _OF_TABLES else 0]) for op in wanted.ops]
+        else:
+            return None
+        return re.compile(b"|".join(map(re.escape, sorted(marks))) if marks else rb"(?!)")
+
+    def takes(self, op: Any, ident: Any, argument: Any, values: Any) -> bool:
+        """Whether a flat change is asked for. JournalDamagedError for a row that is none."""
+        wanted = self.selection
+        if wanted.ops and op not in wanted.ops:
+            return False
+        if wanted.tables and (op not in _OF_TABLES or ident not in self.table_ids):
+            return False
+        return wanted.key is None or (op in _ROWS and self._has_key(op, ident, argument, values))
+
+    def chosen(self, flat: Sequence[Any], start: int = 0) -> Iterator[int]:
+        """Where, from `start` on, the changes begin that are asked for, in a flat list of changes."""
+        if len(flat) - start & 3:
+            raise JournalDamagedError("changes should come in fours")
+        if not self.selection.chooses_changes:
+            yield from range(start, len(flat), 4)
+            return
+        for at in range(start, len(flat), 4):
+            if self.takes(*flat[at : at + 4]):
+                yield at
+
+    def has_comment(self, flat: Sequence[Any], start: int = 0) -> bool:
+        """Whether there is a comment such as asked for among flat changes."""
+        wanted = self.selection.comment
+        if wanted is None:
+            return True
+        return any(flat[at] == Op.COMMENT and wanted in str(flat[at + 3][0]) for at in range(start, len(flat) - 3, 4))
+
+    def takes_body(self, body: Sequence[Any], start: int) -> bool:
+        """Whether a transaction whose changes begin at `start` of its body is asked for, its head being so."""
+        if not self.has_comment(body, start):
+            return False
+        return not self.selection.chooses_changes or next(self.chosen(body, start), None) is not None
+
+    def _has_key(self, op: int, ident: Any, argument: Any, values: Any) -> bool:
+        definition = self.definitions.get(ident)
+        if definition is None or self.selection.key is None:
+            return False
+        return any(is_key(self.selection.key, key) for key in keys_of(definition, op, argument, values))
+
+
+def keys_of(definition: TableDefinition, op: int, argument: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The keys of the row of a flat change: before it and after it, where an UPDATE sets another one; else the one.
+
+    JournalDamagedError for an image that is not of that table."""
+    changed = changed_of(argument, definition.image_length) if op == Op.UPDATE else ()
+    image = values[len(changed) :]
+    if len(image) != definition.image_length:
+        raise JournalDamagedError(f"an image does not fit table {definition.table}")
+    before = tuple(image[ordinal] for ordinal in definition.key)
+    if not set(changed) & set(definition.key):
+        return [before]
+    places = {ordinal: place for place, ordinal in enumerate(changed)}
+    return [before, tuple(values[places[at]] if at in places else image[at] for at in definition.key)]
+
+
+def is_key(wanted: tuple[KeyValue, ...], key: Sequence[Any]) -> bool:
+    """Whether a row's key is one that was asked for."""
+    return len(wanted) == len(key) and all((type(value), value) in one for one, value in zip(wanted, key, strict=True))
+
+
+def exactly(key: Sequence[Any]) -> tuple[KeyValue, ...]:
+    """The key of a row, to be asked for."""
+    return tuple(frozenset({(type(value), value)}) for value in key)
+
+
+def key_named(words: Sequence[str], definition: TableDefinition) -> tuple[KeyValue, ...]:
+    """The key that an operator means by one word for each of its columns: NULL, X'HEX' (a BLOB), a number, or a text.
+
+    UsageError for another count of words than the table's key has columns."""
+    if len(words) != len(definition.key):
+        names = ["rowid"] * definition.rowid + [column.name for column in definition.columns]
+        raise UsageError(
+            f"the key of {definition.table} has {len(definition.key)} "
+            f"value{'s' * (len(definition.key) != 1)}, {len(words)} were given",
+            do=f"Give, in this order: {', '.join(names[at] for at in definition.key)}",
+        )
+    return tuple(map(_meant, words))
+
+
+def _meant(word: str) -> KeyValue:
+    found: set[tuple[type, Any]] = {(str, word)}
+    if word == "NULL":
+        found.add((type(None), None))
+    if (blob := _BLOB.fullmatch(word)) is not None:
+        found.add((bytes, bytes.fromhex(blob[1])))
+    for kind in (int, float):
+        try:
+            found.add((kind, kind(word)))
+        except (ValueError, OverflowError):
+            continue
+    return frozenset(found)
+
+
+def ops_named(words: Iterable[str]) -> frozenset[Op]:
+    """Operations by their names, small and capital letters alike. UsageError for one that there is not."""
+    found = set()
+    for word in words:
+        if word.upper() not in Op.__members__:
+            raise UsageError(f"there is no operation {word!r}", do=f"Say {', '.join(op.name.lower() for op in Op)}")
+        found.add(Op[word.upper()])
+    return frozenset(found)
+
+
+def origins_named(wanted: Iterable[str], known: Collection[History]) -> frozenset[int]:
+    """The origins that an operator means: an instance's name, NAME/INCARNATION, or an origin's key in hexadecimal.
+
+    NotFoundError for one that the journal does not know."""
+    found: set[int] = set()
+    for word in wanted:
+        name, _, incarnation = word.partition("/")
+        keys = {
+            one.origin.key
+            for one in known
+            if (one.name == name and incarnation in ("", str(one.incarnation))) or f"{one.origin.key:08x}" == word
+        }
+        if not keys:
+            names = ", ".join(sorted({f"{one.name}/{one.incarnation}" for one in known}))
+            raise NotFoundError(f"the journal knows no origin {word!r}", do=f"There is {names or 'none yet'}")
+        found |= keys
+    return frozenset(found)
 
 
 def tables_named(wanted: Collection[str], known: Collection[TableName]) -> frozenset[TableName]:

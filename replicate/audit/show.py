@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import msgpack
 
-from replicate.audit.query import Matches, Query, find, parts_of
-from replicate.audit.selection import EVERYTHING, Selection
+from replicate.audit.query import Matches, Query, find
+from replicate.audit.read import Match, flat_parts
+from replicate.audit.selection import EVERYTHING, Chooser
 from replicate.journal.chain import Chain
-from replicate.journal.record import LARGE_BEGINS, decode
+from replicate.journal.frame import FIXED_ELEMENTS
+from replicate.journal.record import CHANGES_BEGIN, content_of, decode_changes
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
     Catalogue,
     Content,
     DefinitionChange,
     History,
+    Kind,
     LargeCommit,
     LogComment,
     NullRecord,
@@ -35,6 +38,7 @@ from replicate.model.transaction import (
     SequenceChange,
     TableDefinition,
     Transaction,
+    decode_change,
 )
 
 if TYPE_CHECKING:
@@ -95,6 +99,17 @@ class ShownTransaction:
             yield f"    {change.what:<8}  {change.table + '  ' if change.table else ''}{change.text}"
 
 
+_OF_TRANSACTION = tuple(one.name for one in fields(ShownTransaction) if one.name != "changes")
+_OF_CHANGE = tuple(one.name for one in fields(ShownChange))
+
+
+def document(one: ShownTransaction) -> dict[str, object]:
+    """A record as JSON has it."""
+    made: dict[str, object] = {name: getattr(one, name) for name in _OF_TRANSACTION}
+    made["changes"] = [{name: getattr(change, name) for name in _OF_CHANGE} for change in one.changes]
+    return made
+
+
 def show_journal(instance: Instance, query: Query = EVERY, *, parts: bool = False) -> Iterator[ShownTransaction]:
     """`show_chain` over an instance's journal."""
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
@@ -106,31 +121,49 @@ def show_chain(
 ) -> Iterator[ShownTransaction]:
     """The transactions asked for, in order; with `parts` the changes of large ones, too. Raises what `find` and what it
     finds raise."""
-    return _told(find(chain, query, marks_are_ours=marks_are_ours), parts=parts)
+    return told(find(chain, query, marks_are_ours=marks_are_ours), parts=parts)
 
 
 def shown_between(chain: Chain, first: int, last: int, *, parts: bool) -> Iterator[ShownTransaction]:
     """The transactions from `first` to `last`, both of which the chain holds, without a look at where it ends.
 
     JournalDamagedError and its kin at the first that does not verify."""
-    return _told(Matches(chain, first, last, EVERYTHING), parts=parts)
+    return told(Matches(chain, first, last, EVERYTHING), parts=parts)
 
 
-def _told(found: Matches, *, parts: bool) -> Iterator[ShownTransaction]:
-    for _, frame, catalogue, large in found:
-        commit = shown(decode(frame), len(frame), catalogue, found.selection)
+def told(found: Iterable[Match], *, parts: bool) -> Iterator[ShownTransaction]:
+    """A record for each transaction; with `parts` the changes of large ones, too. JournalDamagedError and its kin."""
+    for one in found:
+        commit = shown_match(one)
         yield commit
-        if large is not None and parts:
-            yield from shown_parts(large.parts(), large.path, commit, catalogue.definitions, found.selection)
+        if one.large is not None and parts:
+            yield from shown_parts(one.large.parts(), one.large.path, commit, one.chooser.definitions, one.chooser)
 
 
-def shown(
-    transaction: Transaction, frame_bytes: int, catalogue: Catalogue, selection: Selection = EVERYTHING
-) -> ShownTransaction:
+def shown_match(match: Match) -> ShownTransaction:
+    """The record of a transaction asked for, with the changes that are."""
+    body = match.body
+    kind, seqno, start = body[0], body[1], CHANGES_BEGIN.get(body[0])
+    if start is not None:
+        chosen = match.chooser.chosen(body, start)
+        told = decode_changes(body[FIXED_ELEMENTS:start])  # of one in other words: who tells it so
+        content: tuple[Content, ...] = (*told, *(decode_change(*body[at : at + 4]) for at in chosen))
+        count = len(body) - FIXED_ELEMENTS >> 2
+    else:
+        content = content_of(kind, seqno, body[FIXED_ELEMENTS:])
+        count = len(content)
+    _, _, mark, chain, origin, origin_seqno, csn = body[:FIXED_ELEMENTS]
+    transaction = Transaction(Kind(kind), seqno, mark, chain, origin, origin_seqno, csn, content)
+    return _shown(transaction, match.frame_bytes, match.catalogue, count)
+
+
+def shown(transaction: Transaction, frame_bytes: int, catalogue: Catalogue) -> ShownTransaction:
     """The record of one decoded frame; a table or origin that `catalogue` does not hold is shown by its id."""
-    content, definitions = transaction.content, catalogue.definitions
-    if transaction.kind not in LARGE_BEGINS:  # its changes are in its parts
-        content = tuple(one for one in content if selection.takes(one, definitions))
+    return _shown(transaction, frame_bytes, catalogue, len(transaction.content))
+
+
+def _shown(transaction: Transaction, frame_bytes: int, catalogue: Catalogue, change_count: int) -> ShownTransaction:
+    definitions = catalogue.definitions
     history = _history(transaction.origin, catalogue.histories)
     return ShownTransaction(
         transaction.seqno,
@@ -145,8 +178,8 @@ def shown(
         transaction.mark,
         f"{transaction.chain:016x}",
         frame_bytes,
-        len(transaction.content),
-        tuple(_change(one, definitions, catalogue.histories) for one in content),
+        change_count,
+        tuple(_change(one, definitions, catalogue.histories) for one in transaction.content),
     )
 
 
@@ -155,15 +188,17 @@ def shown_parts(
     where: str,
     commit: ShownTransaction,
     definitions: Mapping[int, TableDefinition],
-    selection: Selection = EVERYTHING,
+    chooser: Chooser | None = None,
 ) -> Iterator[ShownTransaction]:
     """A record for each PART frame of the large transaction `commit`, from the first on: the changes that end in it.
 
     `where`: what they stand in. JournalDamagedError and its kin."""
-    for frame_bytes, changes, known in parts_of(frames, where, commit.seqno, definitions):
-        chosen = tuple(_change(one, known) for one in changes if selection.takes(one, known))
-        if chosen or not selection.tables:
-            yield replace(commit, kind="PART", frame_bytes=frame_bytes, change_count=len(changes), changes=chosen)
+    selection = EVERYTHING if chooser is None else chooser.selection
+    for frame_bytes, flat, known in flat_parts(frames, where, commit.seqno, definitions):
+        places = Chooser(selection, known).chosen(flat)
+        chosen = tuple(_change(decode_change(*flat[at : at + 4]), known) for at in places)
+        if chosen or not selection.chooses_changes:
+            yield replace(commit, kind="PART", frame_bytes=frame_bytes, change_count=len(flat) >> 2, changes=chosen)
 
 
 def _history(origin: int, histories: Sequence[History]) -> History | None:

@@ -150,6 +150,27 @@ def emit(value: object, lines: Iterable[str]) -> bool:
     return all(map(_echo, lines))
 
 
+def emit_lines(lines: Iterable[str], *, at_once: bool = False) -> bool:
+    """Print many lines, some at a time (`at_once`: each when it is there). As `emit`; what `lines` raises comes after
+    what it has given."""
+    waiting: list[str] = []
+    try:
+        for line in lines:
+            waiting.append(line)
+            if at_once or len(waiting) == _LINES_TOGETHER:
+                if not _echo("\n".join(waiting)):
+                    return False
+                waiting.clear()
+    except BaseException:
+        if waiting:
+            _echo("\n".join(waiting))
+        raise
+    return not waiting or _echo("\n".join(waiting))
+
+
+_LINES_TOGETHER = 200
+
+
 def is_terminal() -> bool:
     """Whether somebody can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, emit, open_instance, wants_json
+from replicate.cli.common import LOOKS, Noun, emit, emit_lines, open_instance, wants_json
 from replicate.cli.words import tables_of_journal
 
 from_option = click.option("--from", "first_seqno", type=click.IntRange(1), metavar="SEQNO", help="First transaction.")
@@ -44,7 +45,7 @@ def show(
 ) -> None:
     """Show transactions, one after another. With --json everything: whole values, and the rows of large ones."""
     from replicate.audit.query import Query
-    from replicate.audit.show import show_journal
+    from replicate.audit.show import document, show_journal
     from replicate.model.moment import first_csn, last_csn, parse_moment
     from replicate.model.vector import U64_MAX
 
@@ -57,9 +58,11 @@ def show(
         tables,
         last_count,
     )
-    for shown in show_journal(open_instance(LOOKS, copy_too=True), query, parts=wants_json()):
-        if not emit(shown, shown.lines()):
-            return  # nobody reads on
+    told = show_journal(open_instance(LOOKS, copy_too=True), query, parts=wants_json())
+    if wants_json():
+        emit_lines(json.dumps(document(one)) for one in told)
+    else:
+        emit_lines(line for one in told for line in one.lines())
 
 
 @journal.command()

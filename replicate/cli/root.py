@@ -12,6 +12,7 @@ import click
 
 from replicate import __version__
 from replicate.cli.archive import archive
+from replicate.cli.audit import audit
 from replicate.cli.bench import bench
 from replicate.cli.certificate import certificate
 from replicate.cli.common import Noun
@@ -72,7 +73,7 @@ def root() -> None:
 
 for _verb in (
     instance, region, peer, source, receiver, update, seed, switchover, promote, demote, rollback, lost, conflict,
-    status, wait, statistics, digest, compare, journal, config, certificate, archive, replay, rebuild,
+    status, wait, statistics, digest, compare, journal, audit, config, certificate, archive, replay, rebuild,
     bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

@@ -224,6 +224,17 @@ class Connection:
         number = self.last_seqno if seqno is None else seqno
         surfaced(lambda: opened.wait_durable(number))
 
+    def log_comment(self, text: str) -> None:
+        """Write a comment into the journal, in the open transaction or else in one of its own: replicated, archived,
+        shown and found by `replicate audit`. In SQL: `SELECT replicate_log_comment('…')`.
+
+        At most 64 KiB in UTF-8. Raises TypeError for what is no text, OperationalError for one that is longer or cannot
+        be written in UTF-8, and what a write raises; the transaction stands as it was."""
+        self._state.check()
+        if not isinstance(text, str):
+            raise TypeError(f"log_comment() argument must be str, not {type(text).__name__}")
+        surfaced(lambda: self._state.transaction.comment(text))
+
     def attach(self, region: str, name: str = "") -> None:
         """`ATTACH` another region of the instance, wherever its file is, under `name` (else its own). Outside of a
         transaction.

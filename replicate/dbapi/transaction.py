@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 import apsw
 
 from replicate.dbapi.attachments import Attachments
+from replicate.dbapi.comments import register_comment, write_comment
 from replicate.dbapi.connection_functions import ConnectionFunctions
 from replicate.dbapi.definitions import Definitions
 from replicate.dbapi.opened import Opened
@@ -58,6 +59,7 @@ class ConnectionTransaction:
         self.connection = opened.session.connection
         self.regions = Regions(self.connection, opened.region, opened.new_spool)
         self.functions = ConnectionFunctions(self.regions)
+        register_comment(self.regions)
         self._tables = RegionTables(self.regions, self.functions, opened.neighbours)
         self.attachments = Attachments(self.regions, self.functions, self._tables, opened.neighbours)
         self._definitions = Definitions(self.regions, self.functions, self._tables)
@@ -305,6 +307,19 @@ class ConnectionTransaction:
         if own:
             self._commit_own(self.changed)
         return rows
+
+    def comment(self, text: str) -> None:
+        """A comment in the transaction that is open, or in one of its own. Raises what a write raises."""
+        own = self.stage is _NONE
+        self.take()
+        try:
+            write_comment(self.regions, text)
+        except BaseException:
+            if own:
+                self.rollback()
+            raise
+        if own:
+            self._commit_own()
 
     def _change_schema(self, cursor: apsw.Cursor, statement: Statement, bindings: Any) -> Rows:
         regions = self.regions

@@ -420,33 +420,37 @@ def decode(frame: Buffer) -> Transaction:
         raise frame_damaged("a frame's body is not one list", 0)
     if head.kind in RESTATED_KINDS and (fault := restated_fault(frame)):
         raise frame_damaged(fault, 0)
-    content = _content(head, elements[FIXED_ELEMENTS:])
+    content = content_of(head.kind, head.seqno, elements[FIXED_ELEMENTS:])
     kind = Kind(head.kind)
     return Transaction(kind, head.seqno, head.mark, head.chain, head.origin, head.origin_seqno, head.csn, content)
 
 
-def _content(head: Head, payload: list[Any]) -> tuple[Content, ...]:
+def content_of(kind: int, seqno: int, payload: Sequence[Any]) -> tuple[Content, ...]:
+    """What the payload of a frame says: the changes of a TRANSACTION in order, of one told in other words
+    after the reason; one record for every other kind.
+
+    JournalDamagedError or FormatUnknownError."""
     comment: tuple[Content, ...] = ()
-    if head.kind in CHANGES_BEGIN:
+    if kind in CHANGES_BEGIN:
         return decode_changes(payload)
-    if head.kind == Kind.HISTORY:
-        return (History.unpack(payload, head.seqno),)
-    if head.kind == Kind.CATALOGUE:
+    if kind == Kind.HISTORY:
+        return (History.unpack(payload, seqno),)
+    if kind == Kind.CATALOGUE:
         return (Catalogue.unpack(payload),)
-    if head.kind == Kind.NULL and len(payload) == 2 and type(payload[0]) is str:
+    if kind == Kind.NULL and len(payload) == 2 and type(payload[0]) is str:
         return (NullRecord(payload[0], unpack_partitions(payload[1])),)
-    if head.kind == Kind.PART and len(payload) == 2 and type(payload[0]) is int and type(payload[1]) is bytes:
+    if kind == Kind.PART and len(payload) == 2 and type(payload[0]) is int and type(payload[1]) is bytes:
         return (LargePart(payload[0], payload[1]),)
-    if head.kind == Kind.RESTATED_LARGE:
+    if kind == Kind.RESTATED_LARGE:
         comment, payload = decode_changes(payload[:4]), payload[4:]
-    if head.kind in LARGE_BEGINS and len(payload) == 5 and all(type(n) is int and n >= 0 for n in payload[:4]):
+    if kind in LARGE_BEGINS and len(payload) == 5 and all(type(n) is int and n >= 0 for n in payload[:4]):
         token, part_count, payload_bytes, last_part_chain, partitions = payload
         commit = LargeCommit(token, part_count, payload_bytes, last_part_chain, unpack_partitions(partitions))
         return (commit, *comment)
-    raise JournalDamagedError(f"a frame of kind {Kind(head.kind).name} does not hold what it should")
+    raise JournalDamagedError(f"a frame of kind {Kind(kind).name} does not hold what it should")
 
 
-def decode_changes(flat: list[Any]) -> tuple[Change, ...]:
+def decode_changes(flat: Sequence[Any]) -> tuple[Change, ...]:
     """Views of flat changes (op, id, argument, values, …). JournalDamagedError or FormatUnknownError."""
     if len(flat) % 4:
         raise JournalDamagedError("changes should come in fours")

@@ -10,7 +10,7 @@ The views (RowChange and its sisters) are for people and tools. The fast path bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -446,7 +446,7 @@ def _value_ok(value: object) -> bool:
     return value is None or type(value) in (float, str, bytes)
 
 
-def _image(values: list[Any], what: str) -> tuple[Any, ...]:
+def _image(values: Sequence[Any], what: str) -> tuple[Any, ...]:
     if not values or not all(map(_value_ok, values)):
         raise _refuse(f"{what} should be database values")
     return tuple(values)
@@ -454,7 +454,7 @@ def _image(values: list[Any], what: str) -> tuple[Any, ...]:
 
 def decode_change(op: object, ident: object, argument: object, values: object) -> Change:
     """The view of one flat change. JournalDamagedError on a wrong type; FormatUnknownError on an unknown op."""
-    if type(op) is not int or not isinstance(values, list):
+    if type(op) is not int or not isinstance(values, list | tuple):
         raise _refuse("a change should be op, id, argument, values")
     if op not in Op.__members__.values():
         raise FormatUnknownError(f"operation {op} is of a later release", do="Upgrade this instance first")

@@ -260,6 +260,11 @@ class UpdateConfig:
         least=0,
         most=1_000_000_000,
     )
+    comment_hook: str = _setting(
+        "",
+        "module:function that is called for each comment in the log, after its commit, at least once, in a process of "
+        "its own: function(text, about). '' for none.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,12 @@ def _large(one: Line) -> Row:
     return f"{one['kind']}, {one['settings']['rows']:,} rows in one transaction", ratio, text
 
 
+def _audit(one: Line) -> Row:
+    figure = one["figure"]
+    text = f"{figure['per_s']:,} transactions/s, {figure['cpu_us']} CPU µs each"
+    return f"audit of {one['settings']['transactions']:,} transactions: {one['what']}", "", text
+
+
 def _replay(one: Line) -> Row:
     figure = one["figure"]
     ratios = [f"{one['local_to_one_by_one']:.2f} × one by one"]
@@ -185,6 +191,7 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "steady": _steady,
     "scaling": _scaling,
     "wire": _wire,
+    "audit": _audit,
     "large": _large,
     "replay": _replay,
 }

@@ -106,6 +106,12 @@ def test_replay_without_spark(tmp_path: Path) -> None:
     assert line["local_to_one_by_one"] > 0
 
 
+def test_audit(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "audit", "--transactions", "2000", "--rounds", "1")
+    assert len({line["what"] for line in lines}) == len(lines) > 5
+    assert all(line["figure"]["per_s"] > 0 and line["figure"]["cpu_us"] > 0 for line in lines)
+
+
 @pytest.mark.long
 def test_a_table_in_place_of_lines(tmp_path: Path) -> None:
     head, _, row = printed(tmp_path, "latency", "--commits", "5", "--pause", "0.005", "--rounds", "1", "--table")

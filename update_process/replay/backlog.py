@@ -14,10 +14,12 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from replicate.audit.parts import ChainPart, parts_of
+from replicate.audit.stretches import Stretch
 from replicate.errors import (
     GapError,
     InternalError,
@@ -58,6 +60,11 @@ def journal_directory(path: Path) -> Path:
         where=str(path),
         do="Name a directory of journal segments, or an archive",
     )
+
+
+@contextmanager
+def _as_it_is(chain: Chain) -> Iterator[Chain]:
+    yield chain
 
 
 def is_archive(name: str | Path) -> bool:
@@ -221,6 +228,27 @@ class Journals:
         """Where a range is read from, in order: as planned, else archived as far as that goes. Raises as `plan`."""
         found = self._planned(first_seqno, last_seqno)
         return found or list(self._spans(first_seqno, last_seqno, archived_first=True))
+
+    def stretches(self, first_seqno: int, last_seqno: int) -> list[Stretch]:
+        """The same for an audit, which may read them in any order; each segment of an archive by itself. Raises as
+        `plan`."""
+        found: list[Stretch] = []
+        for span in self._spans(first_seqno, last_seqno, archived_first=False):
+            first, last = span.first_seqno, span.last_seqno
+            if span.archive is None or span.range is None:
+                assert span.chain is not None
+                found.append(Stretch(first, last, partial(_as_it_is, span.chain)))
+                continue
+            found += [
+                Stretch(
+                    max(first, copy.first_seqno),
+                    min(last, copy.last_seqno),
+                    partial(self._opened, span.archive, span.range, copy),
+                )
+                for copy in span.range.segments
+                if copy.last_seqno >= first and copy.first_seqno <= last
+            ]
+        return found
 
     def range_with(self, seqno: int) -> Range | None:
         """The range of an archive that holds a number."""

@@ -295,6 +295,10 @@ class Capture:
         self._context = self._context._replace(schema_changed=True, partitions=partitions)
         self._emit(Op.SCHEMA, 0, self.region, [text])
 
+    def comment(self, text: str) -> None:
+        """A comment of the application's travels in its place."""
+        self._emit(Op.COMMENT, 0, 0, [text])
+
     def redefine(self, changed: tuple[TableDefinition, ...], tables: TableMap) -> None:
         """The schema has changed: DEFINE what is new, and go on with `tables`."""
         for definition in changed:

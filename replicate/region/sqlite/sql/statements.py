@@ -22,6 +22,9 @@ TEXT_CACHED_MAX: Final = 16_384
 
 STATEMENTS_KEPT: Final = 512
 
+LOG_COMMENT: Final = "replicate_log_comment"
+"""The SQL function that writes a comment into the journal."""
+
 _TOKEN: Final = re.compile(
     r"""
     (?P<space>[\s\ufeff]+ | --[^\n]*(?:\n|\Z) | /\*.*?(?:\*/|\Z))
@@ -222,12 +225,27 @@ def _classify(sql: str) -> Statement:
             several=several,
             counts=keyword in ("INSERT", "REPLACE") or "sqlite_sequence" in lower,
         )
-    if keyword in ("SELECT", "VALUES", "EXPLAIN"):
+    if keyword == "EXPLAIN":
         return Statement(sql, Verb.READ, keyword, rows=True, several=several)
+    if keyword in ("SELECT", "VALUES"):
+        verb = Verb.WRITE if _comments(sql, start) else Verb.READ
+        return Statement(sql, verb, keyword, rows=True, several=several)
     if keyword == "WITH":
-        verb = Verb.READ if _with_reads(sql, start) else Verb.WRITE
+        verb = Verb.READ if _with_reads(sql, start) and not _comments(sql, start) else Verb.WRITE
         return Statement(sql, verb, keyword, rows=True, several=several)
     return _classify_rest(sql, keyword, start, several)
+
+
+def _comments(sql: str, start: int) -> bool:
+    """Whether a statement calls LOG_COMMENT, and so writes into the journal."""
+    if LOG_COMMENT not in sql.lower():
+        return False
+    before = ""
+    for token in tokens(sql, start):
+        if token.text == "(" and before == LOG_COMMENT:
+            return True
+        before = token.text.lower() if token.kind == "word" else ""
+    return False
 
 
 def _with_reads(sql: str, start: int) -> bool:

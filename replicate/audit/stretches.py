@@ -1,0 +1,86 @@
+"""Several stretches of one journal that are opened one after the other: the segments of an archive, say, which are
+unpacked only while they are read.
+
+Guarantees: a query over them is answered as over one chain, and no stretch is opened that the numbers asked for leave
+out. Leaves to others: where they come from, and that they follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+
+from replicate.audit.query import Matches, Query, known_at_end, not_held
+from replicate.audit.read import Frames, Match, StretchReader, matches_backwards
+from replicate.audit.selection import Selection
+from replicate.journal.chain import Chain
+from replicate.model.transaction import Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Transactions `first_seqno` to `last_seqno`; `opened` gives a chain that holds them, for as long as it is open."""
+
+    first_seqno: int
+    last_seqno: int
+    opened: Callable[[], AbstractContextManager[Chain]]
+
+
+class StretchMatches:
+    """The answer to a query over stretches: as `query.Matches`."""
+
+    def __init__(self, stretches: Sequence[Stretch], query: Query, where: str) -> None:
+        """UsageError for numbers that they do not hold; NotFoundError or UsageError for a name; what opening and
+        reading the last stretch raises."""
+        query.check()
+        self._stretches = stretches
+        oldest, newest = stretches[0].first_seqno, stretches[-1].last_seqno
+        self.first_seqno = max(oldest, query.first_seqno or 0)
+        self.last_seqno = newest if query.last_seqno is None else min(newest, query.last_seqno)
+        if (query.first_seqno or 0) > newest or (query.last_seqno is not None and not oldest <= query.last_seqno):
+            raise not_held(oldest, newest, where)
+        self.selection: Selection = query.selection(self.known)
+        if query.last_count is not None:
+            self._begin_with_the_last(query.last_count)
+
+    def _begin_with_the_last(self, count: int) -> None:
+        if self.selection.is_everything:
+            self.first_seqno = max(self.first_seqno, self.last_seqno - count + 1)
+            return
+        for match in self.backwards():
+            count -= 1
+            if not count:
+                self.first_seqno = match.seqno
+                return
+
+    def _asked_for(self) -> list[Stretch]:
+        first, last = self.first_seqno, self.last_seqno
+        return [one for one in self._stretches if one.last_seqno >= first and one.first_seqno <= last]
+
+    def _bounds(self, one: Stretch) -> tuple[int, int]:
+        return max(one.first_seqno, self.first_seqno), min(one.last_seqno, self.last_seqno)
+
+    def __iter__(self) -> Iterator[Match]:
+        """In order. JournalDamagedError and its kin."""
+        for one in self._asked_for():
+            with one.opened() as chain:
+                yield from Matches(chain, *self._bounds(one), self.selection)
+
+    def frames(self) -> Iterator[Frames | Match]:
+        """The same, sifted and not decoded (read.py)."""
+        for one in self._asked_for():
+            first, last = self._bounds(one)
+            with one.opened() as chain, closing(StretchReader(chain, first, self.selection)) as reader:
+                yield from reader.frames(last)
+
+    def backwards(self) -> Iterator[Match]:
+        """The same, the newest first."""
+        for one in reversed(self._asked_for()):
+            with one.opened() as chain:
+                yield from matches_backwards(chain, *self._bounds(one), self.selection)
+
+    def known(self) -> Catalogue:
+        """What is in force at the end of the last stretch."""
+        with self._stretches[-1].opened() as chain:
+            return known_at_end(chain)

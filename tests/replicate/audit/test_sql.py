@@ -1,0 +1,248 @@
+"""Undo and redo, run as an operator runs them: what was taken back is as before, what was done again as after."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import replicate
+from replicate.audit.changes import ChangeRecord, records_backwards, records_of
+from replicate.audit.query import Query
+from replicate.audit.sources import find_in_instance
+from replicate.audit.sql import Script, literal
+from replicate.errors import NotSupportedError, UsageError
+from replicate.instance.instance import Instance
+from tests.harness import instances
+
+SCRIPT = """
+    CREATE TABLE plain (id INTEGER PRIMARY KEY, name TEXT, amount REAL, any_, body BLOB);
+    CREATE TABLE hidden (k, rowid TEXT, g AS (k), s AS (k || 'x') STORED);
+    CREATE TABLE texts (k TEXT COLLATE NOCASE, n INT, "v ?1'q" TEXT COLLATE RTRIM, PRIMARY KEY (k, n)) WITHOUT ROWID;
+    CREATE TABLE strict_ (k TEXT PRIMARY KEY, n INT, a ANY) STRICT;
+    CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, u INT UNIQUE CHECK (u > 0));
+    CREATE TABLE child (id INTEGER PRIMARY KEY, parent INT REFERENCES counted (id) ON DELETE CASCADE);
+"""
+TABLES = {
+    "plain": "id, name, amount, any_, body",
+    "hidden": "_rowid_, k, rowid",
+    "texts": 'k, n, "v ?1\'q"',
+    "strict_": "k, n, a",
+    "counted": "id, u",
+    "child": "id, parent",
+}
+
+
+@pytest.fixture
+def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    return instances.make_primary(tmp_path / "alpha", script=SCRIPT)
+
+
+def state(connection: Any) -> dict[str, list[str]]:
+    """Every row, each value with its type to the last bit."""
+    return {
+        table: sorted(
+            repr([(type(value), value) for value in row])
+            for row in connection.execute(f"SELECT {columns} FROM {table}")
+        )
+        for table, columns in TABLES.items()
+    }
+
+
+def a_value(dice: random.Random) -> Any:
+    return dice.choice(
+        (
+            None, 0, 1, -(2**63), 2**63 - 1, 1.0, 0.1, 5e-324, 1.7976931348623157e308, math.inf, -math.inf,
+            dice.random() * 10 ** dice.randint(-20, 20), "", "x", "it's", "a\0b", "-- ;\n", "😀", b"", b"\x00'\xff",
+        )
+    )  # fmt: skip
+
+
+def work(connection: Any, dice: random.Random, transactions: int) -> None:
+    """Statements of every kind, over every table; what a constraint refuses is not done."""
+    for _ in range(transactions):
+        with connection:
+            connection.execute("PRAGMA foreign_keys = ON")
+            for _ in range(dice.randint(1, 6)):
+                number, value = dice.randint(1, 20), a_value(dice)
+                text, values = dice.choice(
+                    (
+                        ("INSERT OR REPLACE INTO plain VALUES (?, ?, ?, ?, ?)", (number, *map(a_value, [dice] * 4))),
+                        ("UPDATE plain SET any_ = ?, name = 'y' || id WHERE id % 3 = ?", (value, number % 3)),
+                        ("UPDATE plain SET id = id + 100 WHERE id = ?", (number,)),
+                        ("DELETE FROM plain WHERE id % 7 = ?", (number % 7,)),
+                        ("INSERT INTO hidden (k, rowid) VALUES (?, ?)", (value, a_value(dice))),
+                        ("UPDATE hidden SET k = ? WHERE _rowid_ % 2 = ?", (value, number % 2)),
+                        ("DELETE FROM hidden WHERE _rowid_ % 9 = ?", (number % 9,)),
+                        ("INSERT OR IGNORE INTO texts VALUES (?, ?, ?)", (f"K{number}", number, f"v{number}  ")),
+                        ("UPDATE texts SET k = lower(k), \"v ?1'q\" = 'v ' WHERE n % 3 = ?", (number % 3,)),
+                        ("INSERT OR REPLACE INTO strict_ VALUES (?, ?, ?)", (f"k{number}", number, value)),
+                        ("UPDATE strict_ SET a = ? WHERE n > ?", (value, number)),
+                        ("INSERT OR IGNORE INTO counted (u) VALUES (?)", (number,)),
+                        ("INSERT OR IGNORE INTO child SELECT ?, max(id) FROM counted", (number,)),
+                        ("DELETE FROM counted WHERE u = ?", (number,)),
+                    )
+                )
+                try:
+                    connection.execute(text, values)
+                except replicate.IntegrityError:
+                    pass
+
+
+def script(primary: Instance, query: Query, *, is_undo: bool) -> str:
+    found = find_in_instance(primary, query)
+    known = found.known().in_force()
+    made = Script({(one.region, one.table): one for one in known.values()}, is_undo=is_undo)
+
+    def records() -> Iterator[ChangeRecord]:
+        for match in found.backwards() if is_undo else iter(found):
+            yield from records_backwards(match) if is_undo else records_of(match)
+
+    made.check(records())
+    return "\n".join(made.lines(records()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_undo_restores_and_redo_does_it_again(primary: Instance, seed: int) -> None:
+    dice = random.Random(seed)
+    with closing(replicate.connect(str(primary.path))) as connection:
+        work(connection, dice, 10)
+        before, first = state(connection), connection.last_seqno + 1
+        work(connection, dice, 25)
+        after, last = state(connection), connection.last_seqno
+        assert before != after
+        query = Query(first, last)
+        connection.executescript(script(primary, query, is_undo=True))
+        assert state(connection) == before
+        assert connection.last_seqno == last + 1
+        connection.executescript(script(primary, query, is_undo=False))
+        assert state(connection) == after
+        connection.executescript(script(primary, Query(last + 1, last + 2), is_undo=True))  # what a script did, too
+        assert state(connection) == after
+
+
+def test_a_selection_alone_is_taken_back(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        with connection:
+            connection.execute("INSERT INTO plain (id, name) VALUES (1, 'a'), (2, 'b')")
+            connection.execute("INSERT INTO strict_ VALUES ('k', 1, 1)")
+        with connection:
+            connection.execute("UPDATE plain SET name = 'z'")
+            connection.execute("DELETE FROM strict_")
+        connection.executescript(script(primary, Query(tables=("plain",), key=("2",), ops=("update",)), is_undo=True))
+        assert connection.execute("SELECT id, name FROM plain").fetchall() == [(1, "z"), (2, "b")]
+        assert connection.execute("SELECT count(*) FROM strict_").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("late", ["UPDATE plain SET amount = 2.0 WHERE id = 2", "DELETE FROM plain WHERE id = 2"])
+def test_a_script_stops_where_a_row_is_not_as_it_was(primary: Instance, late: str) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        with connection:
+            connection.execute("INSERT INTO plain (id, name) VALUES (1, 'a'), (2, 'b')")
+        first = connection.last_seqno + 1
+        with connection:
+            connection.execute("UPDATE plain SET name = 'z'")
+        with connection:
+            connection.execute(late)
+        before = state(connection)
+        with pytest.raises(replicate.DatabaseError, match="integer overflow"):
+            connection.executescript(script(primary, Query(first, first), is_undo=True))
+        connection.rollback()
+        assert state(connection) == before
+
+
+def test_a_large_transaction_is_taken_back(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        with connection:
+            connection.executemany("INSERT INTO plain (id, name) VALUES (?, 'a')", [(n,) for n in range(1, 301)])
+        before, first = state(connection), connection.last_seqno + 1
+        with connection:
+            connection.execute("UPDATE plain SET id = id + 1000, body = zeroblob(2000)")
+            connection.execute("DELETE FROM plain WHERE id % 3 = 0")
+            connection.log_comment("a large one")
+        (match,) = find_in_instance(primary, Query(first))
+        assert match.large is not None
+        after = state(connection)
+        connection.executescript(script(primary, Query(first), is_undo=True))
+        assert state(connection) == before
+        connection.executescript(script(primary, Query(comment="a large one"), is_undo=False))
+        assert state(connection) == after
+
+
+def test_a_foreign_key_that_would_be_broken_stops_it(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        with connection:
+            connection.execute("INSERT INTO counted VALUES (1, 1)")
+        first = connection.last_seqno
+        with connection:
+            connection.execute("INSERT INTO child VALUES (1, 1)")
+        with closing(replicate.connect(str(primary.path))) as other:
+            with pytest.raises(replicate.DatabaseError, match="integer overflow"):
+                other.executescript(script(primary, Query(first, first), is_undo=True))
+        assert connection.execute("SELECT count(*) FROM counted").fetchone() == (1,)
+
+
+def test_schema_changes_and_rows_from_before_them_are_refused_by_number(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        with connection:
+            connection.execute("INSERT INTO plain (id, name) VALUES (1, 'a')")
+        row = connection.last_seqno
+        with connection:
+            connection.execute("ALTER TABLE plain ADD COLUMN more")
+        with pytest.raises(NotSupportedError, match=f"table plain was changed after transaction {row}"):
+            script(primary, Query(row, row), is_undo=True)
+        for is_undo in (True, False):
+            with pytest.raises(NotSupportedError, match=f"transaction {row + 1} changes the schema"):
+                script(primary, Query(row + 1), is_undo=is_undo)
+
+
+def test_rows_of_two_regions_are_two_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = instances.make_primary(tmp_path / "alpha", regions=("main", "stock"))
+    for region in ("main", "stock"):
+        with closing(replicate.connect(str(made.path), region)) as connection, connection:
+            connection.execute("INSERT INTO t VALUES (1, 'x')")
+    with pytest.raises(UsageError, match="regions stock and main"):
+        script(made, Query(ops=("insert",)), is_undo=True)
+    assert "DELETE FROM" in script(made, Query(ops=("insert",), tables=("stock.t",)), is_undo=True)
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(st.characters(codec="utf-8")),
+    st.binary(),
+)
+
+
+@settings(max_examples=500)
+@given(VALUES)
+def test_a_literal_is_the_value_to_the_last_bit(value: Any) -> None:
+    connection = apsw.Connection(":memory:")
+    (found,) = connection.execute(f"SELECT {literal(value)}").fetchall()[0]
+    assert type(found) is type(value)
+    assert found == value
+    if isinstance(value, float) and value:
+        assert struct.pack(">d", found) == struct.pack(">d", value)
+    connection.close()
+
+
+def test_text_that_is_not_utf_8() -> None:
+    connection = apsw.Connection(":memory:")
+    made = literal(msgpack.ExtType(1, b"\xff\x00'"))
+    assert connection.execute(f"SELECT typeof({made}), CAST({made} AS BLOB)").fetchall() == [("text", b"\xff\x00'")]
+    connection.close()

@@ -1,0 +1,187 @@
+"""`replicate audit`: each verb as an operator types it, and one clear error for each thing that cannot be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyarrow.parquet import read_table
+
+import replicate
+from replicate.cli.root import root
+from replicate.errors import ReplicateError
+from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
+from tests.harness import instances
+from tests.harness.journals import flip, frame_places
+
+
+@pytest.fixture
+def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    """`alpha`: begun (1), region main added (2), rows 1 and 2 of t (3), row 1 becomes 10 (4), row 2 goes (5)."""
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = instances.make_primary(tmp_path / "alpha")
+    monkeypatch.setenv("REPLICATE_INSTANCE", str(made.path))
+    with closing(replicate.connect(str(made.path))) as connection:
+        for text in (
+            "INSERT INTO t VALUES (1, 'a'), (2, 'it''s')",
+            "UPDATE t SET id = 10, v = 'b' WHERE id = 1",
+            "DELETE FROM t WHERE id = 2",
+        ):
+            with connection:
+                connection.execute(text)
+    return made
+
+
+def audit(*words: str) -> Any:
+    result = CliRunner().invoke(root, ["audit", *words], standalone_mode=False)
+    if isinstance(result.exception, ReplicateError):
+        raise result.exception
+    assert result.exception is None, result.exception
+    return result
+
+
+def lines(*words: str) -> list[str]:
+    found: list[str] = audit(*words).stdout.splitlines()
+    return found
+
+
+def test_show_for_people(primary: Instance) -> None:
+    told = [line for line in lines("show", "--from", "3") if line.startswith(" ")]
+    assert told == [
+        "    INSERT   main.t [1] (id=1, v='a')",
+        '    INSERT   main.t [2] (id=2, v="it\'s")',
+        "    UPDATE   main.t [10] id: 1 → 10, v: 'a' → 'b'",
+        '    DELETE   main.t [2] (id=2, v="it\'s")',
+    ]
+    assert [line.split()[0] for line in lines("show", "--last", "2", "--newest-first") if line[0] != " "] == ["5", "4"]
+    assert lines("show", "--key", "10", "--table", "t")[0].startswith("4  20")
+
+
+def test_show_for_programs(primary: Instance, tmp_path: Path) -> None:
+    shown = [json.loads(line) for line in lines("show", "--format", "jsonl", "--op", "update")]
+    assert [(one["seqno"], one["changes"][0]["after"]) for one in shown] == [(4, [10, "b"])]
+    journal = CliRunner().invoke(root, ["--json", "journal", "show"]).stdout
+    assert CliRunner().invoke(root, ["--json", "audit", "show"]).stdout == journal
+    rows = list(csv.DictReader(io.StringIO(audit("show", "--format", "csv", "--table", "t", "--op", "insert").stdout)))
+    assert [(row["seqno"], row["place"], row["key"], row["after"]) for row in rows] == [
+        ("3", "0", "[1]", '{"id": 1, "v": "a"}'),
+        ("3", "1", "[2]", '{"id": 2, "v": "it\'s"}'),
+    ]
+    assert lines("show", "--format", "csv", "--columns", "op,seqno", "--from", "5") == ["op,seqno", "delete,5"]
+    out = tmp_path / "a.csv"
+    assert lines("show", "--format", "csv", "--out", str(out), "--from", "5") == []
+    assert out.read_text().startswith("seqno,place,time,")
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
+def test_show_as_parquet(primary: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "a.parquet"
+    assert lines("show", "--format", "parquet", "--out", str(out), "--table", "t", "--from", "3") == [
+        f"{out}: 4 changes"
+    ]
+    assert read_table(out).column("op").to_pylist() == ["insert", "insert", "update", "delete"]
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ReplicateError, match="pyarrow, which writes Parquet"):
+        audit("show", "--format", "parquet", "--out", str(out))
+
+
+def test_count(primary: Instance, tmp_path: Path) -> None:
+    assert lines("count", "--by", "op", "--from", "3") == [
+        "op      transactions  changes",
+        "delete             1        1",
+        "insert             1        2",
+        "update             1        1",
+    ]
+    (one,) = json.loads(audit("count", "--by", "table,origin", "--from", "3", "--json").stdout)
+    assert one == {"table": "main.t", "origin": "alpha/1", "transactions": 3, "changes": 4}
+    picture = tmp_path / "a.svg"
+    assert lines("count", "--plot", str(picture), "--from", "3") == [f"{picture}: 4 changes"]
+    assert picture.exists()
+
+
+def test_row(primary: Instance) -> None:
+    told = lines("row", "t", "10")
+    assert [line.split()[0] for line in told] == ["4", "UPDATE", "3", "INSERT"]
+    assert [json.loads(line)["op"] for line in lines("row", "t", "2", "--format", "jsonl")] == ["delete", "insert"]
+    nothing = CliRunner().invoke(root, ["audit", "row", "t", "77"], standalone_mode=False)
+    assert (nothing.return_value, nothing.stdout) == (1, "")
+    assert "no change of t [77]" in nothing.stderr
+    older = audit("row", "t", "10", "--journal", str(primary.path))
+    assert older.return_value == 0
+
+
+def test_undo_and_redo(primary: Instance, tmp_path: Path) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.executescript(audit("undo", "--from", "4").stdout)
+        assert connection.execute("SELECT * FROM t ORDER BY id").fetchall() == [(1, "a"), (2, "it's")]
+    out = tmp_path / "again.sql"
+    audit("redo", "--from", "4", "--to", "5", "--out", str(out))
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.executescript(out.read_text())
+        assert connection.execute("SELECT * FROM t").fetchall() == [(10, "b")]
+
+
+def test_follow_ends_after_as_many_as_were_asked_for(primary: Instance) -> None:
+    told = lines("follow", "--from", "3", "--count", "2", "--format", "jsonl")
+    assert [json.loads(line)["seqno"] for line in told] == [3, 4]
+    assert lines("follow", "--from", "5", "--count", "1", "--format", "csv")[1].startswith("5,0,")
+
+
+def test_files_and_directories_without_an_instance(
+    primary: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = lines("show")
+    monkeypatch.delenv("REPLICATE_INSTANCE")
+    (segment,) = Path(primary.journal_directory).glob("*.journal")
+    shutil.copy(segment, tmp_path / "copy")
+    for place in (segment, tmp_path / "copy", primary.journal_directory, primary.path):
+        assert lines("show", "--journal", str(place)) == wanted, place
+
+
+def test_what_stands_before_damage_is_told_first(primary: Instance) -> None:
+    chain = Chain(primary.journal_directory)
+    flip(Path(chain.path_of(1)), frame_places(chain, 1)[5] + 70)
+    for words in (["show", "--from", "4"], ["count", "--by", "op", "--from", "4"]):
+        result = CliRunner().invoke(root, ["audit", *words], standalone_mode=False)
+        assert isinstance(result.exception, ReplicateError)
+        assert result.exception.exit_code == 65
+        assert "UPDATE" in result.stdout.upper()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["show", "--table", "none"], "the journal knows no table 'none'"),
+        (["show", "--key", "1"], "a key is one of a table's"),
+        (["show", "--table", "t", "--key", "1,2"], "the key of t has 1 value, 2 were given"),
+        (["show", "--origin", "west"], "the journal knows no origin 'west'"),
+        (["show", "--op", "remove"], "there is no operation 'remove'"),
+        (["show", "--since", "never"], "'never' is no time"),
+        (["show", "--from", "99"], "the journal holds transactions 1 to 5"),
+        (["show", "--format", "parquet"], "Parquet is a file"),
+        (["show", "--columns", "op"], "--columns is for CSV and Parquet"),
+        (["show", "--format", "csv", "--columns", "colour"], "there is no column 'colour'"),
+        (["show", "--journal", "/nowhere"], "there is no such directory"),
+        (["count", "--by", "colour"], "nothing is counted by 'colour'"),
+        (["row", "t", "1", "2"], "the key of t has 1 value, 2 were given"),
+        (["undo", "--from", "1", "--to", "2"], "transaction 2 changes the schema"),
+        (["undo", "--key", "99", "--table", "t"], "no row is changed by what is asked for"),
+        (["follow", "--to", "9"], "--to has no meaning"),
+        (["show", "--out", "/nowhere/a"], "the file cannot be written"),
+    ],
+)
+def test_one_clear_error(primary: Instance, words: list[str], told: str) -> None:
+    with pytest.raises(ReplicateError) as caught:
+        audit(*words)
+    assert told in caught.value.what
+    assert caught.value.do or caught.value.exit_code == 74
