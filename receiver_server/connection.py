@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from receiver_server.filtering import Filtering
 from receiver_server.flow import Flow
 from receiver_server.handover import RoleTaker
 from receiver_server.link import ReceiverLink, ReceiverProgress
@@ -26,10 +27,12 @@ from receiver_server.source_state import SourceState
 from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction
-from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
-from replicate.journal.record import check_frame
+from replicate.errors import DamagedError, FilterError, FormatUnknownError, ReplicateError
+from replicate.filters.conversation import Filtered
+from replicate.filters.restating import FilteredParts
+from replicate.journal.record import FrameBatch, check_frame, decode
 from replicate.limits import BATCH_BYTES_MAX
-from replicate.model.transaction import Kind
+from replicate.model.transaction import Catalogue, Kind
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
 from replicate.security.authenticate import Authenticated
@@ -124,6 +127,7 @@ class ReceiverConnection:
         self._waiting_bytes = 0
         self._waiting_bytes_max = self.link.flow.window_bytes + 3 * BATCH_BYTES_MAX
         self._is_waiting = trio.Event()
+        self._filtering: Filtering | None = None
         self._is_stopped = False
         self._duplicates = 0
 
@@ -154,6 +158,8 @@ class ReceiverConnection:
                     self._introduced(peer)
             case Started():
                 self._started(event)
+            case BatchReceived() | PartsReceived() | LargeReceived() if self._filtering is not None:
+                self._filtering.take(event)
             case BatchReceived(batch):
                 self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
                 self.source.lag.observed(batch.last_seqno, time.monotonic_ns())  # nobody waits for that
@@ -246,6 +252,10 @@ class ReceiverConnection:
                 continue
             try:
                 found = await source.find_reference()
+                filtering = await self._prepare_filter() if found is not None else None
+            except FilterError as error:
+                self._filter_failed(error)
+                return
             except NotRecoveredError as error:
                 self.say("waiting for the recovery", error=str(error))
                 source.tell("waiting until the Update Process has recovered the journal")
@@ -264,11 +274,14 @@ class ReceiverConnection:
                 continue
             is_free = not source.must_begin_anew and not self._seeds.is_wanted
             if self.drive.closed is None and pool is source.pool and is_free:
+                self._filtering = filtering
                 self._send_restart(found)
                 return
 
     def _send_restart(self, found: Reference) -> None:
-        source, parts = self.source, found.parts
+        source = self.source
+        # What a filter has made of the first parts is told again from its beginning.
+        parts = found.parts if self._filtering is None else None
         source.known(found)
         self.report()
         hit("receiver.before_restart")
@@ -294,6 +307,8 @@ class ReceiverConnection:
             source.parts = None
         if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
             return
+        if self._filtering is not None:
+            self.drive.nursery.start_soon(self._filter, self._filtering)
         self.is_streaming = True
         self.say(
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
@@ -308,6 +323,8 @@ class ReceiverConnection:
             head = check_frame(frame)
             if head.kind != Kind.CATALOGUE or head.frame_bytes != len(frame):
                 raise FormatUnknownError("the source's catalogue is no CATALOGUE frame")
+            if self._filtering is not None:
+                frame = self._filtering.begin(_catalogue_of(frame), seqno)
         except DamagedError as error:
             self.drive.take(self.link.refuse(error))
             return False
@@ -317,6 +334,40 @@ class ReceiverConnection:
             return True
         self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.CATALOGUE))
         return True
+
+    # Through the filter.
+
+    async def _prepare_filter(self) -> Filtering | None:
+        """The filter of this connection, if it is on. FilterError, NotRecoveredError, and what reading raises."""
+        switch = self.source.filter
+        if not switch.is_on:
+            return None
+        made = Filtering(switch, self.source.settings, self.log, self._filtered)
+        made.here = await self.source.find_definitions()
+        return made
+
+    async def _filter(self, filtering: Filtering) -> None:
+        error = await filtering.run()
+        if isinstance(error, FilterError):
+            self._filter_failed(error)
+        elif not self.link.is_closed:
+            self.drive.take(self.link.refuse(error))
+
+    def _filter_failed(self, error: FilterError) -> None:
+        """The stream stops here, by name; the source comes again, and begins where nothing has come out."""
+        if self.source.filter.failed(error):
+            self.log.error("the filter failed", error=str(error), code=error.code)
+        self.end(error.what)
+
+    def _filtered(self, made: Filtered) -> None:
+        if isinstance(made, FrameBatch):
+            self._put(_Waiting(made.data, made.first_seqno, made.last_seqno, made.count, RecordKind.FRAMES))
+            self.source.lag.observed(made.last_seqno, time.monotonic_ns())
+        elif isinstance(made, FilteredParts):
+            parts = ReceivedParts(made.seqno, made.token, made.first_part + made.count)
+            self._put(_Waiting(made.frames, made.seqno, made.seqno, made.count, RecordKind.PARTS, parts))
+        else:
+            self._put(_Waiting(made.frame, made.seqno, made.seqno, 1, RecordKind.LARGE))
 
     # Into the pool.
 
@@ -372,7 +423,12 @@ class ReceiverConnection:
 
     @property
     def _is_full(self) -> bool:
-        return self._waiting_bytes > self._waiting_bytes_max or self._seeds.waiting(self) > SEED_EVENTS_MAX
+        return self._held_bytes > self._waiting_bytes_max or self._seeds.waiting(self) > SEED_EVENTS_MAX
+
+    @property
+    def _held_bytes(self) -> int:
+        """What has arrived, and is in the pool not yet."""
+        return self._waiting_bytes + (self._filtering.waiting_bytes if self._filtering is not None else 0)
 
     # Progress.
 
@@ -390,7 +446,7 @@ class ReceiverConnection:
                 last_durable_seqno=min(pool.durable_seqno, applied),
                 update_state=int(source.told_update_state),
                 receiver_backlog=received - applied,
-                fill_fraction=min(1.0, (pool.used_bytes + self._waiting_bytes) / pool.capacity),
+                fill_fraction=min(1.0, (pool.used_bytes + self._held_bytes) / pool.capacity),
             ),
             trio.current_time(),
         )
@@ -408,7 +464,7 @@ class ReceiverConnection:
         source.statistics.count("xoff" if is_stopped else "xon")
         self.log.info(
             "XOFF sent as receive pool is above its level" if is_stopped else "XON sent",
-            unprocessed_bytes=source.pool.used_bytes + self._waiting_bytes,
+            unprocessed_bytes=source.pool.used_bytes + self._held_bytes,
             pool_bytes=source.pool.memory.bytes,
         )
 
@@ -427,3 +483,10 @@ class ReceiverConnection:
     def end(self, reason: str) -> None:
         """Say bye. What has not reached the pool is asked for again."""
         self.drive.take(self.link.bye(reason))
+
+
+def _catalogue_of(frame: bytes) -> Catalogue:
+    """What a CATALOGUE frame holds. JournalDamagedError and its kin."""
+    (content,) = decode(frame).content
+    assert isinstance(content, Catalogue)
+    return content

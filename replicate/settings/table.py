@@ -204,6 +204,20 @@ class ReceiverConfig:
     hello_timeout_s: float = _setting(
         5.0, "A connection that has not said who it is by then is closed.", unit="s", least=0.05, most=3600
     )
+    filter: str = _setting(
+        "",
+        "A program, or package.module:function, that each transaction goes through before the receive pool (`replicate "
+        "help filters`); '' for none.",
+    )
+    filter_format: Literal["json", "msgpack"] = _setting(
+        "json",
+        "What the filter reads and writes: a line of JSON, or a map of msgpack, for each event; of a function always "
+        "msgpack.",
+        choices=("json", "msgpack"),
+    )
+    filter_timeout_s: float = _setting(
+        64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
+    )
     metrics_listen: str = _setting(
         "",
         "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
