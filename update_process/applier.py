@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 from replicate.door.barrier import BarrierWatch
 from replicate.door.secondary import ApplySession
 from replicate.errors import BusyError, DamagedError, NotSupportedError, ReplicateError
-from replicate.journal.record import Head, decode_batch, read_head
+from replicate.journal.record import Head, decode_batch, large_commit_of, read_head
 from replicate.journal.spool import PartsCheck, Spool, spool_path
 from replicate.model.transaction import Catalogue, unpack_partitions
 from replicate.model.vector import Position
@@ -544,7 +544,7 @@ class Applier:
             done.batches += 1
         else:
             head = read_head(frame)
-            self._leaving_out.commit(head, unpack_partitions(body[PAYLOAD + 4]), self._decision)
+            self._leaving_out.commit(head, unpack_partitions(large_commit_of(body)[4]), self._decision)
             self._left_out(head, self._decision, done)
         self._large = None
         self._fresh = False

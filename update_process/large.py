@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from replicate.errors import GapError, JournalDamagedError
-from replicate.journal.record import UNPACK_ERRORS, chain_of, read_part, unpacker
+from replicate.journal.record import UNPACK_ERRORS, large_commit_of, proven_after, read_part, unpacker
 from replicate.journal.spool import Spool
-from replicate.model.transaction import Kind, Op, unpack_partitions
+from replicate.model.transaction import Op, unpack_partitions
 from replicate.model.vector import Position
 from update_process.plan import OpenLarge, diverged
 from update_process.window.columns import PAYLOAD
@@ -77,9 +77,10 @@ class LargeApply:
 
     def finish(self, frame: bytes, body: Sequence[Any], before: Position) -> Position:
         """Check the commit frame against what was taken, sync the spool; the position after it. Raises as `take`."""
-        if body[0] != Kind.LARGE or len(body) != PAYLOAD + 5 or body[1] != self.seqno:
+        commit = large_commit_of(body)
+        if not commit or body[1] != self.seqno:
             raise JournalDamagedError(f"the commit of large transaction {self.seqno} should stand here")
-        token, part_count, stream_bytes, last_part_chain, packed = body[PAYLOAD:]
+        token, part_count, stream_bytes, last_part_chain, packed = commit
         _, _, _, chain, origin, origin_seqno, _ = body[:PAYLOAD]
         if self._pending or (token, origin) != (self.spool.token, self.spool.origin):
             raise JournalDamagedError(
@@ -95,7 +96,7 @@ class LargeApply:
                 expected=last + 1,
                 got=origin_seqno,
             )
-        if chain_of(frame, last_chain) != chain:
+        if not proven_after(frame, body[0], chain, last_chain):
             raise diverged(self.seqno, origin, origin_seqno)
         self.spool.finish_received(part_count, stream_bytes, last_part_chain)
         return before.advanced(self.seqno, origin, origin_seqno, chain, unpack_partitions(packed))

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from xxhash import xxh3_64_intdigest
-
 from replicate.errors import DivergedError, GapError, JournalDamagedError
 from replicate.journal.frame import FRAME_PREFIX_BYTES, ORIGIN_OFFSET
+from replicate.journal.record import CHANGES_BEGIN, proven_after
 from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import Kind, unpack_partitions
 from replicate.model.vector import Position, SynchronizationVector
@@ -184,7 +183,6 @@ def _fill(pieces: Sequence[Piece], next_seqno: int, room_bytes: int) -> Fill:
     return Fill(taken, next_seqno - pieces[0].first_seqno)
 
 
-_TRANSACTION: Final = int(Kind.TRANSACTION)
 _NULL: Final = int(Kind.NULL)
 _HISTORY: Final = int(Kind.HISTORY)
 
@@ -339,7 +337,7 @@ def _verify(
             origin = body[4]
             last_origin_seqno, last_chain = moved.get(origin) or points.get(origin, START)
         kind = body[0]
-        if kind == _TRANSACTION:
+        if kind in CHANGES_BEGIN:
             if body[PAYLOAD] in BOUND if len(body) == ONE_CHANGE else not BOUND.isdisjoint(body[PAYLOAD::4]):
                 alone.append(wanted - next_seqno)
         elif kind == _HISTORY:
@@ -358,9 +356,7 @@ def _verify(
                 expected=last_origin_seqno + 1,
                 got=body[5],
             )
-        if xxh3_64_intdigest(view[begin:end], last_chain) != body[3] and kind != _NULL:
-            # A NULL record may stand for a transaction whose content a filter took, and then carries that one's hash:
-            # the next transaction, which continues it, is what proves it.
+        if not proven_after(view[begin - ORIGIN_OFFSET : end], kind, body[3], last_chain):
             raise diverged(wanted, origin, body[5])
         last_origin_seqno = body[5]
         last_chain = body[3]
@@ -399,7 +395,7 @@ def _advance(before: Position, bodies: Sequence[Any], partition_of: Callable[[in
             origin = body[4]
         if len(body) == ONE_CHANGE:
             carried[body[PAYLOAD + 1]] = body[5]
-        elif body[0] == _TRANSACTION:
+        elif body[0] in CHANGES_BEGIN:
             carried.update(dict.fromkeys(body[PAYLOAD + 1 :: 4], body[5]))
         elif body[0] == _NULL:
             raised.update({(origin, partition): body[5] for partition in unpack_partitions(body[PAYLOAD + 1])})

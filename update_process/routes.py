@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError
+from replicate.journal.record import changes_of
 from replicate.model.region_record import without_making
 from replicate.model.transaction import Catalogue, History, Kind, Op, TableDefinition
 from replicate.region.protocol import RowsOfRegion
@@ -73,9 +74,7 @@ class Routes:
         if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
             self._check_history(History.unpack(bodies[0][PAYLOAD:], bodies[0][1]))
             return
-        self.apply_changes(
-            list(chain.from_iterable([body[PAYLOAD:] for body in bodies if body[0] == Kind.TRANSACTION]))
-        )
+        self.apply_changes(list(chain.from_iterable(map(changes_of, bodies))))
 
     def apply_single(self, body: Sequence[Any], seqno: int) -> None:
         """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""

@@ -19,14 +19,13 @@ import msgpack
 from replicate.audit.query import Matches, Query, find, parts_of
 from replicate.audit.selection import EVERYTHING, Selection
 from replicate.journal.chain import Chain
-from replicate.journal.record import decode
+from replicate.journal.record import LARGE_BEGINS, decode
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
     Catalogue,
     Content,
     DefinitionChange,
     History,
-    Kind,
     LargeCommit,
     LogComment,
     NullRecord,
@@ -130,7 +129,7 @@ def shown(
 ) -> ShownTransaction:
     """The record of one decoded frame; a table or origin that `catalogue` does not hold is shown by its id."""
     content, definitions = transaction.content, catalogue.definitions
-    if transaction.kind != Kind.LARGE:  # its changes are in its parts
+    if transaction.kind not in LARGE_BEGINS:  # its changes are in its parts
         content = tuple(one for one in content if selection.takes(one, definitions))
     history = _history(transaction.origin, catalogue.histories)
     return ShownTransaction(

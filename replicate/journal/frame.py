@@ -75,6 +75,7 @@ SHORT: Final = struct.Struct(f">{_codes(FIELDS[: _NAMES.index('seqno') + 1])}")
 JOINED: Final = struct.Struct(f">{_codes(FIELDS[:_FIRST_OF_BODY])}B2xHQ")
 """The same without COUNT, and KIND and the marker after it as one number."""
 LENGTH: Final = _only("length")
+CHAIN: Final = _only("chain")
 NUMBERED: Final = _only("length", "kind", "seqno")
 SKIMMED: Final = struct.Struct(f"{_only('length', 'kind', 'seqno', 'origin').format}18x")
 """LENGTH, KIND, SEQNO and ORIGIN, of a head that is there as a whole."""

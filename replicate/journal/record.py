@@ -8,6 +8,9 @@ by one `Unpacker`. The head of a body is always 54 bytes, that of a frame 64. CO
 * ORIGIN part (from CHAIN on): never changes as it travels. CHAIN = XXH3-64 over the bytes from ORIGIN's marker to the
   end, seeded with the origin's previous CHAIN (the first of an origin: seed 0). A NULL record may stand for a
   transaction whose content is gone (a filter, a partition not subscribed) and then carries that transaction's CHAIN.
+* A RESTATED or RESTATED_LARGE frame is a transaction told in other words: CHAIN is its origin's own, a label, and its
+  payload begins with a comment (`06 00 cf CHECK [reason]`). CHECK = XXH3-64 over ORIGIN's part and all that stands
+  behind CHECK, seeded with CHAIN.
 
 Guarantees: bytes that do not verify raise FrameDamaged (a JournalDamagedError), a kind or operation of a later release
 FormatUnknownError, and no decoder raises anything else, whatever the bytes. What is packed decodes equal.
@@ -27,6 +30,7 @@ from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FormatUnknownError, FrameDamaged, InternalError, JournalDamagedError
 from replicate.journal.frame import (
+    CHAIN,
     FIXED_ELEMENTS,
     FRAME_HEAD_BYTES,
     FRAME_PREFIX_BYTES,
@@ -56,8 +60,15 @@ from replicate.model.transaction import (
 PART_OVERHEAD_BYTES: Final = FRAME_HEAD_BYTES + 10
 """A PART frame is this much longer than its slice: its number and its length are packed at full width."""
 KINDS: Final = frozenset(int(kind) for kind in Kind)
-STREAM_KINDS: Final = frozenset((int(Kind.TRANSACTION), int(Kind.NULL), int(Kind.HISTORY)))
+STREAM_KINDS: Final = frozenset(map(int, (Kind.TRANSACTION, Kind.NULL, Kind.HISTORY, Kind.RESTATED)))
 """What may stand where a seqno is expected; all else (a CATALOGUE, a PART) has its place elsewhere."""
+RESTATED_KINDS: Final = frozenset((int(Kind.RESTATED), int(Kind.RESTATED_LARGE)))
+"""Told in other words: CHAIN does not follow from their content, and they have a check of their own."""
+CHANGES_BEGIN: Final = {int(Kind.TRANSACTION): FIXED_ELEMENTS, int(Kind.RESTATED): FIXED_ELEMENTS + 4}
+"""Of a kind that holds a whole transaction: which element of the body is the first of its flat changes."""
+LARGE_BEGINS: Final = {int(Kind.LARGE): FIXED_ELEMENTS, int(Kind.RESTATED_LARGE): FIXED_ELEMENTS + 4}
+"""Of a kind that commits a large transaction: which element of the body is the first of what says so."""
+_LARGE_ELEMENTS: Final = 5
 BODY_BYTES_MIN: Final = FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES
 BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_PREFIX_BYTES
 CATALOGUE_BODY_BYTES_MAX: Final = CATALOGUE_BYTES_MAX + FRAME_HEAD_BYTES
@@ -65,6 +76,9 @@ DEFINE_MARK: Final = bytes([Op.DEFINE, 0xCE])
 """Every payload that holds a DEFINE change holds these two bytes (table ids always have their top bit set)."""
 
 _PART: Final = struct.Struct(">BIBI")
+_CHECKED: Final = struct.Struct(">BBBQ")
+_CHECK_END: Final = FRAME_HEAD_BYTES + _CHECKED.size
+"""Behind the check of a restated frame."""
 _ARRAY32: Final = struct.Struct(">BI")
 _STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
 
@@ -139,10 +153,54 @@ def pack_frame(
 
 def pack_null(head: Head, reason: str, partitions: tuple[int, ...]) -> bytes:
     """A NULL record that stands for the transaction with that head, of which nothing is kept, and carries its CHAIN."""
-    payload, count = pack_elements(reason, list(partitions))
+    return _labelled(Kind.NULL, head, *pack_elements(reason, list(partitions)))
+
+
+def pack_restated(head: Head, reason: str, changes: bytes, count: int) -> bytes:
+    """The transaction with that head (small or large) told in other words: `changes` are `count` elements, flat and
+    packed. `reason`: who tells it so. InternalError above the limit of a frame: `pack_restated_large` is for those."""
+    return _restated(Kind.RESTATED, head, reason, changes, count)
+
+
+def pack_restated_large(head: Head, reason: str, payload: bytes, count: int) -> bytes:
+    """The same for one whose changes were spooled: `payload` and `count` as `large_payload`, or `Spool.commit_payload`,
+    gives them. The spool is of the head's origin, and its token one of its own."""
+    return _restated(Kind.RESTATED_LARGE, head, reason, payload, count)
+
+
+def restate(head: Head, reason: str, changes: Sequence[object], partitions: tuple[int, ...]) -> bytes:
+    """The frame that takes the place of the transaction with that head when its changes are those (flat): RESTATED, or
+    NULL when there are none, which names the `partitions` that the transaction carried. InternalError as
+    `pack_restated`."""
+    if not changes:
+        return pack_null(head, reason, partitions)
+    return pack_restated(head, reason, pack_changes(changes), len(changes))
+
+
+def pack_changes(changes: Sequence[object]) -> bytes:
+    """Flat changes as they stand in a payload, and in the stream of a large transaction."""
+    pack = msgpack.Packer(use_bin_type=True, autoreset=False)
+    for element in changes:
+        pack.pack(element)
+    return bytes(pack.bytes())
+
+
+def _restated(kind: Kind, head: Head, reason: str, payload: bytes, count: int) -> bytes:
+    rest = msgpack.packb([reason]) + payload
+    origin = _origin(0xCE, head.origin, 0xCF, head.origin_seqno, 0xCF, head.csn)
+    check = xxh3_64_intdigest(origin + rest, head.chain)
+    return _labelled(kind, head, _CHECKED.pack(Op.COMMENT, 0, 0xCF, check) + rest, 4 + count)
+
+
+def _labelled(kind: Kind, head: Head, payload: bytes, count: int) -> bytes:
+    """A frame in the place of the one with that head, whose CHAIN it carries."""
     tail = _origin(0xCE, head.origin, 0xCF, head.origin_seqno, 0xCF, head.csn) + payload
-    local = _local(0xDC, FIXED_ELEMENTS + count, Kind.NULL, 0xCF, head.seqno, 0xCF, head.mark, 0xCF, head.chain)
-    body = local + tail
+    try:
+        body = _local(0xDC, FIXED_ELEMENTS + count, kind, 0xCF, head.seqno, 0xCF, head.mark, 0xCF, head.chain) + tail
+    except struct.error as error:
+        raise InternalError(f"a number does not fit its field in a frame: {error}") from error
+    if len(body) > BODY_BYTES_MAX:
+        raise InternalError(f"a frame of {len(body)} bytes is above its limit")
     return _prefix(0xCE, len(body), 0xCE, crc32c(body)) + body
 
 
@@ -239,7 +297,43 @@ def chain_of(frame: Buffer, previous_chain: int) -> int:
     return xxh3_64_intdigest(memoryview(frame)[ORIGIN_OFFSET:], previous_chain)
 
 
+def restated_fault(frame: Buffer) -> str:
+    """Why a whole frame of RESTATED_KINDS is not what it says; "" when its own check proves it."""
+    view = memoryview(frame)
+    if len(view) < _CHECK_END:
+        return "a restated transaction has no check"
+    op, ident, marker, check = _CHECKED.unpack_from(view, FRAME_HEAD_BYTES)
+    if (op, ident, marker) != (Op.COMMENT, 0, 0xCF):
+        return "a restated transaction has no check"
+    proven = bytes(view[ORIGIN_OFFSET:FRAME_HEAD_BYTES]) + bytes(view[_CHECK_END:])
+    if xxh3_64_intdigest(proven, CHAIN.unpack_from(view)[0]) != check:
+        return "the check of a restated transaction does not match its content"
+    return ""
+
+
+def proven_after(frame: Buffer, kind: int, chain: int, previous_chain: int) -> bool:
+    """Whether a whole frame is proven to continue its origin after `previous_chain`: by its chain hash, or, told in
+    other words, by its own check. A NULL record may stand for a transaction whose content is gone, and then carries
+    that one's hash: the next transaction, which continues it, is what proves it."""
+    if kind in RESTATED_KINDS:
+        return not restated_fault(frame)
+    return kind == Kind.NULL or chain_of(frame, previous_chain) == chain
+
+
 # Decoding bodies.
+
+
+def changes_of(body: Sequence[Any]) -> Sequence[Any]:
+    """The flat changes of a decoded body, whatever its kind: none of a NULL or HISTORY record."""
+    begin = CHANGES_BEGIN.get(body[0])
+    return body[begin:] if begin else ()
+
+
+def large_commit_of(body: Sequence[Any]) -> Sequence[Any]:
+    """Token, number of parts, bytes, the last part's chain and partitions, of a decoded body that commits a large
+    transaction; none of any other."""
+    begin = LARGE_BEGINS.get(body[0], 0)
+    return body[begin:] if begin and len(body) == begin + _LARGE_ELEMENTS else ()
 
 
 def _extension(code: int, data: bytes) -> Any:
@@ -324,13 +418,16 @@ def decode(frame: Buffer) -> Transaction:
         raise frame_damaged(f"a frame does not decode: {error}", 0) from error
     if type(elements) is not list or not whole:
         raise frame_damaged("a frame's body is not one list", 0)
+    if head.kind in RESTATED_KINDS and (fault := restated_fault(frame)):
+        raise frame_damaged(fault, 0)
     content = _content(head, elements[FIXED_ELEMENTS:])
     kind = Kind(head.kind)
     return Transaction(kind, head.seqno, head.mark, head.chain, head.origin, head.origin_seqno, head.csn, content)
 
 
 def _content(head: Head, payload: list[Any]) -> tuple[Content, ...]:
-    if head.kind == Kind.TRANSACTION:
+    comment: tuple[Content, ...] = ()
+    if head.kind in CHANGES_BEGIN:
         return decode_changes(payload)
     if head.kind == Kind.HISTORY:
         return (History.unpack(payload, head.seqno),)
@@ -340,9 +437,12 @@ def _content(head: Head, payload: list[Any]) -> tuple[Content, ...]:
         return (NullRecord(payload[0], unpack_partitions(payload[1])),)
     if head.kind == Kind.PART and len(payload) == 2 and type(payload[0]) is int and type(payload[1]) is bytes:
         return (LargePart(payload[0], payload[1]),)
-    if head.kind == Kind.LARGE and len(payload) == 5 and all(type(n) is int and n >= 0 for n in payload[:4]):
+    if head.kind == Kind.RESTATED_LARGE:
+        comment, payload = decode_changes(payload[:4]), payload[4:]
+    if head.kind in LARGE_BEGINS and len(payload) == 5 and all(type(n) is int and n >= 0 for n in payload[:4]):
         token, part_count, payload_bytes, last_part_chain, partitions = payload
-        return (LargeCommit(token, part_count, payload_bytes, last_part_chain, unpack_partitions(partitions)),)
+        commit = LargeCommit(token, part_count, payload_bytes, last_part_chain, unpack_partitions(partitions))
+        return (commit, *comment)
     raise JournalDamagedError(f"a frame of kind {Kind(head.kind).name} does not hold what it should")
 
 

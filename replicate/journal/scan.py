@@ -13,7 +13,7 @@ from typing import Final
 
 from replicate.errors import FrameDamaged, JournalIOError
 from replicate.journal.frame import FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, PLAUSIBLE
-from replicate.journal.record import STREAM_KINDS, Head, chain_of, check_frame
+from replicate.journal.record import RESTATED_KINDS, STREAM_KINDS, Head, check_frame, proven_after, restated_fault
 from replicate.journal.tail import Damage, FrameBehind, ScanResult
 from replicate.journal.walk import may_define, plain_run
 from replicate.limits import FRAME_BYTES_MAX, MIB
@@ -137,10 +137,13 @@ def _misplaced(
         return f"a frame of kind {Kind(head.kind).name} does not belong here"
     if head.seqno != expected:
         return f"a frame has seqno {head.seqno}, {expected} should stand here"
-    if head.kind == Kind.NULL or (trusting and head.origin not in known):
+    frame = memoryview(data)[index:end]
+    if head.kind in RESTATED_KINDS:
+        return restated_fault(frame)
+    if trusting and head.origin not in known:
         return ""
     _, previous = known.get(head.origin, (0, 0))
-    if chain_of(memoryview(data)[index:end], previous) != head.chain:
+    if not proven_after(frame, head.kind, head.chain, previous):
         return f"the chain hash of seqno {head.seqno} does not follow from what stands before it"
     return ""
 

@@ -25,7 +25,7 @@ from replicate.errors import (
 )
 from replicate.journal.frame import FRAME_HEAD_BYTES
 from replicate.journal.header import FLAG_ADOPTED, MAGIC, SegmentHeader
-from replicate.journal.record import catalogue_payload, check_frame, decode, pack_frame, read_head
+from replicate.journal.record import LARGE_BEGINS, catalogue_payload, check_frame, decode, pack_frame, read_head
 from replicate.journal.scan import scan
 from replicate.journal.tail import Damage, FrameBehind, ScanResult
 from replicate.journal.walk import Pieces
@@ -308,7 +308,7 @@ class SegmentFile:
         offset = self.header.commit_offset
         frame = self.read_frame(offset)
         transaction = decode(frame)
-        if transaction.kind != Kind.LARGE or transaction.seqno != self.header.first_seqno:
+        if transaction.kind not in LARGE_BEGINS or transaction.seqno != self.header.first_seqno:
             raise JournalDamagedError("the large transaction's commit frame is not its own", where=self.path)
         if offset + len(frame) != self.header.catalogue_offset:
             raise JournalDamagedError(

@@ -34,7 +34,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import decode_batch, pack_elements, read_part, unpacker
+from replicate.journal.record import changes_of, decode_batch, pack_elements, read_part, unpacker
 from replicate.journal.spool import Spool
 from replicate.limits import BATCH_BYTES_MAX, FRAME_CHANGES_MAX, MIB
 from replicate.lost.read import LostChange, LostReader, LostTransaction
@@ -213,8 +213,9 @@ def _in_journal(chain: Chain, first: int, last: int) -> Iterator[tuple[str, int]
             else:
                 bodies = list(decode_batch(found.data)[2::3])
             for body in bodies:
-                if body[0] == Kind.TRANSACTION and len(body) > FIXED_ELEMENTS and body[FIXED_ELEMENTS] == Op.COMMENT:
-                    text = body[FIXED_ELEMENTS + 3][0]
+                changes = changes_of(body)
+                if changes and changes[0] == Op.COMMENT:
+                    text = changes[3][0]
                     if text.startswith(_COMMENT):
                         yield text.removeprefix(_COMMENT), body[1]
     finally:

@@ -26,6 +26,7 @@ from typing import IO, Any, Final
 from xxhash import xxh3_64
 
 from replicate.audit.show import ShownTransaction
+from replicate.journal.record import CHANGES_BEGIN, LARGE_BEGINS
 from replicate.limits import KIB, MIB
 from replicate.model.transaction import Kind
 from replicate.system.files import sync_directory
@@ -37,7 +38,9 @@ PART_SUFFIX: Final = ".part"
 LAST_LINE_BYTES_MAX: Final = 16 * MIB
 _TAIL_BYTES: Final = 64 * KIB
 _BLOCK_BYTES: Final = MIB
-DATA_KINDS: Final = (Kind.TRANSACTION.name, Kind.LARGE.name)
+LARGE_NAMES: Final = tuple(Kind(kind).name for kind in LARGE_BEGINS)
+"""Of the lines: what commits the parts that stand behind it."""
+DATA_KINDS: Final = (*(Kind(kind).name for kind in CHANGES_BEGIN), *LARGE_NAMES)
 """Of the lines: what is somebody's data."""
 
 

@@ -23,11 +23,12 @@ from replicate.journal.catalogue import with_frame
 from replicate.journal.chain import Chain
 from replicate.journal.durable import durable_seqno
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import decode, read_part
+from replicate.journal.record import LARGE_BEGINS, decode, read_part
 from replicate.journal.salvage import BadPlace, Salvaged, last_standing, salvaged
 from replicate.journal.tail import Damaged, classify_tail
 from replicate.journal.walk import walk
 from replicate.limits import BATCH_BYTES_MAX
+from replicate.lost.file import LARGE_NAMES
 from replicate.lost.undelivered import PeerPosition, Undelivered
 from replicate.model.transaction import Catalogue, Kind, RegionChange, Transaction
 from replicate.pool.receive_pool import ReceivePool, RecordKind
@@ -259,7 +260,7 @@ class LostReading:
             try:
                 for one in shown_between(chain, following, last, parts=True):
                     yield one
-                    following, is_large = one.seqno + 1, one.kind in ("LARGE", "PART")
+                    following, is_large = one.seqno + 1, one.kind in (*LARGE_NAMES, Kind.PART.name)
                 return
             except FormatUnknownError:
                 raise
@@ -341,7 +342,7 @@ class LostReading:
                 if head.seqno >= first:
                     commit = shown(decode(frame), len(frame), known)
                     yield commit
-                    if head.kind == Kind.LARGE:
+                    if head.kind in LARGE_BEGINS:
                         yield from self._pool_parts(pool, places, commit, known)
                         places = []
                 known = with_frame(known, frame)

@@ -18,7 +18,7 @@ from typing import IO, Any
 import msgpack
 
 from replicate.errors import DamagedError, FormatUnknownError, NotFoundError
-from replicate.lost.file import DATA_KINDS, FORMAT, LAST_LINE_BYTES_MAX, digest_upto, last_line
+from replicate.lost.file import DATA_KINDS, FORMAT, LARGE_NAMES, LAST_LINE_BYTES_MAX, digest_upto, last_line
 from replicate.model.transaction import RAW_TEXT_CODE, Kind
 from replicate.system.os_errors import io_error
 
@@ -127,7 +127,7 @@ class LostReader:
                 continue
             if waiting is not None:
                 yield waiting
-            places = () if facts["kind"] == Kind.LARGE.name else (at,)  # its rows are in its parts
+            places = () if facts["kind"] in LARGE_NAMES else (at,)  # its rows are in its parts
             waiting = LostTransaction(facts["seqno"], facts["kind"], facts["origin"], facts["origin_seqno"], places)
         if waiting is not None:
             yield waiting

@@ -38,6 +38,8 @@ class Kind(IntEnum):
     PART = 4
     LARGE = 5
     CATALOGUE = 6
+    RESTATED = 7
+    RESTATED_LARGE = 8
 
 
 class Op(IntEnum):
@@ -401,7 +403,8 @@ Content = Change | NullRecord | History | LargePart | LargeCommit | Catalogue
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One decoded frame. `content`: the changes of a TRANSACTION in order; one record for every other kind."""
+    """One decoded frame. `content`: the changes of a TRANSACTION in order; of a RESTATED the reason and the changes,
+    of a RESTATED_LARGE the commit and the reason; one record for every other kind."""
 
     kind: Kind
     seqno: int

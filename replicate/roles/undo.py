@@ -18,10 +18,9 @@ from replicate.errors import ConflictError
 from replicate.instance.file import RegionEntry
 from replicate.journal.backwards import changes_backwards, pieces_backwards
 from replicate.journal.chain import Chain
-from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import FrameBatch, decode_batch
-from replicate.model.transaction import Kind, TableDefinition
+from replicate.journal.record import FrameBatch, changes_of, decode_batch
+from replicate.model.transaction import TableDefinition
 from replicate.region.kind import KIND
 from replicate.region.protocol import MendedRegion, RowsOfRegion, ScrRow
 from replicate.system.failpoint import hit
@@ -71,9 +70,8 @@ class _Undoing:
             self._large(piece)
             return
         for body in reversed(decode_batch(piece.data)[2::3]):
-            if body[0] == Kind.TRANSACTION:
-                self.rows.seqno = body[1]
-                self.rows.apply_all(inverse(self._ours(body[FIXED_ELEMENTS:])))
+            self.rows.seqno = body[1]
+            self.rows.apply_all(inverse(self._ours(changes_of(body))))
 
     def _large(self, large: LargeTransaction) -> None:
         self.rows.seqno = large.seqno

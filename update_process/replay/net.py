@@ -22,7 +22,7 @@ from operator import eq, is_, ne, not_
 from typing import Any, Final, NamedTuple
 
 from replicate.errors import ConflictError, FormatUnknownError, JournalDamagedError
-from replicate.journal.frame import FIXED_ELEMENTS
+from replicate.journal.record import changes_of
 from replicate.model.transaction import Kind, Op, TableDefinition, mask_of
 from update_process.plan import Window
 from update_process.replay.fold import GONE, Events, Table, Way, images, moved, senseless, way_of
@@ -119,12 +119,12 @@ class NetChange:
         Raises ConflictError for a change that does not follow from the changes before it, JournalDamagedError for
         images that do not fit their definition, what `definition_of` raises; the object is of no use then.
         """
-        taken = [body for body in bodies if body[0] == _TRANSACTION]
-        seqnos, lengths = [body[1] for body in taken], [len(body) - FIXED_ELEMENTS for body in taken]
+        taken = [changes_of(body) for body in bodies]
+        seqnos, lengths = [body[1] for body in bodies], list(map(len, taken))
         for seqno, length in zip(seqnos, lengths, strict=True):
             if length % 4:
                 raise JournalDamagedError("a change stream ends inside a change", seqno=seqno)
-        flat = list(chain.from_iterable([body[FIXED_ELEMENTS:] for body in taken]))
+        flat = list(chain.from_iterable(taken))
         counts = [length // 4 for length in lengths]
         each = list(chain.from_iterable(map(repeat, seqnos, counts)))
         self.fold_changes(Changes(flat[0::4], flat[1::4], flat[2::4], flat[3::4]), each)

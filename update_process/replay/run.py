@@ -27,11 +27,11 @@ from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, GapError, NotSupportedError, OutcomeUnknownError, ReplicateError
 from replicate.journal.aside import AsideSegment
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import FrameBatch, Head, decode_batch, read_head
+from replicate.journal.record import FrameBatch, Head, changes_of, decode_batch, read_head
 from replicate.journal.spool import PartsCheck, Spool, spool_path
 from replicate.limits import KIB, MIB
 from replicate.model.region_record import read_added
-from replicate.model.transaction import Kind, Op, TableDefinition
+from replicate.model.transaction import Op, TableDefinition
 from replicate.model.vector import Position
 from replicate.system.failpoint import hit
 from update_process import plan as plans
@@ -267,7 +267,10 @@ class Replay:
         if piece.aside is not None:
             piece.aside.write(*_batch(window, start, stop))
         hit("replay.read")
-        self._summary.changes += (sum(map(len, bodies)) - PAYLOAD * len(bodies)) // 4
+        elements = sum(map(len, bodies)) - PAYLOAD * len(bodies)
+        if window.plain is None:
+            elements = sum(map(len, map(changes_of, bodies)))
+        self._summary.changes += elements // 4
         first = self._summary.first_seqno
         self._tell(
             "reading", piece.position.last_seqno - first + 1, self._last_seqno - first + 1, keys=piece.net.key_count
@@ -352,12 +355,12 @@ class Replay:
 
     def _alone(self, window: Window, place: int) -> None:
         body = window.bodies[place]
+        changes = changes_of(body)
         if self.dry_run:
-            if body[0] == Kind.TRANSACTION:
-                added = read_added(body[PAYLOAD:])
-                if added is not None and (added.name not in self.session.rows or is_added_again(self.session, added)):
-                    self._routes.leave_out(added.name)
-                self._learn(body[PAYLOAD:])
+            added = read_added(changes)
+            if added is not None and (added.name not in self.session.rows or is_added_again(self.session, added)):
+                self._routes.leave_out(added.name)
+            self._learn(changes)
             position = plans.advance(self._position, [body], self._routes.partition_of)
         else:
             self._pass(body[1])
@@ -372,7 +375,7 @@ class Replay:
             batch, last = _batch(window, place, place + 1)
             hit("replay.alone")
             self.session.commit(batch, position, body[6], defines=True, last=last)
-        self._summary.add_alone(_rows_in(body[PAYLOAD:]) if body[0] == Kind.TRANSACTION else Counter())
+        self._summary.add_alone(_rows_in(changes))
         self._moved(position)
 
     def _learn(self, changes: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from replicate.errors import FrameDamaged, JournalMissingError
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FRAME_HEAD_BYTES
-from replicate.journal.record import DEFINE_MARK, FrameBatch, Head, check_frame, decode
+from replicate.journal.record import CHANGES_BEGIN, DEFINE_MARK, FrameBatch, Head, check_frame, decode
 from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.model.transaction import DefinitionChange, Kind
 
@@ -58,7 +58,7 @@ def changes_catalogue(head: Head, frame: bytes) -> bool:
     """True for a HISTORY record and for a transaction that defines a table."""
     if head.kind == Kind.HISTORY:
         return True
-    if head.kind != Kind.TRANSACTION or DEFINE_MARK not in frame:
+    if head.kind not in CHANGES_BEGIN or DEFINE_MARK not in frame:
         return False
     return any(isinstance(change, DefinitionChange) for change in decode(frame).content)
 

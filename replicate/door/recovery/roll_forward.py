@@ -19,7 +19,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import Head, decode_batch, read_head, read_part, unpacker
+from replicate.journal.record import CHANGES_BEGIN, Head, changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
 from replicate.model.region_record import without_making
 from replicate.model.transaction import Catalogue, Kind, Op, TableDefinition
@@ -130,7 +130,7 @@ class _Redo:
             head = read_head(data, offset)
             one = data[offset : offset + head.frame_bytes], head, body
             offset += head.frame_bytes
-            is_change = head.kind == Kind.TRANSACTION and _BOUND.isdisjoint(body[FIXED_ELEMENTS::4])
+            is_change = head.kind in CHANGES_BEGIN and _BOUND.isdisjoint(changes_of(body)[::4])
             if is_change and not self._is_primary:
                 together.append(one)
                 continue
@@ -164,7 +164,7 @@ class _Redo:
         self._touched.clear()
         if head.kind == Kind.NULL:
             self._touched.update(body[FIXED_ELEMENTS + 1])
-        return [] if head.kind != Kind.TRANSACTION else self._ours(body[FIXED_ELEMENTS:])
+        return self._ours(changes_of(body))
 
     def frame(self, frame: bytes, head: Head, body: Sequence[Any]) -> None:
         """Redo one whole transaction, if it touches this region (on a secondary every one moves its SCR)."""

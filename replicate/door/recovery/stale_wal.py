@@ -17,9 +17,8 @@ from replicate.errors import RegionReplacedError, ReplicateError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
-from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import decode_batch, read_head, read_part, unpacker
+from replicate.journal.record import changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, RING_RECORD_BYTES_MAX
 from replicate.model.transaction import Kind, Op, TableDefinition
 from replicate.region.kind import KIND
@@ -98,7 +97,7 @@ def _search(reader: ChainReader, region: str, gap: Gap, *, is_alone: bool) -> in
                     return 0
                 if not gap.record and head.frame_bytes <= RING_RECORD_BYTES_MAX:
                     return 0  # its slot would hold it: a row of the application looks like a slot
-            elif head.kind == Kind.TRANSACTION and _touches(region, tables, body[FIXED_ELEMENTS:]):
+            elif _touches(region, tables, changes_of(body)):
                 missed = head.seqno
     return missed
 

@@ -44,6 +44,8 @@ _OPS: Final = pa.array([{int(op): op.name.lower() for op in Op}.get(number) for 
 _KINDS: Final = pa.array([{int(one): one.name.lower() for one in Kind}.get(at) for at in range(max(Kind) + 1)])
 """By number."""
 _HEAD: Final = np.dtype(list(NUMPY_FIELDS))
+_SLOW: Final = (int(Kind.HISTORY), int(Kind.RESTATED))
+"""What only the rows one by one take."""
 
 
 def arrow_schema(what: str) -> pa.Schema:
@@ -69,8 +71,8 @@ def change_batches(reader: BlockReader, first: int, last: int, columns: Sequence
         if heads is not None and first <= int(heads["seqno"][0]) and int(heads["seqno"][-1]) <= last:
             taken = np.flatnonzero(heads["kind"] == Kind.TRANSACTION)
             counts = heads["count"][taken].astype(np.int64) - FIXED_ELEMENTS
-            # What learns of an origin is for BlockReader, and so is a change that is not whole.
-            if len(taken) and min(counts) > 0 and not np.any(counts & 3) and not np.any(heads["kind"] == Kind.HISTORY):
+            # What learns of an origin is for BlockReader, and so are a change that is not whole, and other words.
+            if len(taken) and min(counts) > 0 and not np.any(counts & 3) and not np.any(np.isin(heads["kind"], _SLOW)):
                 begins, ends = begins[taken] + FRAME_HEAD_BYTES, np.append(begins, len(data))[taken + 1]
                 found = packed_changes(data, begins, ends, counts >> 2, reader.tables)
         if found is None or heads is None:
@@ -170,7 +172,7 @@ def transaction_batches(reader: BlockReader, first: int, last: int, columns: Seq
         return
     for data in reader.steps():
         heads, _ = _heads(data)
-        if heads is None or np.any(heads["kind"] == Kind.HISTORY):
+        if heads is None or np.any(np.isin(heads["kind"], _SLOW)):
             found = reader.transactions_of(data, first, last)
             while batch := list(islice(found, BATCH_ROWS)):
                 yield _table(TRANSACTION_COLUMNS, batch).select(columns)

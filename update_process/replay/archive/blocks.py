@@ -24,7 +24,17 @@ from replicate.journal.catalogue import with_frame
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS, FRAME_PREFIX_BYTES
 from replicate.journal.reader import LargeTransaction, large_transaction
-from replicate.journal.record import DEFINE_MARK, UNPACK_ERRORS, Buffer, check_frame, decode_batch, read_part, unpacker
+from replicate.journal.record import (
+    CHANGES_BEGIN,
+    DEFINE_MARK,
+    UNPACK_ERRORS,
+    Buffer,
+    changes_of,
+    check_frame,
+    decode_batch,
+    read_part,
+    unpacker,
+)
 from replicate.journal.segment import open_segment, read_exactly
 from replicate.journal.walk import measure, walk
 from replicate.limits import MIB
@@ -231,7 +241,7 @@ class BlockReader:
         """The rows of `transactions` from number `first` to `last` of one of `steps`."""
         for length, body in self._bodies(data):
             if first <= body[1] <= last:
-                count = (len(body) - FIXED_ELEMENTS) // 4 if body[0] == Kind.TRANSACTION else 0
+                count = len(changes_of(body)) // 4
                 yield self._transaction_row(body, count, length)
 
     def changes(self, first: int, last: int) -> Iterator[ChangeRows]:
@@ -320,8 +330,8 @@ class BlockReader:
 
     def _small_changes(self, frames: Iterator[tuple[int, Sequence[Any]]]) -> Iterator[Flat]:
         for length, body in frames:
-            if body[0] == Kind.TRANSACTION:
-                yield body, body, FIXED_ELEMENTS, length, 0
+            if body[0] in CHANGES_BEGIN:
+                yield body, body, CHANGES_BEGIN[body[0]], length, 0
 
     def _large_changes(self, body: Sequence[Any], slices: Iterable[Buffer], place: int) -> Iterator[Flat]:
         stream = unpacker(tuples=True)

@@ -29,7 +29,7 @@ from replicate.errors import (
     NotSupportedError,
     ReplicateError,
 )
-from replicate.model.transaction import Kind, Op, TableDefinition
+from replicate.model.transaction import Op, TableDefinition
 from replicate.region.sqlite.apply import statements
 from replicate.region.sqlite.apply.order import arranged
 from replicate.region.sqlite.apply.runs import insert_run
@@ -54,9 +54,6 @@ Image = tuple[Any, ...]
 _INSERT: Final = int(Op.INSERT)
 _UPDATE: Final = int(Op.UPDATE)
 _DELETE: Final = int(Op.DELETE)
-_TRANSACTION: Final = int(Kind.TRANSACTION)
-_BODY_HEAD: Final = 7
-"""Elements of a frame's body before its payload."""
 _EXPLAINED: Final = (apsw.Error, TypeError, OverflowError, UnicodeEncodeError)
 
 
