@@ -335,9 +335,7 @@ class Conversation:
     def _named(self, error: FilterError) -> FilterError:
         seqno = self._queue[0].seqno if self._queue else 0
         at = f" at transaction {seqno}" if seqno else ""
-        return FilterError(
-            f"the filter {self.name} failed{at}: {error.what}", do=error.do, **{"seqno": seqno, **error.facts}
-        )
+        return FilterError(f"the filter {self.name} failed{at}: {error.what}", do=error.do, seqno=seqno)
 
     def _lines(self, heard: bytearray) -> int:
         """Take what stands there whole; up to where."""
