@@ -304,6 +304,7 @@ class SourceConnection:
             if found is None:
                 await self._doorbell.wait(lambda: reader.has_news, IDLE_S)
                 continue
+            self.link.check_known(found.data if isinstance(found, FrameBatch) else found.commit_frame)
             last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
             if consumer.words[word.LAST_DURABLE_SEQNO] < last:
                 await self._wait_durable(last)

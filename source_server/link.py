@@ -28,7 +28,8 @@ from typing import Final
 from crc32c import crc32c
 
 from replicate.errors import GapError, InternalError
-from replicate.journal.record import FrameBatch
+from replicate.journal.record import RESTATED_KINDS, FrameBatch
+from replicate.journal.walk import walk
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX
 from replicate.wire.compression import Compressor
 from replicate.wire.connection import Link, LinkSettings
@@ -49,6 +50,7 @@ from replicate.wire.introduction import check_hello_reply, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
+    FEATURE_FILTER,
     FEATURE_LOST,
     FEATURE_SEED,
     FEATURE_ZSTD,
@@ -187,6 +189,20 @@ class SourceLink(Link):
         self.next_send_seqno = last + 1
         self.sent_transactions += batch.count
         self.sent_bulk_bytes += len(batch.data) + BULK_OVERHEAD_BYTES
+
+    def check_known(self, frames: bytes) -> None:
+        """That the peer knows what kinds of frames these are. PeerRefusedError (TOO_OLD) when they hold a transaction
+        told in other words, and its release knows none; of a peer that does, nothing is looked at."""
+        if self._both_can(FEATURE_FILTER):
+            return
+        for _, head in walk(frames):
+            if head.kind in RESTATED_KINDS:
+                raise refusal(
+                    RefuseCode.TOO_OLD,
+                    f"transaction {head.seqno} was told in other words (by a filter, or a conflict that was "
+                    f"overwritten), which {self._peer_name()} does not know",
+                    seqno=head.seqno,
+                )
 
     def send_parts(self, seqno: int, token: int, first_part: int, count: int, frames: bytes) -> None:
         """Queue `count` part frames of the large transaction `seqno`. Errors as `send_batch`."""

@@ -80,6 +80,7 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         GapError,
         "The stream starts again from the last good position; if it repeats, verify the journal",
     ),
+    RefuseCode.TOO_OLD: (PeerRefusedError, "Upgrade the older side first; nothing is lost until then"),
     RefuseCode.DAMAGED: (DamagedError, "Run `replicate -i NAME journal verify` on the side that reports it"),
 }
 

@@ -69,7 +69,7 @@ class Protocol(NamedTuple):
 
 PROTOCOL: Final = Protocol(1, 2)
 """The one that this release speaks; any lower minor version of it too. 1.1: seeding over the connection. 1.2: lost
-files, and roles that are exchanged over it."""
+files, roles that are exchanged over it, and transactions told in other words."""
 
 FEATURE_ZSTD: Final = "zstd"
 FEATURE_SEED: Final = "seed-1"
@@ -78,9 +78,11 @@ FEATURE_LOST: Final = "lost-1"
 """A source that takes lost files of format 1 beside the stream."""
 FEATURE_ROLES: Final = "roles-1"
 """One that can hand its role over, and take one."""
-FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES)
+FEATURE_FILTER: Final = "filter-1"
+"""One that knows transactions told in other words (frames of the kinds RESTATED and RESTATED_LARGE)."""
+FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER)
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
-FEATURE_SINCE: Final = {FEATURE_ZSTD: 0, FEATURE_SEED: 1, FEATURE_LOST: 2, FEATURE_ROLES: 2}
+FEATURE_SINCE: Final = {FEATURE_ZSTD: 0, FEATURE_SEED: 1, FEATURE_LOST: 2, FEATURE_ROLES: 2, FEATURE_FILTER: 2}
 """The first minor version in which a feature may be used."""
 
 CHUNK_BYTES: Final = 256 * KIB
@@ -202,6 +204,7 @@ class RefuseCode(StrEnum):
     GAP = "GAP"
     DAMAGED = "DAMAGED"
     SEED_FAILED = "SEED_FAILED"
+    TOO_OLD = "TOO_OLD"
     INTERNAL = "INTERNAL"
 
 
