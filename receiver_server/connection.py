@@ -16,7 +16,6 @@ from typing import Final
 
 import trio
 
-from receiver_server.filtering import Filtering
 from receiver_server.flow import Flow
 from receiver_server.handover import RoleTaker
 from receiver_server.link import ReceiverLink, ReceiverProgress
@@ -28,11 +27,11 @@ from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction
 from replicate.errors import DamagedError, FilterError, FormatUnknownError, ReplicateError
-from replicate.filters.conversation import Filtered
-from replicate.filters.restating import FilteredParts
-from replicate.journal.record import FrameBatch, check_frame, decode
+from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
+from replicate.filters.stream import FilteredStream
+from replicate.journal.record import FrameBatch, check_frame
 from replicate.limits import BATCH_BYTES_MAX
-from replicate.model.transaction import Catalogue, Kind
+from replicate.model.transaction import Kind
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
 from replicate.security.authenticate import Authenticated
@@ -127,7 +126,7 @@ class ReceiverConnection:
         self._waiting_bytes = 0
         self._waiting_bytes_max = self.link.flow.window_bytes + 3 * BATCH_BYTES_MAX
         self._is_waiting = trio.Event()
-        self._filtering: Filtering | None = None
+        self._filtering: FilteredStream | None = None
         self._is_stopped = False
         self._duplicates = 0
 
@@ -158,16 +157,12 @@ class ReceiverConnection:
                     self._introduced(peer)
             case Started():
                 self._started(event)
-            case BatchReceived() | PartsReceived() | LargeReceived() if self._filtering is not None:
-                self._filtering.take(event)
             case BatchReceived(batch):
-                self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
-                self.source.lag.observed(batch.last_seqno, time.monotonic_ns())  # nobody waits for that
+                self._came(batch)
             case PartsReceived(seqno, token, first_part, count, frames):
-                parts = ReceivedParts(seqno, token, first_part + count)
-                self._put(_Waiting(frames, seqno, seqno, count, RecordKind.PARTS, parts))
+                self._came(StreamParts(seqno, token, first_part, count, frames))
             case LargeReceived(seqno, _, _, frame):
-                self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.LARGE))
+                self._came(StreamLarge(seqno, frame))
             case LostAcknowledged(taken):
                 self._lost.acknowledged(taken.offset)
             case HeartbeatReceived(heartbeat):
@@ -324,7 +319,7 @@ class ReceiverConnection:
             if head.kind != Kind.CATALOGUE or head.frame_bytes != len(frame):
                 raise FormatUnknownError("the source's catalogue is no CATALOGUE frame")
             if self._filtering is not None:
-                frame = self._filtering.begin(_catalogue_of(frame), seqno)
+                frame = self._filtering.begin(frame, "receiver")
         except DamagedError as error:
             self.drive.take(self.link.refuse(error))
             return False
@@ -337,16 +332,15 @@ class ReceiverConnection:
 
     # Through the filter.
 
-    async def _prepare_filter(self) -> Filtering | None:
+    async def _prepare_filter(self) -> FilteredStream | None:
         """The filter of this connection, if it is on. FilterError, NotRecoveredError, and what reading raises."""
-        switch = self.source.filter
-        if not switch.is_on:
+        source = self.source
+        if not source.filter.is_on:
             return None
-        made = Filtering(switch, self.source.settings, self.log, self._filtered)
-        made.here = await self.source.find_definitions()
-        return made
+        here = await source.find_definitions()
+        return FilteredStream(source.filter, source.settings, here, self.log, self._into_pool)
 
-    async def _filter(self, filtering: Filtering) -> None:
+    async def _filter(self, filtering: FilteredStream) -> None:
         error = await filtering.run()
         if isinstance(error, FilterError):
             self._filter_failed(error)
@@ -359,17 +353,23 @@ class ReceiverConnection:
             self.log.error("the filter failed", error=str(error), code=error.code)
         self.end(error.what)
 
-    def _filtered(self, made: Filtered) -> None:
-        if isinstance(made, FrameBatch):
-            self._put(_Waiting(made.data, made.first_seqno, made.last_seqno, made.count, RecordKind.FRAMES))
-            self.source.lag.observed(made.last_seqno, time.monotonic_ns())
-        elif isinstance(made, FilteredParts):
-            parts = ReceivedParts(made.seqno, made.token, made.first_part + made.count)
-            self._put(_Waiting(made.frames, made.seqno, made.seqno, made.count, RecordKind.PARTS, parts))
+    def _came(self, item: StreamItem) -> None:
+        if self._filtering is None:
+            self._into_pool(item)
         else:
-            self._put(_Waiting(made.frame, made.seqno, made.seqno, 1, RecordKind.LARGE))
+            self._filtering.take(item)
 
     # Into the pool.
+
+    def _into_pool(self, item: StreamItem) -> None:
+        if isinstance(item, FrameBatch):
+            self._put(_Waiting(item.data, item.first_seqno, item.last_seqno, item.count, RecordKind.FRAMES))
+            self.source.lag.observed(item.last_seqno, time.monotonic_ns())  # nobody waits for that
+        elif isinstance(item, StreamParts):
+            parts = ReceivedParts(item.seqno, item.token, item.first_part + item.count)
+            self._put(_Waiting(item.frames, item.seqno, item.seqno, item.count, RecordKind.PARTS, parts))
+        else:
+            self._put(_Waiting(item.frame, item.seqno, item.seqno, 1, RecordKind.LARGE))
 
     def _knock(self) -> None:
         """Something has arrived: an Update Process that sleeps gets ready for it while it is verified here."""
@@ -483,10 +483,3 @@ class ReceiverConnection:
     def end(self, reason: str) -> None:
         """Say bye. What has not reached the pool is asked for again."""
         self.drive.take(self.link.bye(reason))
-
-
-def _catalogue_of(frame: bytes) -> Catalogue:
-    """What a CATALOGUE frame holds. JournalDamagedError and its kin."""
-    (content,) = decode(frame).content
-    assert isinstance(content, Catalogue)
-    return content

@@ -37,7 +37,7 @@ from replicate.model.contact import known as judge
 from replicate.model.transaction import TableDefinition
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
-from replicate.roles.verdict import SourceVerdict, forget_verdict, note_verdict, verdict_of
+from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
 from replicate.wire.message import Heartbeat, UpdateState
 
 WAITING: Final = "waiting for a connection"
@@ -117,8 +117,6 @@ class SourceState:
         self.activity = WAITING
         """What the daemon is doing: the first words of its status."""
         self.last_refusal = ""
-        self._verdict: SourceVerdict | None = None
-        """What is kept of the last refusal."""
         self._is_silent = False
         self._applied_seqno = pool.applied_seqno
         self._pool_lock = trio.Lock()
@@ -166,7 +164,7 @@ class SourceState:
     def streams(self, name: str, last_seqno: int) -> None:
         """Both sides agree on where it begins: from now on it is the source that we have, until another one is."""
         self.name = name
-        self._verdict = None
+        self.returning.kept = None
         forget_verdict(self.instance)
         self.last_seqno = last_seqno
         if last_seqno < self.lag.newest_seqno:
@@ -189,11 +187,11 @@ class SourceState:
         if not isinstance(error, RollbackNeededError) or not isinstance(facts, dict):
             return
         verdict = verdict_of(name, self.instance.content.incarnation, facts)
-        if verdict is None or verdict == self._verdict:
+        if verdict is None or verdict == self.returning.kept:
             return
         try:
             await trio.to_thread.run_sync(note_verdict, self.instance, verdict)
-            self._verdict = verdict
+            self.returning.kept = verdict
             self.returning.heard(verdict)
         except ReplicateError as failed:
             self.log.warning("what the source said is not kept", error=str(failed), code=failed.code)

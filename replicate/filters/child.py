@@ -3,7 +3,7 @@
 Guarantees: a filter that is silent for too long, ends, or says what is no transaction, ends `run` with a FilterError
 that names it, and no process of it is left; what it writes to standard error goes into the log, so many lines of it.
 What is given waits while the filter has enough to do, so memory is bounded.
-Leaves to others: what is said (conversation.py), which program it is (program.py), and when it is tried again.
+Leaves to others: what is said (talk.py), which program it is (program.py), and when it is tried again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, Final
 import trio
 
 from replicate.errors import FilterError
-from replicate.filters.conversation import Conversation, Filtered
+from replicate.filters.conversation import FilterTalk
 from replicate.filters.form import DO
 from replicate.filters.program import Program
-from replicate.journal.record import FrameBatch
+from replicate.filters.restating import StreamItem
 
 _READ_BYTES: Final = 256 * 1024
 _PIPE_BYTES: Final = 1024 * 1024
@@ -37,10 +37,10 @@ class FilterChild:
     """One run of a filter. `run` it in a nursery, and give it what comes; a new run needs a new one."""
 
     def __init__(
-        self, program: Program, conversation: Conversation, come_out: Callable[[list[Filtered]], None], log: Any
+        self, program: Program, talk: FilterTalk, come_out: Callable[[list[StreamItem]], None], log: Any
     ) -> None:
         """`come_out` is called with what comes out, in the order in which it was given."""
-        self.conversation = conversation
+        self.talk = talk
         self._program = program
         self._come_out = come_out
         self._log = log
@@ -68,31 +68,19 @@ class FilterChild:
         finally:
             await self._end(process)
 
-    async def give(self, batch: FrameBatch) -> None:
-        """Whole transactions, the next ones. Waits while the filter has enough to do."""
+    async def give(self, item: StreamItem) -> None:
+        """What comes next in the stream. Waits while the filter has enough to do."""
         await self._room()
-        self._out(self.conversation.give(batch, trio.current_time()))
-        self._given.set()
-
-    async def give_parts(self, seqno: int, frames: bytes) -> None:
-        """The next parts of a large transaction."""
-        await self._room()
-        self.conversation.give_parts(seqno, frames, trio.current_time())
-        self._given.set()
-
-    async def give_large(self, seqno: int, frame: bytes) -> None:
-        """The commit of a large transaction."""
-        await self._room()
-        self.conversation.give_large(seqno, frame, trio.current_time())
+        self._out(self.talk.give(item, trio.current_time()))
         self._given.set()
 
     async def _room(self) -> None:
-        while self.conversation.is_full:
+        while self.talk.is_full:
             self._moved = trio.Event()
             await self._moved.wait()
         await trio.lowlevel.checkpoint()
 
-    def _out(self, made: list[Filtered]) -> None:
+    def _out(self, made: list[StreamItem]) -> None:
         if made:
             self._come_out(made)
         self._moved.set()
@@ -116,9 +104,9 @@ class FilterChild:
 
     async def _tell(self, process: trio.Process) -> None:
         assert process.stdin is not None
-        conversation = self.conversation
+        talk = self.talk
         while True:
-            data = conversation.bytes_to_send()
+            data = talk.bytes_to_send()
             if not data:
                 self._given = trio.Event()
                 await self._given.wait()
@@ -127,17 +115,17 @@ class FilterChild:
                 await process.stdin.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await trio.sleep_forever()  # the other end tells what became of it, or the time does
-            conversation.sent(trio.current_time())
+            talk.sent(trio.current_time())
             self._moved.set()
 
     async def _listen(self, process: trio.Process) -> None:
         assert process.stdout is not None
         while data := await process.stdout.receive_some(_READ_BYTES):
-            self._out(self.conversation.receive(bytes(data), trio.current_time()))
+            self._out(self.talk.receive(bytes(data), trio.current_time()))
         with trio.move_on_after(END_S):
             await process.wait()
             await self._is_logged.wait()
-        raise self.conversation.ended(self._how(process.returncode))
+        raise self.talk.ended(self._how(process.returncode))
 
     def _how(self, returncode: int | None) -> str:
         if returncode is None:
@@ -172,9 +160,9 @@ class FilterChild:
 
     async def _watch(self) -> None:
         while True:
-            deadline = self.conversation.deadline
+            deadline = self.talk.deadline
             now = trio.current_time()
-            self.conversation.tick(now)
+            self.talk.tick(now)
             # What is given later has its whole time: a look each second is soon enough.
             await trio.sleep(min(1.0, max(0.01, deadline - now)) if deadline is not None else 1.0)
 

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
 
 from replicate.errors import DamagedError, FilterError, InternalError
 from replicate.filters.events import EventWriter, Tables, read_change
-from replicate.filters.form import DO, Form, msgpack_event, read_line, refuse, shown
-from replicate.filters.restating import FilteredParts, Restating
+from replicate.filters.form import DO, Form, read_line, refuse, shown
+from replicate.filters.restating import Restating, StreamItem, StreamLarge, StreamParts
 from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES
 from replicate.journal.record import (
     CHANGES_BEGIN,
@@ -39,7 +38,6 @@ from replicate.journal.record import (
     unpacker,
 )
 from replicate.limits import BATCH_BYTES_MAX, FILTER_EVENT_BYTES_MAX, KIB, MIB
-from replicate.model.moment import iso
 from replicate.model.transaction import Kind, Op, TableDefinition
 
 VERSION: Final = 1
@@ -50,15 +48,67 @@ _PIECE_BYTES: Final = 256 * KIB
 _ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
 
 
-@dataclass(frozen=True, slots=True)
-class FilteredLarge:
-    """The frame that commits the large transaction `seqno`, after its parts."""
+class _Outlet:
+    """What comes out, whole transactions gathered into batches."""
 
-    seqno: int
-    frame: bytes
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self._first_seqno = 0
+        self._out: list[StreamItem] = []
+
+    def frame(self, seqno: int, frame: bytes) -> None:
+        """A whole transaction, the next one."""
+        if self._bytes + len(frame) > BATCH_BYTES_MAX:
+            self._close_batch()
+        if not self._frames:
+            self._first_seqno = seqno
+        self._frames.append(frame)
+        self._bytes += len(frame)
+
+    def other(self, item: StreamItem) -> None:
+        """Something of a large transaction."""
+        self._close_batch()
+        self._out.append(item)
+
+    def taken(self) -> list[StreamItem]:
+        """All of it, once."""
+        self._close_batch()
+        out, self._out = self._out, []
+        return out
+
+    def _close_batch(self) -> None:
+        if self._frames:
+            first, count = self._first_seqno, len(self._frames)
+            self._out.append(FrameBatch(first, first + count - 1, count, b"".join(self._frames)))
+            self._frames, self._bytes = [], 0
 
 
-Filtered = FrameBatch | FilteredParts | FilteredLarge
+class _Unsent:
+    """What the filter is yet to be told."""
+
+    def __init__(self) -> None:
+        self._texts: deque[bytes] = deque()
+        self.bytes = 0
+
+    def add(self, text: bytes) -> None:
+        self._texts.append(text)
+        self.bytes += len(text)
+
+    def next(self) -> bytes:
+        """Some of it; again the same until `sent`."""
+        if len(self._texts) > 1:
+            pieces: list[bytes] = []
+            size = 0
+            while self._texts and size < _PIECE_BYTES:
+                pieces.append(self._texts.popleft())
+                size += len(pieces[-1])
+            self._texts.appendleft(b"".join(pieces))
+        return self._texts[0] if self._texts else b""
+
+    def sent(self) -> None:
+        """What `next` gave is written."""
+        self.bytes -= len(self._texts.popleft())
 
 
 class _Given:
@@ -95,7 +145,7 @@ class _Given:
         """All of it was given."""
 
 
-class Conversation:
+class FilterTalk:
     """With one run of a filter. Any error is its end: the filter is ended then, and a new one begins with the first
     transaction that has not come out."""
 
@@ -128,20 +178,14 @@ class Conversation:
         self._large: _Given | None = None
         self._large_reader: Any = None
         self._large_rest: list[Any] = []
-        self._unsent: deque[bytes] = deque()
-        self._unsent_bytes = 0
+        self._unsent = _Unsent()
         self._waiting_bytes = 0
         self._heard = bytearray()
         self._searched = 0
         """So far `_heard` has no end of a line."""
         self._is_greeted = False
         self._made: Restating | None = None
-        self._events = 0
-        self._frames: list[bytes] = []
-        self._frames_bytes = 0
-        self._frames_first = 0
-        self._out_now: list[Filtered] = []
-        self._second = (-1, "")
+        self._outlet = _Outlet()
         hello = self._writer.event({"hello": "dualsite filter", "version": VERSION, "side": side})
         self._say(hello, now)
 
@@ -150,7 +194,7 @@ class Conversation:
     @property
     def is_full(self) -> bool:
         """Give it nothing more before something has come back."""
-        return self._waiting_bytes > WAITING_BYTES_MAX or self._unsent_bytes > WAITING_BYTES_MAX
+        return self._waiting_bytes > WAITING_BYTES_MAX or self._unsent.bytes > WAITING_BYTES_MAX
 
     @property
     def waiting_bytes(self) -> int:
@@ -164,22 +208,25 @@ class Conversation:
 
     def bytes_to_send(self) -> bytes:
         """What to write next; again the same until `sent`."""
-        if len(self._unsent) > 1:
-            pieces: list[bytes] = []
-            size = 0
-            while self._unsent and size < _PIECE_BYTES:
-                pieces.append(self._unsent.popleft())
-                size += len(pieces[-1])
-            self._unsent.appendleft(b"".join(pieces))
-        return self._unsent[0] if self._unsent else b""
+        return self._unsent.next()
 
     def sent(self, now: float) -> None:
         """What `bytes_to_send` gave is written."""
-        self._unsent_bytes -= len(self._unsent.popleft())
+        self._unsent.sent()
         self._moved = now
 
-    def give(self, batch: FrameBatch, now: float) -> list[Filtered]:
-        """Whole transactions, the next ones. What can come out already. Raises JournalDamagedError and its kin."""
+    def give(self, item: StreamItem, now: float) -> list[StreamItem]:
+        """What comes next in the stream: whole transactions, or parts of a large one from its first on. What can come
+        out already. Raises JournalDamagedError and its kin."""
+        if isinstance(item, FrameBatch):
+            self._give_batch(item, now)
+        elif isinstance(item, StreamParts):
+            self._give_parts(item.seqno, item.frames, now)
+        else:
+            self._give_large(item.seqno, item.frame, now)
+        return self._come_out()
+
+    def _give_batch(self, batch: FrameBatch, now: float) -> None:
         data = batch.data
         flat = decode_batch(data, count=batch.count)
         begin = 0
@@ -188,7 +235,6 @@ class Conversation:
             end = begin + flat[at - 2] + 10
             self._give_one(body, data[begin:end], now)
             begin = end
-        return self._come_out()
 
     def _give_one(self, body: Sequence[Any], frame: bytes, now: float) -> None:
         kind, seqno = body[0], body[1]
@@ -202,9 +248,9 @@ class Conversation:
         changes = body[start:]
         events = self._writer.write(changes)
         given.head = tuple(body[:FIXED_ELEMENTS])
-        given.begin = self._begin(seqno, body[4], body[5], body[6])
+        given.begin = self._writer.begin(seqno, body[4], body[5], body[6])
         given.count = len(events)
-        text = b"".join((given.begin, *events, self._end(seqno, len(events))))
+        text = b"".join((given.begin, *events, self._writer.end(seqno, len(events))))
         given.table_ids = changes[1::4]
         if _ROWS.issuperset(changes[0::4]):
             given.text = text
@@ -214,9 +260,7 @@ class Conversation:
         self._take(given, now)
         self._say(text, now)
 
-    def give_parts(self, seqno: int, frames: bytes, now: float) -> None:
-        """The next part frames of the large transaction `seqno`, from its first one on. Raises JournalDamagedError and
-        its kin."""
+    def _give_parts(self, seqno: int, frames: bytes, now: float) -> None:
         offset = 0
         while offset < len(frames):
             head, number, piece = read_part(frames, offset)
@@ -247,13 +291,12 @@ class Conversation:
         large = self._large = _Given(seqno)
         large.is_told = False
         large.head = (int(Kind.LARGE), seqno, 0, 0, origin, 0, 0)
-        large.begin = self._begin(seqno, origin, None, None)
+        large.begin = self._writer.begin(seqno, origin, None, None)
         self._large_reader, self._large_rest = unpacker(), []
         self._take(large, now)
         self._say(large.begin, now)
 
-    def give_large(self, seqno: int, frame: bytes, now: float) -> None:
-        """The frame that commits it. Raises JournalDamagedError and its kin."""
+    def _give_large(self, seqno: int, frame: bytes, now: float) -> None:
         large = self._large
         body = decode_batch(frame, count=1)[2]
         if large is None or large.seqno != seqno or self._large_rest or not large_commit_of(body):
@@ -261,7 +304,7 @@ class Conversation:
         large.head = tuple(body[:FIXED_ELEMENTS])
         large.is_told = True
         self._large = None
-        self._say(self._end(seqno, large.count), now)
+        self._say(self._writer.end(seqno, large.count), now)
 
     def _take(self, given: _Given, now: float) -> None:
         if not self._queue:
@@ -273,34 +316,13 @@ class Conversation:
     def _say(self, text: bytes, now: float) -> None:
         if not text:
             return
-        if not self._unsent:
+        if not self._unsent.bytes:
             self._moved = now
-        self._unsent.append(text)
-        self._unsent_bytes += len(text)
-
-    def _begin(self, seqno: int, origin: int, origin_seqno: int | None, csn: int | None) -> bytes:
-        if self._form is Form.MSGPACK:
-            time = None if csn is None else iso(csn)
-            return msgpack_event(
-                {"begin": seqno, "origin": f"{origin:08x}", "origin_seqno": origin_seqno, "time": time}
-            )
-        if csn is None:
-            return f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":null,"time":null}}\n'.encode()
-        us = csn >> 12
-        second = us // 1_000_000
-        if self._second[0] != second:
-            self._second = (second, iso(csn)[:19])
-        time = f"{self._second[1]}.{us % 1_000_000:06}Z"
-        return f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":{origin_seqno},"time":"{time}"}}\n'.encode()
-
-    def _end(self, seqno: int, count: int) -> bytes:
-        if self._form is Form.MSGPACK:
-            return msgpack_event({"end": seqno, "count": count})
-        return f'{{"end":{seqno},"count":{count}}}\n'.encode()
+        self._unsent.add(text)
 
     # From the filter.
 
-    def receive(self, data: bytes, now: float) -> list[Filtered]:
+    def receive(self, data: bytes, now: float) -> list[StreamItem]:
         """What the filter has said; what comes out by that. FilterError: nothing more does."""
         self._moved = now
         heard = self._heard
@@ -323,7 +345,7 @@ class Conversation:
     @property
     def deadline(self) -> float | None:
         """When `tick` is due; None: nothing is awaited from the filter."""
-        awaited = self._unsent or not self._is_greeted or (self._queue and self._queue[0].is_told)
+        awaited = self._unsent.bytes or not self._is_greeted or (self._queue and self._queue[0].is_told)
         return self._moved + self._timeout_s if awaited else None
 
     def tick(self, now: float) -> None:
@@ -405,7 +427,7 @@ class Conversation:
     def _pass_on(self, given: _Given) -> None:
         self._queue.popleft()
         self._waiting_bytes -= given.size
-        self._frame(given.seqno, given.frame)
+        self._outlet.frame(given.seqno, given.frame)
 
     def _hear(self, event: Any) -> None:
         if not self._is_greeted:
@@ -433,10 +455,9 @@ class Conversation:
         given = self._queue[0]
         assert given.head is not None
         self._made = Restating(given.seqno, given.head[4], self._token())
-        self._events = 0
 
     def _change(self, made: Restating, event: Any) -> None:
-        self._events += 1
+        made.told += 1
         change = read_change(event, self._out)
         if change:
             made.add(change)
@@ -445,14 +466,13 @@ class Conversation:
     def _parts(self, made: Restating) -> None:
         parts = made.parts()
         if parts is not None:
-            self._flush()
-            self._out_now.append(parts)
+            self._outlet.other(parts)
 
     def _ended(self, given: _Given, made: Restating, event: Mapping[str, Any]) -> None:
         if type(event["end"]) is not int or event["end"] != given.seqno:
             raise refuse(f"transaction {shown(event['end'])} ends; {given.seqno} has begun")
-        if type(event.get("count")) is not int or event["count"] != self._events:
-            raise refuse(f"it ends with a count of {shown(event.get('count'))}; {self._events} changes came")
+        if type(event.get("count")) is not int or event["count"] != made.told:
+            raise refuse(f"it ends with a count of {shown(event.get('count'))}; {made.told} changes came")
         if not given.is_told:
             raise refuse("it ended the transaction before it was given all of it")
         self._made = None
@@ -460,7 +480,7 @@ class Conversation:
         self._waiting_bytes -= given.size
         if given.changes and not made.is_large and self._is_as_it_was(given, made):
             self.passed += 1
-            self._frame(given.seqno, given.frame)
+            self._outlet.frame(given.seqno, given.frame)
             return
         made.close()
         self._parts(made)
@@ -468,36 +488,17 @@ class Conversation:
         partitions = given.partitions or self._in.partitions(given.table_ids)
         frame = made.finish(head, self.reason, partitions)
         if made.is_large:
-            self._flush()
-            self._out_now.append(FilteredLarge(given.seqno, frame))
+            self._outlet.other(StreamLarge(given.seqno, frame))
         else:
-            self._frame(given.seqno, frame)
+            self._outlet.frame(given.seqno, frame)
 
     def _is_as_it_was(self, given: _Given, made: Restating) -> bool:
         return made.changes == given.frame[given.changes :]
 
-    # What comes out.
-
-    def _frame(self, seqno: int, frame: bytes) -> None:
-        if self._frames_bytes + len(frame) > BATCH_BYTES_MAX:
-            self._flush()
-        if not self._frames:
-            self._frames_first = seqno
-        self._frames.append(frame)
-        self._frames_bytes += len(frame)
-
-    def _flush(self) -> None:
-        if self._frames:
-            first, count = self._frames_first, len(self._frames)
-            self._out_now.append(FrameBatch(first, first + count - 1, count, b"".join(self._frames)))
-            self._frames, self._frames_bytes = [], 0
-
-    def _come_out(self) -> list[Filtered]:
+    def _come_out(self) -> list[StreamItem]:
         if self._queue and self._queue[0].head is None:
             self._echoes(bytearray(), 0)
-        self._flush()
-        made, self._out_now = self._out_now, []
-        return made
+        return self._outlet.taken()
 
 
 def _head_of(given: _Given) -> Head:

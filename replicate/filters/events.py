@@ -23,6 +23,7 @@ import msgpack
 
 from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError
 from replicate.filters.form import Form, Layout, json_event, msgpack_event, refuse, shown
+from replicate.model.moment import iso, wall_us
 from replicate.model.transaction import (
     Op,
     RowChange,
@@ -91,7 +92,9 @@ class EventWriter:
     def __init__(self, tables: Tables, form: Form) -> None:
         self.tables = tables
         self._write: Callable[[int, Any, Any, Any], bytes] = self._json if form is Form.JSON else self._msgpack
+        self._form = form
         self._event = json_event if form is Form.JSON else msgpack_event
+        self._second = (-1, "")
 
     def write(self, changes: Sequence[Any]) -> list[bytes]:
         """An event for each of the flat changes. DamagedError for what makes no sense."""
@@ -104,6 +107,28 @@ class EventWriter:
     def event(self, event: object) -> bytes:
         """One that is of no table."""
         return self._event(event)
+
+    def begin(self, seqno: int, origin: int, origin_seqno: int | None, csn: int | None) -> bytes:
+        """The event before the changes of a transaction. None: of a large one, which is not known yet."""
+        if self._form is Form.MSGPACK:
+            time = None if csn is None else iso(csn)
+            return msgpack_event(
+                {"begin": seqno, "origin": f"{origin:08x}", "origin_seqno": origin_seqno, "time": time}
+            )
+        if csn is None:
+            return f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":null,"time":null}}\n'.encode()
+        us = wall_us(csn)
+        second = us // 1_000_000
+        if self._second[0] != second:
+            self._second = (second, iso(csn)[:19])
+        time = f"{self._second[1]}.{us % 1_000_000:06}Z"
+        return f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":{origin_seqno},"time":"{time}"}}\n'.encode()
+
+    def end(self, seqno: int, count: int) -> bytes:
+        """The event after its changes, of which there are `count`."""
+        if self._form is Form.MSGPACK:
+            return msgpack_event({"end": seqno, "count": count})
+        return f'{{"end":{seqno},"count":{count}}}\n'.encode()
 
     def _json(self, op: int, table_id: Any, argument: Any, values: Any) -> bytes:
         if op not in _ROWS:

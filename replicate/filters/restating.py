@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from replicate.journal.record import (
+    FrameBatch,
     Head,
     large_payload,
     pack_null,
@@ -28,7 +29,7 @@ REASON_BYTES_MAX: Final = 2 * KIB
 
 
 @dataclass(frozen=True, slots=True)
-class FilteredParts:
+class StreamParts:
     """Part frames of the transaction `seqno`, from `first_part` on."""
 
     seqno: int
@@ -36,6 +37,18 @@ class FilteredParts:
     first_part: int
     count: int
     frames: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLarge:
+    """The frame that commits the large transaction `seqno`, after its parts."""
+
+    seqno: int
+    frame: bytes
+
+
+StreamItem = FrameBatch | StreamParts | StreamLarge
+"""What the stream is made of, before a filter and after it."""
 
 
 class Restating:
@@ -47,6 +60,8 @@ class Restating:
         self.token = token
         self.count = 0
         """Changes so far."""
+        self.told = 0
+        """Events that the filter has said, those that change nothing among them."""
         self._origin = origin
         self._stream = bytearray()
         self._stream_bytes = 0
@@ -76,11 +91,11 @@ class Restating:
         """It does not fit one frame."""
         return self._is_large
 
-    def parts(self) -> FilteredParts | None:
+    def parts(self) -> StreamParts | None:
         """Those that are ready and were not taken yet; None: there are none."""
         if not self._parts:
             return None
-        made = FilteredParts(self.seqno, self.token, self._taken, len(self._parts), b"".join(self._parts))
+        made = StreamParts(self.seqno, self.token, self._taken, len(self._parts), b"".join(self._parts))
         self._taken += len(self._parts)
         self._parts = []
         return made
