@@ -286,6 +286,7 @@ class ReceiverConnection:
             found.position.chains,
             next_part=parts.next_part if parts is not None else 0,
             token=parts.token if parts is not None else 0,
+            stop_filter=source.settings.stop_source_filter,
         )
         self.say(
             "restart sent",
@@ -319,7 +320,7 @@ class ReceiverConnection:
             if head.kind != Kind.CATALOGUE or head.frame_bytes != len(frame):
                 raise FormatUnknownError("the source's catalogue is no CATALOGUE frame")
             if self._filtering is not None:
-                frame = self._filtering.begin(frame, "receiver")
+                frame = self._filtering.begin(frame, "receiver", trio.current_time())
         except DamagedError as error:
             self.drive.take(self.link.refuse(error))
             return False

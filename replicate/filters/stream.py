@@ -49,15 +49,16 @@ class FilteredStream:
         self._waiting: deque[StreamItem] = deque()
         self._waiting_bytes = 0
         self._came = trio.Event()
+        self._moved = trio.Event()
 
     @property
     def waiting_bytes(self) -> int:
         """Of frames that were taken, and have not come out."""
         return self._waiting_bytes + (self._talk.waiting_bytes if self._talk is not None else 0)
 
-    def begin(self, frame: bytes, side: str) -> bytes:
-        """The stream begins with that CATALOGUE frame, on this `side`; the one of what comes out. JournalDamagedError
-        and its kin."""
+    def begin(self, frame: bytes, side: str, now: float) -> bytes:
+        """The stream begins with that CATALOGUE frame, on this `side`, `now` by trio's clock; the one of what comes
+        out. JournalDamagedError and its kin."""
         read = decode(frame)
         (source,) = read.content
         assert isinstance(source, Catalogue)
@@ -69,11 +70,17 @@ class FilteredStream:
             side=side,
             token=lambda: int.from_bytes(os.urandom(8), "big"),
             timeout_s=self._timeout_s,
-            now=trio.current_time(),
+            now=now,
         )
         here = Catalogue(self._here, source.histories, source.vector, source.chains)
         payload, count = catalogue_payload(here)
         return pack_frame(Kind.CATALOGUE, read.seqno, 0, 0, 0, 0, 0, payload, count)[0]
+
+    async def room(self, bytes_max: int) -> None:
+        """Wait until no more than so much is on its way through."""
+        while self.waiting_bytes > bytes_max:
+            self._moved = trio.Event()
+            await self._moved.wait()
 
     def take(self, item: StreamItem) -> None:
         """What comes next."""
@@ -103,9 +110,11 @@ class FilteredStream:
                 await self._came.wait()
             await child.give(self._waiting[0])
             self._waiting_bytes -= bytes_of(self._waiting.popleft())
+            self._moved.set()
 
     def _come_out(self, made: list[StreamItem]) -> None:
         self.switch.passed()
+        self._moved.set()
         for one in made:
             self._put(one)
 

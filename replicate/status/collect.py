@@ -417,6 +417,7 @@ def _peer(
         is_silent=judged.is_silent,
         last_heard=_ago(now, heard_s),
         last_heard_s=_rounded(heard_s),
+        filter_error=str(facts.get("filter_error") or ""),
         region_waits=is_connected and facts.get("peer_region_waits") is True,
     )
 
@@ -491,6 +492,7 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
         patience_s=patience_s(period_s),
         last_heard=_ago(now, heard_s),
         last_heard_s=_rounded(heard_s),
+        filter_error=str(facts.get("filter_error") or ""),
         listens=listens(
             facts.get("listen") if receiver.is_running else None,
             instance.config.receiver.listen,

@@ -132,6 +132,8 @@ class PeerReport:
     """And how many seconds ago."""
     region_waits: bool = False
     """A region of ours waits there for its seed, as it tells us itself."""
+    filter_error: str = ""
+    """What the filter of this stream has failed of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,8 @@ class ReceivingReport:
     last_heard_s: float | None = None
     """And how many seconds ago."""
     listens: Listens = field(default_factory=Listens)
+    filter_error: str = ""
+    """What the filter of this stream has failed of."""
 
     @property
     def instead(self) -> DaemonReport | None:
@@ -468,6 +472,14 @@ def _daemon_finding(daemon: DaemonReport, *, before: str = "") -> Iterator[Findi
         yield Finding("DAEMON_STOPPED", f"{name} does not run ({daemon.state})", start, name)
 
 
+def _filter_finding(daemon: DaemonReport, error: str) -> Iterator[Finding]:
+    """`error`: what the filter of that server has failed of; "": of nothing."""
+    if error and daemon.is_running:
+        text = error.removeprefix("FILTER_FAILED: ").partition(". Nothing of")[0]
+        do = "mend it: the log of the server has its words; the stream goes on by itself"
+        yield Finding("FILTER_FAILED", f"{daemon.name}: {text}", do, daemon.name)
+
+
 def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
     name = peer.name
     if peer.needs_seed:
@@ -483,7 +495,9 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
         yield Finding("PEER_PASSIVE", text, f"replicate -i INSTANCE source activate --peer {shlex.quote(name)}", name)
     if not (peer.source.is_passive and role == "secondary" and peer.source.state in ("never started", "stopped")):
         yield from _daemon_finding(peer.source)
-    if peer.source.is_running and not peer.is_connected and not peer.source.is_passive:
+    yield from _filter_finding(peer.source, peer.filter_error)
+    is_away = peer.source.is_running and not peer.is_connected and not peer.source.is_passive
+    if is_away and not peer.filter_error:
         error, _, do = peer.last_error.partition("]. ")  # an error's own advice is better than ours
         error = f": {error}{']' * bool(do)}" if error else f" ({peer.source.text})"
         do = do[:1].lower() + do[1:] or f"there: replicate -i {name} receiver status; address {peer.address}"
@@ -530,7 +544,8 @@ def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
         )
         do = "look whether its host, the line and its Source Server are well; on the primary: replicate -i "
         yield Finding("SOURCE_SILENT", text, f"{do}{receiving.source or 'PRIMARY'} status", receiving.source)
-    if receiving.receiver.is_running and not receiving.is_connected:
+    yield from _filter_finding(receiving.receiver, receiving.filter_error)
+    if receiving.receiver.is_running and not receiving.is_connected and not receiving.filter_error:
         says = receiving.receiver.text
         text = f"no source is connected{f' ({says})' if says else ''}{receiving.listens.text}"
         yield Finding("NO_SOURCE", text, receiving.listens.do(receiving.source))

@@ -26,3 +26,12 @@ def loud_and_without_entries(begin: Event, changes: Iterator[Event]) -> Iterator
                 if image in change:
                     change[image]["owner"] = change[image]["owner"].upper()
         yield change
+
+
+def numbered(begin: Event, changes: Iterator[Event]) -> Iterator[Event]:
+    """Owners of accounts with a mark at their end."""
+    for change in changes:
+        for image in ("before", "after"):
+            if image in change and change.get("table") == "account":
+                change[image]["owner"] += "!"
+        yield change
