@@ -21,8 +21,9 @@ from typing import Any, Final, NoReturn
 
 from replicate.door.barrier import BarrierWatch
 from replicate.door.secondary import ApplySession
-from replicate.errors import BusyError, DamagedError, NotSupportedError, ReplicateError
-from replicate.journal.record import Head, decode_batch, large_commit_of, read_head
+from replicate.errors import BusyError, ConflictError, DamagedError, NotSupportedError, ReplicateError
+from replicate.journal.record import Head, changes_of, decode_batch, large_commit_of, read_head
+from replicate.journal.retelling import Retelling
 from replicate.journal.spool import PartsCheck, Spool, spool_path
 from replicate.model.transaction import Catalogue, unpack_partitions
 from replicate.model.vector import Position
@@ -35,13 +36,13 @@ from update_process.batch.open_batch import OpenBatch, most_bytes
 from update_process.batch.pace import COUNTED_MIN, Pace
 from update_process.beside import run_beside
 from update_process.conflict import stopped
-from update_process.decision import Decision, name_of, name_of_large
+from update_process.decision import OVERWRITE, Decision, name_of, name_of_large
 from update_process.done import Done as Done
 from update_process.done import Waiting as Waiting
 from update_process.large import LargeApply
-from update_process.leaving_out import LeavingOut, refuse_definitions
 from update_process.plan import Window
 from update_process.routes import Routes
+from update_process.settling import Settling, refuse_definitions
 from update_process.window.columns import PAYLOAD
 from update_process.window.intake import Intake
 from update_process.window.single import take_single
@@ -89,9 +90,11 @@ class Applier:
         self._pace = Pace(1, UNKNOWN_CHANGE_S)
         """At which changes were made lately that had been put off."""
         self._large: LargeApply | None = None
-        self._leaving_out = LeavingOut(session, conflict_directory)
+        self._settling = Settling(session, conflict_directory)
         self._decision: Decision | None = None
-        """By which the large one is left out."""
+        """By which the large one is settled."""
+        self._retelling: Retelling | None = None
+        """What was made of it, when it is overwritten."""
         self._fresh = True
         self._restart_asked = pool.restart_requested()
         """A predecessor may have asked, and died before it was answered."""
@@ -230,6 +233,9 @@ class Applier:
         if self._large is not None:
             self._large.abort()
             self._large = None
+        if self._retelling is not None:
+            self._retelling.abort()
+            self._retelling = None
         self.session.rollback()
         self._batch = self._next = None
         self._intake.forget(dict(self.session.position.chains))
@@ -374,32 +380,46 @@ class Applier:
                     self._apply(window, start, place)
                     batch.extend(window, start, place, self._routes.partition_of)
                     self._commit(done)
-                return self._leave_out(window, place, error, done)
+                return self._settle(window, place, error, done)
         batch.extend(window, start, stop, self._routes.partition_of)
         self._commit(done)
         return Waiting.MORE
 
-    def _leave_out(self, window: Window, place: int, error: ReplicateError, done: Done) -> Waiting:
-        """What stands at `place` has failed, and what came before it is committed: have a NULL record take its number
+    def _settle(self, window: Window, place: int, error: ReplicateError, done: Done) -> Waiting:
+        """What stands at `place` has failed, and what came before it is committed: have another record take its number
         if that was decided, else stop there."""
         body = window.bodies[place]
         told = stopped(error, body[1], self._conflict_directory, name_of(body[4], body[3]))
-        decision = self._leaving_out.decided(error, body)
+        decision = self._settling.decided(error, body)
         if decision is None:
             raise told from error
         if not self._begin(done):
             return Waiting.LOCK
-        head = read_head(window.frames(place, place + 1))
-        carried = {self._routes.partition_of(table_id) for table_id in body[PAYLOAD + 1 :: 4]}
-        self._leaving_out.commit(head, [one for one in carried if one is not None], decision)
+        head, changes = read_head(window.frames(place, place + 1)), changes_of(body)
+        carried = {self._routes.partition_of(table_id) for table_id in changes[1::4]}
+        retelling = self._settling.retelling(head.origin) if decision.how == OVERWRITE else None
+        try:
+            if retelling is not None:
+                retelling.add(self._routes.overwrite(changes, head.seqno))
+            self._settling.commit(head, [one for one in carried if one is not None], decision, retelling)
+        except (ConflictError, NotSupportedError) as still:
+            self.session.rollback()
+            raise stopped(still, head.seqno, self._conflict_directory, name_of(body[4], body[3])) from still
+        finally:
+            if retelling is not None:
+                retelling.abort()
         window.done = place + 1
-        self._left_out(head, decision, done)
+        self._settled(head, decision, done)
         self._intake.free(head.seqno)
         return Waiting.MORE
 
-    def _left_out(self, head: Head, decision: Decision, done: Done) -> None:
+    def _settled(self, head: Head, decision: Decision, done: Done) -> None:
         self._fresh = False
-        done.left_out += ((head.seqno, decision.by),)
+        settled = ((head.seqno, decision.by),)
+        if decision.how == OVERWRITE:
+            done.overwritten += settled
+        else:
+            done.left_out += settled
         done.transactions += 1
         done.batches += 1
         self.publish()
@@ -507,17 +527,20 @@ class Applier:
         if self._large is None:
             if not self._begin(done):
                 return Waiting.LOCK
-            self._decision = self._leaving_out.decided_large(seqno, part)
+            self._decision = self._settling.decided_large(seqno, part)
             for rows in self.session.rows.values():
                 rows.seqno = seqno
-            self._large = self._large_left_out(seqno) if self._decision is not None else self._large_taken(seqno)
+            decision = self._decision
+            if decision is not None and decision.how == OVERWRITE:
+                self._retelling = self._settling.retelling(part.origin)
+            self._large = self._large_taken(seqno) if decision is None else self._large_settled(seqno)
         try:
             count = self._large.take(record.data, skip)
         except (DamagedError, NotSupportedError) as error:
             self._abandon()
             told = stopped(error, seqno, self._conflict_directory, name_of_large(part.origin, part.csn))
-            if self._leaving_out.decide_large(error, seqno, part):
-                return self._ask_restart(f"transaction {seqno} is left out", done)
+            if self._decision is None and self._settling.decide_large(error, seqno, part):
+                return self._ask_restart(f"transaction {seqno} is settled by a decision", done)
             raise told from error
         done.parts += count
         done.bytes += len(record.data)
@@ -529,8 +552,14 @@ class Applier:
         spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
         return LargeApply(seqno, spool, self._routes.apply_changes)
 
-    def _large_left_out(self, seqno: int) -> LargeApply:
-        return LargeApply(seqno, PartsCheck(), partial(refuse_definitions, seqno=seqno))
+    def _large_settled(self, seqno: int) -> LargeApply:
+        """It is only checked, and its changes are made over what is here if that was decided."""
+        return LargeApply(seqno, PartsCheck(), partial(self._retell, seqno=seqno))
+
+    def _retell(self, changes: list[Any], seqno: int) -> None:
+        refuse_definitions(changes, seqno)
+        if self._retelling is not None:
+            self._retelling.add(self._routes.overwrite(changes, seqno))
 
     def _commit_large(self, record: ReceivedRecord, done: Done) -> None:
         large = self._large
@@ -544,9 +573,10 @@ class Applier:
             done.batches += 1
         else:
             head = read_head(frame)
-            self._leaving_out.commit(head, unpack_partitions(large_commit_of(body)[4]), self._decision)
-            self._left_out(head, self._decision, done)
-        self._large = None
+            carried = unpack_partitions(large_commit_of(body)[4])
+            self._settling.commit(head, carried, self._decision, self._retelling)
+            self._settled(head, self._decision, done)
+        self._large = self._retelling = None
         self._fresh = False
         self._intake.points = dict(position.chains)
         self.pool.free(record.next_address)

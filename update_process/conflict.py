@@ -94,7 +94,8 @@ def stopped(error: ReplicateError, seqno: int, directory: Path, transaction: str
         where=str(path),
         do=f"Look at both images: replicate -i INSTANCE conflict show {seqno}. Make the row here as it was expected "
         "(replicate help disaster), and start again what stopped here; or leave the transaction out: replicate -i "
-        f"INSTANCE conflict skip {seqno}; or seed again: replicate -i INSTANCE seed --restart",
+        f"INSTANCE conflict skip {seqno}; or make its changes over what is here: replicate -i INSTANCE conflict "
+        f"overwrite {seqno}; or seed again: replicate -i INSTANCE seed --restart",
         region=conflict.region,
         table=conflict.table,
         key=error.facts.get("key", ""),

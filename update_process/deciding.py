@@ -3,7 +3,7 @@
 Guarantees: nothing is written here; only the transaction at which the Update Process has stopped can be decided, by the
 name that its conflict file gives it.
 Leaves to others: the file of a conflict (conflict.py), the durable decision (decision.py), and what is done by it
-(leaving_out.py).
+(settling.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Final
 from replicate.errors import UsageError
 from replicate.instance.instance import Instance
 from update_process.conflict import read_conflict
-from update_process.decision import Decision, find_decision, is_large
+from update_process.decision import OVERWRITE, SKIP, Decision, find_decision, is_large
 
 
 @dataclass(frozen=True, slots=True)
 class SeenConflict:
     """A conflict that was met. `table`: "region.table". `state`: WAITS, DECIDED (the Update Process has not come to it
-    again), LEFT_OUT or MENDED; AHEAD: of a number that is not reached, as after a seed. `by` whom it was decided."""
+    again), LEFT_OUT, OVERWRITTEN or MENDED; AHEAD: of a number that is not reached, as after a seed. `by` whom it was
+    decided."""
 
     seqno: int
     table: str
@@ -37,6 +38,7 @@ class SeenConflict:
 WAITS: Final = "waits"
 DECIDED: Final = "decided"
 LEFT_OUT: Final = "left out"
+OVERWRITTEN: Final = "overwritten"
 MENDED: Final = "mended"
 AHEAD: Final = "not reached"
 
@@ -54,7 +56,7 @@ def look_at_conflicts(directory: Path, applied_seqno: int) -> list[SeenConflict]
         table = f"{facts.get('region')}.{facts.get('table')}"
         decision = find_decision(directory, seqno, named_at(seqno), table, named_at) if named_at(seqno) else None
         if seqno <= applied_seqno:
-            state = MENDED if decision is None else LEFT_OUT
+            state = MENDED if decision is None else OVERWRITTEN if decision.how == OVERWRITE else LEFT_OUT
         elif seqno > applied_seqno + 1:
             state = AHEAD
         else:
@@ -64,11 +66,17 @@ def look_at_conflicts(directory: Path, applied_seqno: int) -> list[SeenConflict]
     return seen
 
 
-def decide_to_skip(
-    instance: Instance, applied_seqno: int, seqno: int | None, *, until: int | None = None, table: str = ""
+def decide(
+    instance: Instance,
+    applied_seqno: int,
+    seqno: int | None,
+    *,
+    how: str = SKIP,
+    until: int | None = None,
+    table: str = "",
 ) -> Decision:
-    """The decision to leave out the transaction `seqno` (None: the one that waits) and the conflicts up to `until`, for
-    `write_decision`.
+    """The decision to settle the transaction `seqno` (None: the one that waits) and the conflicts up to `until` by SKIP
+    or OVERWRITE, for `write_decision`.
 
     Raises UsageError (it is not the one that waits, `until` is before it, a large one with `until`, `table` is not the
     one of the conflict) and as `read_conflict`."""
@@ -92,15 +100,15 @@ def decide_to_skip(
         raise UsageError(f"{until} is before {waits}", do=f"Give --until M, with M at least {waits}")
     if until is not None and is_large(transaction):
         raise UsageError(
-            f"transaction {waits} is a large one, which is left out alone",
+            f"transaction {waits} is a large one, which is decided alone",
             where=where,
-            do=f"Without --until: replicate -i {instance.named} conflict skip {waits}",
+            do=f"Without --until: replicate -i {instance.named} conflict {how} {waits}",
         )
     met = f"{facts.get('region')}.{facts.get('table')}"
     if table not in ("", met):
         raise UsageError(f"the conflict of transaction {waits} is of table {met}, not {table}", where=where)
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Decision(waits, transaction, until or waits, table, _user(), at)
+    return Decision(waits, transaction, until or waits, table, _user(), at, how)
 
 
 def _user() -> str:

@@ -1,7 +1,7 @@
 """What an operator has decided about a conflict: a file beside the conflict's own, which the Update Process reads where
 it would stop.
 
-    conflict/SEQNO.decision.json    format, seqno, transaction, until, table, by, at
+    conflict/SEQNO.decision.json    format, seqno, transaction, until, table, by, at; how, unless it is SKIP
 
 Guarantees: a decision is durable before anybody acts on it, and stays as a record; it counts for the transaction whose
 origin and hash it names, whatever its number is given to later, and for others up to `until` only where our own journal
@@ -22,12 +22,18 @@ from replicate.system.files import read_private, replace_file
 
 FORMAT: Final = 1
 SUFFIX: Final = ".decision.json"
+SKIP: Final = "skip"
+"""Leave the transaction out."""
+OVERWRITE: Final = "overwrite"
+"""Make its changes over whatever rows are here."""
+HOW: Final = (SKIP, OVERWRITE)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """To skip the transaction with this number that is called `transaction` (see `name_of`), and the conflicts of those
-    after it up to `until`; only those of `table` ("region.table") unless it is "". `by` whom, `at` when (UTC)."""
+    """To skip or overwrite (`how`) the transaction with this number that is called `transaction` (see `name_of`), and
+    the conflicts of those after it up to `until`; only those of `table` ("region.table") unless it is "". `by` whom,
+    `at` when (UTC)."""
 
     seqno: int
     transaction: str
@@ -35,6 +41,7 @@ class Decision:
     table: str
     by: str
     at: str
+    how: str = SKIP
 
     def covers(self, seqno: int, transaction: str, table: str, named_at: Callable[[int], str]) -> bool:
         """Whether it counts for that conflict. `named_at`: the name of a transaction of our journal, "" of none."""
@@ -68,7 +75,10 @@ def decision_path(directory: Path, seqno: int) -> Path:
 def write_decision(directory: Path, decision: Decision) -> Path:
     """Write it durably, in place of an older one; its path. JournalIOError, DiskFullError, PermissionRefusedError."""
     path = decision_path(directory, decision.seqno)
-    replace_file(path, (json.dumps({"format": FORMAT, **asdict(decision)}, indent=2) + "\n").encode())
+    facts = {"format": FORMAT, **asdict(decision)}
+    if decision.how == SKIP:
+        del facts["how"]  # a release that knows nothing else reads it; of anything else it decides nothing
+    replace_file(path, (json.dumps(facts, indent=2) + "\n").encode())
     return path
 
 
@@ -83,7 +93,7 @@ def read_decision(directory: Path, seqno: int) -> Decision | None:
         return None
     kinds = {"seqno": int, "until": int}
     is_well = all(type(value) is kinds.get(name, str) for name, value in asdict(found).items())
-    return found if is_well and found.seqno == seqno else None
+    return found if is_well and found.seqno == seqno and found.how in HOW else None
 
 
 def find_decision(

@@ -26,7 +26,8 @@ class Done:
 
     `text`: why it waits. `abandoned`: why an open large transaction was taken back, which begins again. `arrived`: the
     regions that were added on the primary and have come, and whether each was made (else it waits for its seed).
-    `left_out`: transactions that are NULL records here by an operator's decision, and whose that was.
+    `left_out`: transactions that are NULL records here by an operator's decision, and whose that was; `overwritten`:
+    the same of those whose changes were made over other rows.
     """
 
     waiting: Waiting = Waiting.MORE
@@ -39,3 +40,4 @@ class Done:
     abandoned: str = ""
     arrived: tuple[tuple[str, bool], ...] = ()
     left_out: tuple[tuple[int, str], ...] = ()
+    overwritten: tuple[tuple[int, str], ...] = ()

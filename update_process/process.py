@@ -324,6 +324,8 @@ class _Driver:
                 self._log.warning("region waits for its seed, the others go on", region=region)
         for seqno, by in done.left_out:
             self._log.warning("transaction left out", seqno=seqno, decided_by=by)
+        for seqno, by in done.overwritten:
+            self._log.warning("transaction overwrote rows", seqno=seqno, decided_by=by)
         if done.abandoned:
             self._log.info("large transaction begins again", why=done.abandoned, next_seqno=applier.next_seqno)
         if waiting in REPORT_PERIOD_S:

@@ -19,6 +19,7 @@ from replicate.model.region_record import without_making
 from replicate.model.transaction import Catalogue, History, Kind, Op, TableDefinition
 from replicate.region.protocol import RowsOfRegion
 from replicate.region.sqlite.apply.order import RowRun
+from replicate.region.sqlite.apply.overwrite import overwrite
 from replicate.region.sqlite.apply.rows import lacks_region
 from update_process.window.columns import PAYLOAD, Changes
 
@@ -152,6 +153,21 @@ class Routes:
         if special:
             for rows in regions.values():
                 self.tables.update(rows.definitions)
+
+    def overwrite(self, changes: Sequence[Any], seqno: int) -> list[Any]:
+        """Make flat changes of transaction `seqno`, none of which is of the schema, over whatever rows are here: what
+        was made, in their order. What is of a region that waits is given back as it is. Raises as `apply_bodies`."""
+        made: list[Any] = []
+        for place in range(0, len(changes), 4):
+            change = changes[place : place + 4]
+            region = self._region_of(*change)
+            if region is None or region in self._waiting:
+                made += change
+                continue
+            rows = self._session.rows[region]
+            rows.seqno = seqno
+            made += overwrite(rows, change)
+        return made
 
     def _by_region(self, changes: Changes) -> dict[str, list[tuple[Any, ...]]]:
         """Each region's changes in their order; it is nobody's business which of two regions is changed first."""

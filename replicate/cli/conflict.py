@@ -1,8 +1,9 @@
-"""`replicate conflict list|show|retry|skip`: transactions at which the Update Process has stopped."""
+"""`replicate conflict list|show|retry|skip|overwrite`: transactions at which the Update Process has stopped."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,8 @@ from replicate.daemon.files import DaemonFiles
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
 
-seqno_argument = click.argument("seqno", metavar="[N]", type=click.IntRange(1), required=False)
+_SEQNO = click.IntRange(1)
+seqno_argument = click.argument("seqno", metavar="[N]", type=_SEQNO, required=False)
 
 
 @click.group(cls=Noun)
@@ -51,33 +53,71 @@ def retry() -> None:
     _go_on(open_instance(), {}, [])
 
 
+def _deciding(command: Callable[..., None]) -> Callable[..., None]:
+    """What both decisions take."""
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Say what would be decided; nothing is."),
+        click.option("--table", default="", metavar="REGION.TABLE", help="Only conflicts of this table."),
+        click.option(
+            "--until", type=click.IntRange(1), metavar="M", help="Conflicts of the transactions up to M, too."
+        ),
+        seqno_argument,
+    ):
+        command = option(command)
+    return command
+
+
 @conflict.command()
-@seqno_argument
-@click.option("--until", type=click.IntRange(1), metavar="M", help="Conflicts of the transactions up to M, too.")
-@click.option("--table", default="", metavar="REGION.TABLE", help="Only conflicts of this table.")
-@click.option("--dry-run", is_flag=True, help="Say what would be left out; nothing is decided.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@_deciding
 def skip(seqno: int | None, until: int | None, table: str, dry_run: bool, yes: bool) -> None:
     """Leave transaction N out, the one that waits, and go on: it will not be in this secondary's databases.
 
     All of it is left out, in every region, and a record without content takes its number. The decision is kept beside
     the conflict, with who made it and when. What a later transaction does to the same rows is a conflict again.
     """
-    from update_process.deciding import decide_to_skip
+    _decide("skip", seqno, until, table, dry_run=dry_run, yes=yes)
+
+
+@conflict.command()
+@_deciding
+def overwrite(seqno: int | None, until: int | None, table: str, dry_run: bool, yes: bool) -> None:
+    """Make the changes of transaction N, the one that waits, over whatever rows are here, and go on.
+
+    A row that differs is replaced, one that is missing is made again, one that holds a unique value which the
+    transaction needs is removed. What was here is in this secondary's journal, as the before-images of the record that
+    takes the number. The decision is kept beside the conflict, with who made it and when.
+    """
+    _decide("overwrite", seqno, until, table, dry_run=dry_run, yes=yes)
+
+
+_SAID = {
+    "skip": ("would be left out", "will not be in the databases of", "is left out"),
+    "overwrite": (
+        "would be made over other rows",
+        "will be made over other rows in the databases of",
+        "is overwritten",
+    ),
+}
+
+
+def _decide(how: str, seqno: int | None, until: int | None, table: str, *, dry_run: bool, yes: bool) -> None:
+    from update_process.deciding import decide
     from update_process.decision import write_decision
 
     opened = open_instance(DOOR)
-    decision = decide_to_skip(opened, _applied(opened), seqno, until=until, table=table)
+    decision = decide(opened, _applied(opened), seqno, how=how, until=until, table=table)
+    would, will, done = _SAID[how]
     which = f"transaction {decision.seqno}"
     if decision.until > decision.seqno:
         which += f", and those up to {decision.until} that meet a conflict,"
     of_table = f" of {decision.table}" if decision.table else ""
     if dry_run:
-        emit(decision, [f"{which} would be left out{of_table}; nothing was decided"])
+        emit(decision, [f"{which} {would}{of_table}; nothing was decided"])
         return
-    confirm(f"{which} will not be in the databases of {opened.name}{of_table}", yes=yes)
+    confirm(f"{which} {will} {opened.name}{of_table}", yes=yes)
     write_decision(opened.conflict_directory, decision)
-    said = f"{which} is left out{of_table}: decided by {decision.by} at {decision.at}"
+    said = f"{which} {done}{of_table}: decided by {decision.by} at {decision.at}"
     _go_on(opened, dataclasses.asdict(decision), [said])
 
 

@@ -1,16 +1,16 @@
 """The frame: how one transaction, or one part of a large one, stands in the journal, in the pools and on the wire.
 
-Where each number of its head stands, frame.py says. Every frame is valid msgpack, so a batch of frames is decoded in C
-by one `Unpacker`. The head of a body is always 54 bytes, that of a frame 64. COUNT = 7 + elements of the payload.
+Where each number of its head stands, frame.py says. Every frame is valid msgpack, so a batch is decoded in C by one
+`Unpacker`. COUNT = 7 + elements of the payload.
 
-* LOCAL part (KIND, SEQNO, MARK): belongs to the journal that the frame stands in. MARK is that journal's last durable
-  seqno when the frame was appended: a bad frame at or below any MARK is damage, never a torn tail.
-* ORIGIN part (from CHAIN on): never changes as it travels. CHAIN = XXH3-64 over the bytes from ORIGIN's marker to the
-  end, seeded with the origin's previous CHAIN (the first of an origin: seed 0). A NULL record may stand for a
-  transaction whose content is gone (a filter, a partition not subscribed) and then carries that transaction's CHAIN.
-* A RESTATED or RESTATED_LARGE frame is a transaction told in other words: CHAIN is its origin's own, a label, and its
-  payload begins with a comment (`06 00 cf CHECK [reason]`). CHECK = XXH3-64 over ORIGIN's part and all that stands
-  behind CHECK, seeded with CHAIN.
+    LOCAL    KIND, SEQNO, MARK: the journal's own. MARK: its last durable seqno at the append; a bad frame
+             at or below any MARK is damage, never a torn tail.
+    ORIGIN   From CHAIN on: never changes as it travels. CHAIN = XXH3-64 over the bytes from ORIGIN's marker
+             to the end, seeded with the origin's previous CHAIN (the first: 0).
+    NULL     may stand for a transaction whose content is gone, and then carries its CHAIN.
+    RESTATED, RESTATED_LARGE: a transaction in other words, under its CHAIN. Its payload begins with a
+             comment (06 00 cf CHECK [reason]); CHECK = XXH3-64 over ORIGIN's part and all behind CHECK,
+             seeded with CHAIN.
 
 Guarantees: bytes that do not verify raise FrameDamaged (a JournalDamagedError), a kind or operation of a later release
 FormatUnknownError, and no decoder raises anything else, whatever the bytes. What is packed decodes equal.

@@ -13,7 +13,7 @@ import struct
 from replicate.errors import GapError, ProtocolViolationError
 from replicate.journal.frame import FRAME_PREFIX_BYTES, NUMBERED
 from replicate.journal.record import BODY_BYTES_MIN, STREAM_KINDS, decode, read_part
-from replicate.model.transaction import Kind, LargeCommit
+from replicate.model.transaction import LargeCommit
 
 
 def check_sequence(data: bytes, first_seqno: int, count: int, wanted_seqno: int) -> int:
@@ -78,7 +78,7 @@ def check_parts(data: bytes, token: int, first_part: int, count: int, wanted_par
 def check_large(data: bytes, seqno: int, token: int, parts: int) -> None:
     """The frame that commits a large transaction: alone, whole, and what its message says. Errors as `check_parts`."""
     transaction = decode(data)
-    content = transaction.content[0] if transaction.kind is Kind.LARGE else None
+    content = transaction.content[0] if transaction.content else None
     if not isinstance(content, LargeCommit) or (content.token, content.part_count) != (token, parts):
         raise ProtocolViolationError(f"the end of large transaction {seqno} is not what its message says: {content}")
     if transaction.seqno != seqno:

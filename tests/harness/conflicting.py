@@ -14,8 +14,8 @@ import pytest
 from replicate.errors import ConflictError
 from replicate.pool.receive_pool import ReceivePool
 from tests.harness.pair import Pair, work_all
-from update_process.deciding import decide_to_skip
-from update_process.decision import Decision, write_decision
+from update_process.deciding import decide
+from update_process.decision import SKIP, Decision, write_decision
 
 
 def conflicting_pair(directory: Path) -> Pair:
@@ -56,7 +56,11 @@ def stops_at(pair: Pair, pool: ReceivePool) -> int:
         return applier.next_seqno
 
 
-def skip(pair: Pair, seqno: int, **more: object) -> Decision:
-    decision = decide_to_skip(pair.secondary, seqno - 1, None, **more)  # type: ignore[arg-type]
+def decided(pair: Pair, seqno: int, how: str, **more: object) -> Decision:
+    decision = decide(pair.secondary, seqno - 1, None, how=how, **more)  # type: ignore[arg-type]
     write_decision(pair.secondary.conflict_directory, decision)
     return decision
+
+
+def skip(pair: Pair, seqno: int, **more: object) -> Decision:
+    return decided(pair, seqno, SKIP, **more)

@@ -11,7 +11,7 @@ from tests.harness.conflicting import conflicting_pair, run, skip, spoil, stops_
 from tests.harness.pair import Pair, work_all
 from update_process import conflict as conflicts
 from update_process.conflict import read_conflict
-from update_process.deciding import AHEAD, DECIDED, LEFT_OUT, MENDED, WAITS, decide_to_skip, look_at_conflicts
+from update_process.deciding import AHEAD, DECIDED, LEFT_OUT, MENDED, WAITS, decide, look_at_conflicts
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_what_has_become_of_each(pair: Pair) -> None:
 def test_what_cannot_be_decided(pair: Pair) -> None:
     last = pair.last_seqno()
     with pytest.raises(NotFoundError, match="no conflict is recorded"):
-        decide_to_skip(pair.secondary, last, None)
+        decide(pair.secondary, last, None)
     spoil(pair, "DELETE FROM t WHERE id = 3")
     with pair.receive_pool() as pool:
         run(pair, "UPDATE t SET a = 'new' WHERE id = 3")
@@ -52,13 +52,13 @@ def test_what_cannot_be_decided(pair: Pair) -> None:
         seqno = stops_at(pair, pool)
     for number in (seqno - 1, seqno + 1):
         with pytest.raises(UsageError, match="does not wait for a decision"):
-            decide_to_skip(pair.secondary, last, number)
+            decide(pair.secondary, last, number)
     with pytest.raises(UsageError, match=f"{seqno - 1} is before {seqno}"):
-        decide_to_skip(pair.secondary, last, seqno, until=seqno - 1)
+        decide(pair.secondary, last, seqno, until=seqno - 1)
     with pytest.raises(UsageError, match=r"of table main\.t, not main\.u"):
-        decide_to_skip(pair.secondary, last, seqno, table="main.u")
+        decide(pair.secondary, last, seqno, table="main.u")
     facts = read_conflict(pair.secondary.conflict_directory, seqno)
     path = conflicts.conflict_path(pair.secondary.conflict_directory, seqno)
     path.write_text(str({**facts, "transaction": ""}).replace("'", '"').replace("None", "null"))
     with pytest.raises(UsageError, match="found by a replay, or by an older release"):
-        decide_to_skip(pair.secondary, last, seqno)
+        decide(pair.secondary, last, seqno)

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from replicate.errors import ConflictError, FormatUnknownError, JournalDamagedError
 from replicate.journal.record import changes_of
-from replicate.model.transaction import Kind, Op, TableDefinition, mask_of
+from replicate.model.transaction import Op, TableDefinition, mask_of
 from update_process.plan import Window
 from update_process.replay.fold import GONE, Events, Table, Way, images, moved, senseless, way_of
 from update_process.window.columns import Changes
@@ -41,7 +41,6 @@ _DELETE: Final = int(Op.DELETE)
 _SEQUENCE: Final = int(Op.SEQUENCE)
 _COMMENT: Final = int(Op.COMMENT)
 _ROW_OPS: Final = frozenset((_INSERT, _UPDATE, _DELETE))
-_TRANSACTION: Final = int(Kind.TRANSACTION)
 
 
 class Part(Flag):

@@ -15,13 +15,13 @@ from typing import Any
 import apsw
 
 from replicate.errors import ConflictError
-from replicate.model.transaction import Op, TableDefinition, mask_of
+from replicate.model.transaction import Op, TableDefinition
+from replicate.region.sqlite.apply.overwrite import change_of, instead
 from replicate.region.sqlite.apply.rows import Conflict, RowApplier
 from replicate.region.sqlite.schema import is_autoincrement, sequence_value
 from replicate.region.sqlite.sql.names import quote
 
 Image = tuple[Any, ...]
-_OVER_A_ROW = ("the row exists already", "the row differs from its before-image")
 
 
 class PutBack:
@@ -52,17 +52,19 @@ class PutBack:
         `overwrite`: it may. ConflictError otherwise, and where a constraint forbids it.
         """
         self._note_counter(definition)
-        change = _change(op, definition.table_id, before, after)
+        change = change_of(op, definition.table_id, before, after)
         try:
             self._rows.apply_all(change)
             return change, False
         except ConflictError as error:
             conflict = error.conflict
-            instead = _instead(conflict, definition.table_id) if overwrite and isinstance(conflict, Conflict) else None
-            if instead is None:
+            if not overwrite or not isinstance(conflict, Conflict):
                 raise
-            self._rows.apply_all(instead)
-            return instead, True
+            over = instead(conflict, definition.table_id)
+            if over is None:
+                raise
+            self._rows.apply_all(over)
+            return over, True
 
     def finish(self) -> list[Any]:
         """At the end of a transaction: the counters that its rows have raised, as changes. ConflictError when a row
@@ -99,27 +101,3 @@ class PutBack:
             for one in sorted(children)
             for row in self._connection.execute(f"PRAGMA foreign_key_check({quote(one)})")
         }
-
-
-def _change(op: Op, table_id: int, before: Image | None, after: Image | None) -> list[Any]:
-    if before is not None and after is not None:
-        changed = [at for at, pair in enumerate(zip(before, after, strict=True)) if repr(pair[0]) != repr(pair[1])]
-        if not changed:
-            return []
-        values = [*(after[at] for at in changed), *before]
-        return [int(Op.UPDATE), table_id, mask_of(changed, len(before)), values]
-    image = after if before is None else before
-    assert image is not None
-    return [int(op), table_id, 0, list(image)]
-
-
-def _instead(conflict: Conflict, table_id: int) -> list[Any] | None:
-    """What comes to the same, over the row that is there; None when it is not that row which is in the way."""
-    found, after = conflict.found, conflict.after
-    if found is not None and conflict.reason not in _OVER_A_ROW:
-        return None
-    if found is None and (conflict.reason != "the row is missing"):
-        return None
-    if found is None:
-        return [] if after is None else _change(Op.INSERT, table_id, None, after)
-    return _change(Op.DELETE if after is None else Op.UPDATE, table_id, found, after)

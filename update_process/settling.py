@@ -1,9 +1,9 @@
-"""Leaving a transaction out by an operator's decision: where it would stop the Update Process, a NULL record takes its
-number.
+"""Settling a conflict by an operator's decision: where a transaction would stop the Update Process, a NULL record takes
+its number (it is left out), or a RESTATED one that says what its changes did to the rows that were here (overwritten).
 
-Guarantees: the NULL record carries the transaction's own hash and partitions, so that what follows continues it, and
-redo, rollback and a third site meet nothing that is not in the regions; a transaction that defines or changes a table
-is never left out: what comes later could not be read.
+Guarantees: either carries the transaction's own hash, so that what follows continues it, and redo, rollback and a third
+site meet what is in the regions, and nothing else; a transaction that defines or changes a table is never settled: what
+comes later could not be read.
 Leaves to others: what was decided (decision.py), and the batch that comes before (applier.py).
 """
 
@@ -19,12 +19,13 @@ from replicate.door.secondary import ApplySession
 from replicate.errors import ConflictError, JournalMissingError, NotSupportedError
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, Head, pack_null, read_head
+from replicate.journal.retelling import Retelling
 from replicate.region.sqlite.apply.rows import Conflict
 from update_process.decision import Decision, find_decision, name_of, name_of_large, read_decision, write_decision
 from update_process.window.columns import BOUND, PAYLOAD
 
 
-class LeavingOut:
+class Settling:
     """For one apply session. `directory`: of conflicts and decisions."""
 
     def __init__(self, session: ApplySession, directory: Path) -> None:
@@ -71,21 +72,34 @@ class LeavingOut:
                 return name_of(head.origin, head.chain)
         return ""
 
-    def commit(self, head: Head, partitions: Sequence[int], decision: Decision) -> None:
-        """Commit the NULL record in place of the transaction with that head, which carried these partitions; the
-        session has begun. Raises as `ApplySession.commit`."""
-        named = tuple(sorted(partitions))
-        frame = pack_null(head, f"left out: decided by {decision.by} at {decision.at}", named)
-        position = self._session.position.advanced(head.seqno, head.origin, head.origin_seqno, head.chain, named)
-        batch = FrameBatch(head.seqno, head.seqno, 1, frame)
-        self._session.commit(batch, position, head.csn, last=read_head(frame))
+    def retelling(self, origin: int) -> Retelling:
+        """For what an overwritten transaction of that origin does."""
+        return Retelling(self._session.door.instance.journal_directory, origin)
+
+    def commit(
+        self, head: Head, partitions: Sequence[int], decision: Decision, retelling: Retelling | None = None
+    ) -> None:
+        """Commit what takes the place of the transaction with that head, which carried these partitions; the session
+        has begun. `retelling`: what was made of an overwritten one; None: it is left out. Raises as
+        `ApplySession.commit`."""
+        session, named = self._session, tuple(sorted(partitions))
+        said = f"decided by {decision.by} at {decision.at}"
+        position = session.position.advanced(head.seqno, head.origin, head.origin_seqno, head.chain, named)
+        if retelling is None:
+            frame = pack_null(head, f"left out: {said}", named)
+        else:
+            frame = retelling.frame(head, f"overwritten: {said}", named)
+            if retelling.spool is not None:
+                session.commit_large(retelling.spool, frame, position, head.csn)
+                return
+        session.commit(FrameBatch(head.seqno, head.seqno, 1, frame), position, head.csn, last=read_head(frame))
 
 
 def refuse_definitions(changes: Sequence[Any], seqno: int) -> None:
-    """NotSupportedError where a transaction that is left out defines or changes a table."""
+    """NotSupportedError where a transaction that is settled by a decision defines or changes a table."""
     if not BOUND.isdisjoint(changes[0::4]):
         raise NotSupportedError(
-            f"transaction {seqno} changes the schema, and cannot be left out",
+            f"transaction {seqno} changes the schema, and cannot be left out or overwritten",
             do="Make the row here as it was expected (replicate help disaster), or seed again: replicate -i INSTANCE "
             "seed --restart",
             seqno=seqno,
