@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from receiver_server.definitions import definitions_here
-from receiver_server.position import NotRecoveredError
 from replicate.door.recovery.opening import close_door, open_door
 from tests.harness.pair import Pair, work_all
 
@@ -50,8 +49,3 @@ def test_they_are_those_of_the_own_journal_and_of_the_pool_in_their_order(pair: 
         with pair.applier(pool) as applier:
             work_all(applier)
         assert columns(pair, pool) == {**first, "account": [*first["account"], "one", "two"]}
-
-
-def test_nobody_knows_them_before_the_seed(pair: Pair) -> None:
-    with pair.receive_pool() as pool, pytest.raises(NotRecoveredError, match="not seeded"):
-        definitions_here(pair.secondary, pool)
