@@ -26,7 +26,7 @@ from replicate.errors import DamagedError, FilterError, InternalError
 from replicate.filters.events import EventWriter, Tables, read_change
 from replicate.filters.form import DO, Form, read_line, refuse, shown
 from replicate.filters.restating import Restating, StreamItem, StreamLarge, StreamParts
-from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES
+from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES
 from replicate.journal.record import (
     CHANGES_BEGIN,
     UNPACK_ERRORS,
@@ -45,6 +45,7 @@ VERSION: Final = 1
 WAITING_BYTES_MAX: Final = 1 * MIB
 """So much is with the filter at once, and one batch more."""
 _PIECE_BYTES: Final = 256 * KIB
+_TRANSACTION: Final = int(Kind.TRANSACTION)
 _ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
 
 
@@ -112,37 +113,36 @@ class _Unsent:
 
 
 class _Given:
-    """A transaction that is with the filter. `text` is all that it was told, of one that it may echo; `frame` is the
-    transaction as it came, of one that fits a frame."""
+    """A transaction that is with the filter."""
 
-    __slots__ = (
-        "begin",
-        "changes",
-        "count",
-        "frame",
-        "head",
-        "is_told",
-        "partitions",
-        "seqno",
-        "size",
-        "table_ids",
-        "text",
-    )
+    __slots__ = ("changes", "count", "frame", "head", "is_told", "partitions", "seqno", "size", "table_ids", "text")
 
-    def __init__(self, seqno: int, frame: bytes = b"") -> None:
+    def __init__(
+        self,
+        seqno: int,
+        frame: bytes = b"",
+        head: Sequence[Any] | None = None,
+        text: bytes = b"",
+        size: int = 0,
+        changes: int = 0,
+        table_ids: Sequence[int] = (),
+        is_told: bool = True,
+    ) -> None:
         self.seqno = seqno
         self.frame = frame
-        self.head: tuple[int, ...] | None = None
-        self.text = b""
-        self.begin = b""
-        self.size = 0
-        self.count = 0
-        self.changes = 0
+        """As it came; of one that fits a frame."""
+        self.head = head
+        """The numbers of its frame, as they are decoded; None: the filter is told nothing of it."""
+        self.text = text
+        """All that the filter was told; of one that it may echo."""
+        self.size = size
+        self.changes = changes
         """Where in `frame` the changes begin; 0: it is not compared with what comes back."""
-        self.table_ids: Sequence[int] = ()
-        self.partitions: tuple[int, ...] = ()
-        self.is_told = True
+        self.table_ids = table_ids
+        self.is_told = is_told
         """All of it was given."""
+        self.count = 0
+        self.partitions: tuple[int, ...] = ()
 
 
 class FilterTalk:
@@ -227,38 +227,33 @@ class FilterTalk:
         return self._come_out()
 
     def _give_batch(self, batch: FrameBatch, now: float) -> None:
-        data = batch.data
+        data, queue, writer = batch.data, self._queue, self._writer
         flat = decode_batch(data, count=batch.count)
-        begin = 0
+        if not queue:
+            self._moved = now
+        texts = []
+        begin = waiting = 0
         for at in range(2, len(flat), 3):
             body = flat[at]
-            end = begin + flat[at - 2] + 10
-            self._give_one(body, data[begin:end], now)
+            end = begin + flat[at - 2] + FRAME_PREFIX_BYTES
+            kind = body[0]
+            start = CHANGES_BEGIN.get(kind)
+            frame = data[begin:end]
             begin = end
-
-    def _give_one(self, body: Sequence[Any], frame: bytes, now: float) -> None:
-        kind, seqno = body[0], body[1]
-        given = _Given(seqno, frame)
-        start = CHANGES_BEGIN.get(kind)
-        if start is None:  # a NULL or HISTORY record is no filter's business
-            given.size = len(frame)
-            self._waiting_bytes += given.size
-            self._queue.append(given)
-            return
-        changes = body[start:]
-        events = self._writer.write(changes)
-        given.head = tuple(body[:FIXED_ELEMENTS])
-        given.begin = self._writer.begin(seqno, body[4], body[5], body[6])
-        given.count = len(events)
-        text = b"".join((given.begin, *events, self._writer.end(seqno, len(events))))
-        given.table_ids = changes[1::4]
-        if _ROWS.issuperset(changes[0::4]):
-            given.text = text
-        if kind == Kind.TRANSACTION:
-            given.changes = FRAME_HEAD_BYTES
-        given.size = len(text)
-        self._take(given, now)
-        self._say(text, now)
+            if start is None:  # a NULL or HISTORY record is no filter's business
+                waiting += len(frame)
+                queue.append(_Given(body[1], frame, size=len(frame)))
+                continue
+            changes = body[start:]
+            text = writer.transaction(body, changes)
+            texts.append(text)
+            waiting += len(text)
+            echo = text if _ROWS.issuperset(changes[0::4]) else b""
+            compared = FRAME_HEAD_BYTES if kind == _TRANSACTION else 0
+            queue.append(_Given(body[1], frame, body, echo, len(text), compared, changes[1::4]))
+        self.given += len(texts)
+        self._waiting_bytes += waiting
+        self._say(b"".join(texts), now)
 
     def _give_parts(self, seqno: int, frames: bytes, now: float) -> None:
         offset = 0
@@ -280,38 +275,31 @@ class FilterTalk:
             whole = len(self._large_rest) & ~3
             changes, self._large_rest = self._large_rest[:whole], self._large_rest[whole:]
             events = self._writer.write(changes)
-            large.count += len(events)
+            large.count += len(changes) // 4
             ids = self._in.partitions(changes[1::4])
             large.partitions = tuple(sorted({*large.partitions, *ids}))
-            self._say(b"".join(events), now)
+            self._say(events, now)
 
     def _open_large(self, seqno: int, origin: int, now: float) -> None:
         if self._large is not None:
             raise InternalError(f"transaction {seqno} begins before {self._large.seqno} has ended")
-        large = self._large = _Given(seqno)
-        large.is_told = False
-        large.head = (int(Kind.LARGE), seqno, 0, 0, origin, 0, 0)
-        large.begin = self._writer.begin(seqno, origin, None, None)
+        large = self._large = _Given(seqno, head=(int(Kind.LARGE), seqno, 0, 0, origin, 0, 0), is_told=False)
         self._large_reader, self._large_rest = unpacker(), []
-        self._take(large, now)
-        self._say(large.begin, now)
+        if not self._queue:
+            self._moved = now
+        self.given += 1
+        self._queue.append(large)
+        self._say(self._writer.begin(seqno, origin), now)
 
     def _give_large(self, seqno: int, frame: bytes, now: float) -> None:
         large = self._large
         body = decode_batch(frame, count=1)[2]
         if large is None or large.seqno != seqno or self._large_rest or not large_commit_of(body):
             raise DamagedError(f"the commit of large transaction {seqno} does not fit its parts")
-        large.head = tuple(body[:FIXED_ELEMENTS])
+        large.head = body
         large.is_told = True
         self._large = None
         self._say(self._writer.end(seqno, large.count), now)
-
-    def _take(self, given: _Given, now: float) -> None:
-        if not self._queue:
-            self._moved = now
-        self.given += 1
-        self._waiting_bytes += given.size
-        self._queue.append(given)
 
     def _say(self, text: bytes, now: float) -> None:
         if not text:
@@ -375,7 +363,7 @@ class FilterTalk:
             at = end + 1
             if len(line) > FILTER_EVENT_BYTES_MAX:
                 raise refuse(f"a line is longer than {FILTER_EVENT_BYTES_MAX >> 20} MiB")
-            if self._made is None and self._queue and line == self._queue[0].begin:
+            if self._made is None and self._queue and self._queue[0].text.startswith(line):
                 self._begun()
             elif line.strip():
                 self._hear(read_line(line))

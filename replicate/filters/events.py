@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgpack
 
 from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError
-from replicate.filters.form import Form, Layout, json_event, msgpack_event, refuse, shown
+from replicate.filters.form import Form, Layout, json_event, json_value, msgpack_event, refuse, shown
 from replicate.model.moment import iso, wall_us
 from replicate.model.transaction import (
     Op,
@@ -35,7 +35,8 @@ from replicate.model.transaction import (
 
 _NAMES: Final = {int(op): op.name.lower() for op in Op}
 _OPS: Final = {name: op for op, name in _NAMES.items()}
-_ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
+_INSERT, _UPDATE, _DELETE = int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)
+_ROWS: Final = frozenset((_INSERT, _UPDATE, _DELETE))
 
 
 class Tables:
@@ -91,63 +92,76 @@ class EventWriter:
 
     def __init__(self, tables: Tables, form: Form) -> None:
         self.tables = tables
-        self._write: Callable[[int, Any, Any, Any], bytes] = self._json if form is Form.JSON else self._msgpack
-        self._form = form
-        self._event = json_event if form is Form.JSON else msgpack_event
+        self._is_json = form is Form.JSON
+        self._write: Callable[[int, Any, Any, Any], Any] = self._json if self._is_json else self._msgpack
+        self._event: Callable[[object], Any] = json_event if self._is_json else msgpack_event
         self._second = (-1, "")
 
-    def write(self, changes: Sequence[Any]) -> list[bytes]:
+    def write(self, changes: Sequence[Any]) -> bytes:
         """An event for each of the flat changes. DamagedError for what makes no sense."""
-        write = self._write
-        try:
-            return [write(*changes[at : at + 4]) for at in range(0, len(changes), 4)]
-        except (TypeError, ValueError, KeyError, IndexError) as error:
-            raise JournalDamagedError(f"a received change makes no sense: {error}") from error
+        events = self._events(changes)
+        return "".join(events).encode() if self._is_json else b"".join(events)
 
-    def event(self, event: object) -> bytes:
-        """One that is of no table."""
-        return self._event(event)
-
-    def begin(self, seqno: int, origin: int, origin_seqno: int | None, csn: int | None) -> bytes:
-        """The event before the changes of a transaction. None: of a large one, which is not known yet."""
-        if self._form is Form.MSGPACK:
-            time = None if csn is None else iso(csn)
-            return msgpack_event(
-                {"begin": seqno, "origin": f"{origin:08x}", "origin_seqno": origin_seqno, "time": time}
-            )
-        if csn is None:
-            return f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":null,"time":null}}\n'.encode()
+    def transaction(self, body: Sequence[Any], changes: Sequence[Any]) -> bytes:
+        """All that is told of a decoded transaction that holds these flat changes. DamagedError as `write`."""
+        _, seqno, _, _, origin, origin_seqno, csn, *_ = body[:7]
+        events = self._events(changes)
+        if not self._is_json:
+            return b"".join((self._begin(seqno, origin, origin_seqno, iso(csn)), *events, self.end(seqno, len(events))))
         us = wall_us(csn)
         second = us // 1_000_000
         if self._second[0] != second:
             self._second = (second, iso(csn)[:19])
-        time = f"{self._second[1]}.{us % 1_000_000:06}Z"
-        return f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":{origin_seqno},"time":"{time}"}}\n'.encode()
+        text = events[0] if len(events) == 1 else "".join(events)
+        return (
+            f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":{origin_seqno},"time":"{self._second[1]}.'
+            f'{us % 1_000_000:06}Z"}}\n{text}{{"end":{seqno},"count":{len(events)}}}\n'
+        ).encode()
+
+    def begin(self, seqno: int, origin: int) -> bytes:
+        """What is told before the changes of a large transaction: less, since its commit is not known yet."""
+        return self._begin(seqno, origin, None, None)
 
     def end(self, seqno: int, count: int) -> bytes:
-        """The event after its changes, of which there are `count`."""
-        if self._form is Form.MSGPACK:
-            return msgpack_event({"end": seqno, "count": count})
-        return f'{{"end":{seqno},"count":{count}}}\n'.encode()
+        """What is told after its changes, of which there are `count`."""
+        return self.event({"end": seqno, "count": count})
 
-    def _json(self, op: int, table_id: Any, argument: Any, values: Any) -> bytes:
+    def event(self, event: object) -> bytes:
+        """One that is of no table."""
+        return json_event(event).encode() if self._is_json else msgpack_event(event)
+
+    def _begin(self, seqno: int, origin: int, origin_seqno: int | None, time: str | None) -> bytes:
+        return self.event({"begin": seqno, "origin": f"{origin:08x}", "origin_seqno": origin_seqno, "time": time})
+
+    def _events(self, changes: Sequence[Any]) -> list[Any]:
+        write = self._write
+        try:
+            if len(changes) == 4:
+                return [write(*changes)]
+            return [write(*changes[at : at + 4]) for at in range(0, len(changes), 4)]
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise JournalDamagedError(f"a received change makes no sense: {error}") from error
+
+    def _json(self, op: int, table_id: Any, argument: Any, values: Any) -> str:
         if op not in _ROWS:
-            return self._other(op, table_id, argument, values)
+            return str(self._other(op, table_id, argument, values))
         layout = self.tables.by_id(table_id)
-        image = layout.json_image
-        if op == Op.INSERT:
-            return f'{{"op":"insert",{layout.place},"after":{image(values)}}}\n'.encode()
-        if op == Op.DELETE:
-            return f'{{"op":"delete",{layout.place},"before":{image(values)}}}\n'.encode()
-        before, after = _both(argument, values)
-        return f'{{"op":"update",{layout.place},"before":{image(before)},"after":{image(after)}}}\n'.encode()
+        if op != _UPDATE:
+            name, image = ("insert", "after") if op == _INSERT else ("delete", "before")
+            return f'{{"op":"{name}",{layout.place},"{image}":{{{",".join(layout.json_values(values))}}}}}\n'
+        changed = changed_of(argument)
+        before = layout.json_values(values[len(changed) :])
+        after = before.copy()
+        for ordinal, value in zip(changed, values, strict=False):
+            after[ordinal] = layout.keys[ordinal] + json_value(value)
+        return f'{{"op":"update",{layout.place},"before":{{{",".join(before)}}},"after":{{{",".join(after)}}}}}\n'
 
     def _msgpack(self, op: int, table_id: Any, argument: Any, values: Any) -> bytes:
         if op not in _ROWS:
-            return self._other(op, table_id, argument, values)
+            return bytes(self._other(op, table_id, argument, values))
         layout = self.tables.by_id(table_id)
         event: dict[str, Any] = {"op": _NAMES[op], "region": layout.definition.region, "table": layout.definition.table}
-        if op == Op.UPDATE:
+        if op == _UPDATE:
             before, after = _both(argument, values)
             event["before"] = dict(zip(layout.names, before, strict=True))
             event["after"] = dict(zip(layout.names, after, strict=True))
@@ -155,7 +169,7 @@ class EventWriter:
             event["after" if op == Op.INSERT else "before"] = dict(zip(layout.names, values, strict=True))
         return msgpack_event(event)
 
-    def _other(self, op: int, table_id: Any, argument: Any, values: Any) -> bytes:
+    def _other(self, op: int, table_id: Any, argument: Any, values: Any) -> Any:
         if op == Op.SEQUENCE:
             definition = self.tables.by_id(table_id).definition
             old, new = values

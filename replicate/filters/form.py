@@ -69,9 +69,9 @@ def json_value(value: Any) -> str:
     return _TEXTS[type(value)](value)
 
 
-def json_event(event: object) -> bytes:
+def json_event(event: object) -> str:
     """A line of JSON for an event without values of rows."""
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def msgpack_event(event: object) -> bytes:
@@ -162,13 +162,12 @@ class Layout:
         """The table, for an error."""
         return f"{self.definition.region}.{self.definition.table}"
 
-    def json_image(self, values: Sequence[Any]) -> str:
-        """The JSON object of an image."""
-        return (
-            "{"
-            + ",".join([key + _TEXTS[type(value)](value) for key, value in zip(self.keys, values, strict=True)])
-            + "}"
-        )
+    def json_values(self, values: Sequence[Any]) -> list[str]:
+        """Each value of an image, with its name before it."""
+        return [
+            key + (encode_basestring(value) if type(value) is str else _TEXTS[type(value)](value))
+            for key, value in zip(self.keys, values, strict=True)
+        ]
 
     def image(self, values: Any, what: str) -> list[Any]:
         """The image whose values are called so. FilterError for a name too many or too few, or a value that the table

@@ -20,10 +20,9 @@ CHAPTER = (Path(__file__).resolve().parents[2] / "deploy/manual/filters.md").rea
 HELLO = {"hello": "dualsite filter", "version": VERSION, "side": "source"}
 
 
-def example(kind: str) -> str:
-    """The one block of that kind."""
-    (found,) = re.findall(rf"^```{kind}\n(.*?)^```$", CHAPTER, re.DOTALL | re.MULTILINE)
-    return str(found)
+def example(language: str, number: int = 0) -> str:
+    """A block of code in that language."""
+    return str(re.findall(rf"^```{language}\n(.*?)^```$", CHAPTER, re.DOTALL | re.MULTILINE)[number])
 
 
 def group(*changes: dict[str, Any]) -> list[dict[str, Any]]:
@@ -60,7 +59,7 @@ SPLIT = [
 
 
 def test_the_function_in_python(tmp_path: Path) -> None:
-    (tmp_path / "people.py").write_text(example("python function"), encoding="utf-8")
+    (tmp_path / "people.py").write_text(example("python"), encoding="utf-8")
     command = [sys.executable, "-m", "replicate.filters.host", "people:upgrade"]
     told = b"".join(msgpack.packb(event) for event in group(*NAMED))
     made = subprocess.run(
@@ -71,7 +70,7 @@ def test_the_function_in_python(tmp_path: Path) -> None:
 
 def test_the_program_in_python(tmp_path: Path) -> None:
     script = tmp_path / "upgrade.py"
-    script.write_text(example("python program"), encoding="utf-8")
+    script.write_text(example("python", 1), encoding="utf-8")
     assert answered([sys.executable, str(script)], group(*NAMED)) == group(*SPLIT)
 
 

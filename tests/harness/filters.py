@@ -41,3 +41,11 @@ def talkative(begin: Event, changes: Iterator[Event]) -> Iterator[Event]:
     """What it was told, and its number on standard output, where no filter may write."""
     print(begin["begin"], flush=True)
     return changes
+
+
+def loud_names(begin: Event, changes: Iterator[Event]) -> Iterator[Event]:
+    """Names in capitals, after the change."""
+    for change in changes:
+        if "after" in change:
+            change["after"]["name"] = change["after"]["name"].upper()
+        yield change

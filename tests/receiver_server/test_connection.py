@@ -45,10 +45,12 @@ async def street(running: Servers, pair: Pair, command: str, **settings: object)
 @pytest.mark.parametrize("command", ["cat", "tests.harness.filters:same"])
 async def test_a_filter_that_changes_nothing_is_none(pair: Pair, command: str) -> None:
     async with servers() as running:
-        receiver, update = await street(running, pair, command)
+        receiver, update = await street(running, pair, command, receiver__statistics_period_s=0.2)
         last = await trio.to_thread.run_sync(lambda: write_all_kinds(pair))
         await applied(update, last)
         assert receiver.facts["filter"].startswith(command)
+        await wait_until_async(lambda: bool(receiver.log.events("statistics")))
+        assert receiver.log.events("statistics")[-1]["filter"] == receiver.facts["filter"]
     equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=60))
     assert equal.equal
     assert kinds(pair) == {"HISTORY", "TRANSACTION", "RESTATED_LARGE"} or kinds(pair) == {

@@ -47,6 +47,9 @@ async def test_a_filter_that_changes_nothing_is_none(pair: Pair, command: str) -
         last = await trio.to_thread.run_sync(lambda: write_all_kinds(pair))
         await applied(update, last)
         assert source.facts["filter"].startswith(command)
+        await trio.to_thread.run_sync(lambda: give(pair.primary, "source-west", "statistics on 600"))
+        await trio.to_thread.run_sync(lambda: give(pair.primary, "source-west", "statistics off"))
+        assert source.log.events("statistics")[-1]["filter"] == source.facts["filter"]
     equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=60))
     assert equal.equal
     assert kinds(pair) - {"HISTORY"} == {"TRANSACTION", "RESTATED_LARGE"}
