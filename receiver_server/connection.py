@@ -27,6 +27,7 @@ from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction
 from replicate.errors import DamagedError, FilterError, FormatUnknownError, ReplicateError
+from replicate.filters.content import Content, mismatch, note_content, read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.stream import FilteredStream
 from replicate.journal.record import FrameBatch, check_frame
@@ -108,7 +109,7 @@ class ReceiverConnection:
             proven=peer.names,
         )
         flow = Flow(source.pool.memory.bytes, config.xoff_percent, config.xon_percent)
-        me = introduction(source.instance, config.heartbeat_period_s)
+        me = introduction(source.instance, config.heartbeat_period_s, source.filter.looked_at(config.filter_format))
         self.link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link,
@@ -247,7 +248,10 @@ class ReceiverConnection:
                 continue
             try:
                 found = await source.find_reference()
-                filtering = await self._prepare_filter() if found is not None else None
+                filtering = None
+                if found is not None:
+                    filtering = await self._prepare_filter()
+                    await trio.to_thread.run_sync(self._check_content)
             except FilterError as error:
                 self._filter_failed(error)
                 return
@@ -340,6 +344,16 @@ class ReceiverConnection:
             return None
         here = await source.find_definitions()
         return FilteredStream(source.filter, source.settings, here, self.log, self._into_pool)
+
+    def _check_content(self) -> None:
+        """The refusal of a source whose filters are others than those of the source before it. In a thread."""
+        peer, directory = self.link.peer, self.source.instance.run_directory
+        assert peer is not None
+        known = read_content(directory)
+        now = Content(peer.instance.hex(), peer.name, told_by(peer.filter, self.link.me.filter))
+        if reason := mismatch(known, now):
+            raise refusal(RefuseCode.FILTER_MISMATCH, reason)
+        note_content(directory, known, now)
 
     async def _filter(self, filtering: FilteredStream) -> None:
         error = await filtering.run()

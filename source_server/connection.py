@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import trio
 import trio.lowlevel
@@ -28,6 +28,7 @@ from replicate.errors import (
     PoolReplacedError,
     ReplicateError,
 )
+from replicate.filters.content import read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.switch import OFF
 from replicate.journal.reader import LargeTransaction
@@ -118,7 +119,9 @@ class SourceConnection:
             proven=peer.names,
             compression=config.compression,
         )
-        me = introduction(consumer.instance, config.heartbeat_period_s)
+        held = read_content(consumer.instance.run_directory)
+        filters = told_by(held.filter if held is not None else "", consumer.filter.looked_at(config.filter_format))
+        me = introduction(consumer.instance, config.heartbeat_period_s, filters)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link, peer.stream, self._event, before_write=self._send_next, before_tick=self._report_progress
@@ -192,7 +195,10 @@ class SourceConnection:
         consumer = self.consumer
         instance = peer.instance.hex()
         protocol = str(self.link.protocol)
-        consumer.say("peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol)
+        filters: dict[str, Any] = {"filter": peer.filter} if peer.filter else {}
+        consumer.say(
+            "peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol, **filters
+        )
         consumer.tell("waiting for restart")
         try:
             consumer.met(peer.instance)

@@ -40,6 +40,8 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.filters.child", "N"),
     ("replicate.filters.host", "N"),
     ("replicate.filters.program", "D"),
+    ("replicate.filters.content", "D"),
+    ("replicate.filters.switch", "D"),
     ("replicate.filters.stream", "N"),
     ("replicate.filters*", "P"),
     ("replicate.pool.control", "P"),

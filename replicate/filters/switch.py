@@ -2,14 +2,15 @@
 
 Guarantees: no filter can be turned on where none was configured when the server started; what a filter failed of is
 told until it has let a transaction through again. Where none is configured, nothing is told.
-Leaves to others: the filter's process (child.py), and that the stream begins again at an order. Pure.
+Leaves to others: the filter's process (child.py), and that the stream begins again at an order.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from replicate.errors import ConfigurationError, FilterError, FormatUnknownError
+from replicate.errors import ConfigurationError, FilterError, FormatUnknownError, ReplicateError
+from replicate.filters.program import program
 
 ORDER: Final = "filter"
 ON: Final = "on"
@@ -58,6 +59,16 @@ class FilterSwitch:
         if not self.is_on:
             self.error = None
         return was != self.is_on
+
+    def looked_at(self, form: str) -> str:
+        """What the filter that is on is known by now; "" for none, or one that is not there. Reads its files."""
+        if not self.is_on:
+            return ""
+        try:
+            self.identity = program(self.setting, form).identity
+        except ReplicateError:  # the stream finds that, and says so
+            return ""
+        return self.identity
 
     @property
     def told(self) -> str:

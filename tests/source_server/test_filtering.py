@@ -13,6 +13,7 @@ from replicate.compare.compare import compare
 from replicate.daemon.orders import give
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import ConfigurationError
+from replicate.filters.content import Content, note_content, read_content
 from source_server.filtering import definitions_there
 from tests.harness.filtered import applied, kinds, write_all_kinds
 from tests.harness.pair import Pair
@@ -49,7 +50,8 @@ async def test_a_filter_that_changes_nothing_is_none(pair: Pair, command: str) -
         assert source.facts["filter"].startswith(command)
         await trio.to_thread.run_sync(lambda: give(pair.primary, "source-west", "statistics on 600"))
         await trio.to_thread.run_sync(lambda: give(pair.primary, "source-west", "statistics off"))
-        assert source.log.events("statistics")[-1]["filter"] == source.facts["filter"]
+        lines = [fields for _, event, fields in source.log.lines if event == "statistics"]
+        assert lines[-1]["filter"] == source.facts["filter"]
     equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=60))
     assert equal.equal
     assert kinds(pair) - {"HISTORY"} == {"TRANSACTION", "RESTATED_LARGE"}
@@ -93,6 +95,23 @@ async def test_the_restart_of_a_receiver_may_stop_it(pair: Pair) -> None:
         await applied(update, last)
         assert source.facts["filter"].startswith("off (")
     assert {row[2] for row in pair.rows("account")} == {"o"}
+
+
+@pytest.mark.trio
+async def test_a_source_with_another_filter_than_the_one_before_it_is_refused(pair: Pair) -> None:
+    """As a third site that was fed through a filter by one site, and is connected to another one."""
+    filters = "tests.harness.filters:loud_and_without_entries"
+    before = Content("cd" * 16, "north", "other 1")
+    note_content(pair.secondary.run_directory, None, before)
+    async with servers() as running:
+        source, update = await street(running, pair, filters)
+        await wait_until_async(lambda: "FILTER_MISMATCH" in str(source.facts.get("last_error")))
+        assert "came from north through other 1; east sends it through tests" in source.facts["last_error"]
+        note_content(pair.secondary.run_directory, before, Content("cd" * 16, "north", source.facts["filter"]))
+        last = await trio.to_thread.run_sync(lambda: pair.write(3))
+        await applied(update, last)
+    known = read_content(pair.secondary.run_directory)
+    assert known == Content(pair.primary.content.uuid.hex(), "east", source.facts["filter"])
 
 
 def test_the_tables_of_the_peer_are_ours_or_those_of_a_script(pair: Pair) -> None:
