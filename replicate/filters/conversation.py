@@ -49,7 +49,7 @@ _TRANSACTION: Final = int(Kind.TRANSACTION)
 _ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
 
 
-class _Outlet:
+class _ComingOut:
     """What comes out, whole transactions gathered into batches."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class FilterTalk:
         """So far `_heard` has no end of a line."""
         self._is_greeted = False
         self._made: Restating | None = None
-        self._outlet = _Outlet()
+        self._coming_out = _ComingOut()
         hello = self._writer.event({"hello": "dualsite filter", "version": VERSION, "side": side})
         self._say(hello, now)
 
@@ -415,7 +415,7 @@ class FilterTalk:
     def _pass_on(self, given: _Given) -> None:
         self._queue.popleft()
         self._waiting_bytes -= given.size
-        self._outlet.frame(given.seqno, given.frame)
+        self._coming_out.frame(given.seqno, given.frame)
 
     def _hear(self, event: Any) -> None:
         if not self._is_greeted:
@@ -454,7 +454,7 @@ class FilterTalk:
     def _parts(self, made: Restating) -> None:
         parts = made.parts()
         if parts is not None:
-            self._outlet.other(parts)
+            self._coming_out.other(parts)
 
     def _ended(self, given: _Given, made: Restating, event: Mapping[str, Any]) -> None:
         if type(event["end"]) is not int or event["end"] != given.seqno:
@@ -468,7 +468,7 @@ class FilterTalk:
         self._waiting_bytes -= given.size
         if given.changes and not made.is_large and self._is_as_it_was(given, made):
             self.passed += 1
-            self._outlet.frame(given.seqno, given.frame)
+            self._coming_out.frame(given.seqno, given.frame)
             return
         made.close()
         self._parts(made)
@@ -476,9 +476,9 @@ class FilterTalk:
         partitions = given.partitions or self._in.partitions(given.table_ids)
         frame = made.finish(head, self.reason, partitions)
         if made.is_large:
-            self._outlet.other(StreamLarge(given.seqno, frame))
+            self._coming_out.other(StreamLarge(given.seqno, frame))
         else:
-            self._outlet.frame(given.seqno, frame)
+            self._coming_out.frame(given.seqno, frame)
 
     def _is_as_it_was(self, given: _Given, made: Restating) -> bool:
         return made.changes == given.frame[given.changes :]
@@ -486,7 +486,7 @@ class FilterTalk:
     def _come_out(self) -> list[StreamItem]:
         if self._queue and self._queue[0].head is None:
             self._echoes(bytearray(), 0)
-        return self._outlet.taken()
+        return self._coming_out.taken()
 
 
 def _head_of(given: _Given) -> Head:

@@ -49,3 +49,25 @@ def loud_names(begin: Event, changes: Iterator[Event]) -> Iterator[Event]:
         if "after" in change:
             change["after"]["name"] = change["after"]["name"].upper()
         yield change
+
+
+def two_names(begin: Event, changes: Iterator[Event]) -> Iterator[Event]:
+    """The release with one column name, told to the one with two."""
+    for change in changes:
+        if change.get("table") == "person":
+            for image in ("before", "after"):
+                if image in change:
+                    row = change[image]
+                    row["first"], _, row["last"] = row.pop("name").partition(" ")
+        yield change
+
+
+def one_name(begin: Event, changes: Iterator[Event]) -> Iterator[Event]:
+    """And back."""
+    for change in changes:
+        if change.get("table") == "person":
+            for image in ("before", "after"):
+                if image in change:
+                    row = change[image]
+                    row["name"] = f"{row.pop('first')} {row.pop('last')}"
+        yield change

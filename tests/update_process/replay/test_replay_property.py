@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ from replicate.errors import ConflictError
 from replicate.instance.instance import Instance
 from replicate.transfer.seed.direct import seed
 from tests.harness.differential import read, same
-from tests.harness.histories import History, perform
+from tests.harness.histories import LARGE, History, perform
 from tests.harness.pair import Pair
 from update_process.replay.backlog import Journals
 from update_process.replay.command import apply_session, replay
