@@ -38,7 +38,7 @@ def columns(path: Path) -> dict[str, list[str]]:
             names = connection.execute("SELECT name FROM pragma_table_info(?)", (one.table,)).fetchall()
             assert [name for (name,) in names] == [column.name for column in one.columns]
             assert connection.execute(
-                "SELECT 1 FROM sqlite_schema WHERE name = ?", (guard_name("INSERT", one.table),)
+                "SELECT 1 FROM sqlite_schema WHERE name = ?", (guard_name("insert", one.table),)
             ).get
         assert stored_schema_version(connection) == schema_version(connection)
         return {one.table: [column.name for column in one.columns] for one in found}
