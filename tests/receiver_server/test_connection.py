@@ -89,6 +89,27 @@ async def test_a_filter_that_fails_stops_the_stream_by_name_and_it_goes_on_when_
     assert equal.equal
 
 
+async def test_one_that_dies_within_a_large_transaction_is_given_it_again(pair: Pair, tmp_path: Path) -> None:
+    """Its first parts are in the receive pool by then, and applied in an open transaction."""
+    marker, program = tmp_path / "died", tmp_path / "mortal.py"
+    program.write_text(
+        "import os, sys\n"
+        "for number, line in enumerate(sys.stdin):\n"
+        f"    if number == 1500 and not os.path.exists({str(marker)!r}):\n"
+        f"        open({str(marker)!r}, 'w').close()\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    print(line, end='', flush=line.startswith(('{\"end', '{\"hello')))\n"
+    )
+    async with servers() as running:
+        receiver, update = await street(running, pair, f"{sys.executable} {program}")
+        last = await trio.to_thread.run_sync(lambda: write_all_kinds(pair))
+        await applied(update, last)
+        assert receiver.log.events("the filter failed"), "it has died"
+        assert "killed by SIGKILL" in receiver.log.events("the filter failed")[0]["error"]
+    equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=60))
+    assert equal.equal
+
+
 async def test_it_is_turned_off_and_on_at_the_border_of_two_transactions(pair: Pair) -> None:
     async with servers() as running:
         receiver, update = await street(running, pair, "tests.harness.filters:loud_and_without_entries")
