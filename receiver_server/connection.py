@@ -64,6 +64,8 @@ RECOVERY_LOOK_S: Final = 0.1
 """And whether the Update Process has recovered the journal."""
 SEED_EVENTS_MAX: Final = 64
 """So many words about a seed wait for the disk at most: four windows of whole chunks."""
+FILTER_AGAIN_S: Final = 1.0
+"""So long a filter that has failed is left alone."""
 POUR_LOOK_S: Final = 0.02
 """How often a full pool is tried again. The levels of flow control are there so that this does not happen."""
 
@@ -342,8 +344,14 @@ class ReceiverConnection:
         source = self.source
         if not source.filter.is_on:
             return None
+        if source.filter.error is not None:
+            await trio.sleep(FILTER_AGAIN_S)
         here = await source.find_definitions()
-        return FilteredStream(source.filter, source.settings, here, self.log, self._into_pool)
+        return FilteredStream(source.filter, source.settings, here, self.log, self._into_pool, self._may_put)
+
+    def _may_put(self) -> bool:
+        """What a filter makes may be more than what has arrived: it waits for the pool."""
+        return self._waiting_bytes <= self._waiting_bytes_max
 
     def _check_content(self) -> None:
         """The refusal of a source whose filters are others than those of the source before it. In a thread."""

@@ -58,7 +58,9 @@ class SourceFiltering:
         (known,) = decode(catalogue).content
         assert isinstance(known, Catalogue)
         there = definitions_there(known.newest().definitions, self._settings.filter_schema, self._instance)
-        self._stream = FilteredStream(self._switch, self._settings, there, self._log, self._put)
+        self._stream = FilteredStream(
+            self._switch, self._settings, there, self._log, self._put, lambda: self._out_bytes <= WAITING_BYTES_MAX
+        )
         return self._stream.begin(catalogue, "source", now)
 
     async def run(self) -> FilterError | DamagedError:

@@ -29,20 +29,34 @@ _PIPE_BYTES: Final = 1024 * 1024
 LINES_MAX: Final = 100
 """Of a filter's standard error: so many go into the log in one run."""
 LINE_CHARACTERS_MAX: Final = 500
+HELD_LOOK_S: Final = 0.02
+"""How often it is looked whether what comes out has room again."""
 END_S: Final = 2.0
 """So long a filter has to end by itself when its input has ended."""
+
+LAST_WORDS_S: Final = 10.0
+"""So long its exit code and the rest of its standard error are waited for, when its output has ended."""
 
 
 class FilterChild:
     """One run of a filter. `run` it in a nursery, and give it what comes; a new run needs a new one."""
 
     def __init__(
-        self, program: Program, talk: FilterTalk, come_out: Callable[[list[StreamItem]], None], log: Any
+        self,
+        program: Program,
+        talk: FilterTalk,
+        come_out: Callable[[list[StreamItem]], None],
+        may_come_out: Callable[[], bool],
+        log: Any,
     ) -> None:
-        """`come_out` is called with what comes out, in the order in which it was given."""
+        """`come_out` is called with what comes out, in the order in which it was given; nothing more is read from the
+        filter while it may not."""
         self.talk = talk
         self._program = program
         self._come_out = come_out
+        self._may_come_out = may_come_out
+        self._is_held = False
+        """Nothing is read from the filter, so it need not be quick."""
         self._log = log
         self._given = trio.Event()
         self._moved = trio.Event()
@@ -122,7 +136,13 @@ class FilterChild:
         assert process.stdout is not None
         while data := await process.stdout.receive_some(_READ_BYTES):
             self._out(self.talk.receive(bytes(data), trio.current_time()))
-        with trio.move_on_after(END_S):
+            while not self._may_come_out():
+                self._is_held = True
+                await trio.sleep(HELD_LOOK_S)
+            if self._is_held:
+                self._is_held = False
+                self.talk.resumed(trio.current_time())
+        with trio.move_on_after(LAST_WORDS_S):
             await process.wait()
             await self._is_logged.wait()
         raise self.talk.ended(self._how(process.returncode))
@@ -162,7 +182,8 @@ class FilterChild:
         while True:
             deadline = self.talk.deadline
             now = trio.current_time()
-            self.talk.tick(now)
+            if not self._is_held:
+                self.talk.tick(now)
             # What is given later has its whole time: a look each second is soon enough.
             await trio.sleep(min(1.0, max(0.01, deadline - now)) if deadline is not None else 1.0)
 

@@ -336,6 +336,10 @@ class FilterTalk:
         awaited = self._unsent.bytes or not self._is_greeted or (self._queue and self._queue[0].is_told)
         return self._moved + self._timeout_s if awaited else None
 
+    def resumed(self, now: float) -> None:
+        """What the filter says is read again: its time begins again."""
+        self._moved = now
+
     def tick(self, now: float) -> None:
         """FilterError when the filter has done nothing for too long."""
         deadline = self.deadline

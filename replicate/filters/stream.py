@@ -35,9 +35,10 @@ class FilteredStream:
         here: Mapping[int, TableDefinition],
         log: Any,
         put: Callable[[StreamItem], None],
+        may_put: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`here`: the definitions of the receiving side, by id. `put` gets what comes out. FilterError,
-        ConfigurationError: there is no such program."""
+        """`here`: the definitions of the receiving side, by id. `put` gets what comes out; while it may not, the filter
+        waits, and so does what is to go through it. FilterError, ConfigurationError: there is no such program."""
         self.switch = switch
         self.program: Program = program(switch.setting, settings.filter_format)
         switch.identity = self.program.identity
@@ -45,6 +46,7 @@ class FilteredStream:
         self._timeout_s = settings.filter_timeout_s
         self._log = log
         self._put = put
+        self._may_put = may_put
         self._talk: FilterTalk | None = None
         self._waiting: deque[StreamItem] = deque()
         self._waiting_bytes = 0
@@ -91,7 +93,7 @@ class FilteredStream:
     async def run(self) -> FilterError | DamagedError:
         """Until cancelled, or it fails: then the reason."""
         assert self._talk is not None
-        child = FilterChild(self.program, self._talk, self._come_out, self._log)
+        child = FilterChild(self.program, self._talk, self._come_out, self._may_put, self._log)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(child.run)

@@ -118,7 +118,7 @@ async def test_it_is_turned_off_and_on_at_the_border_of_two_transactions(pair: P
         done = await trio.to_thread.run_sync(lambda: give(pair.secondary, "receiver", "filter off"))
         assert done is not None
         assert done["is_on"] is False
-        assert receiver.facts["filter"].startswith("off (")
+        await wait_until_async(lambda: receiver.facts["filter"].startswith("off ("))
         last = await trio.to_thread.run_sync(lambda: pair.write(3))
         await applied(update, last)
         done = await trio.to_thread.run_sync(lambda: give(pair.secondary, "receiver", "filter on"))

@@ -42,7 +42,8 @@ class Run:
             "mine", Form.JSON, known(PERSON), known(PERSON), side="source", token=lambda: 1, timeout_s=timeout_s,
             now=trio.current_time(),
         )  # fmt: skip
-        self.child = FilterChild(made, talk, self._came, self.log)
+        self.may = True
+        self.child = FilterChild(made, talk, self._came, lambda: self.may, self.log)
 
     def _came(self, made: list[StreamItem]) -> None:
         self.out += made
@@ -135,14 +136,41 @@ async def test_what_is_given_comes_out_and_the_process_ends_with_its_input(tmp_p
     assert is_gone(filter_pid(run))
 
 
+async def test_what_has_no_room_waits_and_no_time_is_counted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def deadline(talk: FilterTalk) -> float | None:
+        nonlocal looks
+        looks += 1
+        return none_left if run.child._is_held else None
+
+    run = Run(tmp_path, ECHO)
+    run.may, none_left = False, -1.0
+    monkeypatch.setattr(FilterTalk, "deadline", property(deadline))
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.child.run)
+            await run.give(2000)
+            await _until(lambda: run.child._is_held)
+            before, count = looks, run.child.talk.passed
+            await _until(lambda: looks > before + 3)
+            assert run.child.talk.passed == count < 2000
+            run.may = True
+            await _until(lambda: run.child.talk.passed == 2000)
+            nursery.cancel_scope.cancel()
+
+
 async def test_what_it_has_started_goes_with_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
     script = HELLO + (
         "import subprocess\nchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "print(child.pid, file=sys.stderr, flush=True)\nsys.stdin.readline()\ntime.sleep(600)\n"
+        f"open({str(note)!r}, 'w').write(str(child.pid))\nprint('rubbish', flush=True)\ntime.sleep(600)\n"
     )
-    run = Run(tmp_path, script, timeout_s=5.0)
+    run = Run(tmp_path, script)
     await run.failure()
-    pid = int(run.log.events("the filter says")[0]["text"])
+    pid = int(note.read_text())
     await _until(lambda: is_gone(pid) or _is_zombie(pid))
 
 
