@@ -250,7 +250,8 @@ class FilterTalk:
             waiting += len(text)
             echo = text if _ROWS.issuperset(changes[0::4]) else b""
             compared = FRAME_HEAD_BYTES if kind == _TRANSACTION else 0
-            queue.append(_Given(body[1], frame, body, echo, len(text), compared, changes[1::4]))
+            head = tuple(body[:FIXED_ELEMENTS])  # not the body: rows that are kept keep the collector busy
+            queue.append(_Given(body[1], frame, head, echo, len(text), compared, tuple(changes[1::4])))
         self.given += len(texts)
         self._waiting_bytes += waiting
         self._say(b"".join(texts), now)

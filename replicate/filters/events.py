@@ -17,6 +17,7 @@ Leaves to others: which events belong together (conversation.py). Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
@@ -104,18 +105,17 @@ class EventWriter:
 
     def transaction(self, body: Sequence[Any], changes: Sequence[Any]) -> bytes:
         """All that is told of a decoded transaction that holds these flat changes. DamagedError as `write`."""
-        _, seqno, _, _, origin, origin_seqno, csn, *_ = body[:7]
+        seqno, origin, origin_seqno, csn = body[1], body[4], body[5], body[6]
         events = self._events(changes)
         if not self._is_json:
             return b"".join((self._begin(seqno, origin, origin_seqno, iso(csn)), *events, self.end(seqno, len(events))))
-        us = wall_us(csn)
-        second = us // 1_000_000
+        second, us = divmod(wall_us(csn), 1_000_000)
         if self._second[0] != second:
             self._second = (second, iso(csn)[:19])
         text = events[0] if len(events) == 1 else "".join(events)
         return (
             f'{{"begin":{seqno},"origin":"{origin:08x}","origin_seqno":{origin_seqno},"time":"{self._second[1]}.'
-            f'{us % 1_000_000:06}Z"}}\n{text}{{"end":{seqno},"count":{len(events)}}}\n'
+            f'{us:06}Z"}}\n{text}{{"end":{seqno},"count":{len(events)}}}\n'
         ).encode()
 
     def begin(self, seqno: int, origin: int) -> bytes:
@@ -149,7 +149,7 @@ class EventWriter:
         if op != _UPDATE:
             name, image = ("insert", "after") if op == _INSERT else ("delete", "before")
             return f'{{"op":"{name}",{layout.place},"{image}":{{{",".join(layout.json_values(values))}}}}}\n'
-        changed = changed_of(argument)
+        changed = _changed(argument)
         before = layout.json_values(values[len(changed) :])
         after = before.copy()
         for ordinal, value in zip(changed, values, strict=False):
@@ -190,9 +190,13 @@ class EventWriter:
         raise FormatUnknownError(f"operation {op} is of a later release", do="Upgrade this instance first")
 
 
+_changed = lru_cache(1024)(changed_of)
+"""A statement changes the same columns again and again."""
+
+
 def _both(mask: Any, values: Any) -> tuple[list[Any], list[Any]]:
     """The images of an UPDATE, before and after."""
-    changed = changed_of(mask)
+    changed = _changed(mask)
     before = list(values[len(changed) :])
     after = list(before)
     for ordinal, value in zip(changed, values, strict=False):
