@@ -407,7 +407,7 @@ class FilterTalk:
         while queue and self._made is None and self._is_greeted:
             given = queue[0]
             if given.head is None:
-                self._pass_on(given)
+                self._pass_untold()
                 continue
             text = given.text
             if not text or not heard.startswith(text, at) or not current.issuperset(given.table_ids):
@@ -416,6 +416,11 @@ class FilterTalk:
             self.passed += 1
             self._pass_on(given)
         return at
+
+    def _pass_untold(self) -> None:
+        """Let out what the filter is told nothing of, as far as nothing that it was told is before it."""
+        while self._queue and self._queue[0].head is None:
+            self._pass_on(self._queue[0])
 
     def _pass_on(self, given: _Given) -> None:
         self._queue.popleft()
@@ -427,6 +432,7 @@ class FilterTalk:
             if type(event) is not dict or event.get("version") != VERSION:
                 raise refuse(f'its first word should have "version":{VERSION}, is {shown(event)}')
             self._is_greeted = True
+            self._pass_untold()
             return
         if not self._queue:
             raise refuse(f"it spoke before it was given a transaction: {shown(event)}")
@@ -471,6 +477,10 @@ class FilterTalk:
         self._made = None
         self._queue.popleft()
         self._waiting_bytes -= given.size
+        self._finish(given, made)
+        self._pass_untold()
+
+    def _finish(self, given: _Given, made: Restating) -> None:
         if given.changes and not made.is_large and self._is_as_it_was(given, made):
             self.passed += 1
             self._coming_out.frame(given.seqno, given.frame)
@@ -489,8 +499,8 @@ class FilterTalk:
         return made.changes == given.frame[given.changes :]
 
     def _come_out(self) -> list[StreamItem]:
-        if self._queue and self._queue[0].head is None:
-            self._echoes(bytearray(), 0)
+        if self._is_greeted:
+            self._pass_untold()
         return self._coming_out.taken()
 
 

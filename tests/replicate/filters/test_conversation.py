@@ -111,6 +111,22 @@ def test_records_that_hold_no_rows_pass_in_their_place() -> None:
     assert len(talk.transactions()) == 4
 
 
+@pytest.mark.parametrize("form", Form)
+def test_records_that_are_told_nobody_may_stand_anywhere_between_those_that_are(form: Form) -> None:
+    """Before the greeting too; and whatever the filter says at once."""
+    for order in ("n", "nt", "tn", "ntn", "nntnnt", "tnnt"):
+        talk = Talk(form=form, is_greeted=False)
+        frames = [
+            talk.writer.frame(["why", [1]], NULL)
+            if one == "n"
+            else talk.writer.insert(PERSON.table_id, number, "a", None)
+            for number, one in enumerate(order)
+        ]
+        talk.say(talk.hello + talk.give(*frames))
+        assert b"".join(item.data for item in talk.out if isinstance(item, FrameBatch)) == b"".join(frames)
+        assert talk.talk.is_idle
+
+
 # Lies. `told` is what the filter was told of the transactions 1 and 2.
 
 ROW = '{"op":"insert","region":"shop","table":"person","after":{"id":1,"name":"a","x":null}}\n'
