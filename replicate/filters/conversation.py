@@ -29,6 +29,7 @@ from replicate.filters.restating import Restating, StreamItem, StreamLarge, Stre
 from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES
 from replicate.journal.record import (
     CHANGES_BEGIN,
+    RESTATED_KINDS,
     UNPACK_ERRORS,
     FrameBatch,
     Head,
@@ -38,14 +39,13 @@ from replicate.journal.record import (
     unpacker,
 )
 from replicate.limits import BATCH_BYTES_MAX, FILTER_EVENT_BYTES_MAX, KIB, MIB
-from replicate.model.transaction import Kind, Op, TableDefinition
+from replicate.model.transaction import Op, TableDefinition
 
 VERSION: Final = 1
 """Of what is said to a filter."""
 WAITING_BYTES_MAX: Final = 1 * MIB
 """So much is with the filter at once, and one batch more."""
 _PIECE_BYTES: Final = 256 * KIB
-_TRANSACTION: Final = int(Kind.TRANSACTION)
 _ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE)))
 
 
@@ -249,7 +249,7 @@ class FilterTalk:
             texts.append(text)
             waiting += len(text)
             echo = text if _ROWS.issuperset(changes[0::4]) else b""
-            compared = FRAME_HEAD_BYTES if kind == _TRANSACTION else 0
+            compared = 0 if kind in RESTATED_KINDS else FRAME_HEAD_BYTES
             head = tuple(body[:FIXED_ELEMENTS])  # not the body: rows that are kept keep the collector busy
             queue.append(_Given(body[1], frame, head, echo, len(text), compared, tuple(changes[1::4])))
         self.given += len(texts)
@@ -284,7 +284,7 @@ class FilterTalk:
     def _open_large(self, seqno: int, origin: int, now: float) -> None:
         if self._large is not None:
             raise InternalError(f"transaction {seqno} begins before {self._large.seqno} has ended")
-        large = self._large = _Given(seqno, head=(int(Kind.LARGE), seqno, 0, 0, origin, 0, 0), is_told=False)
+        large = self._large = _Given(seqno, head=(0, seqno, 0, 0, origin, 0, 0), is_told=False)
         self._large_reader, self._large_rest = unpacker(), []
         if not self._queue:
             self._moved = now

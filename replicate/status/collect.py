@@ -332,7 +332,10 @@ def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, A
     if said is None:
         return DaemonReport(name, "never started", 0, "", given=given), {}
     error = instance.pasteable(said.error)
-    report = DaemonReport(name, said.state, said.pid, said.text, error, instead=said.instead, given=given)
+    failed = str(said.facts.get("filter_error") or "")
+    report = DaemonReport(
+        name, said.state, said.pid, said.text, error, filter_error=failed, instead=said.instead, given=given
+    )
     if report.is_running and _is_frozen(said.pid):
         report = replace(report, is_frozen=True)
     facts = dict(said.facts)
@@ -417,7 +420,6 @@ def _peer(
         is_silent=judged.is_silent,
         last_heard=_ago(now, heard_s),
         last_heard_s=_rounded(heard_s),
-        filter_error=str(facts.get("filter_error") or ""),
         region_waits=is_connected and facts.get("peer_region_waits") is True,
     )
 
@@ -492,7 +494,6 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
         patience_s=patience_s(period_s),
         last_heard=_ago(now, heard_s),
         last_heard_s=_rounded(heard_s),
-        filter_error=str(facts.get("filter_error") or ""),
         listens=listens(
             facts.get("listen") if receiver.is_running else None,
             instance.config.receiver.listen,

@@ -149,23 +149,16 @@ FAILED = FilterError("the filter mask failed at transaction 7: it ended: exit co
 
 
 def test_a_filter_that_has_failed_is_the_finding_and_not_the_connection_that_it_has_ended() -> None:
-    receiving = replace(
-        RECEIVING, receiver=replace(RUNS, name="receiver"), is_connected=False, filter_error=str(FAILED)
-    )
-    (found,) = findings("secondary", JOURNAL, (REGION,), (), receiving)
+    receiver = replace(RUNS, name="receiver", filter_error=str(FAILED))
+    (found,) = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, receiver=receiver, is_connected=False))
     assert (found.code, found.subject) == ("FILTER_FAILED", "receiver")
     assert found.text == "receiver: the filter mask failed at transaction 7: it ended: exit code 1"
-    source = replace(RUNS, name="source-west")
-    (found,) = findings(
-        "primary",
-        JOURNAL,
-        (REGION,),
-        (replace(PEER, source=source, is_connected=False, filter_error=str(FAILED)),),
-        None,
-    )
+    source = replace(RUNS, name="source-west", filter_error=str(FAILED))
+    (found,) = findings("primary", JOURNAL, (REGION,), (replace(PEER, source=source, is_connected=False),), None)
     assert (found.code, found.subject) == ("FILTER_FAILED", "source-west")
 
 
 def test_one_whose_server_is_stopped_is_no_finding() -> None:
-    receiving = replace(RECEIVING, receiver=replace(RUNS, name="receiver", state="stopped"), filter_error=str(FAILED))
-    assert "FILTER_FAILED" not in {one.code for one in findings("secondary", JOURNAL, (REGION,), (), receiving)}
+    receiver = replace(RUNS, name="receiver", state="stopped", filter_error=str(FAILED))
+    found = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, receiver=receiver))
+    assert "FILTER_FAILED" not in {one.code for one in found}
