@@ -26,8 +26,11 @@ from receiver_server.source_state import SourceState
 from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction
-from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
-from replicate.journal.record import check_frame
+from replicate.errors import DamagedError, FilterError, FormatUnknownError, ReplicateError
+from replicate.filters.content import Content, mismatch, note_content, read_content, told_by
+from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
+from replicate.filters.stream import FilteredStream
+from replicate.journal.record import FrameBatch, check_frame
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.transaction import Kind
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
@@ -61,6 +64,8 @@ RECOVERY_LOOK_S: Final = 0.1
 """And whether the Update Process has recovered the journal."""
 SEED_EVENTS_MAX: Final = 64
 """So many words about a seed wait for the disk at most: four windows of whole chunks."""
+FILTER_AGAIN_S: Final = 1.0
+"""So long a filter that has failed is left alone."""
 POUR_LOOK_S: Final = 0.02
 """How often a full pool is tried again. The levels of flow control are there so that this does not happen."""
 
@@ -106,7 +111,7 @@ class ReceiverConnection:
             proven=peer.names,
         )
         flow = Flow(source.pool.memory.bytes, config.xoff_percent, config.xon_percent)
-        me = introduction(source.instance, config.heartbeat_period_s)
+        me = introduction(source.instance, config.heartbeat_period_s, source.filter.looked_at(config.filter_format))
         self.link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link,
@@ -124,6 +129,7 @@ class ReceiverConnection:
         self._waiting_bytes = 0
         self._waiting_bytes_max = self.link.flow.window_bytes + 3 * BATCH_BYTES_MAX
         self._is_waiting = trio.Event()
+        self._filtering: FilteredStream | None = None
         self._is_stopped = False
         self._duplicates = 0
 
@@ -155,13 +161,11 @@ class ReceiverConnection:
             case Started():
                 self._started(event)
             case BatchReceived(batch):
-                self._put(_Waiting(batch.data, batch.first_seqno, batch.last_seqno, batch.count, RecordKind.FRAMES))
-                self.source.lag.observed(batch.last_seqno, time.monotonic_ns())  # nobody waits for that
+                self._came(batch)
             case PartsReceived(seqno, token, first_part, count, frames):
-                parts = ReceivedParts(seqno, token, first_part + count)
-                self._put(_Waiting(frames, seqno, seqno, count, RecordKind.PARTS, parts))
+                self._came(StreamParts(seqno, token, first_part, count, frames))
             case LargeReceived(seqno, _, _, frame):
-                self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.LARGE))
+                self._came(StreamLarge(seqno, frame))
             case LostAcknowledged(taken):
                 self._lost.acknowledged(taken.offset)
             case HeartbeatReceived(heartbeat):
@@ -246,6 +250,13 @@ class ReceiverConnection:
                 continue
             try:
                 found = await source.find_reference()
+                filtering = None
+                if found is not None:
+                    filtering = await self._prepare_filter()
+                    await trio.to_thread.run_sync(self._check_content)
+            except FilterError as error:
+                self._filter_failed(error)
+                return
             except NotRecoveredError as error:
                 self.say("waiting for the recovery", error=str(error))
                 source.tell("waiting until the Update Process has recovered the journal")
@@ -264,11 +275,14 @@ class ReceiverConnection:
                 continue
             is_free = not source.must_begin_anew and not self._seeds.is_wanted
             if self.drive.closed is None and pool is source.pool and is_free:
+                self._filtering = filtering
                 self._send_restart(found)
                 return
 
     def _send_restart(self, found: Reference) -> None:
-        source, parts = self.source, found.parts
+        source = self.source
+        # What a filter has made of the first parts is told again from its beginning.
+        parts = found.parts if self._filtering is None else None
         source.known(found)
         self.report()
         hit("receiver.before_restart")
@@ -278,6 +292,7 @@ class ReceiverConnection:
             found.position.chains,
             next_part=parts.next_part if parts is not None else 0,
             token=parts.token if parts is not None else 0,
+            stop_filter=source.settings.stop_source_filter,
         )
         self.say(
             "restart sent",
@@ -294,6 +309,8 @@ class ReceiverConnection:
             source.parts = None
         if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
             return
+        if self._filtering is not None:
+            self.drive.nursery.start_soon(self._filter, self._filtering)
         self.is_streaming = True
         self.say(
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
@@ -309,6 +326,8 @@ class ReceiverConnection:
             head = check_frame(frame)
             if head.kind != Kind.CATALOGUE or head.frame_bytes != len(frame):
                 raise FormatUnknownError("the source's catalogue is no CATALOGUE frame")
+            if self._filtering is not None:
+                frame = self._filtering.begin(frame, "receiver", trio.current_time())
         except DamagedError as error:
             self.drive.take(self.link.refuse(error))
             return False
@@ -319,7 +338,62 @@ class ReceiverConnection:
         self._put(_Waiting(frame, seqno, seqno, 1, RecordKind.CATALOGUE))
         return True
 
+    # Through the filter.
+
+    async def _prepare_filter(self) -> FilteredStream | None:
+        """The filter of this connection, if it is on. FilterError, NotRecoveredError, and what reading raises."""
+        source = self.source
+        if not source.filter.is_on:
+            return None
+        if source.filter.error is not None:
+            await trio.sleep(FILTER_AGAIN_S)
+        here = await source.find_definitions()
+        return FilteredStream(source.filter, source.settings, here, self.log, self._into_pool, self._may_put)
+
+    def _may_put(self) -> bool:
+        """What a filter makes may be more than what has arrived: it waits for the pool."""
+        return self._waiting_bytes <= self._waiting_bytes_max
+
+    def _check_content(self) -> None:
+        """The refusal of a source whose filters are others than those of the source before it. In a thread."""
+        peer, directory = self.link.peer, self.source.instance.run_directory
+        assert peer is not None
+        known = read_content(directory)
+        now = Content(peer.instance.hex(), peer.name, told_by(peer.filter, self.link.me.filter))
+        if reason := mismatch(known, now):
+            raise refusal(RefuseCode.FILTER_MISMATCH, reason)
+        note_content(directory, known, now)
+
+    async def _filter(self, filtering: FilteredStream) -> None:
+        error = await filtering.run()
+        if isinstance(error, FilterError):
+            self._filter_failed(error)
+        elif not self.link.is_closed:
+            self.drive.take(self.link.refuse(error))
+
+    def _filter_failed(self, error: FilterError) -> None:
+        """The stream stops here, by name; the source comes again, and begins where nothing has come out."""
+        if self.source.filter.failed(error):
+            self.log.error("the filter failed", error=str(error), code=error.code)
+        self.end(error.what)
+
+    def _came(self, item: StreamItem) -> None:
+        if self._filtering is None:
+            self._into_pool(item)
+        else:
+            self._filtering.take(item)
+
     # Into the pool.
+
+    def _into_pool(self, item: StreamItem) -> None:
+        if isinstance(item, FrameBatch):
+            self._put(_Waiting(item.data, item.first_seqno, item.last_seqno, item.count, RecordKind.FRAMES))
+            self.source.lag.observed(item.last_seqno, time.monotonic_ns())  # nobody waits for that
+        elif isinstance(item, StreamParts):
+            parts = ReceivedParts(item.seqno, item.token, item.first_part + item.count)
+            self._put(_Waiting(item.frames, item.seqno, item.seqno, item.count, RecordKind.PARTS, parts))
+        else:
+            self._put(_Waiting(item.frame, item.seqno, item.seqno, 1, RecordKind.LARGE))
 
     def _knock(self) -> None:
         """Something has arrived: an Update Process that sleeps gets ready for it while it is verified here."""
@@ -373,7 +447,12 @@ class ReceiverConnection:
 
     @property
     def _is_full(self) -> bool:
-        return self._waiting_bytes > self._waiting_bytes_max or self._seeds.waiting(self) > SEED_EVENTS_MAX
+        return self._held_bytes > self._waiting_bytes_max or self._seeds.waiting(self) > SEED_EVENTS_MAX
+
+    @property
+    def _held_bytes(self) -> int:
+        """What has arrived, and is in the pool not yet."""
+        return self._waiting_bytes + (self._filtering.waiting_bytes if self._filtering is not None else 0)
 
     # Progress.
 
@@ -391,7 +470,7 @@ class ReceiverConnection:
                 last_durable_seqno=min(pool.durable_seqno, applied),
                 update_state=int(source.told_update_state),
                 receiver_backlog=received - applied,
-                fill_fraction=min(1.0, (pool.used_bytes + self._waiting_bytes) / pool.capacity),
+                fill_fraction=min(1.0, (pool.used_bytes + self._held_bytes) / pool.capacity),
             ),
             trio.current_time(),
         )
@@ -409,7 +488,7 @@ class ReceiverConnection:
         source.statistics.count("xoff" if is_stopped else "xon")
         self.log.info(
             "XOFF sent as receive pool is above its level" if is_stopped else "XON sent",
-            unprocessed_bytes=source.pool.used_bytes + self._waiting_bytes,
+            unprocessed_bytes=source.pool.used_bytes + self._held_bytes,
             pool_bytes=source.pool.memory.bytes,
         )
 

@@ -35,6 +35,7 @@ from replicate.daemon.repeated_lines import Repetitions
 from replicate.daemon.reporting import Reporting, ReportingOrders, no_such_order
 from replicate.daemon.role_watch import other_role
 from replicate.errors import DamagedError, ReplicateError
+from replicate.filters.switch import ORDER, FilterSwitch
 from replicate.instance.instance import Instance
 from replicate.security.authenticate import LISTEN, Authenticated, Authenticator
 from replicate.settings.load import Address, parse_address
@@ -57,7 +58,8 @@ async def serve(context: DaemonContext) -> None:
     listeners, address = await listen(context.config.receiver.listen, where=LISTEN)
     kept = [cast("trio.SocketListener", KeptListener(listener)) for listener in listeners]
     taker = RoleTaker(context, instance)
-    orders = ReportingOrders(instance, context, partial(_obey, context, instance, taker))
+    switch = FilterSwitch("receiver", context.config.receiver.filter)
+    orders = ReportingOrders(instance, context, partial(_obey, context, instance, taker, switch))
     await orders.listen()
     try:
         with closing(authenticator):
@@ -67,7 +69,7 @@ async def serve(context: DaemonContext) -> None:
                 returning = Returning(context, instance)
                 is_tls = authenticator.needs_tls(wanted)
                 while not context.stop_requested.is_set():
-                    await _serve_role(context, taker, returning, orders, authenticator, is_tls, kept, address)
+                    await _serve_role(context, taker, switch, returning, orders, authenticator, is_tls, kept, address)
                 nursery.cancel_scope.cancel()
     finally:
         for listener in listeners:
@@ -77,6 +79,7 @@ async def serve(context: DaemonContext) -> None:
 async def _serve_role(
     context: DaemonContext,
     taker: RoleTaker,
+    switch: FilterSwitch,
     returning: Returning,
     orders: ReportingOrders,
     authenticator: Authenticator,
@@ -94,7 +97,7 @@ async def _serve_role(
     if context.stop_requested.is_set():
         return
     pool = await open_pool(context, instance)
-    with closing(SourceState(context, instance, pool, returning)) as source:
+    with closing(SourceState(context, instance, pool, returning, switch)) as source:
         server = ReceiverServer(source, taker, authenticator, is_tls)
         taker.source, orders.reporting = source, server.reporting
         try:
@@ -103,7 +106,16 @@ async def _serve_role(
             taker.source = orders.reporting = None
 
 
-async def _obey(context: DaemonContext, instance: Instance, taker: RoleTaker, order: str) -> dict[str, Any]:
+async def _obey(
+    context: DaemonContext, instance: Instance, taker: RoleTaker, switch: FilterSwitch, order: str
+) -> dict[str, Any]:
+    kind, _, wish = order.partition(" ")
+    if kind == ORDER:
+        if switch.obey(wish):
+            context.log.info(f"the filter was turned {wish}", filter=switch.told)
+            if taker.source is not None:  # the stream begins again, at the border of two transactions
+                await taker.source.disconnect(f"the filter was turned {wish}")
+        return switch.facts()
     if order.partition(" ")[0] != SWITCH_OVER:
         raise no_such_order(instance, context, order)
     options = options_of(order)

@@ -33,6 +33,8 @@ class Returning:
         self._context = context
         self._instance = instance
         self._tried: SourceVerdict | None = None
+        self.kept: SourceVerdict | None = None
+        """What is kept of the last refusal by a source."""
         self.wanted = trio.Event()
         """A source's word is there that we can go back by: the daemon ends what it does for that."""
         self.problem = ""

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import trio
 
+from receiver_server.definitions import definitions_here
 from receiver_server.link import ReceiverLink
 from receiver_server.pool import find_applied_soon
 from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference
@@ -27,13 +29,15 @@ from replicate.daemon.repeated_lines import Repetitions
 from replicate.daemon.reporting import configured_period_s
 from replicate.daemon.statistics import Lag, Statistics, short
 from replicate.errors import ReplicateError, RollbackNeededError
+from replicate.filters.switch import FilterSwitch
 from replicate.instance.file import read_file
 from replicate.instance.instance import FILE_NAME, Instance
 from replicate.model.contact import PERIOD_S_MAX, Known, not_told
 from replicate.model.contact import known as judge
+from replicate.model.transaction import TableDefinition
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
-from replicate.roles.verdict import SourceVerdict, forget_verdict, note_verdict, verdict_of
+from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
 from replicate.wire.message import Heartbeat, UpdateState
 
 WAITING: Final = "waiting for a connection"
@@ -66,8 +70,15 @@ class ServedConnection(Protocol):
 class SourceState:
     """One source at a time. Everything runs in the event loop's thread."""
 
-    def __init__(self, context: DaemonContext, instance: Instance, pool: ReceivePool, returning: Returning) -> None:
-        """Takes over `pool`."""
+    def __init__(
+        self,
+        context: DaemonContext,
+        instance: Instance,
+        pool: ReceivePool,
+        returning: Returning,
+        switch: FilterSwitch | None = None,
+    ) -> None:
+        """Takes over `pool`. `switch`: of the daemon's filter, as it was turned before."""
         self.context = context
         self.instance = instance
         self.pool = pool
@@ -75,6 +86,7 @@ class SourceState:
         pool.memory.note_home(instance.path)
         self.log = context.log
         self.settings = context.config.receiver
+        self.filter = switch or FilterSwitch("receiver", self.settings.filter)
         self.doorbells = Doorbells(instance.run_directory)
         self.statistics = Statistics(
             configured_period_s(self.settings),
@@ -105,8 +117,6 @@ class SourceState:
         self.activity = WAITING
         """What the daemon is doing: the first words of its status."""
         self.last_refusal = ""
-        self._verdict: SourceVerdict | None = None
-        """What is kept of the last refusal."""
         self._is_silent = False
         self._applied_seqno = pool.applied_seqno
         self._pool_lock = trio.Lock()
@@ -154,7 +164,7 @@ class SourceState:
     def streams(self, name: str, last_seqno: int) -> None:
         """Both sides agree on where it begins: from now on it is the source that we have, until another one is."""
         self.name = name
-        self._verdict = None
+        self.returning.kept = None
         forget_verdict(self.instance)
         self.last_seqno = last_seqno
         if last_seqno < self.lag.newest_seqno:
@@ -177,11 +187,11 @@ class SourceState:
         if not isinstance(error, RollbackNeededError) or not isinstance(facts, dict):
             return
         verdict = verdict_of(name, self.instance.content.incarnation, facts)
-        if verdict is None or verdict == self._verdict:
+        if verdict is None or verdict == self.returning.kept:
             return
         try:
             await trio.to_thread.run_sync(note_verdict, self.instance, verdict)
-            self._verdict = verdict
+            self.returning.kept = verdict
             self.returning.heard(verdict)
         except ReplicateError as failed:
             self.log.warning("what the source said is not kept", error=str(failed), code=failed.code)
@@ -214,6 +224,11 @@ class SourceState:
         """See position.py."""
         async with self._pool_lock:
             return await trio.to_thread.run_sync(find_reference, self.instance, self.pool, self.parts)
+
+    async def find_definitions(self) -> Mapping[int, TableDefinition]:
+        """See definitions.py."""
+        async with self._pool_lock:
+            return await trio.to_thread.run_sync(definitions_here, self.instance, self.pool)
 
     async def replace_pool(self) -> None:
         """Make an empty pool after what is applied; the Update Process notices by itself."""
@@ -266,6 +281,8 @@ class SourceState:
             text += f"; {self.returning.problem}"
         if known.is_silent:
             text += "; the source is silent"
+        if self.filter.error is not None:
+            text += f"; {self.filter.error.what}"
         if self.update_state is not UpdateState.RUNNING:
             text += f"; the Update Process is {self.update_state.text}"
         measured = self.measured(known)
@@ -311,6 +328,7 @@ class SourceState:
             "bytes_total": statistics.total("bytes"),
             "xoff_total": statistics.total("xoff"),
             "refused_connections": self.refused,
+            **self.filter.measured(),
         }
 
     def metrics(self) -> dict[str, Any]:

@@ -169,6 +169,15 @@ class FrameDamaged(JournalDamagedError):
     remedy = "As JOURNAL_DAMAGED."
 
 
+class FilterError(ReplicateError):
+    """A filter could not be started, ended, was silent for too long, or said what is no transaction. Nothing of the
+    transaction that it had was taken, and none was passed over."""
+
+    code = "FILTER_FAILED"
+    exit_code = 65
+    remedy = "Mend the filter, which the error and its lines in the log name; the stream goes on by itself then."
+
+
 class JournalMissingError(DamagedError):
     """A segment of the chain, or the wanted transaction, is not there."""
 

@@ -37,6 +37,9 @@ PART_BYTES: Final = 256 * KIB
 BATCH_BYTES_MAX: Final = 1 * MIB
 """Most bytes of journal frames that travel as one batch."""
 
+FILTER_EVENT_BYTES_MAX: Final = 64 * MIB
+"""Longest line, or map of msgpack, that a filter is told or may say: a row, with both of its images."""
+
 MESSAGE_BYTES_MAX: Final = BATCH_BYTES_MAX + 64 * KIB
 """Largest wire message after authentication."""
 

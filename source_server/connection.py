@@ -12,17 +12,27 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import trio
 import trio.lowlevel
 
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction
-from replicate.errors import DamagedError, JournalIOError, JournalMissingError, PoolReplacedError, ReplicateError
+from replicate.errors import (
+    DamagedError,
+    FilterError,
+    JournalIOError,
+    JournalMissingError,
+    PoolReplacedError,
+    ReplicateError,
+)
+from replicate.filters.content import read_content, told_by
+from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
+from replicate.filters.switch import OFF
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import FrameBatch, read_head
+from replicate.journal.record import FrameBatch, decode_batch, large_commit_of, read_head
 from replicate.model.moment import wall_ns
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
@@ -45,6 +55,7 @@ from replicate.wire.event import (
 )
 from replicate.wire.message import Handover, HandoverAsk, Introduction, Restart
 from source_server.consumer_state import PAUSED, ConsumerState
+from source_server.filtering import SourceFiltering
 from source_server.handover import RoleGiver
 from source_server.link import SourceLink, SourceProgress
 from source_server.lost import LostTaking
@@ -92,6 +103,8 @@ class SourceConnection:
         self.consumer = consumer
         self.failure: ReplicateError | None = None
         """What ends the daemon: damage in our own journal, a failed disk."""
+        self.filter_failure: FilterError | None = None
+        """Of the filter, which has ended the connection."""
         self._seeds = seeds
         self._giver = giver
         self._doorbell = doorbell
@@ -106,7 +119,9 @@ class SourceConnection:
             proven=peer.names,
             compression=config.compression,
         )
-        me = introduction(consumer.instance, config.heartbeat_period_s)
+        held = read_content(consumer.instance.run_directory)
+        filters = told_by(held.filter if held is not None else "", consumer.filter.looked_at(config.filter_format))
+        me = introduction(consumer.instance, config.heartbeat_period_s, filters)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link, peer.stream, self._event, before_write=self._send_next, before_tick=self._report_progress
@@ -114,6 +129,7 @@ class SourceConnection:
         self._lost = LostTaking(consumer, self.link, self.drive)
         self._streaming = trio.Event()
         self._agreed: Agreed | None = None
+        self._filtering: SourceFiltering | None = None
         self._seed: SeedSending | None = None
         self._counted = (0, 0, 0)
         # Rendezvous: one batch waits here while the one before it is on its way.
@@ -179,7 +195,10 @@ class SourceConnection:
         consumer = self.consumer
         instance = peer.instance.hex()
         protocol = str(self.link.protocol)
-        consumer.say("peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol)
+        filters: dict[str, Any] = {"filter": peer.filter} if peer.filter else {}
+        consumer.say(
+            "peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol, **filters
+        )
         consumer.tell("waiting for restart")
         try:
             consumer.met(peer.instance)
@@ -188,10 +207,18 @@ class SourceConnection:
 
     async def _agree(self, restart: Restart) -> None:
         consumer = self.consumer
+        if restart.stop_filter and consumer.filter.is_on:
+            consumer.filter.obey(OFF)
+            consumer.log.warning("the peer has asked for the stream without the filter", filter=consumer.filter.told)
         try:
             agreed = await trio.to_thread.run_sync(agree, consumer.door, restart)
+            if consumer.filter.is_on:
+                agreed = await self._through_filter(agreed)
         except PoolReplacedError:
             raise
+        except FilterError as error:
+            self._filter_failed(error)
+            return
         except ReplicateError as error:
             self._failed(error)
             return
@@ -207,9 +234,44 @@ class SourceConnection:
         consumer.progress.last_sent_seqno = agreed.from_seqno - 1
         consumer.say("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part)
         consumer.tell("sending", last_error=None)
+        if self._filtering is not None:
+            self.drive.nursery.start_soon(self._filter, self._filtering)
         self._streaming.set()
         self.drive.poke()
         self._giver.streams(self)
+
+    async def _through_filter(self, agreed: Agreed) -> Agreed:
+        """The same start, of what the filter makes. FilterError, ConfigurationError."""
+        consumer = self.consumer
+        self._filtering = SourceFiltering(
+            consumer.filter, consumer.settings, consumer.instance, consumer.log, self._offer_filtered
+        )
+        catalogue = await trio.to_thread.run_sync(self._filtering.begin, agreed.catalogue, trio.current_time())
+        # What the filter has made of the first parts is told again from its beginning.
+        return replace(agreed, catalogue=catalogue, from_part=0)
+
+    async def _filter(self, filtering: SourceFiltering) -> None:
+        error = await filtering.run()
+        if isinstance(error, FilterError):
+            self._filter_failed(error)
+        else:
+            self._failed(error)
+
+    def _filter_failed(self, error: FilterError) -> None:
+        """The stream stops here, by name; the next connection begins where nothing has come out."""
+        self.filter_failure = error
+        if self.consumer.filter.failed(error):
+            self.consumer.log.error("the filter failed", error=str(error), code=error.code)
+        self.drive.take(self.link.bye(error.what))
+
+    async def _offer_filtered(self, item: StreamItem) -> None:
+        if isinstance(item, FrameBatch):
+            await self._offer(item)
+        elif isinstance(item, StreamParts):
+            await self._offer(LargePiece(item.seqno, item.token, item.first_part, item.count, item.frames))
+        else:
+            token, part_count, *_ = large_commit_of(decode_batch(item.frame, count=1)[2])
+            await self._offer(LargePiece(item.seqno, token, part_count, 0, item.frame))
 
     def _failed(self, error: ReplicateError) -> None:
         """Tell the peer. What is wrong with our own journal or disk ends the daemon; a refusal, and what was pruned, do
@@ -309,12 +371,23 @@ class SourceConnection:
             if consumer.words[word.LAST_DURABLE_SEQNO] < last:
                 await self._wait_durable(last)
             if isinstance(found, FrameBatch):
-                await self._offer(found)
+                await self._pass_on(found)
             else:
                 from_part = agreed.from_part if found.seqno == agreed.from_seqno else 0
                 with closing(_pieces(found, from_part, limit)) as pieces:
                     while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
-                        await self._offer(piece)
+                        await self._pass_on(piece)
+
+    async def _pass_on(self, item: FrameBatch | LargePiece) -> None:
+        filtering = self._filtering
+        if filtering is None:
+            await self._offer(item)
+        elif isinstance(item, FrameBatch):
+            await filtering.take(item)
+        elif item.count:
+            await filtering.take(StreamParts(item.seqno, item.token, item.first_part, item.count, item.data))
+        else:
+            await filtering.take(StreamLarge(item.seqno, item.data))
 
     async def _wait_durable(self, seqno: int) -> None:
         """Until it is on our disk. Where committers flush, the one that does rings, and nothing else is quicker; where
@@ -377,6 +450,10 @@ class SourceConnection:
                 if scope.cancelled_caught:
                     break
         self.drive.take(self.link.bye("the Source Server was stopped"))
+
+    def begin_again(self, reason: str) -> None:
+        """Say bye: the next connection begins at the border of two transactions."""
+        self.drive.take(self.link.bye(reason))
 
     async def _watch_mode(self) -> None:
         """What was committed since stays here: writers go on, and nobody knows for how long."""

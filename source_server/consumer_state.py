@@ -27,6 +27,7 @@ from replicate.daemon.statistics import Lag, Statistics, was_there_ns
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import WrongInstanceError
+from replicate.filters.switch import FilterSwitch
 from replicate.instance.consumers import read_hold, write_hold
 from replicate.instance.file import PASSIVE
 from replicate.instance.instance import Instance
@@ -93,7 +94,15 @@ class ReadCounts:
 class ConsumerState:
     """One consumer. Everything runs in the event loop's thread, but for what is named as running in a thread."""
 
-    def __init__(self, context: DaemonContext, instance: Instance, door: Door, peer_name: str) -> None:
+    def __init__(
+        self,
+        context: DaemonContext,
+        instance: Instance,
+        door: Door,
+        peer_name: str,
+        switch: FilterSwitch | None = None,
+    ) -> None:
+        """`switch`: of the daemon's filter, as it was turned before."""
         self.context = context
         self.instance = instance
         self.door = door
@@ -101,6 +110,7 @@ class ConsumerState:
         self.peer_name = peer_name
         self.log = context.log.bind(peer=peer_name)
         self.settings = context.config.source
+        self.filter = switch or FilterSwitch("source", self.settings.filter)
         self.mode = Mode(instance.peer(peer_name))
         self.position = ConsumerPosition(instance, door, peer_name, self.log)
         self.progress = ConsumerProgress()
@@ -197,6 +207,7 @@ class ConsumerState:
             "xoff_total": statistics.total("xoff"),
             "read_transactions": {"pool": reading.from_pool, "files": reading.from_files},
             "refused_connections": self.refused,
+            **self.filter.measured(),
         }
 
     def metrics(self) -> dict[str, Any]:

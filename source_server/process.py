@@ -30,6 +30,8 @@ from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import close_door, is_being_seeded, open_door
 from replicate.door.recovery.way_out import with_way_out
 from replicate.errors import JournalIOError, PoolReplacedError, ReplicateError
+from replicate.filters.switch import ORDER as FILTER
+from replicate.filters.switch import FilterSwitch
 from replicate.instance.consumers import Consumer
 from replicate.instance.file import PASSIVE
 from replicate.instance.instance import Instance
@@ -86,7 +88,7 @@ async def _serve_door(instance: Instance, giver: RoleGiver, orders: Orders, auth
     door = await trio.to_thread.run_sync(open_door, instance)
     try:
         with closing(Doorbell.claim(door.pool, instance.run_directory)) as doorbell:
-            consumer = giver.consumer = ConsumerState(orders.context, instance, door, orders.peer)
+            consumer = giver.consumer = ConsumerState(orders.context, instance, door, orders.peer, orders.switch)
             server = SourceServer(consumer, giver, doorbell, authenticator)
             orders.now_served_by(server)
             await server.run()
@@ -123,6 +125,7 @@ class Orders:
         self._instance = instance
         self._giver = giver
         self._authenticator = authenticator
+        self.switch = FilterSwitch("source", context.config.source.filter)
         self._server: SourceServer | None = None
         self._there = trio.Event()
         self._socket = CommandSocket(instance.run_directory, socket_name(context.name), context.log, "orders")
@@ -153,6 +156,8 @@ class Orders:
         if name == PROBE:
             self._instance.reload()
             return await probe(self._instance, self._instance.peer(self.peer), self.context.config, self._authenticator)
+        if name == FILTER:
+            return self._obey_filter(order.partition(" ")[2])
         while self._server is None:
             await self._there.wait()
         server = self._server
@@ -163,6 +168,13 @@ class Orders:
         if name != FOLLOW:
             raise no_such_order(self._instance, self.context, order)
         return await server.follow()
+
+    def _obey_filter(self, wish: str) -> dict[str, Any]:
+        if self.switch.obey(wish):
+            self.context.log.info(f"the filter was turned {wish}", filter=self.switch.told)
+            if self._server is not None:
+                self._server.begin_again(f"the filter was turned {wish}")
+        return self.switch.facts()
 
 
 class SourceServer:
@@ -186,6 +198,7 @@ class SourceServer:
             measure=self._measure,
             log=consumer.log,
         )
+        self._connection: SourceConnection | None = None
         self._pause = trio.CancelScope()
         """Of what a stop or an order cuts short: an attempt to connect, or a sleep."""
 
@@ -280,6 +293,12 @@ class SourceServer:
             await mode.asleep.wait()
         return {"mode": mode.entry.mode}
 
+    def begin_again(self, reason: str) -> None:
+        """End the connection that streams, if there is one, and connect again."""
+        if self._connection is not None:
+            self._connection.begin_again(reason)
+        self._pause.cancel()
+
     async def _connect_once(self) -> ReplicateError | None:
         """One attempt and, if it succeeds, one connection. None when the peer ended it in order. Raises what is wrong
         with our own journal or disk."""
@@ -313,10 +332,11 @@ class SourceServer:
         """One connection, to its end; why it ended."""
         consumer = self.consumer
         connection = SourceConnection(consumer, self.seeds, self._giver, self._doorbell, peer, hello_by)
-        consumer.link = connection.link
+        consumer.link, self._connection = connection.link, connection
         try:
             closed = await connection.run()
         finally:
+            self._connection = None
             consumer.left()
         error: ReplicateError | None
         if closed.reason is CloseReason.CONNECTION_LOST and (alert := peer.alert) is not None:
@@ -327,6 +347,9 @@ class SourceServer:
                 consumer.statistics.count("cuts", closed.reason is not CloseReason.BYE)
             self._closed(closed, connection.has_streamed)
             error = closed.error
+        if connection.filter_failure is not None:
+            error = connection.filter_failure
+            consumer.retry.refused()
         if connection.failure is not None:
             raise with_way_out(connection.failure, consumer.instance)
         return error

@@ -1,4 +1,4 @@
-"""`replicate receiver start|stop|run|status|reopen-log`: the Receiver Server, and the Update Process with it.
+"""`replicate receiver start|stop|run|status|reopen-log|filter`: the Receiver Server, and the Update Process with it.
 
 `start` and `stop` take the Update Process along. The Receiver Server itself never starts or stops one: it only sees
 whether one runs.
@@ -12,6 +12,7 @@ import click
 
 from replicate.cli import daemons
 from replicate.cli.common import LOOKS, emit, open_instance
+from replicate.cli.filtering import filter_wish, tell_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,12 @@ auto_rollback_option = click.option(
     is_flag=True,
     default=None,
     help="Go back by itself where another site took over; sets receiver.auto_rollback.",
+)
+stop_source_filter_option = click.option(
+    "--stop-source-filter",
+    is_flag=True,
+    default=None,
+    help="Ask the source to turn its filter off; sets receiver.stop_source_filter.",
 )
 
 
@@ -83,7 +90,7 @@ receiver = daemons.noun(
     "The Receiver Server, which takes the stream of a source into the receive pool.",
     _serve,
     drains="with the Update Process, which applies what was received",
-    settings=(listen_option, allow_option, auto_rollback_option),
+    settings=(listen_option, allow_option, auto_rollback_option, stop_source_filter_option),
     start_flag=daemons.StartFlag(
         click.option("--no-update", "flag", is_flag=True, help="Do not start the Update Process with it."), _start
     ),
@@ -93,3 +100,14 @@ receiver = daemons.noun(
     start_help="Start it in the background, and the Update Process with it; returns when they serve.",
     stop_help="Stop the Update Process, once it has applied what was received, and then the Receiver Server.",
 )
+
+
+@receiver.command("filter")
+@filter_wish
+def filter_command(wish: str) -> None:
+    """Turn the Receiver Server's filter on or off, at the border of two transactions, or show it.
+
+    It holds until the server ends. A filter can only be turned on where receiver.filter named one at its start.
+    """
+    opened = open_instance(LOOKS)
+    tell_filter(opened, "receiver", wish, opened.config.receiver.filter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -142,6 +142,29 @@ def release(name: str, timeout_s: float, force: bool) -> None:
         {"released": name, "path": path, "left": left, "lost": lost, "waiting": opened.waiting},
         [*(kept.lines() if kept else ()), f"region {name} released: {found}", *lacking],
     )
+
+
+@region.command()
+@click.argument("name", shell_complete=regions)
+@click.option("--script", type=click.File(encoding="utf-8"), required=True, metavar="FILE", help="Statements of SQL.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+def upgrade(name: str, script: TextIO, timeout_s: float) -> None:
+    """Give a region of a secondary the schema that its filter speaks, with all daemons stopped.
+
+    What was received is applied before. There is no way back to a transaction before it.
+    """
+    from replicate.admin.upgrading import upgrade_region
+
+    opened = open_instance()
+
+    def finish() -> int:
+        from update_process.process import finish_received
+
+        return finish_received(opened, timeout_s=timeout_s)
+
+    made = upgrade_region(opened, name, script.read(), timeout_s=timeout_s, finish=finish)
+    tables = ", ".join(made.tables) or "no table"
+    emit(made, [f"region {name} upgraded after transaction {made.seqno}: {tables}"])
 
 
 @region.command()

@@ -1,4 +1,4 @@
-"""`replicate source start|stop|run|status|reopen-log|activate|deactivate`: the Source Server of each peer."""
+"""`replicate source start|stop|run|status|reopen-log|activate|deactivate|filter`: the Source Server of each peer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from replicate.cli import daemons
 from replicate.cli.common import DOOR, LOOKS, emit, instance_path, open_instance
+from replicate.cli.filtering import filter_wish, tell_filter
 from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again
@@ -166,6 +167,18 @@ def deactivate(peer: str | None) -> None:
     if opened.role != "primary":
         kept = "this instance is secondary, so no journal is kept for it: it may have to be seeded again"
     _told(opened, entry, f"{was}; {kept}")
+
+
+@source.command("filter")
+@filter_wish
+@peer_option
+def filter_command(wish: str, peer: str | None) -> None:
+    """Turn a Source Server's filter on or off, at the border of two transactions, or show it.
+
+    It holds until the server ends. A filter can only be turned on where source.filter named one at its start.
+    """
+    opened = open_instance(LOOKS)
+    tell_filter(opened, PREFIX + _peer(opened, peer).name, wish, opened.config.source.filter)
 
 
 def _told(opened: Instance, entry: PeerEntry, text: str) -> None:

@@ -7,14 +7,18 @@ Leaves to others: connections, and what the peer makes of it (wire/introduction.
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import replicate
 from replicate.instance.instance import Instance
 from replicate.wire.message import Introduction
 
+FILTER_CHARACTERS_MAX: Final = 500
+"""A hello is small."""
 
-def introduction(instance: Instance, heartbeat_period_s: float) -> Introduction:
-    """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life."""
+
+def introduction(instance: Instance, heartbeat_period_s: float, told_by: str = "") -> Introduction:
+    """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life. `told_by`: filters."""
     content = instance.content
     return Introduction(
         network=content.network,
@@ -25,4 +29,5 @@ def introduction(instance: Instance, heartbeat_period_s: float) -> Introduction:
         release=replicate.__version__,
         heartbeat_period_ms=max(1, round(heartbeat_period_s * 1000)),
         wall_ns=time.time_ns(),
+        filter=told_by[:FILTER_CHARACTERS_MAX],
     )

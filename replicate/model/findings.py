@@ -66,6 +66,7 @@ _KINDS: Final = (
     FindingKind("ARCHIVE_LAGS", "warning", "More finished journal than archive_lag_bytes is not in the archive."),
     FindingKind("DAEMON_FAILED", "error", "A daemon has ended by an error."),
     FindingKind("CONFLICT", "error", "The Update Process has stopped before a row that is not as the primary left it."),
+    FindingKind("FILTER_FAILED", "error", "The filter of a stream has failed, and nothing more goes through it."),
     FindingKind("DAEMON_DEAD", "error", "A daemon has ended without a word: it was killed."),
     FindingKind("DAEMON_FROZEN", "error", "A daemon is there, but a signal or a debugger has stopped it."),
     FindingKind("DAEMON_STOPPED", "warning", "A daemon that is needed does not run."),

@@ -138,6 +138,25 @@ class SourceConfig:
         least=4 * KIB,
         most=BATCH_BYTES_MAX,
     )
+    filter: str = _setting(
+        "",
+        "A program, or package.module:function, that each transaction goes through before it is sent (`replicate "
+        "help filters`); '' for none.",
+    )
+    filter_format: Literal["json", "msgpack"] = _setting(
+        "json",
+        "What the filter reads and writes: a line of JSON, or a map of msgpack, for each event; of a function always "
+        "msgpack.",
+        choices=("json", "msgpack"),
+    )
+    filter_timeout_s: float = _setting(
+        64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
+    )
+    filter_schema: str = _setting(
+        "",
+        "A script of the CREATE TABLE statements that the peer's region has, for what the filter makes; REGION=FILE, … "
+        "for several; '' where it has our tables. Relative to the instance's directory.",
+    )
     metrics_listen: str = _setting(
         "",
         "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
@@ -176,6 +195,9 @@ class ReceiverConfig:
         "Whether a secondary that has more than the site that took over goes back by itself to where that happened, as "
         "`rollback` does: what it has more is written to a file first.",
     )
+    stop_source_filter: bool = _setting(
+        False, "Whether the source is asked to turn its filter off, until it is started again."
+    )
     connections_max: int = _setting(
         32, "Most connections at once; one more closes one that is not served.", least=1, most=10_000
     )
@@ -203,6 +225,20 @@ class ReceiverConfig:
     )
     hello_timeout_s: float = _setting(
         5.0, "A connection that has not said who it is by then is closed.", unit="s", least=0.05, most=3600
+    )
+    filter: str = _setting(
+        "",
+        "A program, or package.module:function, that each transaction goes through before the receive pool (`replicate "
+        "help filters`); '' for none.",
+    )
+    filter_format: Literal["json", "msgpack"] = _setting(
+        "json",
+        "What the filter reads and writes: a line of JSON, or a map of msgpack, for each event; of a function always "
+        "msgpack.",
+        choices=("json", "msgpack"),
+    )
+    filter_timeout_s: float = _setting(
+        64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
     )
     metrics_listen: str = _setting(
         "",

@@ -355,7 +355,10 @@ def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, A
     if said is None:
         return DaemonReport(name, "never started", 0, "", given=given), {}
     error = instance.pasteable(said.error)
-    report = DaemonReport(name, said.state, said.pid, said.text, error, instead=said.instead, given=given)
+    failed = str(said.facts.get("filter_error") or "")
+    report = DaemonReport(
+        name, said.state, said.pid, said.text, error, filter_error=failed, instead=said.instead, given=given
+    )
     if report.is_running and _is_frozen(said.pid):
         report = replace(report, is_frozen=True)
     facts = dict(said.facts)

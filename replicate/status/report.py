@@ -74,6 +74,8 @@ class DaemonReport:
     """The process is there, and a signal (SIGSTOP) or a debugger has stopped it."""
     is_passive: bool = False
     """Of a Source Server: it sleeps, because an operator has said so, or the instance is secondary."""
+    filter_error: str = ""
+    """Of a server: what its filter has failed of."""
     instead: str = ""
     """What keeps it from starting, as process `pid`: "replay", "rebuild"; it does not run then."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
@@ -468,6 +470,13 @@ def _daemon_finding(daemon: DaemonReport, *, before: str = "") -> Iterator[Findi
         yield Finding("DAEMON_STOPPED", f"{name} does not run ({daemon.state})", start, name)
 
 
+def _filter_finding(daemon: DaemonReport) -> Iterator[Finding]:
+    if daemon.filter_error and daemon.is_running:
+        text = daemon.filter_error.removeprefix("FILTER_FAILED: ").partition(". Nothing of")[0]
+        do = "mend it: the log of the server has its words; the stream goes on by itself"
+        yield Finding("FILTER_FAILED", f"{daemon.name}: {text}", do, daemon.name)
+
+
 def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
     name = peer.name
     if peer.needs_seed:
@@ -483,7 +492,9 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
         yield Finding("PEER_PASSIVE", text, f"replicate -i INSTANCE source activate --peer {shlex.quote(name)}", name)
     if not (peer.source.is_passive and role == "secondary" and peer.source.state in ("never started", "stopped")):
         yield from _daemon_finding(peer.source)
-    if peer.source.is_running and not peer.is_connected and not peer.source.is_passive:
+    yield from _filter_finding(peer.source)
+    is_away = peer.source.is_running and not peer.is_connected and not peer.source.is_passive
+    if is_away and not peer.source.filter_error:
         error, _, do = peer.last_error.partition("]. ")  # an error's own advice is better than ours
         error = f": {error}{']' * bool(do)}" if error else f" ({peer.source.text})"
         do = do[:1].lower() + do[1:] or f"there: replicate -i {name} receiver status; address {peer.address}"
@@ -530,7 +541,8 @@ def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
         )
         do = "look whether its host, the line and its Source Server are well; on the primary: replicate -i "
         yield Finding("SOURCE_SILENT", text, f"{do}{receiving.source or 'PRIMARY'} status", receiving.source)
-    if receiving.receiver.is_running and not receiving.is_connected:
+    yield from _filter_finding(receiving.receiver)
+    if receiving.receiver.is_running and not receiving.is_connected and not receiving.receiver.filter_error:
         says = receiving.receiver.text
         text = f"no source is connected{f' ({says})' if says else ''}{receiving.listens.text}"
         yield Finding("NO_SOURCE", text, receiving.listens.do(receiving.source))

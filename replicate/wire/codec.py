@@ -129,8 +129,10 @@ def _facts(value: object) -> tuple[tuple[str, int | str], ...]:
 
 
 _INTRODUCTION: Final[tuple[Callable[[Any], Any], ...]] = (
-    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64,
+    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64, _text,
 )  # fmt: skip
+_INTRODUCTION_LEAST: Final = 10
+"""Of its fields: what comes later has a default."""
 
 _CHECKS: Final[dict[int, tuple[Callable[..., Message], tuple[Callable[[Any], Any], ...]]]] = {
     MessageType.RESTART: (
@@ -270,8 +272,8 @@ def _unpack(body: bytes, array_max: int) -> list[Any]:
 
 def _introduction(fields: list[Any]) -> Introduction:
     # Extra fields at the end are a later release's; the version that it names tells whether we understand each other.
-    if len(fields) < len(_INTRODUCTION):
-        _bad(f"{len(_INTRODUCTION)} fields of an introduction, not {len(fields)}")
+    if len(fields) < _INTRODUCTION_LEAST:
+        _bad(f"{_INTRODUCTION_LEAST} fields of an introduction, not {len(fields)}")
     return Introduction(*(check(value) for check, value in zip(_INTRODUCTION, fields, strict=False)))
 
 
@@ -327,7 +329,7 @@ def decode(message_type: int, body: bytes) -> Message:
 def _introduced(who: Introduction) -> list[object]:
     return [
         who.network, who.instance, who.name, who.role, who.incarnation, who.release, list(who.features),
-        who.batch_bytes_max, who.heartbeat_period_ms, who.wall_ns,
+        who.batch_bytes_max, who.heartbeat_period_ms, who.wall_ns, *([who.filter] if who.filter else []),
     ]  # fmt: skip
 
 

@@ -71,6 +71,10 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         PeerRefusedError,
         "An instance bears the name in its certificate; map another one with receiver.allow or peer add --certificate",
     ),
+    RefuseCode.FILTER_MISMATCH: (
+        PeerRefusedError,
+        f"Give the new source the filter of the one before it; or seed the secondary from it: {_ANEW}",
+    ),
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
     RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, _MORE),
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),

@@ -205,6 +205,7 @@ class RefuseCode(StrEnum):
     DAMAGED = "DAMAGED"
     SEED_FAILED = "SEED_FAILED"
     TOO_OLD = "TOO_OLD"
+    FILTER_MISMATCH = "FILTER_MISMATCH"
     INTERNAL = "INTERNAL"
 
 
@@ -213,6 +214,8 @@ class Introduction:
     """Who speaks. `network` and `instance` are UUIDs of 16 bytes; `name` matches limits.NAME_PATTERN.
 
     `heartbeat_period_ms`: how often the speaker gives a sign of life; the listener waits for at least two of them.
+    `filter`: the filters that what it sends has gone through, or that what it receives will; "" for none, and then it
+    is not on the wire.
     """
 
     network: bytes
@@ -225,6 +228,7 @@ class Introduction:
     batch_bytes_max: int = BATCH_BYTES_MAX
     heartbeat_period_ms: int = 15_000
     wall_ns: int = 0
+    filter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

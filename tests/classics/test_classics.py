@@ -31,7 +31,7 @@ WORKING = {
     "389ds-changelog-processing": 5,
     "allbase-audit-logging": 20,
     "allbase-synchronization-checkpoint-records": 11,
-    "gtm-replication": 45,
+    "gtm-replication": 52,
     "multisite-epochs": 5,
 }
 PROMISE_MAX = 100

@@ -32,6 +32,7 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
+from replicate.filters.content import forget_content
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
@@ -185,6 +186,7 @@ def begin(secondary: Instance, source: str) -> None:
     retire(PoolKind.RECEIVE, secondary.content.uuid)
     for marker in (REBUILDING_MARKER, ROLLBACK_MARKER):
         (secondary.path / marker).unlink(missing_ok=True)
+    forget_content(secondary.run_directory)
     note_seeded(secondary)
     for entry in secondary.regions:
         secondary.unregister_region(entry.name)

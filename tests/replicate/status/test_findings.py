@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from replicate.errors import FilterError
+from replicate.filters.form import DO
 from replicate.model.start_command import start_command
 from replicate.settings.load import SETTINGS, convert
 from replicate.status.report import DaemonReport, JournalReport, PeerReport, Status, bottleneck, findings
@@ -141,3 +143,22 @@ def test_a_dropped_peer_is_seeded_by_commands_that_are_not_refused() -> None:
     found = findings("primary", JOURNAL, (REGION,), (replace(PEER, needs_seed=True),), None)
     (dropped,) = (one for one in found if one.code == "PEER_DROPPED")
     assert dropped.do.endswith("replicate -i west update stop, then replicate -i west seed --restart")
+
+
+FAILED = FilterError("the filter mask failed at transaction 7: it ended: exit code 1", do=DO)
+
+
+def test_a_filter_that_has_failed_is_the_finding_and_not_the_connection_that_it_has_ended() -> None:
+    receiver = replace(RUNS, name="receiver", filter_error=str(FAILED))
+    (found,) = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, receiver=receiver, is_connected=False))
+    assert (found.code, found.subject) == ("FILTER_FAILED", "receiver")
+    assert found.text == "receiver: the filter mask failed at transaction 7: it ended: exit code 1"
+    source = replace(RUNS, name="source-west", filter_error=str(FAILED))
+    (found,) = findings("primary", JOURNAL, (REGION,), (replace(PEER, source=source, is_connected=False),), None)
+    assert (found.code, found.subject) == ("FILTER_FAILED", "source-west")
+
+
+def test_one_whose_server_is_stopped_is_no_finding() -> None:
+    receiver = replace(RUNS, name="receiver", state="stopped", filter_error=str(FAILED))
+    found = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, receiver=receiver))
+    assert "FILTER_FAILED" not in {one.code for one in found}

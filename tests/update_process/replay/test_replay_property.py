@@ -13,24 +13,20 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import apsw
 import pytest
 
-from replicate import connect
 from replicate.admin.regions import add_region
 from replicate.compare.compare import compare
 from replicate.errors import ConflictError
 from replicate.instance.instance import Instance
 from replicate.transfer.seed.direct import seed
 from tests.harness.differential import read, same
+from tests.harness.histories import LARGE, History, perform
 from tests.harness.pair import Pair
-from tests.harness.sql_calls import Calls
-from tests.harness.sql_programs import Program, Step, schema
 from update_process.replay.backlog import Journals
 from update_process.replay.command import apply_session, replay
 from update_process.replay.run import Replay
@@ -41,7 +37,6 @@ CONFIGURATION = '[journal]\ndurability = "off"\npool_bytes = 1048576\n'
 SHARDS = 4
 HISTORIES = 10
 """In each shard."""
-LARGE = [("large", b"y" * 1000)] * 700
 
 
 @contextmanager
@@ -73,52 +68,6 @@ def three(*scripts: str) -> Iterator[tuple[Pair, Instance]]:
             os.environ.pop("REPLICATE_SHM_DIR", None)
         else:
             os.environ["REPLICATE_SHM_DIR"] = before
-
-
-@dataclass(frozen=True)
-class History:
-    """What a seed is. `steps`: the region each is for, and the step. `stop`: the first of two replays ends so many
-    transactions before the end. `keys_max`: rows of a piece."""
-
-    scripts: tuple[str, ...]
-    steps: tuple[tuple[int, Step], ...]
-    stop: int
-    keys_max: int
-
-    @classmethod
-    def draw(cls, text: str) -> History:
-        dice = Random(text)
-        scripts, programs = [], []
-        for _ in range(dice.choice((1, 1, 2))):
-            tables, statements = schema([dice.getrandbits(32) for _ in range(dice.randint(1, 3))], wild=True)
-            scripts.append(";\n".join(statements))
-            programs.append(Program(tables, connections=1, wild=True))
-        steps = []
-        for _ in range(dice.randint(20, 120)):
-            number = dice.randrange(len(programs))
-            steps.append((number, programs[number].step(dice.getrandbits(32))))
-            if dice.random() < 0.01:
-                steps.append((number, Step(0, "commit")))
-                steps.append((number, Step(0, "many", (("INSERT INTO log (what, value) VALUES (?, ?)", LARGE),))))
-                steps.append((number, Step(0, "commit")))
-        ends = [(number, Step(0, "commit")) for number in range(len(programs))]
-        return cls(tuple(scripts), (*steps, *ends), dice.randint(0, 80), dice.choice((1, 5, 1_000_000)))
-
-
-def connecting(path: Path, region: str) -> Callable[[str | None], Any]:
-    return lambda level: connect(path, region, timeout=0, isolation_level=level)
-
-
-def perform(pair: Pair, history: History) -> None:
-    """What fails, fails on the primary, and leaves nothing."""
-    regions = ("main", "two")[: len(history.scripts)]
-    calls = [Calls(connecting(pair.primary.path, region), (), (0,)) for region in regions]
-    try:
-        for number, step in history.steps:
-            calls[number].perform(step)
-    finally:
-        for one in calls:
-            one.close()
 
 
 def replay_twice(north: Instance, journals: Journals, history: History) -> None:

@@ -1,0 +1,131 @@
+"""The source's filter, with real servers around it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicate.compare.compare import compare
+from replicate.daemon.orders import give
+from replicate.door.recovery.opening import close_door, open_door
+from replicate.errors import ConfigurationError
+from replicate.filters.content import Content, note_content, read_content
+from source_server.filtering import definitions_there
+from tests.harness.filtered import applied, kinds, write_all_kinds
+from tests.harness.pair import Pair
+from tests.harness.servers import Daemon, Servers, point, servers
+from tests.harness.waiting import wait_until_async
+from update_process.process import serve as serve_update
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    made = Pair.create(tmp_path)
+    door = open_door(made.primary)
+    made.seed()
+    yield made
+    close_door(door)
+
+
+async def street(running: Servers, pair: Pair, command: str, **settings: object) -> tuple[Daemon, Daemon]:
+    """Source Server with that filter, and Update Process."""
+    receiver = await running.receiver(pair.secondary, **settings)
+    update = running.start("update", pair.secondary, serve_update)
+    point(pair.primary, "west", receiver)
+    return running.source(pair.primary, source__filter=command), update
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("command", ["cat", "tests.harness.filters:same"])
+async def test_a_filter_that_changes_nothing_is_none(pair: Pair, command: str) -> None:
+    async with servers() as running:
+        source, update = await street(running, pair, command)
+        last = await trio.to_thread.run_sync(lambda: write_all_kinds(pair))
+        await applied(update, last)
+        assert source.facts["filter"].startswith(command)
+        await trio.to_thread.run_sync(lambda: give(pair.primary, "source-west", "statistics on 600"))
+        await trio.to_thread.run_sync(lambda: give(pair.primary, "source-west", "statistics off"))
+        lines = [fields for _, event, fields in source.log.lines if event == "statistics"]
+        assert lines[-1]["filter"] == source.facts["filter"]
+    equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=60))
+    assert equal.equal
+    assert kinds(pair) - {"HISTORY"} == {"TRANSACTION", "RESTATED_LARGE"}
+
+
+@pytest.mark.trio
+async def test_what_a_filter_makes_is_sent_and_both_ends_may_have_one(pair: Pair) -> None:
+    async with servers() as running:
+        filters = "tests.harness.filters:loud_and_without_entries"
+        source, update = await street(running, pair, filters, receiver__filter="tests.harness.filters:numbered")
+        last = await trio.to_thread.run_sync(lambda: write_all_kinds(pair))
+        await applied(update, last)
+        assert source.facts["filter"].startswith(filters)
+    assert {row[2][0] for row in pair.rows("account")} == {"O"}
+    assert all(row[2].endswith("!") for row in pair.rows("account"))
+    assert not pair.rows("entry")
+
+
+@pytest.mark.trio
+async def test_one_that_fails_stops_the_stream_by_name_and_is_turned_off(pair: Pair, tmp_path: Path) -> None:
+    program = tmp_path / "broken.py"
+    program.write_text("import sys\nsys.exit('I do not know how')\n")
+    async with servers() as running:
+        source, update = await street(running, pair, f"{sys.executable} {program}")
+        last = await trio.to_thread.run_sync(lambda: pair.write(3))
+        await wait_until_async(lambda: "I do not know how" in str(source.facts.get("filter_error")))
+        assert (update.facts.get("last_applied_seqno") or 0) < last
+        told = await trio.to_thread.run_sync(lambda: give(pair.primary, "source-west", "filter off"))
+        assert told is not None
+        assert told["is_on"] is False
+        await applied(update, last)
+    assert len(pair.rows("account")) == 3
+
+
+@pytest.mark.trio
+async def test_the_restart_of_a_receiver_may_stop_it(pair: Pair) -> None:
+    async with servers() as running:
+        filters = "tests.harness.filters:loud_and_without_entries"
+        source, update = await street(running, pair, filters, receiver__stop_source_filter=True)
+        last = await trio.to_thread.run_sync(lambda: pair.write(3))
+        await applied(update, last)
+        assert source.facts["filter"].startswith("off (")
+    assert {row[2] for row in pair.rows("account")} == {"o"}
+
+
+@pytest.mark.trio
+async def test_a_source_with_another_filter_than_the_one_before_it_is_refused(pair: Pair) -> None:
+    """As a third site that was fed through a filter by one site, and is connected to another one."""
+    filters = "tests.harness.filters:loud_and_without_entries"
+    before = Content("cd" * 16, "north", "other 1")
+    note_content(pair.secondary.run_directory, None, before)
+    async with servers() as running:
+        source, update = await street(running, pair, filters)
+        await wait_until_async(lambda: "FILTER_MISMATCH" in str(source.facts.get("last_error")))
+        assert "came from north through other 1; east sends it through tests" in source.facts["last_error"]
+        note_content(pair.secondary.run_directory, before, Content("cd" * 16, "north", source.facts["filter"]))
+        last = await trio.to_thread.run_sync(lambda: pair.write(3))
+        await applied(update, last)
+    known = read_content(pair.secondary.run_directory)
+    assert known == Content(pair.primary.content.uuid.hex(), "east", source.facts["filter"])
+
+
+def test_the_tables_of_the_peer_are_ours_or_those_of_a_script(pair: Pair) -> None:
+    script = pair.primary.path / "there.sql"
+    script.write_text("CREATE TABLE person (id INTEGER PRIMARY KEY, first TEXT, last TEXT NOT NULL);")
+    assert definitions_there({}, "", pair.primary) == {}
+    (made,) = definitions_there({}, "there.sql", pair.primary).values()
+    assert (made.region, made.table, [column.name for column in made.columns]) == (
+        "main", "person", ["id", "first", "last"]
+    )  # fmt: skip
+    assert made.columns[2].not_null
+    for setting, text in (("two=there.sql", "names no region"), ("missing.sql", "No such file")):
+        with pytest.raises(ConfigurationError, match=text):
+            definitions_there({}, setting, pair.primary)
+    script.write_text("CREATE TABEL person")
+    with pytest.raises(ConfigurationError, match="syntax error"):
+        definitions_there({}, "main=there.sql", pair.primary)
