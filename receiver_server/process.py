@@ -36,6 +36,7 @@ from replicate.daemon.reporting import Reporting, ReportingOrders, no_such_order
 from replicate.daemon.role_watch import other_role
 from replicate.errors import DamagedError, ReplicateError
 from replicate.instance.instance import Instance
+from replicate.roles.encounters import Encounters
 from replicate.security.authenticate import LISTEN, Authenticated, Authenticator
 from replicate.settings.load import Address, parse_address
 from replicate.wire.introduction import reason_of
@@ -57,6 +58,7 @@ async def serve(context: DaemonContext) -> None:
     listeners, address = await listen(context.config.receiver.listen, where=LISTEN)
     kept = [cast("trio.SocketListener", KeptListener(listener)) for listener in listeners]
     taker = RoleTaker(context, instance)
+    encounters = Encounters(instance, context.log)
     orders = ReportingOrders(instance, context, partial(_obey, context, instance, taker))
     await orders.listen()
     try:
@@ -64,10 +66,13 @@ async def serve(context: DaemonContext) -> None:
             async with trio.open_nursery() as nursery:
                 taker.nursery = nursery
                 nursery.start_soon(orders.serve)
+                nursery.start_soon(encounters.run)
                 returning = Returning(context, instance)
                 is_tls = authenticator.needs_tls(wanted)
                 while not context.stop_requested.is_set():
-                    await _serve_role(context, taker, returning, orders, authenticator, is_tls, kept, address)
+                    await _serve_role(
+                        context, taker, returning, encounters, orders, authenticator, is_tls, kept, address
+                    )
                 nursery.cancel_scope.cancel()
     finally:
         for listener in listeners:
@@ -78,6 +83,7 @@ async def _serve_role(
     context: DaemonContext,
     taker: RoleTaker,
     returning: Returning,
+    encounters: Encounters,
     orders: ReportingOrders,
     authenticator: Authenticator,
     is_tls: bool,
@@ -88,8 +94,10 @@ async def _serve_role(
     instance = taker.instance
     if instance.role == "primary":
         context.why_not_ready = lambda: ""
-        await Standby(context, instance, authenticator, is_tls).run(listeners, address)
+        await Standby(context, instance, encounters, authenticator, is_tls).run(listeners, address)
         return
+    encounters.gone()
+    context.status(**encounters.facts)
     await returning.go_back()
     if context.stop_requested.is_set():
         return

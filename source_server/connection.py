@@ -106,7 +106,7 @@ class SourceConnection:
             proven=peer.names,
             compression=config.compression,
         )
-        me = introduction(consumer.instance, config.heartbeat_period_s)
+        me = introduction(consumer.instance, config.heartbeat_period_s, consumer.takeovers)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link, peer.stream, self._event, before_write=self._send_next, before_tick=self._report_progress

@@ -10,11 +10,13 @@ import time
 
 import replicate
 from replicate.instance.instance import Instance
+from replicate.model.takeover import Takeover
 from replicate.wire.message import Introduction
 
 
-def introduction(instance: Instance, heartbeat_period_s: float) -> Introduction:
-    """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life."""
+def introduction(instance: Instance, heartbeat_period_s: float, takeovers: tuple[Takeover, ...] = ()) -> Introduction:
+    """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life. `takeovers`: what it can
+    show another primary."""
     content = instance.content
     return Introduction(
         network=content.network,
@@ -25,4 +27,5 @@ def introduction(instance: Instance, heartbeat_period_s: float) -> Introduction:
         release=replicate.__version__,
         heartbeat_period_ms=max(1, round(heartbeat_period_s * 1000)),
         wall_ns=time.time_ns(),
+        takeovers=takeovers if content.role == "primary" else (),
     )

@@ -42,6 +42,7 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.instance.file import RegionEntry
+from replicate.instance.instance import Instance
 from replicate.journal.record import read_head
 from replicate.limits import LOOK_S, OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.pool import control as word
@@ -65,6 +66,10 @@ PRUNE_FROM: Final = 0.5
 """Part of journal.cap_bytes from which on a writer prunes the journal itself, when it has begun a segment."""
 
 
+def _standing(instance: Instance) -> str:
+    return "takes no writes" if instance.role == "primary" else "is secondary"
+
+
 class HalfCommittedError(OutcomeUnknownError):
     """COMMIT has reached some regions of a transaction and not others; the journal has it."""
 
@@ -84,7 +89,7 @@ class RegionSession:
         self.entry = entry = door.instance.region(region_name)
         self.where = str(entry.path)
         self._pid = os.getpid()
-        self.writable = door.instance.role == "primary"
+        self.writable = door.instance.takes_writes
         self.last_seqno = 0
         self._pool_is_gone = False
         self._patience_s = PATIENCE_S_MIN
@@ -472,13 +477,18 @@ class RegionSession:
         door."""
         if not self._pool_is_gone and self.door.words[word.POOL_STATE] != word.STATE_CLOSED:
             return
+        instance = self.door.instance
+        instance.reload()
+        if not instance.takes_writes:  # a new door may have to wait for others' transactions
+            self.writable = False
+            self._check_writer()
         door = open_door(self.door.instance, self._patience_s)
         self.door.close()
         self.door = door
         for part in self.parts:
             part.listen(door)
         self._pool_is_gone = False
-        self.writable = door.instance.role == "primary"
+        self.writable = door.instance.takes_writes
         self._check_writer()  # it may have become a secondary since
 
     def _after_turning_away(self) -> ReplicateError:
@@ -521,7 +531,7 @@ class RegionSession:
             instance = self.door.instance
             successor = instance.content.successor
             raise NotPrimaryError(
-                f"instance {instance.name} is secondary: {successor or 'its regions are read-only'}",
+                f"instance {instance.name} {_standing(instance)}: {successor or 'its regions are read-only'}",
                 where=self.where,
                 do=f"Write on {successor.name if successor else 'the primary'}",
                 primary=successor.name if successor else "",

@@ -69,7 +69,8 @@ LAST_COMMIT_WALL_NS: Final = 29
 FATAL: Final = 30
 """Not 0: a journal write or sync failed with this errno, and nobody appends any more."""
 ROLE: Final = 31
-"""ROLE_PRIMARY or ROLE_SECONDARY, as the instance was when the pool was made; 0 of an earlier release's."""
+"""ROLE_PRIMARY or ROLE_SECONDARY, as the instance was when the pool was made (a primary that is superseded gives no
+numbers, as a secondary does not); 0 of an earlier release's."""
 ROLE_PRIMARY: Final = 1
 ROLE_SECONDARY: Final = 2
 BARRIER_SEQNO: Final = 32

@@ -49,6 +49,7 @@ from replicate.limits import (
     KIB,
     MESSAGE_BYTES_MAX,
 )
+from replicate.model.takeover import Takeover
 from replicate.model.vector import Chains, SynchronizationVector
 
 
@@ -210,6 +211,8 @@ class Introduction:
     """Who speaks. `network` and `instance` are UUIDs of 16 bytes; `name` matches limits.NAME_PATTERN.
 
     `heartbeat_period_ms`: how often the speaker gives a sign of life; the listener waits for at least two of them.
+    `takeovers`: of a primary, the newest records by which origins of others were ended, oldest first. They stand last,
+    and only where there are any: releases 1.1 pass over them.
     """
 
     network: bytes
@@ -222,6 +225,7 @@ class Introduction:
     batch_bytes_max: int = BATCH_BYTES_MAX
     heartbeat_period_ms: int = 15_000
     wall_ns: int = 0
+    takeovers: tuple[Takeover, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
