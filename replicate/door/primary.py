@@ -22,7 +22,7 @@ from os import getpid
 from time import monotonic
 from typing import Final
 
-from replicate.door.barrier import TurnedAwayError, outlast_turning_away, stand_at_barrier
+from replicate.door.barrier import TurnedAwayError, outlast_frost, outlast_turning_away, stand_at_barrier
 from replicate.door.door import Door
 from replicate.door.ledger import Allotted
 from replicate.door.outcome import DISK_ERRORS, outcome_of
@@ -193,6 +193,8 @@ class RegionSession:
             self._check_pool()
             words = self.door.words
         self._patience_s = timeout_s if timeout_s > PATIENCE_S_MIN else PATIENCE_S_MIN
+        if words[word.FROZEN]:
+            outlast_frost(self.door, timeout_s)
         writer = self.writer
         try:
             for part in self._by_lock:
@@ -297,7 +299,7 @@ class RegionSession:
             if spool is not None:
                 spool.finish()  # the bulk of its syncing, before anybody waits for us
             door.enter(self._patience_s)
-            if door.words[word.BARRIER_SEQNO]:
+            if door.words[word.BARRIER_SEQNO] or door.words[word.FROZEN]:
                 stand_at_barrier(door, self._patience_s)
             try:
                 seqno = self._commit_framed(captured) if spool is None else self._commit_spooled(captured)

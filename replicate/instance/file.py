@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,8 @@ WITH_SUCCESSOR: Final = 3
 """Format of a file with `successor`: a release that does not know it would let an instance that has handed its role
 over be made primary again, beside the other one."""
 WITH_FENCE: Final = 4
-"""Format of a file with a `successor` that has superseded this instance, or with `overruled`: a release that does not
-know the one would take writes again, beside that other primary."""
+"""Format of a file with a `successor` that has superseded this instance, with `overruled`, or with `frozen`: a release
+that does not know them would take writes again, beside that other primary or against the operator's word."""
 FORMATS: Final = (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE)
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
@@ -122,6 +123,19 @@ class Successor:
 
 
 @dataclass(frozen=True, slots=True)
+class Frozen:
+    """That an operator wants no more transactions committed, or applied. `by`: the user who said so."""
+
+    wall_ns: int
+    by: str
+
+    def __str__(self) -> str:
+        """The end of a sentence about this instance."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.wall_ns / 1e9))
+        return f"frozen by {self.by}, since {since}"
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceFile:
     """Everything in the file. `journal_inode` tells a restored copy from the original (design §5)."""
 
@@ -146,6 +160,8 @@ class InstanceFile:
     """On a primary that took its role back: the key of the origin of the takeover that superseded it; 0: none."""
     is_restored: bool = False
     """On a primary: its files were those of a backup since its role last changed."""
+    frozen: Frozen | None = None
+    """Whatever its role."""
 
     @property
     def takes_writes(self) -> bool:
@@ -197,11 +213,12 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
         | _successor_facts(content.successor)
         | ({"overruled": content.overruled} if content.overruled else {})
         | ({"restored": True} if content.is_restored else {})
+        | ({"frozen": {"wall_ns": content.frozen.wall_ns, "by": content.frozen.by}} if content.frozen else {})
     )
 
 
 def _format_of(content: InstanceFile) -> int:
-    if content.fence is not None or content.overruled:
+    if content.fence is not None or content.overruled or content.frozen is not None:
         return WITH_FENCE
     if content.successor is not None:
         return WITH_SUCCESSOR
@@ -228,6 +245,10 @@ def _successor(facts: Any) -> Successor | None:
         int(fenced["origin"]),
         int(fenced["wall_ns"]),
     )
+
+
+def _frozen(facts: Any) -> Frozen | None:
+    return None if facts is None else Frozen(int(facts["wall_ns"]), str(facts["by"]))
 
 
 def _digest(facts: dict[str, Any]) -> str:
@@ -299,6 +320,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             successor=_successor(facts.get("successor")),
             overruled=int(facts.get("overruled", 0)),
             is_restored=bool(facts.get("restored", False)),
+            frozen=_frozen(facts.get("frozen")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(

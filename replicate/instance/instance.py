@@ -27,6 +27,7 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.instance.file import (
+    Frozen,
     InstanceFile,
     PeerEntry,
     RegionEntry,
@@ -532,6 +533,15 @@ class Instance:
         with self._changing() as content:
             if content.role == "primary" and content.successor is None:
                 self._store(replace(content, successor=fence))
+            else:
+                self._take(content)
+
+    def set_frozen(self, frozen: Frozen | None) -> None:
+        """Whether transactions are held. One that is frozen already keeps who did it, and since when. The caller holds
+        the commit lock."""
+        with self._changing() as content:
+            if (content.frozen is None) != (frozen is None):
+                self._store(replace(content, frozen=frozen))
             else:
                 self._take(content)
 

@@ -16,7 +16,7 @@ from replicate.daemon.files import DaemonFiles
 from replicate.daemon.heard import now, read_facts
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import DiskFullError, NotFoundError, ReplicateError, TryAgainError, UsageError
+from replicate.errors import DiskFullError, FrozenError, NotFoundError, ReplicateError, TryAgainError, UsageError
 from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
 from replicate.journal.space import journal_space
@@ -100,6 +100,7 @@ def promote(
         _refuse_another(instance, made, expect)
         return made
     require_seeded(instance)
+    _refuse_frozen(instance)
     if not force:
         _refuse_beside_successor(instance)
     with daemons_down(instance, PROMOTION):
@@ -199,6 +200,16 @@ def _refuse_beside_fence(instance: Instance, fence: Successor) -> NoReturn:
         do=f"To follow it: replicate -i {instance.named} rollback. To take the role back, and have {fence.name} go "
         f"back: replicate -i {instance.named} promote --force",
     )
+
+
+def _refuse_frozen(instance: Instance) -> None:
+    """FrozenError: what was received would never be applied."""
+    if instance.content.frozen is not None:
+        raise FrozenError(
+            f"{instance.name} is frozen: nothing is applied, and a primary would take no writes",
+            where=str(instance.path),
+            do=f"Thaw it first: replicate -i {instance.named} instance freeze off",
+        )
 
 
 def _refuse_without_waiting(instance: Instance) -> None:

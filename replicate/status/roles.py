@@ -29,6 +29,16 @@ def rollback_findings(instance: Instance, *, is_at_work: bool) -> Iterator[Findi
         yield Finding("ROLLBACK_UNFINISHED", text, "replicate -i INSTANCE rollback")
 
 
+def frozen_findings(instance: Instance) -> Iterator[Finding]:
+    """Whether an operator holds it."""
+    frozen = instance.content.frozen
+    if frozen is not None:
+        is_primary = instance.role == "primary"
+        what = "writers wait, and are refused after their time-out" if is_primary else "nothing is applied"
+        text = f"the instance is {frozen}: {what}"
+        yield Finding("FROZEN", text, "replicate -i INSTANCE instance freeze off")
+
+
 def succession_findings(instance: Instance, last_seqno: int, connected: Collection[str]) -> Iterator[Finding]:
     """Who is primary instead of this instance, or beside it. `last_seqno`: the last of its journal. `connected`: the
     peers to which a connection stands."""

@@ -368,6 +368,7 @@ def _make_pool(instance: Instance, journal: Journal, regions: list[Region]) -> J
     words[word.LAST_SEQNO] = words[word.LAST_DURABLE_SEQNO] = journal.last_seqno
     words[word.LAST_CSN] = journal.last_csn
     words[word.ROLE] = word.ROLE_PRIMARY if instance.takes_writes else word.ROLE_SECONDARY
+    words[word.FROZEN] = max(1, journal.last_seqno) if instance.content.frozen is not None else 0
     words[word.OWN_ORIGIN] = origin
     words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN] = journal.chains.get(origin, (0, 0))
     words[word.DEFINITION_COUNT] = len(journal.definition_frames)

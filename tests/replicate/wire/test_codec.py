@@ -260,7 +260,7 @@ def test_unknown_type_is_named() -> None:
 
 
 def test_hello_of_a_later_release_with_more_fields_is_understood() -> None:
-    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), "new", 5]
+    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), [], "new", 5]
     assert decode(MessageType.HELLO, msgpack.packb(fields)) == Hello(1, 9, WHO_ONE)
 
 
