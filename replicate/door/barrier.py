@@ -4,9 +4,8 @@ Guarantees: one barrier at a time; it falls at once when its holder dies, becaus
 then, and it expires (by the machine's monotonic clock) when its holder stands still; nothing that was not yet received
 when it was set is applied beyond it. The Receiver Server goes on receiving. A writer on a primary stands at a barrier
 for WRITER_WAIT_S_MAX at most, then it goes on. At a *closing* one it stands for its own patience, and is refused then:
-nothing passes while the holder lives. One that turns writers away has them give up their transactions, and with them
-the locks of their regions. A frozen instance stands as at a barrier without holder and end: writers are refused after
-their own patience.
+nothing passes while the holder lives. One that turns writers away has them give up transactions and regions. A frozen
+instance stands as at a closing one that has no end.
 Refuses to know: why anybody wants the instance to stand still.
 """
 

@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 WORKING = {
     "389ds-changelog-processing": 5,
     "allbase-audit-logging": 18,
-    "allbase-synchronization-checkpoint-records": 11,
-    "gtm-replication": 44,
+    "allbase-synchronization-checkpoint-records": 12,
+    "gtm-replication": 48,
     "multisite-epochs": 5,
 }
 PROMISE_MAX = 100

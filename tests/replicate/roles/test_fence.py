@@ -320,18 +320,19 @@ def test_a_rollback_killed_before_the_fence_is_settled_is_repeated(sites: Split)
     assert old(sites).content.fence is None
 
 
-def test_a_door_of_before_in_this_process_is_of_the_role_before(sites: Split) -> None:
-    """One that attaches to the pool that another process has made learns of the fence, too."""
+def test_one_that_attaches_to_the_pool_of_another_process_learns_of_the_fence(sites: Split) -> None:
+    """Its incarnation is the same, and what it has read of the instance is from before."""
     before = old(sites)
-    fence(sites)
-    first = open_door(old(sites))
+    call = "tests.harness.sites:meet_and_give_way"
+    assert kill_at("fence.noted:1", call, sites.secondary.path, sites.primary.path) == -signal.SIGKILL
+    assert kill_at("", "replicate.roles.role:last_seqno", sites.secondary.path) == 0
+    assert before.takes_writes
+    door = open_door(before)
     try:
-        assert first.words[word.ROLE] == word.ROLE_SECONDARY
-        second = open_door(before)
-        assert not second.instance.takes_writes
-        close_door(second)
+        assert door.words[word.ROLE] == word.ROLE_SECONDARY
+        assert not door.instance.takes_writes
     finally:
-        close_door(first)
+        close_door(door)
 
 
 def test_an_old_primary_with_nothing_more_is_fenced_and_follows_without_a_file(tmp_path: Path) -> None:
