@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from replicate import connect
+from replicate.daemon.own_introduction import introduction
 from replicate.dbapi import OperationalError
 from replicate.door.snapshot import door_of
 from replicate.errors import BusyError, JournalDamagedError
@@ -17,10 +19,14 @@ from replicate.model.findings import Finding
 from replicate.pool import control as word
 from replicate.roles import encounters as module
 from replicate.roles.encounters import Encounters
-from replicate.roles.fence import give_way
+from replicate.roles.fence import give_way, own_takeovers
 from replicate.roles.role import become_primary
 from replicate.roles.succession import Other
 from replicate.status.collect import collect
+from replicate.wire.codec import encode
+from replicate.wire.message import PROTOCOL, Hello
+from tests.harness.certificates import Authority, client_context
+from tests.harness.openings import TLS, over_tls, port_of
 from tests.harness.pair import Pair, assert_equal
 from tests.harness.servers import ListLog, point, servers
 from tests.harness.sites import other
@@ -118,6 +124,25 @@ async def test_a_peer_that_says_nothing_of_its_past_fences_nobody_and_both_are_t
         assert [line["primary"] for line in standby.log.events("another primary was met")] == [old.name]
     assert not is_secondary(old)
     parted.write(1)
+
+
+async def test_a_word_under_another_name_than_the_certificates_fences_nobody(parted: Pair, tmp_path: Path) -> None:
+    """It is true, and comes from who may not say it; then from who may."""
+    old, new = parted.primary, parted.secondary
+    authority = Authority(tmp_path)
+    authority.install(old)
+    with door_of(new) as door:
+        me = introduction(new, 1.0, own_takeovers(door))
+    hello = b"".join(encode(Hello(*PROTOCOL, me)))
+    async with servers() as running:
+        standby = await running.receiver(old, **{**TLS, "receiver__allow": f"north, {new.name}"})
+        answer = await over_tls(port_of(standby), client_context(authority.files("north")), hello)
+        assert b"WRONG_ROLE" in answer
+        await wait_until_async(lambda: len(standby.log.events("connection refused")) == 2, what="it was judged")
+        assert standby.log.events("connection refused")[-1]["reason"] == "NAME_NOT_PROVEN"
+        assert Instance.open(old.path).takes_writes
+        await over_tls(port_of(standby), client_context(authority.files(new.name)), hello)
+        await wait_until_async(partial(is_secondary, old), what="it gives way")
 
 
 class Told:
