@@ -117,6 +117,8 @@ class RoleTaker:
                 f"the Update Process of {instance.name} is {source.update_state.text}: see replicate -i "
                 f"{instance.named} status"
             )
+        if (frozen := instance.content.frozen) is not None:
+            problems.append(f"{instance.name} is {frozen}: thaw it: replicate -i {instance.named} instance freeze off")
         if instance.waiting:
             waiting = ", ".join(instance.waiting)
             problems.append(f"{instance.name} has not got region {waiting}: seed it: {instance.way_out}")

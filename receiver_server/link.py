@@ -143,6 +143,11 @@ class ReceiverLink(Link):
 
     # What the server does.
 
+    @property
+    def heard_of(self) -> Introduction | None:
+        """Who the hello said it is from, also where it is refused; None before it has come."""
+        return None if self._hello is None else self._hello.introduction
+
     def accept(self, now: float) -> None:
         """Answer the hello of SourceIntroduced. InternalError when there is none to answer."""
         if self._hello is None or self.peer is not None:
@@ -315,9 +320,9 @@ class ReceiverLink(Link):
     def _heard(self, message: Message, now: float, events: list[Event]) -> None:
         match message:
             case Hello():
+                self._hello = message
                 check_hello(message, self.me, self.settings.known, PROTOCOL)
                 check_proven(message.introduction, self.settings.proven)
-                self._hello = message
                 events.append(SourceIntroduced(message.introduction))
             case Heartbeat():
                 self._confirmed(message.received_bytes, now)

@@ -37,6 +37,7 @@ from replicate.daemon.role_watch import other_role
 from replicate.errors import DamagedError, ReplicateError
 from replicate.filters.switch import ORDER, FilterSwitch
 from replicate.instance.instance import Instance
+from replicate.roles.encounters import Encounters
 from replicate.security.authenticate import LISTEN, Authenticated, Authenticator
 from replicate.settings.load import Address, parse_address
 from replicate.wire.introduction import reason_of
@@ -60,16 +61,20 @@ async def serve(context: DaemonContext) -> None:
     taker = RoleTaker(context, instance)
     switch = FilterSwitch("receiver", context.config.receiver.filter)
     orders = ReportingOrders(instance, context, partial(_obey, context, instance, taker, switch))
+    encounters = Encounters(instance, context.log)
     await orders.listen()
     try:
         with closing(authenticator):
             async with trio.open_nursery() as nursery:
                 taker.nursery = nursery
                 nursery.start_soon(orders.serve)
+                nursery.start_soon(encounters.run)
                 returning = Returning(context, instance)
                 is_tls = authenticator.needs_tls(wanted)
                 while not context.stop_requested.is_set():
-                    await _serve_role(context, taker, switch, returning, orders, authenticator, is_tls, kept, address)
+                    await _serve_role(
+                        context, taker, switch, returning, encounters, orders, authenticator, is_tls, kept, address
+                    )
                 nursery.cancel_scope.cancel()
     finally:
         for listener in listeners:
@@ -81,6 +86,7 @@ async def _serve_role(
     taker: RoleTaker,
     switch: FilterSwitch,
     returning: Returning,
+    encounters: Encounters,
     orders: ReportingOrders,
     authenticator: Authenticator,
     is_tls: bool,
@@ -91,8 +97,10 @@ async def _serve_role(
     instance = taker.instance
     if instance.role == "primary":
         context.why_not_ready = lambda: ""
-        await Standby(context, instance, authenticator, is_tls).run(listeners, address)
+        await Standby(context, instance, encounters, authenticator, is_tls).run(listeners, address)
         return
+    encounters.gone()
+    context.status(**encounters.facts)
     await returning.go_back()
     if context.stop_requested.is_set():
         return

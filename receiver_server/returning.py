@@ -2,8 +2,8 @@
 
 Guarantees: only where receiver.auto_rollback is set, and by the rules of `replicate rollback` without --to: behind a
 record that another instance took over, to the point that our own journal proves, with what is taken back in a durable
-file before anything is undone. A rollback that was killed is finished first. What bars the way is said once, with the
-command that helps, and tried again only for another word of a source.
+file before anything is undone; a fence needs no other word. A rollback that was killed is finished first. What bars
+the way is said once, with the command that helps, and tried again only for another word of a source.
 Leaves to others: the rollback (replicate/roles/rollback.py), what a source has said (replicate/roles/verdict.py).
 """
 
@@ -16,6 +16,7 @@ import trio
 from replicate.daemon.daemon import DaemonContext
 from replicate.door.recovery.opening import ROLLBACK_MARKER
 from replicate.errors import JournalIOError, ReplicateError, TryAgainError
+from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
 from replicate.roles.rollback import RolledBack, rollback
 from replicate.roles.verdict import SourceVerdict, look_at_verdict
@@ -35,6 +36,7 @@ class Returning:
         self._tried: SourceVerdict | None = None
         self.kept: SourceVerdict | None = None
         """What is kept of the last refusal by a source."""
+        self._tried_fence: Successor | None = None
         self.wanted = trio.Event()
         """A source's word is there that we can go back by: the daemon ends what it does for that."""
         self.problem = ""
@@ -74,14 +76,15 @@ class Returning:
     def _is_due(self) -> bool:
         if not self._context.config.receiver.auto_rollback:
             return False
-        verdict = look_at_verdict(self._instance)
-        return self._is_begun or (verdict is not None and bool(verdict.ended_by) and verdict != self._tried)
+        verdict, fence = look_at_verdict(self._instance), self._instance.content.fence
+        is_told = verdict is not None and bool(verdict.ended_by) and verdict != self._tried
+        return self._is_begun or is_told or (fence is not None and fence != self._tried_fence)
 
     def _go_back(self) -> RolledBack:
         return rollback(self._instance, None, by=self._context.name)
 
     def _done(self, done: RolledBack) -> None:
-        self._tried, self.problem = None, ""
+        self._tried, self._tried_fence, self.problem = None, None, ""
         file = None if done.kept is None else str(done.kept.file.path)
         self._context.log.warning(
             "went back by itself", to=done.to, last_seqno=done.last, because=done.because, file=file
@@ -90,5 +93,5 @@ class Returning:
     def _failed(self, error: ReplicateError) -> None:
         self.problem = f"could not go back by itself: {error.what}"
         if error.exit_code not in _AGAIN:
-            self._tried = look_at_verdict(self._instance)
+            self._tried, self._tried_fence = look_at_verdict(self._instance), self._instance.content.fence
         self._context.log.error("could not go back by itself", error=str(error), code=error.code)

@@ -166,6 +166,11 @@ class SourceState:
         self.name = name
         self.returning.kept = None
         forget_verdict(self.instance)
+        if self.instance.content.fence is not None:
+            try:
+                self.instance.fence_is_settled()
+            except ReplicateError as error:
+                self.log.warning("the fence is not taken away yet", error=str(error), code=error.code)
         self.last_seqno = last_seqno
         if last_seqno < self.lag.newest_seqno:
             self.lag = Lag()  # of another history, or of a source that had more: this one will never send that

@@ -292,6 +292,13 @@ class BusyError(TryAgainError):
     remedy = "Try again, with a longer time-out (`timeout`, `application.busy_timeout_s`) if writers wait long."
 
 
+class FrozenError(BusyError):
+    """An operator has frozen the instance, and it was not thawed within the writer's time-out."""
+
+    code = "FROZEN"
+    remedy = "`status` says since when and by whom; `instance freeze off` lets writers go on."
+
+
 class SnapshotStaleError(TryAgainError):
     """A transaction began as a reader, and another one wrote before its first write."""
 

@@ -121,7 +121,7 @@ class SourceConnection:
         )
         held = read_content(consumer.instance.run_directory)
         filters = told_by(held.filter if held is not None else "", consumer.filter.looked_at(config.filter_format))
-        me = introduction(consumer.instance, config.heartbeat_period_s, filters)
+        me = introduction(consumer.instance, config.heartbeat_period_s, filters, consumer.takeovers)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link, peer.stream, self._event, before_write=self._send_next, before_tick=self._report_progress

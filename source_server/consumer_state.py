@@ -35,6 +35,7 @@ from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, read_head
 from replicate.model.contact import patience_s
 from replicate.model.moment import wall_ns
+from replicate.model.takeover import Takeover
 from replicate.pool import control as word
 from replicate.wire.event import Acknowledged
 from replicate.wire.message import RefuseCode, UpdateState
@@ -136,6 +137,8 @@ class ConsumerState:
         """Of the connection that stands."""
         self.activity = WAITING
         """What the daemon is doing: the first words of its status."""
+        self.takeovers: tuple[Takeover, ...] = ()
+        """What we can show another primary."""
         self.is_primary_there = False
         """The peer has refused us because it is primary itself."""
         self._is_silent = False

@@ -282,6 +282,8 @@ class RoleGiver:
             for name in ("receiver", "update")
             if DaemonFiles(instance.path, name).lock.probe() is None
         ]
+        if instance.content.frozen is not None:
+            problems.append(f"{instance.name} is {instance.content.frozen}: replicate -i {named} instance freeze off")
         if (lag_s := consumer.lag_s()) > LAG_S_MAX:
             problems.append(f"{self._peer} lags {lag_s:.0f} s: wait until it is less than {LAG_S_MAX:g} s")
         hit("handover.before_check")

@@ -35,7 +35,12 @@ from replicate.filters.switch import FilterSwitch
 from replicate.instance.consumers import Consumer
 from replicate.instance.file import PASSIVE
 from replicate.instance.instance import Instance
+from replicate.model.takeover import takeover_from
+from replicate.model.vector import U32_MAX
 from replicate.pool.doorbell import Doorbell
+from replicate.roles.encounters import Encounters
+from replicate.roles.fence import own_takeovers
+from replicate.roles.succession import Other
 from replicate.security.authenticate import Authenticated, Authenticator
 from replicate.settings.load import Address
 from replicate.wire.event import Closed, CloseReason
@@ -56,11 +61,35 @@ SEEDED: Final = "waiting for the end of the seed of this instance"
 PRIMARY_THERE_S: Final = 60.0
 """So long after a peer has said that it is primary too it is tried again: that changes by an operator's command. (The
 first hard tries come as quickly as others: its Receiver Server may be about to follow its role.)"""
+GIVES_WAY_S: Final = 5.0
+"""And so long after one that has to give way to us has said so."""
 POOL_LOOK_S: Final = 0.25
 PENDING_TRY_S: Final = 0.3
 """So often a successor is tried to be told: applications wait for it."""
 BRIEF_REASONS: Final = ("CUT", "HELLO_TIMEOUT", "KEY_MISSING")
 """Why an opening fails while the peer is only being stopped or started."""
+
+
+def primary_of(name: str, uuid: str, error: ReplicateError) -> Other:
+    """Who has refused us because it is primary, by its refusal. `uuid`: what is known of it, in hexadecimal; releases
+    before this one do not say it."""
+    facts = error.facts.get("peer_facts")
+    told = facts if isinstance(facts, dict) else {}
+    incarnation, takeover = told.get("incarnation"), takeover_from(told)
+    return Other(
+        name,
+        _uuid(told.get("uuid")) or _uuid(uuid) or bytes(16),
+        incarnation if type(incarnation) is int and 0 <= incarnation <= U32_MAX else 0,
+        () if takeover is None else (takeover,),
+    )
+
+
+def _uuid(text: object) -> bytes:
+    """ "" where it is none."""
+    with suppress(ValueError, TypeError):
+        raw = bytes.fromhex(str(text))
+        return raw if len(raw) == 16 else b""
+    return b""
 
 
 async def serve(context: DaemonContext, peer: str) -> None:
@@ -70,26 +99,32 @@ async def serve(context: DaemonContext, peer: str) -> None:
     authenticator = Authenticator(instance, context.config, context.log)
     authenticator.check(Address(entry.host, entry.port), where=f"peer {peer}", is_receiver=False)
     giver = RoleGiver(context, instance, peer)
+    encounters = Encounters(instance, context.log.bind(peer=peer))
     orders = Orders(context, instance, giver, authenticator)
     await _outlast_seed(context, instance, is_sure=False)
     await orders.listen()
     async with trio.open_nursery() as nursery:
         giver.nursery = nursery
         nursery.start_soon(orders.serve)
-        while not context.stop_requested.is_set() and not await _serve_door(instance, giver, orders, authenticator):
+        nursery.start_soon(encounters.run)
+        while not context.stop_requested.is_set() and not await _serve_door(
+            instance, giver, encounters, orders, authenticator
+        ):
             # Somebody has recovered the instance, or changed its role: what we had mapped is nobody's any more.
             context.log.warning("journal pool replaced", peer=peer)
             await _outlast_seed(context, instance, is_sure=True)
         nursery.cancel_scope.cancel()
 
 
-async def _serve_door(instance: Instance, giver: RoleGiver, orders: Orders, authenticator: Authenticator) -> bool:
+async def _serve_door(
+    instance: Instance, giver: RoleGiver, encounters: Encounters, orders: Orders, authenticator: Authenticator
+) -> bool:
     """As long as the pool is the instance's. False: it is another one now; True: the stop was requested."""
     door = await trio.to_thread.run_sync(open_door, instance)
     try:
         with closing(Doorbell.claim(door.pool, instance.run_directory)) as doorbell:
             consumer = giver.consumer = ConsumerState(orders.context, instance, door, orders.peer, orders.switch)
-            server = SourceServer(consumer, giver, doorbell, authenticator)
+            server = SourceServer(consumer, giver, encounters, doorbell, authenticator)
             orders.now_served_by(server)
             await server.run()
         return True
@@ -181,10 +216,16 @@ class SourceServer:
     """The daemon between connections: it connects, stores the consumer's position, prunes and reports."""
 
     def __init__(
-        self, consumer: ConsumerState, giver: RoleGiver, doorbell: Doorbell, authenticator: Authenticator
+        self,
+        consumer: ConsumerState,
+        giver: RoleGiver,
+        encounters: Encounters,
+        doorbell: Doorbell,
+        authenticator: Authenticator,
     ) -> None:
         self.consumer = consumer
         self._giver = giver
+        self._encounters = encounters
         self.seeds = SeedKeeper(consumer)
         self._context = consumer.context
         self._log = consumer.log
@@ -208,6 +249,7 @@ class SourceServer:
         consumer.position.load()
         with suppress(ReplicateError):  # the stream finds that, and says what to do
             await trio.to_thread.run_sync(consumer.look_back)
+            consumer.takeovers = await trio.to_thread.run_sync(own_takeovers, consumer.door)
         consumer.tell(PASSIVE if consumer.mode.is_passive else WAITING, last_error=None)
         context.figures, context.why_not_ready = consumer.metrics, consumer.why_not_ready
         context.ready(consumer.activity)
@@ -350,6 +392,8 @@ class SourceServer:
         if connection.filter_failure is not None:
             error = connection.filter_failure
             consumer.retry.refused()
+            if consumer.is_primary_there and error is not None:
+                await self._encounters.met(primary_of(consumer.peer_name, consumer.position.record.uuid, error))
         if connection.failure is not None:
             raise with_way_out(connection.failure, consumer.instance)
         return error
@@ -392,7 +436,7 @@ class SourceServer:
         text = str(failure) if failure is not None else ""
         wait_s = attempt.wait_s
         if consumer.is_primary_there and attempt.tries is Tries.SOFT:
-            wait_s = PRIMARY_THERE_S
+            wait_s = GIVES_WAY_S if self._encounters.gives_way else PRIMARY_THERE_S
         if self._giver.is_pending:
             wait_s = min(wait_s, PENDING_TRY_S)
         if failure is not None and not consumer.is_primary_there:
@@ -412,7 +456,7 @@ class SourceServer:
         consumer.progress.update_state = ""  # nobody tells us now
         consumer.progress.not_applying_since_wall_ns = 0
         waiting = f"{PASSIVE}: {consumer.peer_name} is primary" if consumer.is_primary_there else WAITING
-        consumer.tell(waiting, last_error=text or None)
+        consumer.tell(waiting, last_error=text or None, **self._encounters.facts)
         with trio.move_on_after(wait_s) as self._pause:
             await self._context.stop_requested.wait()
 
@@ -429,7 +473,9 @@ class SourceServer:
             await trio.sleep(CONSUMER_PERIOD_S)
             if consumer.position.has_moved:
                 await consumer.position.keep_stored()
-            consumer.tell()
+            if consumer.link is not None and consumer.link.peer is not None:
+                self._encounters.gone()  # it takes our stream
+            consumer.tell(**self._encounters.facts)
             consumer.sample()
 
     async def _prune(self) -> None:

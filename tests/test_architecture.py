@@ -52,6 +52,8 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.region.sqlite.sql.*", "P"),
     ("replicate.region.sqlite.forensics.pages", "P"),
     ("replicate.roles.handover", "P"),
+    ("replicate.roles.succession", "P"),
+    ("replicate.roles.encounters", "N"),
     ("replicate.transfer.container", "P"),
     ("replicate.transfer.seed.request", "N"),
     ("replicate.logs.files", "D"),
@@ -154,6 +156,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "replicate.filters.child",
         "replicate.filters.stream",
         "replicate.pool.doorbell",
+        "replicate.roles.encounters",  # of two daemons, which may not import one another
         "replicate.security.tls",
         "*_server.*",
         "update_process.*",

@@ -70,6 +70,21 @@ def show() -> None:
 
 
 @instance.command()
+@click.argument("state", type=click.Choice(["on", "off"]))
+def freeze(state: str) -> None:
+    """Hold all transactions, or let them go on.
+
+    On a primary writers wait, and are refused by name after their time-out. On a secondary nothing is applied. Reading,
+    sending and receiving go on. It stays so over a restart, until it is turned off."""
+    from replicate.admin.freezing import freeze as set_frozen
+
+    opened = open_instance()
+    seqno = set_frozen(opened, on=state == "on")
+    what = "frozen" if state == "on" else "not frozen"
+    emit({"frozen": state == "on", "seqno": seqno}, [f"{opened.name} is {what}, at transaction {seqno}"])
+
+
+@instance.command()
 @click.argument("directory", required=False, shell_complete=instances)
 @click.option(
     "--force",

@@ -34,8 +34,8 @@ timeout_option = click.option(
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if the source was heard a moment ago, or what was received cannot be applied (it is written to a file "
-    "first).",
+    help="Also if the source was heard a moment ago, if what was received cannot be applied (it is written to a file "
+    "first), or if another site took over (this one takes its role back).",
 )
 @timeout_option
 def promote(expect: int | None, force: bool, timeout_s: float) -> None:
@@ -64,6 +64,9 @@ def _told(made: Promoted) -> list[str]:
     if made.not_applied:
         lines.append(f"not all that was received could be applied: {made.not_applied}")
     lines += made.kept.lines() if made.kept else []
+    if made.overruled is not None:
+        name, seqno = made.overruled
+        return [*lines, f"it took its role back from {name}, which had taken over after {seqno}"]
     if made.missing_at_most is None:
         lines.append("how many transactions of the old primary are missing is not known")
     else:

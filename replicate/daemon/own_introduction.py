@@ -11,14 +11,18 @@ from typing import Final
 
 import replicate
 from replicate.instance.instance import Instance
+from replicate.model.takeover import Takeover
 from replicate.wire.message import Introduction
 
 FILTER_CHARACTERS_MAX: Final = 500
 """A hello is small."""
 
 
-def introduction(instance: Instance, heartbeat_period_s: float, told_by: str = "") -> Introduction:
-    """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life. `told_by`: filters."""
+def introduction(
+    instance: Instance, heartbeat_period_s: float, told_by: str = "", takeovers: tuple[Takeover, ...] = ()
+) -> Introduction:
+    """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life. `told_by`: filters.
+    `takeovers`: what it can show another primary."""
     content = instance.content
     return Introduction(
         network=content.network,
@@ -30,4 +34,5 @@ def introduction(instance: Instance, heartbeat_period_s: float, told_by: str = "
         heartbeat_period_ms=max(1, round(heartbeat_period_s * 1000)),
         wall_ns=time.time_ns(),
         filter=told_by[:FILTER_CHARACTERS_MAX],
+        takeovers=takeovers if content.role == "primary" else (),
     )

@@ -8,7 +8,6 @@ Refuses to know: everything behind the connection.
 from __future__ import annotations
 
 import datetime
-import os
 import sqlite3 as _standard
 import warnings
 from collections.abc import Callable
@@ -48,7 +47,7 @@ from replicate.dbapi.errors import (
     ProgrammingError,
     Warning,
 )
-from replicate.dbapi.opened import Opened
+from replicate.dbapi.opened import Opened, Sites
 
 Timestamp = datetime.datetime
 apilevel: Final = "2.0"
@@ -63,7 +62,7 @@ converters: Final[dict[str, Callable[[bytes], Any]]] = _standard.converters
 
 
 def connect(
-    instance: str | os.PathLike[str],
+    instance: Sites,
     region: str = "main",
     timeout: float | None = None,
     detect_types: int = 0,
@@ -74,7 +73,8 @@ def connect(
     uri: bool = False,
     **more: Any,
 ) -> Connection:
-    """A connection to `region` of `instance` (a directory, or a name below REPLICATE_HOME). The rest is as in
+    """A connection to `region` of `instance` (a directory, or a name below REPLICATE_HOME). Of several instances, which
+    are the sites of one network on this machine, it is the one that takes writes now. The rest is as in
     sqlite3.connect; `timeout` in seconds, None: application.busy_timeout_s of the instance's settings.
 
     Raises OperationalError or DatabaseError, each also a ReplicateError that names the cause; nothing is open then.

@@ -8,7 +8,6 @@ Leaves to others: which thread may use a connection (dbapi/connection_state.py),
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from replicate.dbapi.connection_state import ConnectionState
 from replicate.dbapi.cursor import Cursor, cursor_of
 from replicate.dbapi.dump import dump
 from replicate.dbapi.errors import ProgrammingError, surface, surfaced
-from replicate.dbapi.opened import Opened
+from replicate.dbapi.opened import Opened, Sites
 from replicate.dbapi.prepare import prepare
 from replicate.dbapi.stage import Stage
 from replicate.dbapi.transaction import ConnectionTransaction
@@ -37,7 +36,7 @@ from replicate.region.sqlite.sql.statements import classify
 _LEVELS: Final = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
 
 
-def _open_region(instance: str | os.PathLike[str], region: str, timeout_s: float | None) -> Opened:
+def _open_region(instance: Sites, region: str, timeout_s: float | None) -> Opened:
     from replicate.dbapi.open import open_region  # not needed where another opener is given
 
     return open_region(instance, region, timeout_s)
@@ -67,7 +66,7 @@ class Connection:
 
     def __init__(
         self,
-        instance: str | os.PathLike[str],
+        instance: Sites,
         region: str = "main",
         timeout: float | None = None,
         detect_types: int = 0,
@@ -76,7 +75,7 @@ class Connection:
         cached_statements: int = 128,
         uri: bool = False,
         *,
-        opener: Callable[[str | os.PathLike[str], str], Opened] | None = None,
+        opener: Callable[[Sites, str], Opened] | None = None,
     ) -> None:
         """Open the region. `timeout` in seconds (None: as configured). `cached_statements` and `uri` have no effect.
 

@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from urllib.parse import quote as percent_encoded
 
 import apsw
 
 from replicate.dbapi import second_library
+from replicate.dbapi.opened import Named, Sites
 from replicate.door.door import Door
 from replicate.door.primary import RegionSession
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.door.recovery.recovery import LOCK_TIMEOUT_S
-from replicate.errors import NotFoundError, NotSupportedError
+from replicate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    NotPrimaryError,
+    NotSupportedError,
+    ReplicateError,
+    UsageError,
+)
 from replicate.instance.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
 from replicate.limits import OPENING_S
@@ -197,10 +205,42 @@ class InstanceNeighbours:
             second_library.leave(self._watched.popitem()[1])
 
 
-def open_region(instance: str | os.PathLike[str], region: str, timeout_s: float | None = None) -> OpenedRegion:
-    """Open `region` of `instance`, waiting for each lock at most `timeout_s` seconds (None: as long as recovery should
-    take). Raises ReplicateErrors; nothing is open then."""
+def the_primary_of(instances: Sequence[Named]) -> Named:
+    """Which of several instances takes writes now; it may be another one a moment later.
+
+    Raises UsageError (none is named), NotPrimaryError (none takes writes: each is named, with what it says of the
+    primary, or why it cannot be opened) and ConfigurationError (more than one does)."""
+    if not instances:
+        raise UsageError("no instance is named", do="Give connect one, or a list of the sites of one network")
+    found: list[Instance] = []
+    others: list[str] = []
+    for named in instances:
+        try:
+            opened = Instance.open(named, needs=())
+        except ReplicateError as error:
+            others.append(f"{os.fspath(named)}: {error.what}")
+            continue
+        if opened.takes_writes:
+            found.append(opened)
+        else:
+            others.append(f"{opened.name} is {opened.role}" + (f": {s}" if (s := opened.content.successor) else ""))
+    if not found:
+        told = "; ".join(others)
+        raise NotPrimaryError(f"none of these takes writes: {told}", do="Try again; status of each says more")
+    if len(found) > 1:
+        names = " and ".join(str(one.path) for one in found)
+        raise ConfigurationError(
+            f"more than one of these takes writes: {names}", do="Name the one that is meant; status of each says more"
+        )
+    return found[0].path
+
+
+def open_region(instance: Sites, region: str, timeout_s: float | None = None) -> OpenedRegion:
+    """Open `region` of `instance` (of several: of the one that takes writes), waiting for each lock at most `timeout_s`
+    seconds (None: as long as recovery should take). Raises ReplicateErrors; nothing is open then."""
     _check_package()
+    if not isinstance(instance, str | os.PathLike):
+        instance = the_primary_of(instance)
     door = open_door(Instance.open(resolve_instance(instance)), LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
     try:
         return OpenedRegion(door, region, OPENING_S if timeout_s is None else min(timeout_s, OPENING_S))

@@ -6,7 +6,8 @@ Leaves to others: how an instance is opened, locked and closed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,12 @@ from replicate.region.protocol import CapturedChanges
 
 if TYPE_CHECKING:
     from replicate.journal.spool import Spool
+
+
+Named = str | os.PathLike[str]
+"""An instance as a caller names it: its directory, or its name below REPLICATE_HOME."""
+Sites = Named | Sequence[Named]
+"""One instance, or several of one network, of which the one that takes writes is meant."""
 
 
 class Session(Protocol):

@@ -4,13 +4,14 @@ Guarantees: one barrier at a time; it falls at once when its holder dies, becaus
 then, and it expires (by the machine's monotonic clock) when its holder stands still; nothing that was not yet received
 when it was set is applied beyond it. The Receiver Server goes on receiving. A writer on a primary stands at a barrier
 for WRITER_WAIT_S_MAX at most, then it goes on. At a *closing* one it stands for its own patience, and is refused then:
-nothing passes while the holder lives. One that turns writers away has them give up their transactions, and with them
-the locks of their regions.
+nothing passes while the holder lives. One that turns writers away has them give up transactions and regions. A frozen
+instance stands as at a closing one that has no end.
 Refuses to know: why anybody wants the instance to stand still.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from fcntl import LOCK_NB, LOCK_SH, flock
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Final
 
 from replicate.door.door import Door
-from replicate.errors import BusyError, InternalError
+from replicate.errors import BusyError, FrozenError, InternalError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.system.locks import FileLock
@@ -30,6 +31,7 @@ WRITER_WAIT_S_MAX: Final = 1.0
 """Opening a snapshot takes milliseconds; only a holder that was stopped takes longer."""
 WRITER_PAUSE_S: Final = 0.001
 TURNED_AWAY_PAUSE_S: Final = 0.005
+FROZEN_PAUSE_S: Final = 0.01
 _NS: Final = 1_000_000_000
 HOLDS_WRITERS: Final = 1
 TURNS_WRITERS_AWAY: Final = 2
@@ -129,7 +131,12 @@ class BarrierWatch:
         self._lock: FileLock | None = None
 
     def seqno(self) -> int:
-        """The last transaction that may be applied; 0 when there is no barrier. One that was left is cleared."""
+        """The last transaction that may be applied; 0 when there is no barrier and the instance is not frozen."""
+        frozen, barrier = int(self._words[word.FROZEN]), self._barrier_seqno()
+        return min(frozen, barrier) if frozen and barrier else frozen or barrier
+
+    def _barrier_seqno(self) -> int:
+        """Where a barrier stands, 0: none. One that was left is cleared."""
         words = self._words
         seqno = int(words[word.BARRIER_SEQNO])
         if not seqno or time.monotonic_ns() >= words[word.BARRIER_EXPIRES_NS]:
@@ -173,17 +180,22 @@ def stand_at_barrier(door: Door, timeout_s: float | None = None) -> None:
     and BusyError where that one still stands (TurnedAwayError: its holder waits for us to give up); the lock is
     not held then."""
     words = door.words
-    if words[word.LAST_SEQNO] < words[word.BARRIER_SEQNO]:
+    if words[word.LAST_SEQNO] < words[word.BARRIER_SEQNO] and not words[word.FROZEN]:
         return
     began = time.monotonic()
     watch = BarrierWatch(door)
     try:
         while 0 < (seqno := watch.seqno()) <= words[word.LAST_SEQNO]:
             waited_s, closing = time.monotonic() - began, words[word.CLOSING]
+            if words[word.FROZEN] and waited_s >= (timeout_s or WRITER_WAIT_S_MAX):
+                door.leave()
+                raise frozen_error(door)
             if closing == TURNS_WRITERS_AWAY:
                 door.leave()
                 raise TurnedAwayError(f"instance {door.instance.name} takes no commit beyond {seqno} at this moment")
-            if waited_s >= (timeout_s or WRITER_WAIT_S_MAX if closing else WRITER_WAIT_S_MAX):
+            if not words[word.FROZEN] and waited_s >= (
+                timeout_s or WRITER_WAIT_S_MAX if closing else WRITER_WAIT_S_MAX
+            ):
                 if not closing:
                     return
                 door.leave()
@@ -193,10 +205,31 @@ def stand_at_barrier(door: Door, timeout_s: float | None = None) -> None:
                     do="Try again; status tells which site is primary then",
                 )
             door.leave()
-            time.sleep(WRITER_PAUSE_S)
+            time.sleep(FROZEN_PAUSE_S if words[word.FROZEN] else WRITER_PAUSE_S)
             door.enter(timeout_s)
     finally:
         watch.close()
+
+
+def outlast_frost(door: Door, timeout_s: float) -> None:
+    """For a writer that holds nothing yet: wait while the instance is frozen. FrozenError after `timeout_s` seconds."""
+    words, until_s = door.words, time.monotonic() + timeout_s
+    while words[word.FROZEN] and words[word.POOL_STATE] != word.STATE_CLOSED:
+        if time.monotonic() >= until_s:
+            raise frozen_error(door)
+        time.sleep(FROZEN_PAUSE_S)
+
+
+def frozen_error(door: Door) -> FrozenError:
+    """By whom it is frozen, and the command that ends it."""
+    instance = door.instance
+    with contextlib.suppress(ReplicateError):
+        instance.reload()
+    return FrozenError(
+        f"instance {instance.name} is {instance.content.frozen or 'frozen'}: no transaction is committed",
+        where=str(instance.path),
+        do=f"Try again; it is thawed by: replicate -i {instance.named} instance freeze off",
+    )
 
 
 def _clear(words: memoryview) -> None:

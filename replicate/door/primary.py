@@ -22,7 +22,7 @@ from os import getpid
 from time import monotonic
 from typing import Final
 
-from replicate.door.barrier import TurnedAwayError, outlast_turning_away, stand_at_barrier
+from replicate.door.barrier import TurnedAwayError, outlast_frost, outlast_turning_away, stand_at_barrier
 from replicate.door.door import Door
 from replicate.door.ledger import Allotted
 from replicate.door.outcome import DISK_ERRORS, outcome_of
@@ -42,6 +42,7 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.instance.file import RegionEntry
+from replicate.instance.instance import Instance
 from replicate.journal.record import read_head
 from replicate.limits import LOOK_S, OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.pool import control as word
@@ -65,6 +66,10 @@ PRUNE_FROM: Final = 0.5
 """Part of journal.cap_bytes from which on a writer prunes the journal itself, when it has begun a segment."""
 
 
+def _standing(instance: Instance) -> str:
+    return "takes no writes" if instance.role == "primary" else "is secondary"
+
+
 class HalfCommittedError(OutcomeUnknownError):
     """COMMIT has reached some regions of a transaction and not others; the journal has it."""
 
@@ -84,7 +89,7 @@ class RegionSession:
         self.entry = entry = door.instance.region(region_name)
         self.where = str(entry.path)
         self._pid = os.getpid()
-        self.writable = door.instance.role == "primary"
+        self.writable = door.instance.takes_writes
         self.last_seqno = 0
         self._pool_is_gone = False
         self._patience_s = PATIENCE_S_MIN
@@ -188,6 +193,8 @@ class RegionSession:
             self._check_pool()
             words = self.door.words
         self._patience_s = timeout_s if timeout_s > PATIENCE_S_MIN else PATIENCE_S_MIN
+        if words[word.FROZEN]:
+            outlast_frost(self.door, timeout_s)
         writer = self.writer
         try:
             for part in self._by_lock:
@@ -292,7 +299,7 @@ class RegionSession:
             if spool is not None:
                 spool.finish()  # the bulk of its syncing, before anybody waits for us
             door.enter(self._patience_s)
-            if door.words[word.BARRIER_SEQNO]:
+            if door.words[word.BARRIER_SEQNO] or door.words[word.FROZEN]:
                 stand_at_barrier(door, self._patience_s)
             try:
                 seqno = self._commit_framed(captured) if spool is None else self._commit_spooled(captured)
@@ -472,13 +479,18 @@ class RegionSession:
         door."""
         if not self._pool_is_gone and self.door.words[word.POOL_STATE] != word.STATE_CLOSED:
             return
+        instance = self.door.instance
+        instance.reload()
+        if not instance.takes_writes:  # a new door may have to wait for others' transactions
+            self.writable = False
+            self._check_writer()
         door = open_door(self.door.instance, self._patience_s)
         self.door.close()
         self.door = door
         for part in self.parts:
             part.listen(door)
         self._pool_is_gone = False
-        self.writable = door.instance.role == "primary"
+        self.writable = door.instance.takes_writes
         self._check_writer()  # it may have become a secondary since
 
     def _after_turning_away(self) -> ReplicateError:
@@ -521,7 +533,7 @@ class RegionSession:
             instance = self.door.instance
             successor = instance.content.successor
             raise NotPrimaryError(
-                f"instance {instance.name} is secondary: {successor or 'its regions are read-only'}",
+                f"instance {instance.name} {_standing(instance)}: {successor or 'its regions are read-only'}",
                 where=self.where,
                 do=f"Write on {successor.name if successor else 'the primary'}",
                 primary=successor.name if successor else "",

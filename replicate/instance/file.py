@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,11 @@ region that is not here to another one's table of the same name, and of the othe
 WITH_SUCCESSOR: Final = 3
 """Format of a file with `successor`: a release that does not know it would let an instance that has handed its role
 over be made primary again, beside the other one."""
-WITH_FEED: Final = 4
-"""Format of the file of a data feed: a release that does not know it would make it primary, and stop at the tables that
-others have made there."""
+WITH_FENCE: Final = 4
+"""Format of a file with a `successor` that has superseded this instance, with `overruled`, or with `frozen`, and of a
+data feed: a release that does not know them would take writes again, beside that other primary or against the
+operator's word, or make a feed primary, and stop at the tables that others have made there."""
+FORMATS: Final = (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE)
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
 _ELSE: Final = (
@@ -97,16 +100,40 @@ class PeerEntry:
 @dataclass(frozen=True, slots=True)
 class Successor:
     """Who was made primary instead of this instance, after transaction `seqno` of its journal. `is_pending`: it was
-    handed the role, and has not said yet that it has taken it."""
+    handed the role, and has not said yet that it has taken it. `origin` not 0: it took over by the record that began
+    the origin with that key, and this instance, which was still primary, heard so at `heard_wall_ns`: it is fenced, and
+    stays so until it follows again or takes its role back."""
 
     name: str
     seqno: int
     is_pending: bool = False
+    origin: int = 0
+    heard_wall_ns: int = 0
+
+    @property
+    def is_fence(self) -> bool:
+        """It has superseded this instance, which may have transactions that nobody else has."""
+        return self.origin != 0
 
     def __str__(self) -> str:
         """The end of a sentence about this instance."""
+        if self.is_fence:
+            return f"it was superseded by {self.name}, which took over after transaction {self.seqno}"
         what = "its role was handed over to" if self.is_pending else "the primary now is"
         return f"{what} {self.name}, after transaction {self.seqno}"
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """That an operator wants no more transactions committed, or applied. `by`: the user who said so."""
+
+    wall_ns: int
+    by: str
+
+    def __str__(self) -> str:
+        """The end of a sentence about this instance."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.wall_ns / 1e9))
+        return f"frozen by {self.by}, since {since}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +155,26 @@ class InstanceFile:
     waiting: tuple[str, ...] = ()
     """On a secondary: regions of the primary that are not here, and wait for their seed (region_record.py)."""
     successor: Successor | None = None
-    """On a secondary that was primary: who is it now, as far as this instance has been told."""
+    """On a secondary that was primary: who is it now, as far as this instance has been told. On a primary: who has
+    superseded it; it takes no writes, and is about to be a secondary."""
     is_feed: bool = False
     """A secondary that is no backup: others may have tables in its regions, and it never becomes primary."""
+    overruled: int = 0
+    """On a primary that took its role back: the key of the origin of the takeover that superseded it; 0: none."""
+    is_restored: bool = False
+    """On a primary: its files were those of a backup since its role last changed."""
+    frozen: Frozen | None = None
+    """Whatever its role."""
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether transactions may be given numbers here."""
+        return self.role == "primary" and self.successor is None
+
+    @property
+    def fence(self) -> Successor | None:
+        """Who has superseded it, as long as that is not settled."""
+        return self.successor if self.successor is not None and self.successor.is_fence else None
 
     @property
     def origin(self) -> Origin:
@@ -171,12 +215,15 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
         | ({"waiting": list(content.waiting)} if content.waiting else {})
         | _successor_facts(content.successor)
         | ({"feed": True} if content.is_feed else {})
+        | ({"overruled": content.overruled} if content.overruled else {})
+        | ({"restored": True} if content.is_restored else {})
+        | ({"frozen": {"wall_ns": content.frozen.wall_ns, "by": content.frozen.by}} if content.frozen else {})
     )
 
 
 def _format_of(content: InstanceFile) -> int:
-    if content.is_feed:
-        return WITH_FEED
+    if content.fence is not None or content.overruled or content.frozen is not None or content.is_feed:
+        return WITH_FENCE
     if content.successor is not None:
         return WITH_SUCCESSOR
     return WITH_WAITING if content.waiting or any(p.passive for p in content.peers) else FORMAT_VERSION
@@ -185,14 +232,27 @@ def _format_of(content: InstanceFile) -> int:
 def _successor_facts(successor: Successor | None) -> dict[str, Any]:
     if successor is None:
         return {}
-    pending = {"pending": True} if successor.is_pending else {}
-    return {"successor": {"name": successor.name, "seqno": successor.seqno, **pending}}
+    more: dict[str, Any] = {"pending": True} if successor.is_pending else {}
+    if successor.is_fence:
+        more |= {"fenced": {"origin": successor.origin, "wall_ns": successor.heard_wall_ns}}
+    return {"successor": {"name": successor.name, "seqno": successor.seqno, **more}}
 
 
 def _successor(facts: Any) -> Successor | None:
     if facts is None:
         return None
-    return Successor(check_name(facts["name"], "instance"), int(facts["seqno"]), bool(facts.get("pending", False)))
+    fenced = facts.get("fenced", {"origin": 0, "wall_ns": 0})
+    return Successor(
+        check_name(facts["name"], "instance"),
+        int(facts["seqno"]),
+        bool(facts.get("pending", False)),
+        int(fenced["origin"]),
+        int(fenced["wall_ns"]),
+    )
+
+
+def _frozen(facts: Any) -> Frozen | None:
+    return None if facts is None else Frozen(int(facts["wall_ns"]), str(facts["by"]))
 
 
 def _digest(facts: dict[str, Any]) -> str:
@@ -218,15 +278,13 @@ def decode(raw: bytes, where: str) -> InstanceFile:
         raise DamagedError(
             "the instance file is not readable", where=where, do=f"Restore it from a backup{_ELSE}"
         ) from error
-    if type(version) is int and version > WITH_FEED:
+    if type(version) is int and version > max(FORMATS):
         raise FormatUnknownError(
-            f"the instance file has format {version!r}, this release knows {FORMAT_VERSION} to {WITH_FEED}",
+            f"the instance file has format {version!r}, this release knows {FORMAT_VERSION} to {max(FORMATS)}",
             where=where,
             do="Use the release that wrote it, or a newer one",
         )
-    if version not in (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FEED) or check != _digest(
-        facts
-    ):  # there has been no older format
+    if version not in FORMATS or check != _digest(facts):  # there has been no older format
         raise DamagedError(
             "the instance file was changed by hand or is damaged: its check does not match",
             where=where,
@@ -265,6 +323,9 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             waiting=tuple(check_name(name, "region") for name in facts.get("waiting", ())),
             successor=_successor(facts.get("successor")),
             is_feed=facts.get("feed", False) is True,
+            overruled=int(facts.get("overruled", 0)),
+            is_restored=bool(facts.get("restored", False)),
+            frozen=_frozen(facts.get("frozen")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(

@@ -27,6 +27,7 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.instance.file import (
+    Frozen,
     InstanceFile,
     PeerEntry,
     RegionEntry,
@@ -298,6 +299,11 @@ class Instance:
         return self.content.role
 
     @property
+    def takes_writes(self) -> bool:
+        """Whether transactions may be given numbers here: not on a secondary, nor on a primary that is superseded."""
+        return self.content.takes_writes
+
+    @property
     def regions(self) -> tuple[RegionEntry, ...]:
         """The registered regions, in region-id order (the order of locks)."""
         return self.content.regions
@@ -536,7 +542,36 @@ class Instance:
         with self._changing() as content:
             peers = tuple(replace(p, passive=role == "secondary" and p.name != to_tell) for p in content.peers)
             incarnation = content.incarnation + 1
-            self._store(replace(content, role=role, incarnation=incarnation, peers=peers, successor=successor))
+            fence = content.fence if role == "primary" else None
+            changed = replace(content, role=role, incarnation=incarnation, peers=peers, successor=successor)
+            self._store(replace(changed, overruled=0 if fence is None else fence.origin, is_restored=False))
+
+    def note_fence(self, fence: Successor) -> None:
+        """Another instance has superseded this one, which is primary: no transaction gets a number here from now on.
+        Nothing happens on a secondary, or where that is known. The caller holds the commit lock."""
+        with self._changing() as content:
+            if content.role == "primary" and content.successor is None:
+                self._store(replace(content, successor=fence))
+            else:
+                self._take(content)
+
+    def set_frozen(self, frozen: Frozen | None) -> None:
+        """Whether transactions are held. One that is frozen already keeps who did it, and since when. The caller holds
+        the commit lock."""
+        with self._changing() as content:
+            if (content.frozen is None) != (frozen is None):
+                self._store(replace(content, frozen=frozen))
+            else:
+                self._take(content)
+
+    def fence_is_settled(self) -> None:
+        """Nothing is here any more that the site which superseded this one has not. Nothing happens where there is no
+        fence."""
+        with self._changing() as content:
+            if content.fence is not None and content.role == "secondary":
+                self._store(replace(content, successor=replace(content.fence, origin=0, heard_wall_ns=0)))
+            else:
+                self._take(content)
 
     def successor_is_primary(self) -> None:
         """The successor has said that it has taken the role: it is served no more. Nothing happens where none has to
@@ -549,9 +584,15 @@ class Instance:
             peers = tuple(replace(p, passive=p.passive or p.name == known.name) for p in content.peers)
             self._store(replace(content, peers=peers, successor=replace(known, is_pending=False)))
 
-    def raise_incarnation(self) -> None:
-        """The next incarnation, durable before anything is numbered in it. The caller holds the commit lock."""
+    def raise_incarnation(self, *, is_restored: bool = False) -> None:
+        """The next incarnation, durable before anything is numbered in it. `is_restored`: a primary's files are those
+        of a backup. The caller holds the commit lock."""
         with self._changing() as content:
             self._store(
-                replace(content, incarnation=content.incarnation + 1, journal_inode=_inode(self.journal_directory))
+                replace(
+                    content,
+                    incarnation=content.incarnation + 1,
+                    journal_inode=_inode(self.journal_directory),
+                    is_restored=content.is_restored or (is_restored and content.role == "primary"),
+                )
             )

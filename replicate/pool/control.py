@@ -69,7 +69,8 @@ LAST_COMMIT_WALL_NS: Final = 29
 FATAL: Final = 30
 """Not 0: a journal write or sync failed with this errno, and nobody appends any more."""
 ROLE: Final = 31
-"""ROLE_PRIMARY or ROLE_SECONDARY, as the instance was when the pool was made; 0 of an earlier release's."""
+"""ROLE_PRIMARY or ROLE_SECONDARY, as the instance was when the pool was made (a primary that is superseded gives no
+numbers, as a secondary does not); 0 of an earlier release's."""
 ROLE_PRIMARY: Final = 1
 ROLE_SECONDARY: Final = 2
 BARRIER_SEQNO: Final = 32
@@ -100,8 +101,11 @@ SIDECAR_SEQNO: Final = 45
 0."""
 CLOSING: Final = 46
 """Not 0: the barrier that stands is a closing one: no writer passes it while its holder lives (door/barrier.py)."""
+FROZEN: Final = 47
+"""Not 0: the instance is frozen, at this transaction: nothing is committed or applied beyond it. The instance file says
+the same for the next pool."""
 COMMIT_WORDS_END: Final = 64
-"""Words CLOSING + 1 … 63 are free for the door."""
+"""Words FROZEN + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -136,7 +140,7 @@ HOME_OFFSET: Final = 4096
 HOME_BYTES_MAX: Final = CONTROL_BYTES - HOME_OFFSET - 1
 
 assert READERS_MAX % 8 == 0
-assert CLOSING < COMMIT_WORDS_END <= EARLY
+assert FROZEN < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED

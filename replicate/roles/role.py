@@ -44,7 +44,7 @@ def become_secondary(
     instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, successor: Successor | None = None
 ) -> int:
     """Make a primary a secondary; the last number of its journal, which every region holds. Nothing happens when it is
-    one already. `successor`: who is made primary instead, which has all up to that number.
+    one already. `successor`: who is made primary instead, which has all up to that number; or who has superseded it.
 
     Raises BusyError (an application's transaction lasts longer than `timeout_s` seconds), TryAgainError (the journal
     goes beyond what the successor has) and what opening the door, redo and the disk raise: the instance is still
@@ -53,9 +53,10 @@ def become_secondary(
     instance.reload()
     if instance.role == "secondary":
         return last_seqno(instance)
+    successor = instance.content.fence or successor
     with standing_still(instance, timeout_s) as door:
         seqno, rows = _checkpoint(door, timeout_s)
-        if successor is not None:
+        if successor is not None and not successor.is_fence:
             _check_end(instance, seqno, successor.seqno)
         for entry in instance.regions:
             begin_as_secondary(entry.path, entry.uuid, rows)

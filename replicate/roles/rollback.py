@@ -46,10 +46,11 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.protocol import scr_rows
 from replicate.roles.alone import daemons_down
+from replicate.roles.fence import give_way
 from replicate.roles.role import LOCK_TIMEOUT_S, standing_still
 from replicate.roles.survey import Surveyed, survey
 from replicate.roles.undo import undo_region
-from replicate.roles.verdict import forget_verdict, proven_point
+from replicate.roles.verdict import forget_verdict, look_at_verdict, proven_point
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, replace_file, sync_directory
 from replicate.system.locks import FileLock
@@ -103,8 +104,8 @@ def rollback(
     by: str = "",
 ) -> RolledBack:
     """Take the secondary `instance` back to its transaction `to` (None: where one that was killed went, else where the
-    source that refused it says that somebody took over; `tell` is told before anything is touched). `by`: the daemon
-    that does it by itself: the others stand aside.
+    source that refused it says that somebody took over, or where the one that superseded it did; `tell` is told before
+    anything is touched). `by`: the daemon that does it by itself: the others stand aside.
 
     Raises PermissionRefusedError (a primary), UsageError (no such point, or another one is under way), DivergedError
     (what the source said is not so here),
@@ -113,6 +114,8 @@ def rollback(
     raise.
     """
     instance.reload()
+    if not dry_run:
+        give_way(instance, timeout_s=timeout_s)  # one that is superseded may still be primary
     if dry_run and not (instance.path / ROLLBACK_MARKER).exists():
         point, because = _needed(instance, to, timeout_s, tell)
         last, found = _look(instance, point, timeout_s)[:2]
@@ -131,12 +134,16 @@ def rollback(
         if begun is not None:
             _carry_out(instance, begun, timeout_s)
             log_recovery(instance, ROLLBACK, {"to": done.to, "last": done.last, "file": begun.file})
+        fence = instance.content.fence
+        if fence is not None and done.to <= fence.seqno:
+            instance.fence_is_settled()
     return done
 
 
 def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable[[str], None]) -> tuple[int, str]:
     """The point, and who says so. Raises as `rollback`."""
-    if instance.role == "primary":
+    fence = instance.content.fence
+    if instance.role == "primary" and fence is None:
         raise PermissionRefusedError(
             f"instance {instance.name} is primary: what it has may be all that there is",
             where=str(instance.path),
@@ -146,9 +153,14 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
         return to, ""
     with standing_still(instance, timeout_s) as door:
         last = int(door.words[word.LAST_SEQNO])
-    point, verdict = proven_point(instance, last)
-    tell(f"{verdict.told}: what {instance.name} has more, up to {last}, is taken back")
-    return point, verdict.told
+    if fence is not None and look_at_verdict(instance) is None:
+        point = fence.seqno
+        because = f"{fence.name} took over after transaction {point}, and this journal proves it"
+    else:
+        point, verdict = proven_point(instance, last)
+        because = verdict.told
+    tell(f"{because}: what {instance.name} has more, up to {last}, is taken back")
+    return point, because
 
 
 # Before anything is touched.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NoReturn
 
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.heard import now, read_facts
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import DiskFullError, NotFoundError, ReplicateError, TryAgainError, UsageError
+from replicate.errors import DiskFullError, FrozenError, NotFoundError, ReplicateError, TryAgainError, UsageError
+from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
 from replicate.journal.space import journal_space
 from replicate.limits import KIB, MIB, SEGMENT_GROW_BYTES
@@ -26,7 +27,9 @@ from replicate.lost.undelivered import Undelivered
 from replicate.model.start_command import start_command
 from replicate.pool.receive_pool import ReceivePool
 from replicate.roles.alone import daemons_down
+from replicate.roles.fence import give_way
 from replicate.roles.role import NEVER_PRIMARY, become_primary, become_secondary, last_seqno, old_primary
+from replicate.roles.succession import back
 
 _ROOM_BYTES: Final = SEGMENT_GROW_BYTES + MIB
 PROMOTION = "promotion"
@@ -37,7 +40,8 @@ DEMOTION = "demotion"
 class Promoted:
     """`seqno`: the last transaction that it had when it became primary. `source`: who was primary before, "" when
     nobody knows. `source_seqno`: the last number that one was known to have written, None when nobody knows. `kept`:
-    where stands what was received and could not be applied, `not_applied` why."""
+    where stands what was received and could not be applied, `not_applied` why. `overruled`: from whom it took its role
+    back, and after which transaction that one had taken over."""
 
     instance: str
     seqno: int
@@ -46,6 +50,7 @@ class Promoted:
     source_seqno: int | None
     not_applied: str = ""
     kept: Kept | None = None
+    overruled: tuple[str, int] | None = None
 
     @property
     def missing_at_most(self) -> int | None:
@@ -76,19 +81,27 @@ def promote(
 
     `expect`: refuse unless that is the last number then; who names it knows where the source has ended, and may do so a
     moment after that. `force`: also when the source was heard a moment ago, and when not all that was received can be
-    applied (that is written to a file). Of a primary only what was killed is finished.
+    applied (that is written to a file), and when another instance has superseded this one, which takes its role back
+    then. Of a primary only what was killed is finished.
 
-    Raises TryAgainError (the source lives, or the role was handed over), UsageError (`expect` does not hold),
-    DiskFullError (the journal of a primary could not begin: the instance is still secondary), NotFoundError (not
-    seeded, or a region of the source waits for its seed), AlreadyRunningError, and what `finish` and the change raise.
+    Raises TryAgainError (the source lives, the role was handed over, or another instance took over), UsageError
+    (`expect` does not hold), DiskFullError (the journal of a primary could not begin: the instance is still secondary),
+    NotFoundError (not seeded, or a region of the source waits for its seed), AlreadyRunningError, and what `finish` and
+    the change raise.
     """
     instance.reload()
+    fence = instance.content.fence
+    if fence is not None:
+        if not force:
+            _refuse_beside_fence(instance, fence)
+        give_way(instance, timeout_s=timeout_s)
     if instance.role == "primary":
         made = _promoted(instance, become_primary(instance, timeout_s=timeout_s), None)
         _refuse_another(instance, made, expect)
         return made
     instance.refuse_feed(NEVER_PRIMARY)
     require_seeded(instance)
+    _refuse_frozen(instance)
     if not force:
         _refuse_beside_successor(instance)
     with daemons_down(instance, PROMOTION):
@@ -114,7 +127,9 @@ def promote(
             kept = keep_lost_of(owner, cause=PROMOTION, again=again, force=True)
         instance.forget_waiting()
         become_primary(instance, timeout_s=timeout_s)
-        return replace(_promoted(instance, applied, told), not_applied=not_applied, kept=kept)
+        overruled = None if fence is None else (fence.name, fence.seqno)
+        made = _promoted(instance, applied, told)
+        return replace(made, not_applied=not_applied, kept=kept, overruled=overruled)
 
 
 def demote(instance: Instance, *, timeout_s: float) -> Demoted:
@@ -178,6 +193,26 @@ def _refuse_beside_successor(instance: Instance) -> None:
         )
 
 
+def _refuse_beside_fence(instance: Instance, fence: Successor) -> NoReturn:
+    """TryAgainError: another instance has taken over, and is primary."""
+    raise TryAgainError(
+        f"{fence.name} took over from {instance.name} after transaction {fence.seqno}, and is primary",
+        where=str(instance.path),
+        do=f"To follow it: replicate -i {instance.named} rollback. To take the role back, and have {fence.name} go "
+        f"back: replicate -i {instance.named} promote --force",
+    )
+
+
+def _refuse_frozen(instance: Instance) -> None:
+    """FrozenError: what was received would never be applied."""
+    if instance.content.frozen is not None:
+        raise FrozenError(
+            f"{instance.name} is frozen: nothing is applied, and a primary would take no writes",
+            where=str(instance.path),
+            do=f"Thaw it first: replicate -i {instance.named} instance freeze off",
+        )
+
+
 def _refuse_without_waiting(instance: Instance) -> None:
     """NotFoundError when the source has a region that is not here."""
     if instance.waiting:
@@ -231,6 +266,12 @@ def _finished(instance: Instance, finish: Callable[[], int], *, force: bool) -> 
 
 def next_steps(instance: Instance, promoted: Promoted) -> list[str]:
     """What to do after a promotion, as commands; nothing where there was none."""
+    if promoted.overruled is not None:
+        name, seqno = promoted.overruled
+        return [
+            f"next, there, before anything more is written: {back(f'replicate -i {name}', seqno)}",
+            *(f"next: {start_command(f'source-{peer.name}', of=instance.named)}" for peer in instance.consumers),
+        ]
     if not promoted.source:
         return []
     lines = [f"next: {start_command(f'source-{peer.name}', of=instance.named)}" for peer in instance.consumers]

@@ -62,7 +62,13 @@ from replicate.status.report import (
     each_once,
     findings,
 )
-from replicate.status.roles import is_rolled_back_in_part, lost_findings, rollback_findings
+from replicate.status.roles import (
+    frozen_findings,
+    is_rolled_back_in_part,
+    lost_findings,
+    rollback_findings,
+    succession_findings,
+)
 
 CONNECTED_STATES: Final = (
     "sending",
@@ -121,6 +127,9 @@ def collect(instance: Instance) -> Status:
     peers = tuple(_peer(instance, entry, journal, now, problems) for entry in instance.consumers)
     receiving = _receiving(instance, journal, now) if instance.role == "secondary" else None
     problems += rollback_findings(instance, is_at_work=bool(receiving and receiving.receiver.instead))
+    connected = [peer.name for peer in peers if peer.is_connected]
+    problems += succession_findings(instance, journal.last_written_seqno, connected)
+    problems += frozen_findings(instance)
     problems += lost_findings(instance)
     found = findings(instance.role, journal, regions, peers, receiving)
     content = instance.content

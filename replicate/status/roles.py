@@ -7,9 +7,11 @@ Leaves to others: which rollback that is (roles/rollback.py), what stands in the
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from replicate.daemon.files import DaemonFiles
 from replicate.door.recovery.opening import ROLLBACK_MARKER
+from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
 from replicate.lost.unsettled import Unsettled, look_at_unsettled
 from replicate.model.findings import Finding
@@ -25,6 +27,56 @@ def rollback_findings(instance: Instance, *, is_at_work: bool) -> Iterator[Findi
     if is_rolled_back_in_part(instance) and not is_at_work:
         text = "a rollback has begun and not ended: nothing can open the instance until it has"
         yield Finding("ROLLBACK_UNFINISHED", text, "replicate -i INSTANCE rollback")
+
+
+def frozen_findings(instance: Instance) -> Iterator[Finding]:
+    """Whether an operator holds it."""
+    frozen = instance.content.frozen
+    if frozen is not None:
+        is_primary = instance.role == "primary"
+        what = "writers wait, and are refused after their time-out" if is_primary else "nothing is applied"
+        text = f"the instance is {frozen}: {what}"
+        yield Finding("FROZEN", text, "replicate -i INSTANCE instance freeze off")
+
+
+def succession_findings(instance: Instance, last_seqno: int, connected: Collection[str]) -> Iterator[Finding]:
+    """Who is primary instead of this instance, or beside it. `last_seqno`: the last of its journal. `connected`: the
+    peers to which a connection stands."""
+    successor = instance.content.successor
+    if successor is not None and successor.is_pending:
+        text = (
+            f"the role was handed over to {successor.name} after transaction {successor.seqno}, and {successor.name} "
+            "has not said that it has it: nothing can be written on either site"
+        )
+        do = f"replicate -i INSTANCE switchover --to {successor.name}"
+        yield Finding("HANDED_OVER", text, do, successor.name)
+    elif (fence := instance.content.fence) is not None:
+        yield _fenced(fence, last_seqno)
+    elif instance.role == "primary":
+        yield from _other_primaries(instance, connected)
+
+
+def _fenced(fence: Successor, last_seqno: int) -> Finding:
+    more = max(0, last_seqno - fence.seqno)
+    alone = f"{more} transactions after it are only here" if more else "nothing after it is here"
+    text = f"{fence.name} took over after transaction {fence.seqno}, and no writes are taken here: {alone}"
+    do = (
+        "to follow it, stop the daemons; replicate -i INSTANCE rollback; replicate -i INSTANCE receiver start; or have "
+        "that done: replicate -i INSTANCE receiver start --auto-rollback. To take the role back: replicate -i INSTANCE "
+        "promote --force"
+    )
+    return Finding("FENCED", text, do, fence.name)
+
+
+def _other_primaries(instance: Instance, connected: Collection[str]) -> Iterator[Finding]:
+    """By the word of the daemons that have met them. One that is connected takes our stream by now."""
+    seen = set(connected)
+    for daemon in ("receiver", *(f"source-{peer.name}" for peer in instance.peers)):
+        status = DaemonFiles(instance.path, daemon).read_status()
+        found = None if status is None or not status.is_running else status.facts.get("other_primary")
+        if isinstance(found, dict) and str(found.get("name")) not in seen:
+            seen.add(str(found.get("name")))
+            yield Finding("SPLIT_BRAIN", str(found.get("text")), str(found.get("do")), str(found.get("name")))
 
 
 def lost_findings(instance: Instance) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ import msgpack
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN
+from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import U32_MAX, U64_MAX, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.frame import pack_wire_frame
 from replicate.wire.message import (
@@ -128,8 +129,25 @@ def _facts(value: object) -> tuple[tuple[str, int | str], ...]:
     )
 
 
+def _takeovers(value: object) -> tuple[Takeover, ...]:
+    if type(value) is not list or len(value) > TAKEOVERS_MAX:
+        _bad("a list of takeovers")
+    return tuple(_takeover(item) for item in value)
+
+
+def _takeover(value: object) -> Takeover:
+    if type(value) is not list or len(value) != len(_TAKEOVER):
+        _bad("a takeover")
+    return Takeover(*(check(item) for check, item in zip(_TAKEOVER, value, strict=True)))
+
+
+def _after(value: object) -> int:
+    return value if type(value) is int and 0 <= value < U64_MAX else _bad("a number with one after it")
+
+
+_TAKEOVER: Final[tuple[Callable[[Any], Any], ...]] = (_name, _uuid, _u32, _u32, _after, _u64, _u64)
 _INTRODUCTION: Final[tuple[Callable[[Any], Any], ...]] = (
-    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64, _text,
+    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64, _text, _takeovers,
 )  # fmt: skip
 _INTRODUCTION_LEAST: Final = 10
 """Of its fields: what comes later has a default."""
@@ -329,8 +347,16 @@ def decode(message_type: int, body: bytes) -> Message:
 def _introduced(who: Introduction) -> list[object]:
     return [
         who.network, who.instance, who.name, who.role, who.incarnation, who.release, list(who.features),
-        who.batch_bytes_max, who.heartbeat_period_ms, who.wall_ns, *([who.filter] if who.filter else []),
+        who.batch_bytes_max, who.heartbeat_period_ms, who.wall_ns,
+        *([who.filter] if who.filter or who.takeovers else []), *_packed_takeovers(who.takeovers),
     ]  # fmt: skip
+
+
+def _packed_takeovers(found: tuple[Takeover, ...]) -> list[object]:
+    """The last field of an introduction; none where there is nothing to tell."""
+    if not found:
+        return []
+    return [[[t.name, t.instance, t.incarnation, t.ended, t.after, t.place, t.chain] for t in found[-TAKEOVERS_MAX:]]]
 
 
 def _cut(text: str) -> str:

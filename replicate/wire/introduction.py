@@ -25,8 +25,12 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
+from replicate.model.vector import Origin
 from replicate.settings.peer_authority import Reason
 from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
+
+INCARNATIONS_MAX: Final = 64
+"""So many of its last incarnations a peer may have been in since another one took over from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +198,22 @@ def check_hello(
     _check_major(me, ours, hello.introduction, theirs)
     _check_peer(me, hello.introduction, known)
     if me.role != "secondary":
-        facts: dict[str, int | str] = {"role": me.role, "incarnation": me.incarnation}
+        facts: dict[str, int | str] = {"role": me.role, "incarnation": me.incarnation, **_shown_to(hello, me)}
         raise refusal(RefuseCode.WRONG_ROLE, f"{me.name} is {me.role}, not a secondary", **facts)
     return min(ours, theirs)
+
+
+def _shown_to(hello: Hello, me: Introduction) -> dict[str, int | str]:
+    """To another primary: who we are, and the newest takeover from itself that we can show; where there is none, our
+    newest one."""
+    peer = hello.introduction
+    if peer.role != "primary":
+        return {}
+    if not me.takeovers:
+        return {"uuid": me.instance.hex()}
+    own = {Origin(peer.instance, number).key for number in range(peer.incarnation, -1, -1)[:INCARNATIONS_MAX]}
+    found = next((one for one in reversed(me.takeovers) if one.ended in own), me.takeovers[-1])
+    return {"uuid": me.instance.hex(), **found.facts()}
 
 
 def check_hello_reply(

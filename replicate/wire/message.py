@@ -49,6 +49,7 @@ from replicate.limits import (
     KIB,
     MESSAGE_BYTES_MAX,
 )
+from replicate.model.takeover import Takeover
 from replicate.model.vector import Chains, SynchronizationVector
 
 
@@ -214,8 +215,9 @@ class Introduction:
     """Who speaks. `network` and `instance` are UUIDs of 16 bytes; `name` matches limits.NAME_PATTERN.
 
     `heartbeat_period_ms`: how often the speaker gives a sign of life; the listener waits for at least two of them.
-    `filter`: the filters that what it sends has gone through, or that what it receives will; "" for none, and then it
-    is not on the wire.
+    `filter`: the filters that what it sends has gone through, or that what it receives will; "" for none.
+    `takeovers`: of a primary, the newest records by which origins of others were ended, oldest first. Both stand last,
+    and only where there are any: releases 1.1 pass over them.
     """
 
     network: bytes
@@ -229,6 +231,7 @@ class Introduction:
     heartbeat_period_ms: int = 15_000
     wall_ns: int = 0
     filter: str = ""
+    takeovers: tuple[Takeover, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 WORKING = {
     "389ds-changelog-processing": 5,
     "allbase-audit-logging": 20,
-    "allbase-synchronization-checkpoint-records": 11,
-    "gtm-replication": 52,
+    "allbase-synchronization-checkpoint-records": 12,
+    "gtm-replication": 56,
     "multisite-epochs": 5,
 }
 PROMISE_MAX = 100

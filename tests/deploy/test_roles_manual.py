@@ -112,3 +112,90 @@ def test_a_return_by_itself(tmp_path: Path) -> None:
     told = Shell(tmp_path).run(lines, DAEMONS)
     assert re.search("secondary and primary at seqno [0-9]+: equal", told)
     assert re.search(r"secondary-lost-primary-\d+-\d+.jsonl +rollback of primary, .* wait", told)
+
+
+PARTED = [
+    LAST.format("primary"),
+    'replicate -i secondary wait --seqno "$n" --timeout 60',
+    "replicate -i primary source stop",
+    WRITE.format("primary"),  # that nobody else has
+    "replicate -i secondary receiver stop",
+    "replicate -i secondary promote --force",
+    WRITE.format("secondary"),
+]
+
+
+def until(command: str, text: str) -> str:
+    """It says so, soon."""
+    return f"timeout 60 sh -c \"until {command} | grep -q '{text}'; do sleep 0.2; done\""
+
+
+GAVE_WAY = until("replicate -i primary instance show", "role *secondary")
+
+
+@pytest.mark.slow
+def test_the_old_primary_comes_back_as_a_primary(tmp_path: Path) -> None:
+    lines = lines_of("The old primary comes back as a primary")
+    at = next(place for place, line in enumerate(lines) if "status" in line)
+    status = "replicate -i primary status || [ $? = 1 ]"
+    refused = f"! {WRITE.format('primary')} 2>refused"
+    told = Shell(tmp_path).run(
+        [
+            *begun(),
+            *PARTED,
+            *lines[:at],
+            GAVE_WAY,
+            status,
+            refused,
+            "grep 'Write on secondary' refused",
+            *lines[at + 1 :],
+            *level("secondary", "primary"),
+        ],
+        DAEMONS,
+    )
+    alone = (
+        r"secondary took over after transaction \d+, and no writes are taken here: \d+ transactions after it are only"
+    )
+    assert re.search(alone, " ".join(told.split()))
+    assert re.search(r"primary is back at \d+, from \d+", told)
+    assert re.search("secondary and primary at seqno [0-9]+: equal", told)
+
+
+@pytest.mark.slow
+def test_two_primaries(tmp_path: Path) -> None:
+    """The old primary takes its role back, and the one that took over goes back."""
+    fenced = lines_of("The old primary comes back as a primary")[:3]
+    lines = lines_of("Two primaries")
+    forced = next(place for place, line in enumerate(lines) if "--force" in line)
+    lines[forced] += " >forced; cat forced; n=$(sed -n 's/.*rollback --to \\([0-9]*\\).*/\\1/p' forced)"
+    told = Shell(tmp_path).run(
+        [
+            *begun(),
+            *PARTED,
+            *fenced,
+            GAVE_WAY,
+            *lines[: forced + 1],
+            WRITE.format("primary"),
+            *lines[forced + 1 :],
+            *level("primary", "secondary"),
+        ],
+        DAEMONS,
+    )
+    assert re.search(r"it took its role back from secondary, which had taken over after \d+", told)
+    assert re.search(r"secondary is back at \d+, from \d+", told)
+    assert len(re.findall("primary and secondary at seqno [0-9]+: equal", told)) == 2  # at the beginning, too
+
+
+@pytest.mark.slow
+def test_hold_everything_for_a_while(tmp_path: Path) -> None:
+    lines = [line.partition("#")[0] for line in lines_of("Hold everything for a while")]
+    lines[1] += " || [ $? = 1 ]"
+    refused = f"! {WRITE.format('primary')} 2>refused"
+    lines[1:1] = [refused, "grep 'instance freeze off' refused"]
+    told = Shell(tmp_path).run(
+        [*begun(), *lines, WRITE.format("primary"), *level("primary", "secondary")],
+        DAEMONS,
+    )
+    assert "primary is frozen, at transaction" in told
+    assert "FROZEN warning: the instance is frozen by" in told
+    assert len(re.findall("primary and secondary at seqno [0-9]+: equal", told)) == 2

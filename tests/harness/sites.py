@@ -13,8 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from replicate.door.snapshot import door_of
 from replicate.instance.instance import Instance
+from replicate.roles.fence import give_way, meet, own_takeovers
 from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.succession import Other
 from tests.harness.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +59,18 @@ class Sites(Pair):
         for one, other in ((self.primary, self.secondary), (self.secondary, self.primary)):
             one.register_peer(other.name, "127.0.0.1", 7430)
             one.reload()
+
+
+def other(instance: Instance) -> Other:
+    """What a primary says of itself to another one."""
+    with door_of(instance) as door:
+        return Other(instance.name, instance.content.uuid, instance.content.incarnation, own_takeovers(door))
+
+
+def meet_and_give_way(met: Instance, new: Instance) -> None:
+    """Two primaries meet, and the first gives its role up, if it has to. For `kill_at`."""
+    meet(met, other(new))
+    give_way(met)
 
 
 def kill_at(failpoint: str, call: str, *arguments: object) -> int:

@@ -48,7 +48,8 @@ async def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
     pool = ReceivePool.create(b"w" * 16, configured_bytes=4 << 20, last_seqno=5, replace=False)
     context = DaemonContext("receiver", tmp_path, log=cast(Any, ListLog()))
-    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path))
+    content = SimpleNamespace(fence=None)
+    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path, content=content))
     made = SourceState(context, instance, pool, Returning(context, instance))
     yield made
     made.close()

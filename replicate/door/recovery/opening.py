@@ -107,8 +107,9 @@ def _new(instance: Instance, chain: Chain, deadline_s: float) -> Door:
     TryAgainError when that is so at the deadline still."""
     pool: JournalPool = attach_or_recover(instance, chain, deadline_s)
     try:
-        if pool.words[word.OWN_ORIGIN] != instance.content.origin.key:
-            instance.reload()  # another process has recovered it, and raised the incarnation, since we read it
+        is_others = pool.words[word.OWN_ORIGIN] != instance.content.origin.key
+        if is_others or (pool.words[word.ROLE] == word.ROLE_SECONDARY and instance.takes_writes):
+            instance.reload()  # another process has recovered it, or has heard who superseded it, since we read it
         door = Door(instance, pool, chain, on_close=close_door)
     except BaseException:
         pool.close()
@@ -239,7 +240,7 @@ def open_history(door: Door, timeout_s: float | None = None) -> None:
 
     So it makes no difference whether the instance is new, or recovery raised the incarnation and was killed then.
     """
-    if door.instance.role != "primary" or door.words[word.OWN_ORIGIN_SEQNO]:
+    if not door.instance.takes_writes or door.words[word.OWN_ORIGIN_SEQNO]:
         return
     with door.locked(timeout_s):
         catalogue = door.catalogue()
@@ -251,7 +252,7 @@ def open_history(door: Door, timeout_s: float | None = None) -> None:
             raise InternalError(f"incarnation {content.incarnation} is not the one that the journal pool is of")
         newest = catalogue.histories[-1] if catalogue.histories else None
         previous = 0 if newest is None else newest.origin.key
-        reason = _why_it_begins(newest, content.uuid)
+        reason = "took its role back" if content.overruled else _why_it_begins(newest, content.uuid)
         history = History(content.uuid, content.name, content.incarnation, previous, door.position().vector, reason)
         payload, count = history_payload(history)
         allotted = door.allot(payload, count, Kind.HISTORY)

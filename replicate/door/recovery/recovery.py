@@ -178,9 +178,9 @@ def _recover(instance: Instance, chain: Chain, *, is_restored: bool) -> JournalP
             _note_durable(instance, journal)
             hit("recovery.journal_done")
             if instance.was_copied:
-                journal.fork(instance, "the journal directory is a copy")
+                journal.fork(instance, "the journal directory is a copy", is_restored=True)
             elif is_restored:
-                journal.fork(instance, "the journal was replaced by an older copy")
+                journal.fork(instance, "the journal was replaced by an older copy", is_restored=True)
             pool = _make_pool(instance, journal, regions)
             try:
                 _bring_regions_forward(instance, chain, pool, journal, regions)
@@ -367,7 +367,8 @@ def _make_pool(instance: Instance, journal: Journal, regions: list[Region]) -> J
     words[word.SEGMENT_SEALED] = int(journal.sealed)
     words[word.LAST_SEQNO] = words[word.LAST_DURABLE_SEQNO] = journal.last_seqno
     words[word.LAST_CSN] = journal.last_csn
-    words[word.ROLE] = word.ROLE_PRIMARY if instance.role == "primary" else word.ROLE_SECONDARY
+    words[word.ROLE] = word.ROLE_PRIMARY if instance.takes_writes else word.ROLE_SECONDARY
+    words[word.FROZEN] = max(1, journal.last_seqno) if instance.content.frozen is not None else 0
     words[word.OWN_ORIGIN] = origin
     words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN] = journal.chains.get(origin, (0, 0))
     words[word.DEFINITION_COUNT] = len(journal.definition_frames)

@@ -57,10 +57,11 @@ class Journal:
     forked: bool = False
     notes: dict[str, object] = field(default_factory=dict)
 
-    def fork(self, instance: Instance, reason: str) -> None:
-        """On a primary: numbers that somebody may have seen are used again from here on, in a new incarnation."""
-        if instance.role == "primary" and not self.forked:
-            instance.raise_incarnation()
+    def fork(self, instance: Instance, reason: str, *, is_restored: bool = False) -> None:
+        """On a primary: numbers that somebody may have seen are used again from here on, in a new incarnation.
+        `is_restored`: its files are those of a backup."""
+        if instance.role == "primary" and (not self.forked or is_restored):
+            instance.raise_incarnation(is_restored=is_restored)
             self.forked = True
             self.notes["incarnation"] = reason
 

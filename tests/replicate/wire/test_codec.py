@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
-from replicate.limits import BATCH_BYTES_MAX, MIB
+from replicate.limits import BATCH_BYTES_MAX, HELLO_BYTES_MAX, MIB
+from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import decode, encode
 from replicate.wire.frame import FRAME_HEAD_BYTES, FrameReader
@@ -259,7 +260,7 @@ def test_unknown_type_is_named() -> None:
 
 
 def test_hello_of_a_later_release_with_more_fields_is_understood() -> None:
-    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), "new", 5]
+    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), [], "new", 5]
     assert decode(MessageType.HELLO, msgpack.packb(fields)) == Hello(1, 9, WHO_ONE)
 
 
@@ -313,3 +314,40 @@ def test_what_does_not_fit_its_field_is_our_bug() -> None:
         encode(Xon(2**64))
     with pytest.raises(ReplicateError):
         round_trip(Xon(-1))
+
+
+TAKEN = Takeover("oslo", b"i" * 16, 2, 77, 10, 9, 2**64 - 1)
+FIELDS_1_1 = 12
+"""Of a hello of release 1.1: the version, and what it says of itself."""
+
+
+def test_takeovers_stand_last_and_only_where_there_are_any() -> None:
+    """Releases 1.1 pass over what follows the fields that they know."""
+    plain = msgpack.unpackb(body_of(Hello(1, 1, WHO_ONE)))
+    told = Hello(1, 1, replace(WHO_ONE, takeovers=(TAKEN,) * TAKEOVERS_MAX))
+    fields = msgpack.unpackb(body_of(told))
+    assert len(plain) == FIELDS_1_1
+    assert fields[:FIELDS_1_1] == plain
+    assert len(fields) == FIELDS_1_1 + 1
+    assert round_trip(told) == told
+    assert len(body_of(told)) <= HELLO_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "takeovers",
+    [
+        7,
+        [7],
+        [[]],
+        [["oslo", b"i" * 16, 2, 77, 10, 9]],
+        [["oslo", b"i" * 15, 2, 77, 10, 9, 1]],
+        [["no name", b"i" * 16, 2, 77, 10, 9, 1]],
+        [["oslo", b"i" * 16, 2, 77, 2**64 - 1, 9, 1]],
+        [["oslo", b"i" * 16, 2, 2**32, 10, 9, 1]],
+        [["oslo", b"i" * 16, 2, 77, 10, 9, 1]] * (TAKEOVERS_MAX + 1),
+    ],
+)
+def test_takeovers_that_make_no_sense_are_refused(takeovers: object) -> None:
+    fields = msgpack.unpackb(body_of(Hello(1, 1, WHO_ONE)))
+    with pytest.raises(ProtocolViolationError):
+        decode(MessageType.HELLO, msgpack.packb([*fields, takeovers]))

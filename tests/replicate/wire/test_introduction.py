@@ -20,7 +20,11 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
+from replicate.model.takeover import Takeover, takeover_from
+from replicate.model.vector import Origin
 from replicate.settings.peer_authority import Reason
+from replicate.wire.codec import decode, encode
+from replicate.wire.frame import FrameReader
 from replicate.wire.introduction import (
     PEER_SAID,
     KnownInstance,
@@ -31,7 +35,16 @@ from replicate.wire.introduction import (
     refusal,
     refusal_from_peer,
 )
-from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
+from replicate.wire.message import (
+    OPENING_LIMITS,
+    PROTOCOL,
+    Hello,
+    HelloReply,
+    Introduction,
+    Protocol,
+    Refuse,
+    RefuseCode,
+)
 from tests.harness.link_pair import PRIMARY, SECONDARY
 
 
@@ -165,3 +178,43 @@ def test_codes_of_a_later_release_and_rude_texts() -> None:
     assert "NEW_REASON" in str(error)
     assert "\n" not in str(error)
     assert "\x1b" not in str(error)
+
+
+TAKEN = Takeover("oslo", SECONDARY.instance, 2, Origin(PRIMARY.instance, 1).key, 10, 9, 2**64 - 1)
+
+
+def test_another_primary_is_shown_who_we_are_and_by_which_record_it_was_ended() -> None:
+    me = replace(SECONDARY, role="primary", takeovers=(TAKEN,))
+    for incarnation in (1, 2, 64):
+        with pytest.raises(PeerRefusedError) as caught:
+            check_hello(Hello(*PROTOCOL, replace(PRIMARY, incarnation=incarnation)), me)
+        facts = dict(decode_refuse(as_refuse(caught.value)).facts)
+        assert facts["uuid"] == SECONDARY.instance.hex()
+        assert takeover_from(facts) == TAKEN
+
+
+def test_its_own_record_is_shown_before_a_later_one_of_another_instance() -> None:
+    later = replace(TAKEN, name="rome", instance=b"r" * 16, incarnation=3, ended=TAKEN.origin, after=20)
+    me = replace(SECONDARY, role="primary", takeovers=(TAKEN, later))
+    for peer, shown in ((PRIMARY, TAKEN), (replace(PRIMARY, instance=b"x" * 16, name="else"), later)):
+        with pytest.raises(PeerRefusedError) as caught:
+            check_hello(Hello(*PROTOCOL, peer), me)
+        assert takeover_from(dict(as_refuse(caught.value).facts)) == shown
+
+
+def test_a_secondary_that_calls_a_primary_is_shown_nothing_more_than_before() -> None:
+    me = replace(SECONDARY, role="primary", takeovers=(TAKEN,))
+    with pytest.raises(PeerRefusedError) as caught:
+        check_hello(Hello(*PROTOCOL, replace(PRIMARY, role="secondary")), me)
+    assert dict(as_refuse(caught.value).facts) == {"role": "primary", "incarnation": 1}
+
+
+def decode_refuse(said: Refuse) -> Refuse:
+    """As it arrives."""
+    reader = FrameReader(OPENING_LIMITS)
+    reader.receive(b"".join(encode(said)))
+    frame = reader.next_frame()
+    assert frame is not None
+    came = decode(frame.type, frame.body)
+    assert isinstance(came, Refuse)
+    return came
