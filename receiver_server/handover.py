@@ -25,7 +25,7 @@ from replicate.daemon.orders import PROBE, give
 from replicate.errors import ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.roles.handover import TakerAnswer, TakerView, judge
-from replicate.roles.role import become_primary
+from replicate.roles.role import NEVER_PRIMARY, become_primary
 from replicate.system.failpoint import hit
 from replicate.transfer.seed.install import seed_lock
 from replicate.wire.message import (
@@ -110,6 +110,8 @@ class RoleTaker:
         if source is None:
             return [f"{instance.name} is not secondary"]
         problems = []
+        if instance.is_feed:
+            problems.append(f"{instance.name} is a data feed, and {NEVER_PRIMARY}: name another secondary with --to")
         if not source.is_update_running:
             problems.append(
                 f"the Update Process of {instance.name} is {source.update_state.text}: see replicate -i "

@@ -27,23 +27,29 @@ def instance() -> None:
 
 @instance.command()
 @click.argument("directory", required=False)
-@click.option("--role", type=click.Choice(["primary", "secondary"]), default="primary", show_default=True)
+@click.option("--role", type=click.Choice(["primary", "secondary"]), help="primary, unless it is a --feed.")
 @click.option("--name", metavar="NAME", help="Unique in the network; the directory's name if not given.")
 @click.option("--network", metavar="UUID", help="The network to join; a new one if not given.")
-def create(directory: str | None, role: str, name: str | None, network: str | None) -> None:
+@click.option("--feed", is_flag=True, help="A secondary where others may have tables, and that never becomes primary.")
+def create(directory: str | None, role: str | None, name: str | None, network: str | None, feed: bool) -> None:
     """Make a new instance in DIRECTORY (or the one named with -i)."""
     from replicate.admin.stale_pools import remove_stale_pools
     from replicate.instance.instance import Instance
 
     path = directory or instance_name()
     remove_stale_pools()
+    role = role or ("secondary" if feed else "primary")
     made = Instance.create(
-        path, role=cast(Literal["primary", "secondary"], role), name=name, network=_uuid(network) if network else None
+        path,
+        role=cast(Literal["primary", "secondary"], role),
+        name=name,
+        network=_uuid(network) if network else None,
+        feed=feed,
     )
     add = f"replicate -i {made.named} region add PATH"
     joined = uuid.UUID(bytes=made.content.network)
     lines = [
-        f"{made.role} {made.name} made in {made.path}",
+        f"{'data feed' if feed else made.role} {made.name} made in {made.path}",
         f"network {joined}",
         f"next: {add if role == 'primary' else start_command('receiver', of=made.named)}",
     ]
@@ -125,6 +131,7 @@ def _facts(made: Instance) -> dict[str, str | int | Path | list[dict[str, str | 
     return {
         "name": made.name,
         "role": made.role,
+        **({"feed": True} if made.is_feed else {}),
         "path": made.path,
         "network": str(uuid.UUID(bytes=content.network)),
         "uuid": str(uuid.UUID(bytes=content.uuid)),

@@ -129,8 +129,28 @@ def remove(name: str) -> None:
             where=str(opened.path),
             do=f"Stop it first: {stop_command(f'source-{name}')}",
         )
+    lacked = _lacked(opened, name)
     opened.unregister_peer(name)
     remove_consumer(opened.consumers_directory, name)
     forget_compared(opened, name)
     kept_seed(opened, name).unlink(missing_ok=True)
-    emit({"removed": name}, [f"peer {name} removed"])
+    emit({"removed": name, "lacked": lacked}, [f"peer {name} removed", *_last_word(opened, name, lacked)])
+
+
+def _lacked(opened: Instance, name: str) -> tuple[int, int] | None:
+    """The first and the last transaction of the journal that the peer is not known to have; None: it has all."""
+    from replicate.lost.look import Owner, look
+
+    found = look(Owner.of(opened))
+    has = next((peer.acknowledged_seqno for peer in found.peers if peer.name == name), found.last_seqno)
+    first = max(found.oldest_seqno, has + 1)
+    return (first, found.last_seqno) if first <= found.last_seqno else None
+
+
+def _last_word(opened: Instance, name: str, lacked: tuple[int, int] | None) -> list[str]:
+    if lacked is None:
+        return []
+    first, last = lacked
+    what = f"transaction {first}" if first == last else f"{last - first + 1} transactions, {first} to {last}"
+    show = f"replicate -i {opened.named} journal show --from {first} --to {last}"
+    return [f"{name} is not known to have {what}; until the journal is pruned, this shows them: {show}"]

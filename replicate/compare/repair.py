@@ -80,7 +80,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _Mending:
     region: str
     definition: TableDefinition
     counter: tuple[int | None, int | None] | None
@@ -149,7 +149,7 @@ class _Repairing:
         self._renewed_s = time.monotonic()
         self._path = mended.log_directory / FILE_NAME
 
-    def tables(self, found: Repair) -> Iterator[_Table]:
+    def tables(self, found: Repair) -> Iterator[_Mending]:
         """Those that can be mended; why the others cannot goes into `found`."""
         ours, theirs = (snapshot.regions.connections for snapshot in (self._held.follower, self._held.leader))
         known = self._held.follower.catalogue.in_force()
@@ -169,9 +169,9 @@ class _Repairing:
                 counter = None
                 if is_autoincrement(here, name):
                     counter = (sequence_value(here, name), sequence_value(there, name))
-                yield _Table(region, definition, None if counter and counter[0] == counter[1] else counter)
+                yield _Mending(region, definition, None if counter and counter[0] == counter[1] else counter)
 
-    def _differing(self, table: _Table) -> Iterator[tuple[Any, Any]]:
+    def _differing(self, table: _Mending) -> Iterator[tuple[Any, Any]]:
         here = self._held.follower.regions.connections[table.region]
         there = self._held.leader.regions.connections[table.region]
         return digests.differing_rows(here, there, table.definition.table, progress=self._renew)
@@ -184,7 +184,7 @@ class _Repairing:
             self._renewed_s = time.monotonic()
 
     def count(
-        self, table: _Table, found: Repair, each: Callable[[Any, Any], None] = lambda _here, _there: None
+        self, table: _Mending, found: Repair, each: Callable[[Any, Any], None] = lambda _here, _there: None
     ) -> None:
         """Note in `found` what of a table differs; `each` is given both images of every row."""
         counted = TableRepair(table.name)
@@ -200,7 +200,7 @@ class _Repairing:
         if counted.rows:
             found.tables.append(counted)
 
-    def write_down(self, tables: Iterable[_Table], found: Repair, by: str) -> None:
+    def write_down(self, tables: Iterable[_Mending], found: Repair, by: str) -> None:
         """Both images of every row, on the disk. DiskFullError, PermissionRefusedError or JournalIOError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -229,7 +229,7 @@ class _Repairing:
             raise io_error(error, "the file of repaired rows cannot be written", str(self._path)) from error
         found.file = str(self._path)
 
-    def mend(self, tables: list[_Table]) -> None:
+    def mend(self, tables: list[_Mending]) -> None:
         """Change the rows, region by region."""
         for entry in sorted(self._mended.regions, key=lambda one: one.region_id):
             ours = [table for table in tables if table.region == entry.name]
@@ -237,7 +237,7 @@ class _Repairing:
                 self._mend_region(entry, ours)
                 hit("repair.region_mended")
 
-    def _mend_region(self, entry: RegionEntry, tables: list[_Table]) -> None:
+    def _mend_region(self, entry: RegionEntry, tables: list[_Mending]) -> None:
         definitions = {table.definition.table_id: table.definition for table in tables}
         seqno = self._held.follower.seqno
         with closing(MendedFile(entry.path, region=entry.uuid)) as region, KIND.naming(region.where), region.synced():
@@ -266,7 +266,7 @@ class _Repairing:
                         set_sequence(region.connection, name, sequence_value(there, name))
                 write_state(region.connection, REPAIRED_AT, seqno)
 
-    def _mend_table(self, table: _Table, apply_all: Callable[[list[Any]], int], *, is_gone: bool) -> None:
+    def _mend_table(self, table: _Mending, apply_all: Callable[[list[Any]], int], *, is_gone: bool) -> None:
         table_id = table.definition.table_id
         for here, there in self._differing(table):
             if is_gone and here is not None:

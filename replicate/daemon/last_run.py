@@ -1,12 +1,11 @@
 """With which settings of the command line a daemon ran last: one small file for each daemon, beside its lock.
 
-A flag counts for one run, and the next start without it is another daemon: a Receiver Server that listened to the other
-site listens on loopback, well and alone. So the flags are kept, whatever becomes of the process, for a start
-later, or for a command that says how to.
+A flag counts for one run. The next start without it is another daemon: a Receiver Server that listened to the other
+site listens on loopback, well and alone. So the flags are kept for a later start, or for a command that says how.
 
 Guarantees: the file is replaced whole and durably, and says what the last run was given; a start that failed takes the
 place of it only if it was given settings itself. What replicate.toml has come to say since wins over an old flag.
-Of a Receiver Server of a release that noted nothing, the address at which it has listened is known.
+Of a Receiver Server of a release that noted nothing, the address where it listened is known.
 What cannot be read counts as a run without flags.
 Refuses to know: what the settings mean, and who prints.
 """

@@ -104,6 +104,8 @@ class ApplySession:
             lock.close()
             raise
         self._open.append(_Open(entry, region, lock, file, str(entry.path)))
+        if self.door.instance.is_feed:
+            region.let_others_in()
         refuse_stale(self.door.instance, entry, region)
         lock.release()
         region.check_identity(network=content.network, instance=content.uuid)

@@ -37,6 +37,9 @@ region that is not here to another one's table of the same name, and of the othe
 WITH_SUCCESSOR: Final = 3
 """Format of a file with `successor`: a release that does not know it would let an instance that has handed its role
 over be made primary again, beside the other one."""
+WITH_FEED: Final = 4
+"""Format of the file of a data feed: a release that does not know it would make it primary, and stop at the tables that
+others have made there."""
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
 _ELSE: Final = (
@@ -126,6 +129,8 @@ class InstanceFile:
     """On a secondary: regions of the primary that are not here, and wait for their seed (region_record.py)."""
     successor: Successor | None = None
     """On a secondary that was primary: who is it now, as far as this instance has been told."""
+    is_feed: bool = False
+    """A secondary that is no backup: others may have tables in its regions, and it never becomes primary."""
 
     @property
     def origin(self) -> Origin:
@@ -165,10 +170,13 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
         }
         | ({"waiting": list(content.waiting)} if content.waiting else {})
         | _successor_facts(content.successor)
+        | ({"feed": True} if content.is_feed else {})
     )
 
 
 def _format_of(content: InstanceFile) -> int:
+    if content.is_feed:
+        return WITH_FEED
     if content.successor is not None:
         return WITH_SUCCESSOR
     return WITH_WAITING if content.waiting or any(p.passive for p in content.peers) else FORMAT_VERSION
@@ -210,13 +218,13 @@ def decode(raw: bytes, where: str) -> InstanceFile:
         raise DamagedError(
             "the instance file is not readable", where=where, do=f"Restore it from a backup{_ELSE}"
         ) from error
-    if type(version) is int and version > WITH_SUCCESSOR:
+    if type(version) is int and version > WITH_FEED:
         raise FormatUnknownError(
-            f"the instance file has format {version!r}, this release knows {FORMAT_VERSION} to {WITH_SUCCESSOR}",
+            f"the instance file has format {version!r}, this release knows {FORMAT_VERSION} to {WITH_FEED}",
             where=where,
             do="Use the release that wrote it, or a newer one",
         )
-    if version not in (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR) or check != _digest(
+    if version not in (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FEED) or check != _digest(
         facts
     ):  # there has been no older format
         raise DamagedError(
@@ -256,6 +264,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             ),
             waiting=tuple(check_name(name, "region") for name in facts.get("waiting", ())),
             successor=_successor(facts.get("successor")),
+            is_feed=facts.get("feed", False) is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(

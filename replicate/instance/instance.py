@@ -175,15 +175,18 @@ class Instance:
         role: Role,
         name: str | None = None,
         network: bytes | None = None,
+        feed: bool = False,
     ) -> Instance:
         """Make a new instance in the directory `path` (made if missing, must be empty). Raises AlreadyExistsError
         when it is not.
 
-        A new network is founded unless `network` (16 bytes) names the one to join; a secondary always joins one. After
-        a failure nothing of it is left, so that the same call may be made again.
+        A new network is founded unless `network` (16 bytes) names the one to join; a secondary always joins one, and
+        may be a data `feed`. After a failure nothing of it is left, so that the same call may be made again.
         """
         directory, named = resolve_instance(path), shlex.quote(os.fspath(path))
         name = check_name(name if name is not None else directory.name, "instance")
+        if feed and role != "secondary":
+            raise ConfigurationError("a data feed is a secondary", do="Leave --role primary out")
         if role == "secondary" and network is None:
             raise ConfigurationError(
                 "a secondary joins the network of its primary",
@@ -221,6 +224,7 @@ class Instance:
                 created_wall_ns=time.time_ns(),
                 journal_inode=_inode(directory / "journal"),
                 home=str(directory),
+                is_feed=feed,
             )
             replace_file(directory / FILE_NAME, encode(content))
             made.pop_all()
@@ -273,6 +277,20 @@ class Instance:
     def name(self) -> str:
         """The instance's name, unique in its network."""
         return self.content.name
+
+    @property
+    def is_feed(self) -> bool:
+        """A secondary that is no backup: others may have tables in its regions, and it never becomes primary."""
+        return self.content.is_feed
+
+    def refuse_feed(self, what: str) -> None:
+        """PermissionRefusedError for a data feed. `what`: the end of a sentence that says what it never does."""
+        if self.is_feed:
+            raise PermissionRefusedError(
+                f"{self.name} is a data feed, and {what}",
+                where=str(self.path),
+                do="Name a secondary that was made without --feed",
+            )
 
     @property
     def role(self) -> Role:
@@ -474,6 +492,7 @@ class Instance:
     ) -> PeerEntry:
         """Enter a consumer. A known one with the same address is no error; with another one it is AlreadyExistsError,
         unless `replace_address`. A running Source Server keeps the connection that it has; its next one goes there."""
+        self.refuse_feed("feeds nobody: what others write there is no part of the stream")
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path), do="Name another")

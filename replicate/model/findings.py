@@ -101,7 +101,7 @@ _KINDS: Final = (
     FindingKind(
         "COMPARED", "info", "The last compare with another instance, which has found no difference, and its age."
     ),
-    FindingKind("REPAIRED", "info", "Rows were made as they are in another instance, past the stream."),
+    FindingKind("ROWS_REPAIRED", "info", "Rows were made as they are in another instance, past the stream."),
     FindingKind("BARRIER_HELD", "info", "A compare or a digest holds the Update Process for a moment."),
     FindingKind("SEED_WAITING", "info", "The journal is kept for a seed that a peer has not taken over yet."),
     FindingKind("NO_REGION", "info", "The instance has no region yet."),

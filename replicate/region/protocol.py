@@ -304,6 +304,9 @@ class AppliedRegion(ReadRegion, Protocol):
     def begin(self, *, changed_do: str) -> None:
         """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""
 
+    def let_others_in(self) -> None:
+        """It is of a data feed from now on: others may have tables of their own there."""
+
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
         """In the transaction: raise the checkpoint records, and note the batch's first number. `defines`: the schema
         has changed."""

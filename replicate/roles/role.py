@@ -36,6 +36,8 @@ from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 
 LOCK_TIMEOUT_S: Final = 30.0
+NEVER_PRIMARY: Final = "never becomes primary"
+"""A data feed."""
 
 
 def become_secondary(
@@ -71,10 +73,12 @@ def become_primary(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, exp
     to be kept must have been applied before. Of a primary only what a killed change has left is done. `expect`: what
     that number has to be.
 
-    Raises NotFoundError (not seeded), BusyError, TryAgainError (it is not the one expected) and what opening the door,
-    redo and the disk raise: the instance is still secondary then, or primary and this may be called again.
+    Raises PermissionRefusedError (a data feed), NotFoundError (not seeded), BusyError, TryAgainError (it is not the one
+    expected) and what opening the door, redo and the disk raise: the instance is still secondary then, or primary and
+    this may be called again.
     """
     instance.reload()
+    instance.refuse_feed(NEVER_PRIMARY)
     if instance.role == "secondary":
         require_seeded(instance)
         with standing_still(instance, timeout_s) as door:

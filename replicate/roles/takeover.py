@@ -26,7 +26,7 @@ from replicate.lost.undelivered import Undelivered
 from replicate.model.start_command import start_command
 from replicate.pool.receive_pool import ReceivePool
 from replicate.roles.alone import daemons_down
-from replicate.roles.role import become_primary, become_secondary, last_seqno, old_primary
+from replicate.roles.role import NEVER_PRIMARY, become_primary, become_secondary, last_seqno, old_primary
 
 _ROOM_BYTES: Final = SEGMENT_GROW_BYTES + MIB
 PROMOTION = "promotion"
@@ -87,6 +87,7 @@ def promote(
         made = _promoted(instance, become_primary(instance, timeout_s=timeout_s), None)
         _refuse_another(instance, made, expect)
         return made
+    instance.refuse_feed(NEVER_PRIMARY)
     require_seeded(instance)
     if not force:
         _refuse_beside_successor(instance)

@@ -518,7 +518,7 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
             facts.get("listen") if receiver.is_running else None,
             instance.config.receiver.listen,
             is_given="receiver.listen" in receiver.given,
-            is_reached=heard_s is not None,
+            is_reached=bool(facts.get("source_host")),  # by this run: what was heard before may have come elsewhere
         ),
     )
 

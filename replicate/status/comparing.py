@@ -68,7 +68,7 @@ def compared_findings(
             f"{repaired.rows} rows were repaired at transaction {repaired.seqno}, {ago(repaired.age_s)} ago, as they "
             f"are in {repaired.like}; no journal has that"
         )
-        yield Finding("REPAIRED", text, "nothing: log/repair.jsonl has both images of each row", repaired.like)
+        yield Finding("ROWS_REPAIRED", text, "nothing: log/repair.jsonl has both images of each row", repaired.like)
     due = role == "secondary" and warn_days > 0
     suppliers = [one for one in compared if one.other not in peers]
     newest = min(suppliers, key=lambda one: one.age_s, default=None)

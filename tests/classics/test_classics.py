@@ -31,7 +31,7 @@ WORKING = {
     "389ds-changelog-processing": 5,
     "allbase-audit-logging": 18,
     "allbase-synchronization-checkpoint-records": 11,
-    "gtm-replication": 44,
+    "gtm-replication": 45,
     "multisite-epochs": 5,
 }
 PROMISE_MAX = 100

@@ -141,7 +141,7 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "simulation/test_links.py test_a_secondary_that_is_ahead_is_refused_before_anything_is_sent"),
     76: ("replicate/roles/test_rollback.py test_killed_everywhere_and_repeated",
          "replicate/roles/test_rollback.py test_every_point_of_a_journal_and_again_from_there"),
-    77: ("replicate/admin/test_lost.py test_a_disk_that_is_full_removes_nothing",
+    77: ("part role_errors", "replicate/admin/test_lost.py test_a_disk_that_is_full_removes_nothing",
          "replicate/admin/test_lost.py test_a_file_that_is_there_is_never_replaced",
          "replicate/admin/test_lost.py test_killed_at_each_step_and_repeated_it_ends_the_same",
          "replicate/lost/test_file.py test_a_file_that_may_not_grow_is_not_there",

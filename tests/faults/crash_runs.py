@@ -1,5 +1,5 @@
 """More short runs, of whose legal disk states crash_states.py recovers from: a first instance, apply, redo, regions
-attached, a hole, seeds.
+attached, a hole, seeds, changes of role (role_runs.py).
 
     python -m tests.faults.crash_runs NAME ROOT OUTSIDE         does such a run; crash_states.py records and judges it
 
@@ -33,6 +33,7 @@ from replicate.model.transaction import RowChange, Transaction
 from replicate.pool import control as word
 from replicate.region.sqlite.open import open_region
 from replicate.transfer.seed.direct import seed
+from tests.faults import role_runs
 from tests.faults.rounds import two_regions_with_a_hole
 from tests.harness import applying, instances
 from tests.harness.regions import make_database
@@ -41,7 +42,7 @@ from tests.harness.telling import tell
 REGIONS: Final = ("main", "two")
 ROWS: Final = {
     "create": 3, "apply": 6, "redo": 3, "redo apply": 6, "several": 9, "several off": 9, "hole": 2,
-    "seed": 3, "seed again": 3,
+    "seed": 3, "seed again": 3, **dict.fromkeys(role_runs.NAMES, 3),
 }  # fmt: skip
 REDONE: Final = {1, 2, 3, 10, 11, 12, *range(100, 140)}
 """What the journal of `redo` holds for region two; main has the large one (from 100 on) in another size."""
@@ -60,6 +61,9 @@ Told = list[Any]
 
 def prepare(name: str, root: Path, outside: Path) -> None:
     """Both instances, as far as the run needs them."""
+    if name in role_runs.NAMES:
+        role_runs.prepare(name, root, outside)
+        return
     if name == "create":
         make_database(root / "app.db", instances.SCRIPT)
         return
@@ -162,7 +166,9 @@ def _fill(primary: Instance) -> None:
 
 def run(name: str, root: Path, outside: Path, tell: Callable[[object], None]) -> None:
     """Do it; `tell` is called with what binds from then on."""
-    if name in APPLIED:
+    if name in role_runs.NAMES:
+        role_runs.run(name, root, outside, tell)
+    elif name in APPLIED:
         apply_rest(Instance.open(root / "beta"), Instance.open(outside / "alpha"), tell, _last(outside))
     elif name == "create":
         instance = Instance.create(root / NEW, role="primary", name="alpha")
@@ -233,7 +239,9 @@ def _several(root: Path, tell: Callable[[object], None]) -> None:
 
 def judge(name: str, root: Path, outside: Path, told: Told) -> None:
     """AssertionError or the product's error for a violation. In a process of its own."""
-    if name in APPLIED:
+    if name in role_runs.NAMES:
+        role_runs.judge(name, root, outside, told)
+    elif name in APPLIED:
         _judge_apply(root, outside, told)
     elif name == "create":
         _judge_create(root, told)

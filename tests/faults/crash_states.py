@@ -54,6 +54,7 @@ SMALL: Final = ("instance", "torn", "durable", "off", "switch")
 SHARES: Final = {
     "instance": 1, "torn": 18, "durable": 45, "off": 30, "create": 55, "apply": 40, "redo": 30, "redo apply": 50,
     "several": 20, "several off": 20, "hole": 28, "seed": 32, "seed again": 32, "switch": 60,
+    "demote": 20, "promote": 30, "rollback": 40, "lost apply": 30,
     "lying syncs": 6, "cut not synced": 4,
 }  # fmt: skip
 """Of the time: about so many seconds of a processor, judges and all."""

@@ -25,17 +25,25 @@ from typing import Final
 SECTOR_BYTES: Final = 512
 CALLS: Final = (
     "openat,write,pwrite64,lseek,fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat,ftruncate,fallocate,"
-    "mkdir,mkdirat,rmdir"
+    "mkdir,mkdirat,rmdir,link,linkat"
 )
 _LINE: Final = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
 _FD: Final = re.compile(r"^(\d+)<([^>]*)>")
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_KINDS: Final = {"renam": "rename", "unlin": "unlink", "mkdir": "mkdir", "rmdir": "unlink"}
+_KINDS: Final = {
+    "renam": "rename",
+    "link": "link",
+    "linka": "link",
+    "unlin": "unlink",
+    "mkdir": "mkdir",
+    "rmdir": "unlink",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. `kind`: write, size, sync, create, mkdir, rename, unlink, told. `path`: as at that moment."""
+    """One operation. `kind`: write, size, sync, create, mkdir, rename, link, unlink, told. `path`: as at that moment;
+    of a rename or a link the `target` is the new name."""
 
     kind: str
     path: str
@@ -72,7 +80,7 @@ def read_trace(lines: Iterable[str], below: str) -> Iterator[Op]:
                     yield Op("size", name, 0)
         elif call == "write" and fd == 1:
             yield Op("told", "", 0, strings[0])
-        elif call.startswith(("rename", "unlink", "mkdir", "rmdir")):
+        elif call.startswith(("rename", "link", "unlink", "mkdir", "rmdir")):
             names = [one.decode() for one in strings]
             if path:  # relative to a directory that is open
                 names = [f"{path}/{one}" if not one.startswith("/") else one for one in names]
@@ -183,6 +191,9 @@ class Disk:
             self.seen[op.target] = self.seen.pop(op.path)
             made = Change(op.target, file)
             self.changes += [made, Change(op.path, None, behind=made)]
+        elif op.kind == "link":
+            self.seen[op.target] = self._file(op.path)
+            self.changes.append(Change(op.target, self._file(op.path)))
         elif op.kind == "unlink" and op.path in self.seen:
             del self.seen[op.path]
             self.changes.append(Change(op.path, None))

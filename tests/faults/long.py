@@ -58,9 +58,9 @@ def parts(hours: float) -> tuple[list[Part], list[str]]:
     """What this machine can run, and what is left out and why."""
     found = [Part(("tests.faults.campaign", "--rounds", str(int(ROUNDS_AN_HOUR * hours))), 0.20)]
     found += [Part(("tests.faults.soak",), 0.06), Part(("tests.faults.injections",), 0.13)]
-    found += [Part(("tests.faults.roles",), 0.08)]
+    found += [Part(("tests.faults.roles",), 0.08), Part(("tests.faults.role_errors",), 0.04)]
     found += [Part(("tests.faults.damage",), 0.06), Part(("tests.faults.io_errors",), 0.03)]
-    found += [Part(("tests.faults.io_servers",), 0.12), Part(("tests.faults.simulated",), 0.03)]
+    found += [Part(("tests.faults.io_servers",), 0.08), Part(("tests.faults.simulated",), 0.03)]
     found += [Part(("tests.faults.torn_words",), 0.01), Part(("tests.faults.pool_storm",), 0.02)]
     left_out = []
     if can_trace():

@@ -140,6 +140,7 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ),
     ("digests compared / unequal", _sum("digests compared", "digests unequal")),
     ("role changes, acknowledged over them", _sum("role changes", "acknowledged over role changes")),
+    ("I/O errors of role changes", _sum("I/O errors of role changes")),
     ("rounds of roles", _below("role rounds: ")),
     ("killed in a change of roles", _below("killed in a role change: ")),
     ("rolled back / in lost files", _sum("rolled back", "in lost files")),

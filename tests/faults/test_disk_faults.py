@@ -39,6 +39,10 @@ STRIDE = {
     "hole": 60,
     "seed": 80,
     "seed again": 90,
+    "demote": 60,
+    "promote": 90,
+    "rollback": 60,
+    "lost apply": 90,
 }
 
 
@@ -166,6 +170,7 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         "fdatasync(5<\\x2f\\x61\\x2f\\x62>) = 0",
         "fdatasync(5<\\x2f\\x61\\x2f\\x62>) = -1 EIO (Input/output error)",
         'rename("\\x2f\\x61\\x2f\\x62", "\\x2f\\x61\\x2f\\x63") = 0',
+        'link("\\x2f\\x61\\x2f\\x63", "\\x2f\\x61\\x2f\\x64") = 0',
         'write(1<\\x70>, "\\x35\\x0a", 2) = 2',
     ]
     assert list(read_trace(lines, "/a")) == [
@@ -174,6 +179,7 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         Op("write", "/a/b", 0, b"D"),
         Op("sync", "/a/b"),
         Op("rename", "/a/b", target="/a/c"),
+        Op("link", "/a/c", target="/a/d"),
         Op("told", "", 0, b"5\n"),
     ]
 
@@ -198,6 +204,19 @@ def test_what_is_synced_is_in_every_state_and_what_is_not_may_be_missing(tmp_pat
     disk.take(Op("sync", str(tmp_path)))
     disk.take(Op("sync", str(known)))
     assert {(state[new], state[str(known)]) for _, state in disk.states(random.Random(1), 9)} == {(b"n", b"b" * 1024)}
+
+
+def test_a_second_name_is_of_the_same_file_and_may_be_missing_by_itself(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"a")
+    disk = Disk(tmp_path)
+    for op in (Op("link", str(one), target=str(other)), Op("write", str(other), 0, b"b"), Op("sync", str(one))):
+        disk.take(op)
+    states = [state for _, state in disk.states(random.Random(1), 9)]
+    assert {(state[str(one)], state.get(str(other))) for state in states} == {(b"b", None), (b"b", b"b")}
+    disk.take(Op("unlink", str(one)))
+    disk.take(Op("sync", str(tmp_path)))
+    assert next(state for _, state in disk.states(random.Random(1), 1)) == {str(other): b"b"}
 
 
 def test_names_of_different_directories_are_lost_for_themselves(tmp_path: Path) -> None:

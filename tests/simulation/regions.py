@@ -441,6 +441,9 @@ class ModelApplied(Opened):
             self.connection.begin()
         assert self.region.schema == self.region.stored_schema, changed_do
 
+    def let_others_in(self) -> None:
+        self.region.state["feed"] = 1
+
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
         pending = self.connection.open()
         pending.stores_schema |= defines

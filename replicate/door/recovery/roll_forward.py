@@ -130,7 +130,8 @@ class _Redo:
             head = read_head(data, offset)
             one = data[offset : offset + head.frame_bytes], head, body
             offset += head.frame_bytes
-            is_change = head.kind in CHANGES_BEGIN and _BOUND.isdisjoint(changes_of(body)[::4])
+            begin = CHANGES_BEGIN.get(head.kind)
+            is_change = begin is not None and _BOUND.isdisjoint(body[begin::4])
             if is_change and not self._is_primary:
                 together.append(one)
                 continue

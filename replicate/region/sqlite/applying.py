@@ -20,7 +20,6 @@ from replicate.region.protocol import ScrRow
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.bookkeeping import (
     APPLIED_FROM,
-    check_schema_version,
     read_state,
     schema_version,
     store_schema_version,
@@ -28,6 +27,7 @@ from replicate.region.sqlite.bookkeeping import (
     write_state,
 )
 from replicate.region.sqlite.empty import ADDED_AS
+from replicate.region.sqlite.feed import check_schema, let_others_in
 from replicate.region.sqlite.open import errno_of, open_region
 from replicate.region.sqlite.opened import OpenedFile, naming
 
@@ -75,7 +75,14 @@ class AppliedFile(OpenedFile):
         """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""
         with naming(self.where):
             self.connection.execute("BEGIN IMMEDIATE")
-        check_schema_version(self.connection, do=changed_do)
+        if check_schema(self.connection, do=changed_do):
+            with naming(self.where):
+                store_schema_version(self.connection)
+
+    def let_others_in(self) -> None:
+        """As in feed.py."""
+        with naming(self.where):
+            let_others_in(self.connection)
 
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
         """Raise the checkpoint records, and note the batch's first number. `defines`: the schema has changed."""

@@ -2,13 +2,14 @@
 
 Guarantees: everything is read from one snapshot per connection; values are compared with their storage class (1, 1.0,
 '1' and x'31' are four values) and rows with their hidden rowid; sqlite_sequence and the user's schema count too. Equal
-content gives equal digests on any machine; our own bookkeeping and generated columns never count.
+content gives equal digests on any machine; our own bookkeeping, generated columns and the tables that others have in a
+data feed never count.
 Refuses to know: at which sequence number a snapshot was taken, and how to make two sites stand still at the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -20,10 +21,12 @@ import msgpack
 from xxhash import xxh3_128
 
 from replicate.model.transaction import TableDefinition
+from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.open import translate
 from replicate.region.sqlite.schema import (
     COUNTERS,
     definition_difference,
+    is_autoincrement,
     read_definition,
     rowid_name,
     schema_objects,
@@ -211,13 +214,22 @@ def digest_table(connection: apsw.Connection, table: str, *, progress: Progress 
 def digest_region(connection: apsw.Connection, *, progress: Progress | None = None) -> RegionDigest:
     """The digests of all user tables, sqlite_sequence and the schema, from one snapshot."""
     with _snapshot(connection):
-        tables = [digest_table(connection, name, progress=progress) for name in user_tables(connection)]
-        if connection.table_exists("main", SEQUENCES):
-            counters = connection.execute(_SEQUENCE_QUERY, can_cache=False)
-            tables.append(_hash_rows(SEQUENCES, counters, b"", progress))
-        schema = xxh3_128(msgpack.packb([[*key, sql] for key, sql in sorted(schema_objects(connection).items())]))
+        others = own_tables(connection)
+        names = [name for name in user_tables(connection) if name not in others]
+        tables = [digest_table(connection, name, progress=progress) for name in names]
+        # In a feed others may have brought the counters' table along.
+        if connection.table_exists("main", SEQUENCES) and (
+            not others or any(is_autoincrement(connection, name) for name in names)
+        ):
+            tables.append(_hash_rows(SEQUENCES, _counters(connection, others), b"", progress))
+        objects = sorted(schema_objects(connection, others).items())
+        schema = xxh3_128(msgpack.packb([[*key, sql] for key, sql in objects]))
     whole = xxh3_128(msgpack.packb([schema.hexdigest(), [[t.table, t.digest] for t in tables]]))
     return RegionDigest(tuple(tables), schema.hexdigest(), whole.hexdigest())
+
+
+def _counters(connection: apsw.Connection, without: Container[str]) -> Iterator[Any]:
+    return (row for row in connection.execute(_SEQUENCE_QUERY, can_cache=False) if row[0] not in without)
 
 
 # Comparing two regions row by row.
@@ -236,7 +248,8 @@ def compare(
     """
     with _snapshot(first), _snapshot(second):
         tables = []
-        here, there = set(user_tables(first)), set(user_tables(second))
+        others = own_tables(first) | own_tables(second)
+        here, there = set(user_tables(first)) - others, set(user_tables(second)) - others
         for name in sorted(here | there):
             if name not in there:
                 tables.append(TableComparison(name, TableVerdict.ONLY_FIRST, "", 0, 0, ()))
@@ -244,8 +257,8 @@ def compare(
                 tables.append(TableComparison(name, TableVerdict.ONLY_SECOND, "", 0, 0, ()))
             else:
                 tables.append(compare_table(first, second, name, limit=limit, progress=progress))
-        tables.extend(_compare_sequences(first, second, limit, progress))
-        return Comparison(tuple(tables), schema_differences(first, second))
+        tables.extend(_compare_sequences(first, second, limit, progress, others))
+        return Comparison(tuple(tables), schema_differences(first, second, others))
 
 
 def compare_table(
@@ -301,10 +314,10 @@ def why_not_mendable(first: apsw.Connection, second: apsw.Connection, table: str
 
 
 def _compare_sequences(
-    first: apsw.Connection, second: apsw.Connection, limit: int, progress: Progress | None
+    first: apsw.Connection, second: apsw.Connection, limit: int, progress: Progress | None, without: Container[str]
 ) -> list[TableComparison]:
     sides = [
-        connection.execute(_SEQUENCE_QUERY).fetchall() if connection.table_exists("main", SEQUENCES) else []
+        list(_counters(connection, without)) if connection.table_exists("main", SEQUENCES) else []
         for connection in (first, second)
     ]
     if not any(sides):
@@ -312,9 +325,12 @@ def _compare_sequences(
     return [_Walk(SEQUENCES, ("name", "seq"), (0,), limit, progress).compare(*sides)]
 
 
-def schema_differences(first: apsw.Connection, second: apsw.Connection) -> tuple[SchemaDifference, ...]:
-    """The user's tables, indexes, views and triggers whose SQL differs or that are only on one side."""
-    here, there = schema_objects(first), schema_objects(second)
+def schema_differences(
+    first: apsw.Connection, second: apsw.Connection, without: Container[str] = frozenset()
+) -> tuple[SchemaDifference, ...]:
+    """The user's tables, indexes, views and triggers whose SQL differs or that are only on one side; not those of the
+    tables `without`."""
+    here, there = schema_objects(first, without), schema_objects(second, without)
     return tuple(
         SchemaDifference(*key, here.get(key), there.get(key))
         for key in sorted(here.keys() | there.keys())

@@ -117,6 +117,13 @@ def _guards_found(connection: apsw.Connection, schema: str = "main") -> dict[str
     }
 
 
+def guards_of(connection: apsw.Connection, table: str) -> bool:
+    """Whether the table has exactly its guards."""
+    found = {name: was for name, was in _guards_found(connection).items() if was[0] == table}
+    statements = zip(_OPERATIONS, guard_statements(table), strict=True)
+    return found == {guard_name(operation, table): (table, sql) for operation, sql in statements}
+
+
 def install_guards(connection: apsw.Connection, tables: list[str], schema: str = "main") -> list[str]:
     """Give each of `tables` exactly its three guards; what a RENAME or a copied table left behind is replaced.
 

@@ -16,7 +16,8 @@ import apsw
 
 from replicate.errors import ReplicateError
 from replicate.region.protocol import ReadRegion
-from replicate.region.sqlite.bookkeeping import check_region_identity, check_schema_version, region_seqno
+from replicate.region.sqlite.bookkeeping import check_region_identity, region_seqno
+from replicate.region.sqlite.feed import check_schema
 from replicate.region.sqlite.forensics.wal_index import Reader, find_hindrances
 from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.opened import OpenedFile
@@ -53,7 +54,7 @@ def look_at(
         check(OpenedFile(connection, where, region))
         connection.execute("BEGIN")  # one state for both versions of the schema
         check_region_identity(connection, region=region, network=network, where=where)
-        check_schema_version(connection, do=changed_do)
+        check_schema(connection, do=changed_do)
         last_seqno = region_seqno(connection)
         wal, hindrances = find_hindrances(where)
     except apsw.Error as error:

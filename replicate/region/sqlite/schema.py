@@ -11,7 +11,7 @@ row at once: the rowid where there is one, else the primary key of a WITHOUT ROW
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -354,12 +354,13 @@ def sequence_value(connection: apsw.Connection, table: str) -> int | None:
     return value
 
 
-def schema_objects(connection: apsw.Connection) -> Mapping[tuple[str, str], str]:
-    """(type, name) -> SQL of everything that the user defined: what must be equal on both sites."""
+def schema_objects(connection: apsw.Connection, without: Container[str] = frozenset()) -> Mapping[tuple[str, str], str]:
+    """(type, name) -> SQL of everything that the user defined: what must be equal on both sites. Not what is of the
+    tables `without`."""
     return {
         (kind, name): sql
-        for kind, name, sql in connection.execute(
-            "SELECT type, name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
+        for kind, name, table, sql in connection.execute(
+            "SELECT type, name, tbl_name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
         )
-        if not is_internal(name)
+        if not is_internal(name) and table not in without
     }

@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from replicate.errors import (
     BusyError,
     PermissionRefusedError,
     RegionDamagedError,
+    ReplicateError,
     UsageError,
     WrongInstanceError,
     WrongNetworkError,
@@ -37,6 +38,7 @@ from replicate.model.vector import Position
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.bookkeeping import is_region, read_identity
+from replicate.region.sqlite.feed import others_tables
 from replicate.region.sqlite.open import open_region
 from replicate.system.failpoint import hit
 from replicate.system.files import replace_file, sync_directory
@@ -108,12 +110,28 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
             where=where,
             do="Stop it first: replicate -i INSTANCE update stop",
         )
+    if secondary.is_feed and restart:
+        _refuse_to_lose_tables(secondary)
     if secondary.regions and not restart and not (secondary.path / SEEDING_MARKER).exists():
         raise AlreadyExistsError(
             f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
             where=where,
             do=f"{instead}To replace all of them: replicate -i INSTANCE {command} --restart",
         )
+
+
+def _refuse_to_lose_tables(secondary: Instance) -> None:
+    """UsageError where a data feed has tables of its own: no seed has them."""
+    for entry in secondary.regions:
+        others: tuple[str, ...] = ()
+        with suppress(ReplicateError, OSError):  # what cannot be read is not lost by a seed
+            others = others_tables(entry.path)
+        if others:
+            raise UsageError(
+                f"region {entry.name} has tables of its own, which no seed has: {', '.join(others)}",
+                where=str(entry.path),
+                do="Copy them elsewhere and drop them, then seed again",
+            )
 
 
 def check_places(secondary: Instance, names: Iterable[str]) -> None:

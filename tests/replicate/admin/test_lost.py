@@ -127,6 +127,18 @@ def test_force_writes_them_and_the_instance_goes_with_nothing_lost(pair: Pair) -
     assert lost_files(pair) == [file.name]
 
 
+def test_what_a_peer_that_is_removed_lacked_is_said(pair: Pair) -> None:
+    last = pair.last_seqno()
+    pair.primary.register_peer("third", "127.0.0.1", 7431)
+    pair.acknowledge(last)
+    pair.acknowledge(last - 2, "third")
+    assert call("-i", pair.primary.path, "peer", "remove", "third") == (
+        f"peer third removed\nthird is not known to have 2 transactions, {last - 1} to {last}; until the journal is "
+        f"pruned, this shows them: replicate -i {pair.primary.path} journal show --from {last - 1} --to {last}\n"
+    )
+    assert call("-i", pair.primary.path, "peer", "remove", "west") == "peer west removed\n"
+
+
 def test_an_instance_without_a_peer_loses_nothing(pair: Pair) -> None:
     call("-i", pair.primary.path, "peer", "remove", "west")
     assert "plain SQLite again" in release(pair.primary)

@@ -107,7 +107,7 @@ def test_the_commands_of_the_manual(street: Street) -> None:
     assert f"{street.secondary}/log/repair.jsonl has both images" in repaired
     assert "main.setting: 1 changed, 0 added, 0 removed" in repaired
     street.prove_equal()
-    assert "REPAIRED" in [one["code"] for one in street.status(street.secondary)["findings"]]
+    assert "ROWS_REPAIRED" in [one["code"] for one in street.status(street.secondary)["findings"]]
     assert "CONFLICT" not in [one["code"] for one in street.status(street.secondary)["findings"]]
 
     spoil(street, "UPDATE setting SET value = 'Eve' WHERE name = 'other'")

@@ -151,3 +151,18 @@ def test_config_check_says_what_a_daemon_would_say(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     with pytest.raises(NotFoundError):  # a directory that is no instance has no settings that are well
         invoke("-i", "nothing", "config", "check")
+
+
+def test_a_data_feed() -> None:
+    network = json.loads(invoke("instance", "create", "east", "--json").stdout)["network"]
+    made = json.loads(invoke("instance", "create", "reports", "--feed", "--network", network, "--json").stdout)
+    assert (made["role"], made["feed"]) == ("secondary", True)
+    told = invoke("instance", "create", "more", "--feed", "--network", network).stdout.splitlines()
+    assert told[0].startswith("data feed more made in ")
+    assert "feed" in invoke("-i", "reports", "instance", "show").stdout
+    with pytest.raises(PermissionRefusedError, match="never becomes primary"):
+        invoke("-i", "reports", "promote")
+    with pytest.raises(PermissionRefusedError, match="feeds nobody"):
+        invoke("-i", "reports", "peer", "add", "x", "127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="a data feed is a secondary"):
+        invoke("instance", "create", "x", "--feed", "--role", "primary")

@@ -306,6 +306,22 @@ def test_primary(instance: Instance, words: memoryview) -> None:
     assert "source start --peer north" in text
 
 
+def test_what_was_sent_since_the_journal_was_looked_at_is_written_and_is_backlog(
+    instance: Instance, words: memoryview
+) -> None:
+    words[word.LAST_SEQNO] = words[word.LAST_DURABLE_SEQNO] = 742
+    instance.register_peer("west", "127.0.0.1", 7555)
+    facts = {"state": "sending", "last_sent_seqno": 807, "last_received_seqno": 789, "last_applied_seqno": 787}
+    fd = says(instance, "source-west", facts)
+    try:
+        status = collect(instance)
+    finally:
+        os.close(fd)
+    (west,) = status.peers
+    assert (west.source_backlog, west.receiver_backlog, west.backlog) == (0, 2, 20)
+    assert "    written 807, sent 807; received 789, applied 787, durable 0\n" in "\n".join(lines(status))
+
+
 def test_peer_that_is_level_has_no_lag_however_quiet_it_is(instance: Instance, words: memoryview) -> None:
     words[word.LAST_SEQNO] = 7
     words[word.LAST_COMMIT_WALL_NS] = 1

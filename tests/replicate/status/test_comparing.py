@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicate.status.comparing import DAY_S, ComparedReport, ago, compared_findings
+from replicate.status.comparing import DAY_S, ComparedReport, RepairedReport, ago, compared_findings
 
 EQUAL = ComparedReport("east", 120, 3 * 3600.0, True)
 OLD = ComparedReport("east", 120, 16 * DAY_S, True)
@@ -106,3 +106,10 @@ def test_the_one_that_is_filled_again_is_the_one_that_receives(role: str, peers:
 )
 def test_durations(duration_s: float, text: str) -> None:
     assert ago(duration_s) == text
+
+
+def test_a_repair_is_told() -> None:
+    repaired = RepairedReport("east", 12, 3, 3 * 3600.0)
+    found = list(compared_findings("secondary", (), peers=(), source="", filled_s=0, warn_days=15, repaired=repaired))
+    assert [(one.code, one.severity) for one in found] == [("ROWS_REPAIRED", "info")]
+    assert "3 rows were repaired at transaction 12, 3 h ago, as they are in east" in found[0].text

@@ -13,7 +13,7 @@ from replicate.instance.settings_file import set_setting
 from replicate.status.collect import collect
 from replicate.status.listens import Listens, listens
 from replicate.status.report import findings
-from tests.replicate.status.test_collect import JOURNAL, RECEIVING, REGION, RUNS, says
+from tests.replicate.status.test_collect import JOURNAL, RECEIVING, REGION, RUNS, heard, says
 
 AGAIN = "replicate -i INSTANCE receiver stop; replicate -i INSTANCE receiver start"
 
@@ -77,3 +77,19 @@ def test_one_that_was_started_before_its_address_was_set_is_found_on_its_own_sit
     assert f"replicate -i {west.named} config set receiver.listen HOST:PORT" in before.do
     assert "listens on 127.0.0.1:7430, and the settings have 192.0.2.2:7430 by now" in after.text
     assert after.do == f"replicate -i {west.named} receiver stop; replicate -i {west.named} receiver start"
+
+
+@pytest.mark.parametrize(("source_host", "is_told"), [(None, True), ("", True), ("127.0.0.1", False)])
+def test_what_the_run_before_has_heard_says_nothing_of_where_this_one_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source_host: str | None, is_told: bool
+) -> None:
+    """It was started again without the address of its command line."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path))
+    west = Instance.create(tmp_path / "west", role="secondary", network=b"n" * 16)
+    facts = {"is_connected": False, "source": "", "listen": "127.0.0.1:7430", "source_host": source_host, **heard(30.0)}
+    fd = says(west, "receiver", facts)
+    try:
+        (found,) = [one for one in collect(west).findings if one.code == "NO_SOURCE"]
+    finally:
+        os.close(fd)
+    assert ("which no other host reaches" in found.text) is is_told

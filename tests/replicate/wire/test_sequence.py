@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.errors import GapError, ProtocolViolationError, ReplicateError
+from replicate.journal.record import large_payload, pack_restated_large, read_head, restate
+from replicate.model.transaction import Op
 from replicate.wire.sequence import check_large, check_parts, check_sequence
 from tests.harness.link_pair import Journal
 
@@ -106,3 +108,19 @@ def test_large() -> None:
             check_large(frame, seqno, token, parts)
     with pytest.raises(ProtocolViolationError):
         check_large(JOURNAL.frames[0], 1, TOKEN, 5)
+
+
+def test_what_was_told_in_other_words_is_in_a_run_and_commits_parts() -> None:
+    head = read_head(JOURNAL.frames[2])
+    restated = restate(head, "a filter", [int(Op.COMMENT), 0, 0, ["other words"]], (1,))
+    run = b"".join((*JOURNAL.frames[:2], restated, *JOURNAL.frames[3:5]))
+    assert check_sequence(run, 1, 5, 6) == len(run)
+    payload, count = large_payload(TOKEN, 5, 1, 1, (1,))
+    frame = pack_restated_large(read_head(JOURNAL.frames[5]), "a filter", payload, count)
+    check_large(frame, 6, TOKEN, 5)
+    with pytest.raises(ProtocolViolationError):
+        check_large(frame, 6, TOKEN + 1, 5)
+    with pytest.raises(ProtocolViolationError, match="kind 8"):
+        check_sequence(frame, 6, 1, 6)
+    with pytest.raises(ProtocolViolationError):
+        check_large(restated, 3, TOKEN, 5)

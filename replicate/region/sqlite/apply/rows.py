@@ -34,6 +34,7 @@ from replicate.region.sqlite.apply import statements
 from replicate.region.sqlite.apply.order import arranged
 from replicate.region.sqlite.apply.runs import insert_run
 from replicate.region.sqlite.bookkeeping import store_schema_version
+from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.open import translate
 from replicate.region.sqlite.schema import (
@@ -299,9 +300,10 @@ class RowApplier:
             raise JournalDamagedError("a schema change carries no statement", seqno=self.seqno)
         self.forget_plans()
         self._schema_changed = True
+        others = own_tables(self._connection)
         statements.run_schema_change(self._connection, values[0], seqno=self.seqno)
         forget_dropped(self._connection)
-        install_guards(self._connection, guarded_tables(self._connection))
+        install_guards(self._connection, [one for one in guarded_tables(self._connection) if one not in others])
         allow_shadow_rows(self._connection)
         store_schema_version(self._connection)
 

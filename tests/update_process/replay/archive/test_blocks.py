@@ -136,3 +136,11 @@ def test_what_makes_no_sense_is_one_error(
 ) -> None:
     with pytest.raises(error):
         read(monkeypatch, body(1, *change))
+
+
+def test_what_was_told_in_other_words_has_its_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    label = (int(Op.COMMENT), 0, 2**63, ("a filter",))
+    insert = (int(Op.INSERT), T.table_id, 0, (1, 2, 3))
+    restated = (int(Kind.RESTATED), *body(2, *label, *insert)[1:])
+    found = read(monkeypatch, body(1, *insert), restated)
+    assert [row[:5] for row in found] == [(1, 0, "t", 1, "INSERT"), (2, 0, "t", 1, "INSERT")]
