@@ -49,7 +49,7 @@ def looked(
     )
     assert process.stdin is not None
     process.stdin.write("given")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (3, "said\n")
     return process, json.loads(output)
 
@@ -88,14 +88,14 @@ def test_it_can_be_watched_and_killed() -> None:
 
 
 def test_an_error_ends_it_as_usual() -> None:
-    done = fork_server.run([sys.executable, "-c", "raise ValueError('so')"], env=os.environ, timeout=60)
+    done = fork_server.run([sys.executable, "-c", "raise ValueError('so')"], env=os.environ, timeout=300)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "ValueError: so")
 
 
 def test_a_failpoint_is_armed() -> None:
     program = "from replicate.system.failpoint import hit; hit('place')"
     environment = {**os.environ, "REPLICATE_FAILPOINT": "place:1:kill"}
-    assert fork_server.run([sys.executable, "-c", program], env=environment, timeout=60).returncode == -signal.SIGKILL
+    assert fork_server.run([sys.executable, "-c", program], env=environment, timeout=300).returncode == -signal.SIGKILL
 
 
 def test_a_file_of_the_job_is_not_closed_by_what_the_server_left() -> None:
@@ -109,7 +109,7 @@ gc.collect()
 """
     others = [fork_server.popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(3)]
     try:
-        done = fork_server.run([sys.executable, "-c", program], env=os.environ, timeout=60)
+        done = fork_server.run([sys.executable, "-c", program], env=os.environ, timeout=300)
     finally:
         for other in others:
             other.kill()

@@ -90,7 +90,7 @@ for statement in sys.argv[2:]:
     connection.execute(statement)
 """
     database = street.secondary / "regions" / "main.db"
-    subprocess.run([sys.executable, "-c", program, str(database), *statements], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(database), *statements], check=True, timeout=300)
 
 
 def kill(daemon: str, of: str = "secondary") -> Callable[[Street], None]:
@@ -210,5 +210,5 @@ def says(street: Street, command: str, words: tuple[str, ...]) -> bool:
 
 def shell(street: Street, command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", "-c", command], env=street.environment, capture_output=True, text=True, timeout=120, check=False
+        ["sh", "-c", command], env=street.environment, capture_output=True, text=True, timeout=300, check=False
     )

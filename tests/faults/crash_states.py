@@ -142,7 +142,7 @@ def record(name: str, run: Run, outside: Path, environment: dict[str, str]) -> N
         ["strace", "-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-o", os.fspath(outside / "trace"),
          sys.executable, *program, *arguments],
         input="".join(json.dumps(command) + "\n" for command in run.commands),
-        capture_output=True, text=True, cwd=instances.ROOT, env=environment, timeout=120, check=False,
+        capture_output=True, text=True, cwd=instances.ROOT, env=environment, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
 

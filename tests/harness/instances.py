@@ -363,7 +363,7 @@ class Writer:
 
     def died(self) -> bool:
         """Wait for its end; True if it was killed."""
-        return self.process.wait(timeout=120) == -signal.SIGKILL
+        return self.process.wait(timeout=300) == -signal.SIGKILL
 
     def close(self) -> None:
         """Let it end by itself."""
@@ -371,7 +371,7 @@ class Writer:
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        self.process.wait(timeout=120)
+        self.process.wait(timeout=300)
         self.process.stdout.close()
 
     def __enter__(self) -> Writer:

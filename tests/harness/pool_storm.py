@@ -40,6 +40,7 @@ from replicate.pool.control import (
     INTENT_OFFSET,
     INTENT_SEQNO,
     LAST_SEQNO,
+    WRITTEN,
 )
 from replicate.pool.doorbell import Doorbell, Doorbells
 from replicate.system import failpoint
@@ -81,6 +82,8 @@ PLANTS: Final = {
 WRITERS: Final = 3
 READERS: Final = 3
 TIME_LIMIT_S: Final = 200.0
+LONG_STOPS: Final = 3
+"""So many stops of a reader last until it was overtaken, however slow the machine is."""
 
 
 class Writer:
@@ -268,6 +271,7 @@ class Director:
         self.writers: dict[int, str] = {}
         self.readers: dict[int, Path] = {}
         self.failed: list[int] = []
+        self.overtaken = 0
 
     def start_writer(self) -> None:
         self.lives += 1
@@ -320,6 +324,7 @@ class Director:
             sum(self.killed.values()) + self.killed_outside >= self.kills_wanted
             and all(self.killed[step] >= 2 for step in STEPS)
             and self.pool.words[LAST_SEQNO] >= self.transactions_wanted
+            and self.overtaken >= LONG_STOPS
         )
 
     def run(self) -> dict[str, object]:
@@ -328,18 +333,25 @@ class Director:
         for number in range(READERS):
             self.start_reader(number)
         stopped: list[int] = []
+        until_address = 0
         while not self.enough() and not self.failed and time.monotonic() - begin < TIME_LIMIT_S:
             while len(self.writers) < WRITERS:
                 self.start_writer()
             time.sleep(self.rng.uniform(0.0, 0.02))  # the pace of the faults, not a wait for anything
-            for pid in stopped:
-                if pid in self.readers:
-                    os.kill(pid, signal.SIGCONT)
-            stopped.clear()
-            if self.readers and self.rng.random() < 0.25:
+            if self.pool.words[WRITTEN] >= until_address:
+                for pid in stopped:
+                    if pid in self.readers:
+                        os.kill(pid, signal.SIGCONT)
+                self.overtaken += bool(stopped and until_address)
+                stopped.clear()
+            if not stopped and self.readers and self.rng.random() < 0.25:
                 stopped.append(self.rng.choice(list(self.readers)))
                 os.kill(stopped[0], signal.SIGSTOP)
-                time.sleep(self.rng.uniform(0.0, 0.3))
+                until_address = 0
+                if self.overtaken < LONG_STOPS:
+                    until_address = self.pool.words[WRITTEN] + 2 * MIB
+                else:
+                    time.sleep(self.rng.uniform(0.0, 0.3))
             if self.rng.random() < 0.1:
                 pid = self.rng.choice(list(self.writers))
                 self.writers[pid] = ""

@@ -93,7 +93,7 @@ def kill_at(failpoint: str, call: str, *arguments: object) -> int:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr

@@ -283,7 +283,7 @@ class Street:
             assert seqno is not None
             return seqno
         process = self.python(WRITE, str(self.primary), *statements)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         return int(output)
 
@@ -365,5 +365,5 @@ for name in one:
 print(sum(map(len, one.values())))
 """
     command = [sys.executable, "-c", program, str(one), str(other)]
-    done = fork_server.run(command, env=os.environ, timeout=120)
+    done = fork_server.run(command, env=os.environ, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -79,7 +79,7 @@ def outcomes(module: str, directory: Path) -> dict[str, str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -44,5 +44,5 @@ def test_importing_the_package_loads_neither_sqlite_nor_our_modules() -> None:
         "print(sorted(m for m in sys.modules if m in ('apsw', 'sqlite3') or m.startswith('replicate.'))); "
         "replicate.Error; print('apsw' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     assert found.stdout.split("\n")[:2] == ["[]", "True"]

@@ -89,6 +89,6 @@ def test_java_is_killed_during_a_session(tmp_path: Path) -> None:
     directories, so those are the test's."""
     places = {"SPARK_LOCAL_DIRS": str(tmp_path), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={tmp_path}"}
     command, environment = [sys.executable, "-c", KILLED], {**os.environ, **places}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.startswith("TRY_AGAIN: what Spark was asked for is not done: Spark's Java process has ended")
     assert "[local[1]]" in done.stdout

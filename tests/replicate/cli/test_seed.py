@@ -31,7 +31,7 @@ def run(instance: Path, *arguments: str | Path, stderr: int = subprocess.PIPE) -
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

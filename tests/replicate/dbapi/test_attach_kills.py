@@ -29,7 +29,7 @@ def run(instance: Instance, *arguments: object, failpoint: str = "") -> tuple[bo
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
     return ended.returncode != 0, [json.loads(line) for line in ended.stdout.splitlines()]

@@ -181,7 +181,7 @@ def step(pair: Pair, directory: Path, *arguments: str) -> int:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
     with pair.receive_pool() as pool, pair.applier(pool) as applier:

@@ -470,7 +470,7 @@ process = multiprocessing.get_context("fork").Process(target=child, args=(sys.ar
 process.start(); process.join()
 assert process.exitcode == 0
 """
-    subprocess.run([sys.executable, "-c", program, str(instance.path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(instance.path)], check=True, timeout=300)
     door = open_door(instance)
     try:
         assert door.words[word.LAST_DURABLE_SEQNO] == door.words[word.LAST_SEQNO] > 2
