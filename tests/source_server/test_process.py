@@ -124,7 +124,7 @@ async def test_a_stop_waits_for_the_word_that_all_is_durable(pair: Pair, monkeyp
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
         await wait_until_async(lambda: source.facts.get("peer_update_state") == "running")
-        assert lock.try_acquire()
+        await wait_until_async(lock.try_acquire, what="the Update Process has opened its region")
         last = await trio.to_thread.run_sync(lambda: pair.write(5))
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
         async with trio.open_nursery() as nursery:
