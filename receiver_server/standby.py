@@ -99,7 +99,7 @@ class Standby:
             proven=peer.names,
         )
         flow = Flow(self._settings.pool_bytes, self._settings.xoff_percent, self._settings.xon_percent)
-        me = introduction(self._instance, self._settings.heartbeat_period_s, await self._look_up())
+        me = introduction(self._instance, self._settings.heartbeat_period_s, takeovers=await self._look_up())
         link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())
 
         def ended(event: Event) -> None:
