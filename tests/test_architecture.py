@@ -459,6 +459,7 @@ NAMING_KINDS = frozenset(
     {
         "replicate.journal.record",
         "replicate.journal.walk",
+        "replicate.audit.count",  # a fast way for transactions of one change
         "replicate.door.door",
         "replicate.door.recovery.region_rings",  # a primary's own commits
         "replicate.door.recovery.stale_wal",  # the same

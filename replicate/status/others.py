@@ -22,7 +22,7 @@ from replicate.settings.load import Address
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class OtherInstance:
     """Another instance. `typed`: what names it in a command on this host, quoted for a shell; "" where it is not found
     here. `host`: where it is then, "" for unknown."""
 
@@ -39,13 +39,13 @@ class Other:
         return f"{self.name} is {host}, by its name or its directory there"
 
 
-def look_for(instance: Instance, hosts: Mapping[str, str]) -> tuple[Other, ...]:
+def look_for(instance: Instance, hosts: Mapping[str, str]) -> tuple[OtherInstance, ...]:
     """The others of these names ("" and its own are none), with their hosts, "" for unknown."""
     names = (name for name in hosts if name and name != instance.name)
-    return tuple(Other(name, _typed(instance, name), hosts[name]) for name in names)
+    return tuple(OtherInstance(name, _typed(instance, name), hosts[name]) for name in names)
 
 
-def placed(text: str, others: Iterable[Other]) -> str:
+def placed(text: str, others: Iterable[OtherInstance]) -> str:
     """`text`, with what can be typed for the others that it names, and where those are that are not here. Pure."""
     notes = []
     for other in others:
