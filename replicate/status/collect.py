@@ -50,7 +50,7 @@ from replicate.security.tls_files import TlsFiles, certificate_findings
 from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
-from replicate.status.others import Other, look_for, placed
+from replicate.status.others import OtherInstance, look_for, placed
 from replicate.status.report import (
     DaemonReport,
     JournalReport,
@@ -214,7 +214,7 @@ def _unusable_certificate(instance: Instance) -> Iterator[Finding]:
 
 def _others(
     instance: Instance, receiving: ReceivingReport | None, compared: tuple[ComparedReport, ...]
-) -> tuple[Other, ...]:
+) -> tuple[OtherInstance, ...]:
     """The instances that findings may name beside this one."""
     hosts = dict.fromkeys((one.other for one in compared), "")
     if receiving is not None:
@@ -224,7 +224,7 @@ def _others(
     return look_for(instance, hosts)
 
 
-def _named(instance: Instance, others: tuple[Other, ...], finding: Finding) -> Finding:
+def _named(instance: Instance, others: tuple[OtherInstance, ...], finding: Finding) -> Finding:
     do = placed(instance.pasteable(finding.do), others)
     return replace(finding, text=instance.pasteable(finding.text), do=do)
 

@@ -9,13 +9,13 @@ import pytest
 from replicate.instance.consumers import write_hold
 from replicate.instance.instance import Instance
 from replicate.status.collect import collect
-from replicate.status.others import Other, look_for, placed
+from replicate.status.others import OtherInstance, look_for, placed
 
-HERE = Other("west", "'/srv/a b/west'")
-NAMED = Other("west", "west")
-THERE = Other("west", "", "192.0.2.2")
-ON_LOOPBACK = Other("west", "", "127.0.0.1")
-UNKNOWN = Other("west")
+HERE = OtherInstance("west", "'/srv/a b/west'")
+NAMED = OtherInstance("west", "west")
+THERE = OtherInstance("west", "", "192.0.2.2")
+ON_LOOPBACK = OtherInstance("west", "", "127.0.0.1")
+UNKNOWN = OtherInstance("west")
 DO = "there: replicate -i west status; replicate -i western status"
 
 
@@ -31,8 +31,8 @@ DO = "there: replicate -i west status; replicate -i western status"
         ("replicate -i x source start --peer west", THERE, "replicate -i x source start --peer west"),
     ],
 )
-def test_what_a_finding_says_of_another_instance(text: str, other: Other, expected: str) -> None:
-    assert placed(text, [Other("nobody"), other]) == expected
+def test_what_a_finding_says_of_another_instance(text: str, other: OtherInstance, expected: str) -> None:
+    assert placed(text, [OtherInstance("nobody"), other]) == expected
 
 
 def test_it_is_found_by_its_name_or_beside_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
