@@ -389,11 +389,11 @@ class SourceServer:
                 consumer.statistics.count("cuts", closed.reason is not CloseReason.BYE)
             self._closed(closed, connection.has_streamed)
             error = closed.error
+            if consumer.is_primary_there and error is not None:
+                await self._encounters.met(primary_of(consumer.peer_name, consumer.position.record.uuid, error))
         if connection.filter_failure is not None:
             error = connection.filter_failure
             consumer.retry.refused()
-            if consumer.is_primary_there and error is not None:
-                await self._encounters.met(primary_of(consumer.peer_name, consumer.position.record.uuid, error))
         if connection.failure is not None:
             raise with_way_out(connection.failure, consumer.instance)
         return error
