@@ -162,5 +162,9 @@ def test_the_alerts_are_the_rules_and_no_finding_is_left_out() -> None:
     told = [[cell.strip().strip("`") for cell in row.split("|")] for row in rows[2:]]
     made = re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", rules, flags=re.DOTALL)
     assert [tuple(row[:2]) for row in told] == [*made, ("none", "")]
-    found = [code for row in told for code in re.findall("[A-Z]+_[A-Z_]+|CONFLICT|FENCED|FROZEN", row[3] if len(row) > 3 else "")]
+    found = [
+        code
+        for row in told
+        for code in re.findall("[A-Z]+_[A-Z_]+|CONFLICT|FENCED|FROZEN", row[3] if len(row) > 3 else "")
+    ]
     assert sorted(found) == sorted(code for code, kind in CODES.items() if kind.severity != "info")

@@ -138,7 +138,8 @@ def test_the_old_primary_comes_back_as_a_primary(tmp_path: Path) -> None:
     lines = lines_of("The old primary comes back as a primary")
     at = next(place for place, line in enumerate(lines) if "status" in line)
     status = "replicate -i primary status || [ $? = 1 ]"
-    refused = f"! {WRITE.format('primary')} 2>refused"
+    write = "import replicate; replicate.connect('primary', timeout=0.2).execute('BEGIN IMMEDIATE')"
+    refused = f'! python -c "{write}" 2>refused'
     told = Shell(tmp_path).run(
         [
             *begun(),
@@ -190,7 +191,8 @@ def test_two_primaries(tmp_path: Path) -> None:
 def test_hold_everything_for_a_while(tmp_path: Path) -> None:
     lines = [line.partition("#")[0] for line in lines_of("Hold everything for a while")]
     lines[1] += " || [ $? = 1 ]"
-    refused = f"! {WRITE.format('primary')} 2>refused"
+    write = "import replicate; replicate.connect('primary', timeout=0.2).execute('BEGIN IMMEDIATE')"
+    refused = f'! python -c "{write}" 2>refused'
     lines[1:1] = [refused, "grep 'instance freeze off' refused"]
     told = Shell(tmp_path).run(
         [*begun(), *lines, WRITE.format("primary"), *level("primary", "secondary")],
