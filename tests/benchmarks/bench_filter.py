@@ -6,20 +6,20 @@ Each filter in its turn: none (the batches as they are), `cat`, a Python program
 chapter's kind of program that changes each row, and functions that do the same. Transactions insert or update one row
 of three columns, and come in batches as a Source Server sends them.
 
-Prints one JSON line: transactions a second by filter, the median of the rounds, and CPU microseconds a transaction of
-this process, which is the server's part. Nothing is asserted.
+Prints a JSON line for each filter: transactions a second, the median of the rounds, and CPU microseconds a transaction
+of this process, which is the server's part. Nothing is asserted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -29,6 +29,8 @@ from replicate.filters.switch import FilterSwitch
 from replicate.journal.record import FrameBatch, catalogue_payload, pack_frame
 from replicate.model.transaction import Catalogue, Kind
 from replicate.settings.table import ReceiverConfig
+from tests.benchmarks import report
+from tests.benchmarks.street_bench import machine
 from tests.harness.frames import Writer
 from tests.harness.servers import ListLog
 from tests.harness.talking import INSERT, PERSON, UPDATE, known
@@ -106,15 +108,11 @@ def none(given: list[FrameBatch], count: int) -> tuple[float, float]:
     return out / timed, timed / count * 1e6
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transactions", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    given = batches(asked.transactions)
-    with tempfile.TemporaryDirectory() as directory:
-        programs = {"echo.py": ECHO, "changed.py": CHANGED}
-        for name, text in programs.items():
+def measure(arguments: argparse.Namespace) -> Iterator[report.Line]:
+    """A line for each filter."""
+    given = batches(arguments.transactions)
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        for name, text in {"echo.py": ECHO, "changed.py": CHANGED}.items():
             (Path(directory) / name).write_text(text)
         filters = {
             "cat": "cat",
@@ -124,18 +122,27 @@ def main() -> None:
             "function, changed": "tests.harness.filters:loud_names",
         }
         found: dict[str, list[tuple[float, float]]] = {"none": []}
-        for _ in range(asked.rounds):
-            found["none"].append(none(given, asked.transactions))
+        for _ in range(arguments.rounds):
+            found["none"].append(none(given, arguments.transactions))
             for name, command in filters.items():
-                found.setdefault(name, []).append(trio.run(through, command, given, asked.transactions))
-    told: dict[str, Any] = {
-        name: {
-            "per_s": round(statistics.median(rate for rate, _ in rounds)),
-            "server_cpu_us": round(statistics.median(cpu for _, cpu in rounds), 2),
-        }
-        for name, rounds in found.items()
-    }
-    print(json.dumps({"transactions": asked.transactions, "rounds": asked.rounds, "filters": told}))
+                found.setdefault(name, []).append(trio.run(through, command, given, arguments.transactions))
+    facts = machine()
+    for what, rounds in found.items():
+        rate, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
+        figure = {"per_s": round(rate), "server_cpu_us": round(cpu, 2)}
+        settings = {"transactions": arguments.transactions, "rounds": arguments.rounds}
+        yield report.line("filter", unit=report.IN_THE_NAMES, figure=figure, settings=settings, facts=facts, what=what)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transactions", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", help="where the programs are written (default: the temporary directory)")
+    report.add_table(parser)
+    arguments = parser.parse_args()
+    report.say(measure(arguments), as_table=arguments.table)
 
 
 if __name__ == "__main__":

@@ -173,6 +173,12 @@ def _audit(one: Line) -> Row:
     return f"audit of {one['settings']['transactions']:,} transactions: {one['what']}", "", text
 
 
+def _filter(one: Line) -> Row:
+    figure = one["figure"]
+    text = f"{figure['per_s']:,} transactions/s, {figure['server_cpu_us']} CPU µs each in the server"
+    return f"through a filter: {one['what']}", "", text
+
+
 def _replay(one: Line) -> Row:
     figure = one["figure"]
     ratios = [f"{one['local_to_one_by_one']:.2f} × one by one"]
@@ -192,6 +198,7 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "scaling": _scaling,
     "wire": _wire,
     "audit": _audit,
+    "filter": _filter,
     "large": _large,
     "replay": _replay,
 }

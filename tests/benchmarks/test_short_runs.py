@@ -106,6 +106,12 @@ def test_replay_without_spark(tmp_path: Path) -> None:
     assert line["local_to_one_by_one"] > 0
 
 
+def test_filter(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "filter", "--transactions", "6000", "--rounds", "1")
+    assert [line["what"] for line in lines][:2] == ["none", "cat"]
+    assert all(line["figure"]["per_s"] > 0 for line in lines)
+
+
 def test_audit(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "audit", "--transactions", "2000", "--rounds", "1")
     assert len({line["what"] for line in lines}) == len(lines) > 5

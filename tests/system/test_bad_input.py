@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from replicate.instance.file import FORMATS
 from tests.harness.street import SCHEMA, Street, make_database
 from tests.harness.waiting import wait_until
 
@@ -165,7 +166,7 @@ def test_a_damaged_journal(quiet: Street, damage: Callable[[Path], object], code
     [
         (lambda text: text[:40] + chr(ord(text[40]) ^ 1) + text[41:], "DAMAGED"),
         (lambda _text: "", "DAMAGED"),
-        (lambda text: text.replace('"format": 1', '"format": 4'), "FORMAT_UNKNOWN"),
+        (lambda text: text.replace('"format": 1', f'"format": {max(FORMATS) + 1}'), "FORMAT_UNKNOWN"),
     ],
     ids=["flipped", "empty", "newer"],
 )
