@@ -43,6 +43,7 @@ from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.schema import recorded_definitions
 from tests.harness import fork_server
 from tests.harness.regions import make_database
+from tests.harness.waiting import wait_until
 
 SCRIPT = "CREATE TABLE t(id INTEGER PRIMARY KEY, v)"
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -360,6 +361,11 @@ class Writer:
         with contextlib.suppress(BrokenPipeError):
             self.send(*command)
         return self.answer()
+
+    def stands_still(self) -> None:
+        """Wait until a signal has stopped it."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the writer stands still")
 
     def died(self) -> bool:
         """Wait for its end; True if it was killed."""

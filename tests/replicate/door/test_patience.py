@@ -59,7 +59,7 @@ def stopped(instance: Instance, region: str, step: str) -> Iterator[None]:
         writer.ask("open", region)
         writer.ask("arm", f"{step}:1:stop")
         writer.send("insert", region, 1)
-        os.waitpid(writer.process.pid, os.WUNTRACED)
+        writer.stands_still()
         try:
             yield
         finally:

@@ -348,7 +348,7 @@ def test_fault_14_a_stopped_holder_is_waited_for_and_never_robbed(tmp_path: Path
         stopped.ask("open", "main")
         stopped.ask("arm", "append.after_write:1:stop")
         stopped.send("insert", "main", 1)
-        os.waitpid(stopped.process.pid, os.WUNTRACED)
+        stopped.stands_still()
         with pytest.raises(BusyError, match="region main"):
             insert(session, 2, timeout_s=0.2)
         with pytest.raises(BusyError, match="commit lock"):
