@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.both_sites import KEPT, Both, numbers_of
+from tests.harness.street import QUICK
 from tests.harness.waiting import wait_until
-from tests.system.test_switchover import SETTINGS, Both, again, numbers_of
+from tests.system.test_switchover import again
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[Both]:
-    made = Both(tmp_path, settings=SETTINGS).build()
+    made = Both(tmp_path, settings=QUICK, schema=KEPT).build()
     try:
         assert isinstance(made, Both)
         yield made.start()
@@ -50,7 +52,7 @@ def lost_of(file: Path, name: str) -> list[int]:
     """What a writer had committed on the old primary alone."""
     lines = [json.loads(line) for line in file.read_text().splitlines()[1:-1]]
     rows = [change["after"] for line in lines for change in line["changes"] if change["what"] == "INSERT"]
-    return [number for _, what, number in rows if what == name]
+    return [row[1] for row in rows if row[0] == name]
 
 
 @pytest.mark.parametrize("failpoint", ["", "fence.noted"])

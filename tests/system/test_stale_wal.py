@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.street import Street
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -27,14 +28,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def put_back(street: Street) -> None:
-    """Three transactions; the database goes back to the first, and the `-wal` holds the third alone."""
+    """Three transactions, which the secondary has; the database goes back to the first, and the `-wal` holds the third
+    alone."""
     rows = ", ".join(f"('row {number}', zeroblob(300))" for number in range(300))
     street.write(f"INSERT INTO loose VALUES {rows}")
     old = street.directory / "old.db"
     shutil.copyfile(street.database, old)  # nobody has it open, so all of it is in this one file
-    street.write("UPDATE loose SET b = 'second' WHERE rowid < 200")
+    last = street.write("UPDATE loose SET b = 'second' WHERE rowid < 200") + 1
     killed = street.python(KILLED, str(street.primary))
     killed.communicate(timeout=120)
+    facts = lambda: street.daemon(street.primary, "source-secondary")["facts"]  # noqa: E731
+    wait_until(lambda: facts().get("last_acknowledged_seqno", 0) >= last, what="the secondary has them")
     assert Path(f"{street.database}-wal").stat().st_size > 0
     with street.database.open("r+b") as file:
         file.truncate(0)

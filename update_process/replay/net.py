@@ -118,8 +118,9 @@ class NetChange:
         Raises ConflictError for a change that does not follow from the changes before it, JournalDamagedError for
         images that do not fit their definition, what `definition_of` raises; the object is of no use then.
         """
-        taken = [changes_of(body) for body in bodies]
-        seqnos, lengths = [body[1] for body in bodies], list(map(len, taken))
+        held = list(bodies)
+        taken = [changes_of(body) for body in held]
+        seqnos, lengths = [body[1] for body in held], list(map(len, taken))
         for seqno, length in zip(seqnos, lengths, strict=True):
             if length % 4:
                 raise JournalDamagedError("a change stream ends inside a change", seqno=seqno)

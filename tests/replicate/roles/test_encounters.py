@@ -132,7 +132,7 @@ async def test_a_word_under_another_name_than_the_certificates_fences_nobody(par
     authority = Authority(tmp_path)
     authority.install(old)
     with door_of(new) as door:
-        me = introduction(new, 1.0, own_takeovers(door))
+        me = introduction(new, 1.0, takeovers=own_takeovers(door))
     hello = b"".join(encode(Hello(*PROTOCOL, me)))
     async with servers() as running:
         standby = await running.receiver(old, **{**TLS, "receiver__allow": f"north, {new.name}"})

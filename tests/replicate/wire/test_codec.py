@@ -260,7 +260,7 @@ def test_unknown_type_is_named() -> None:
 
 
 def test_hello_of_a_later_release_with_more_fields_is_understood() -> None:
-    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), [], "new", 5]
+    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), "", [], "new", 5]
     assert decode(MessageType.HELLO, msgpack.packb(fields)) == Hello(1, 9, WHO_ONE)
 
 
@@ -328,7 +328,8 @@ def test_takeovers_stand_last_and_only_where_there_are_any() -> None:
     fields = msgpack.unpackb(body_of(told))
     assert len(plain) == FIELDS_1_1
     assert fields[:FIELDS_1_1] == plain
-    assert len(fields) == FIELDS_1_1 + 1
+    assert fields[FIELDS_1_1] == ""  # the filters stand between
+    assert len(fields) == FIELDS_1_1 + 2
     assert round_trip(told) == told
     assert len(body_of(told)) <= HELLO_BYTES_MAX
 
@@ -350,4 +351,4 @@ def test_takeovers_stand_last_and_only_where_there_are_any() -> None:
 def test_takeovers_that_make_no_sense_are_refused(takeovers: object) -> None:
     fields = msgpack.unpackb(body_of(Hello(1, 1, WHO_ONE)))
     with pytest.raises(ProtocolViolationError):
-        decode(MessageType.HELLO, msgpack.packb([*fields, takeovers]))
+        decode(MessageType.HELLO, msgpack.packb([*fields, "", takeovers]))
