@@ -105,8 +105,8 @@ def test_a_return_by_itself(tmp_path: Path) -> None:
         "replicate -i secondary promote --force",
         WRITE.format("secondary"),
         *lines_of("The old primary comes back by itself"),
+        SENT,  # so it has gone back: before that it has as many of its own
         *level("secondary", "primary"),
-        SENT,
         "replicate -i secondary lost list || [ $? = 1 ]",
     ]
     told = Shell(tmp_path).run(lines, DAEMONS)
