@@ -53,6 +53,8 @@ TELL_S: Final = 0.2
 WAITING: Final = "waiting for the source"
 REFUSED_S: Final = 60.0
 """A source that was refused so long ago tries again, if it is still there."""
+KILLED_S: Final = 2.0
+"""So long a command waits for the one before it: that one may have been killed, which is noticed in a moment."""
 _NOBODY: Final = frozenset({Reason.CUT, Reason.HELLO_TIMEOUT, Reason.PROTOCOL, Reason.PLAINTEXT})
 """What a look at the port ends with."""
 
@@ -139,6 +141,10 @@ class Seeds:
             wish.source_name = read_request(line, again=stop_and_start_again(self._source.instance, "receiver"))
         except ReplicateError as error:
             wish.error = error
+        if wish.error is None:
+            with trio.move_on_after(KILLED_S):
+                while self._wish is not None:
+                    await self._wish.ended.wait()
         if wish.error is None and self._wish is not None:
             wish.error = TryAgainError("another command asks for a seed already", do="Wait for it")
         if wish.error is None:

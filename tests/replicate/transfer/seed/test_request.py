@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,24 @@ async def test_what_was_received_of_a_gone_history_goes_with_a_seed_of_smaller_n
             if number < 2:
                 begin_journal_anew(pair)
     assert_equal(pair)
+
+
+@pytest.mark.trio
+async def test_a_command_waits_for_the_end_of_one_that_was_killed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server hears the second before it hears that the first has ended."""
+    monkeypatch.setattr("receiver_server.seed.KILLED_S", 60.0)
+    address = os.fspath(pair.secondary.run_directory / SOCKET_NAME)
+    async with site(pair) as both:
+        first, second = await trio.open_unix_socket(address), await trio.open_unix_socket(address)
+        async with first, second:
+            await first.send_all(b'{"from": "nobody"}\n')
+            await wait_until_async(lambda: both.receiver.log.events("a seed was asked for"), what="the first is heard")
+            await second.send_all(b'{"from": "nobody"}\n')
+            with trio.move_on_after(0.3):
+                assert b"TRY_AGAIN" not in await second.receive_some()
+            await first.aclose()
+            asked = partial(both.receiver.log.events, "a seed was asked for")
+            await wait_until_async(lambda: len(asked()) == 2, what="the second is served")
 
 
 @pytest.mark.trio
