@@ -20,7 +20,8 @@ timeout_option = click.option(
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for what was received to be applied, and for applications' transactions.",
+    help="How long to wait for daemons to stand aside, for what was received to be applied, and for applications' "
+    "transactions.",
 )
 
 

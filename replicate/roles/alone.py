@@ -1,8 +1,9 @@
 """Keeping an instance's daemons down while its role changes or its transactions are taken back.
 
-Guarantees: for the length of the block no daemon of the instance runs or can start, but the one that does it itself,
-and no seed, replay or rebuild is under way; nothing was changed when it is refused. The order is that of a seed: its
-lock, then the daemons' locks.
+Guarantees: for the length of the block no daemon of the instance works or can start, but the one that does it itself,
+and no seed, replay or rebuild is under way; nothing was changed when it is refused. Daemons that run are asked to stand
+aside, and go on after the block, in the same process and in the role that the instance has then. The order is that of a
+seed: its lock, then the daemons' locks.
 Refuses to know: what is done meanwhile. Applications are not daemons: they go by the regions' locks.
 """
 
@@ -25,18 +26,19 @@ LOOK_S: Final = 0.02
 
 
 @contextmanager
-def daemons_down(instance: Instance, what: str, *, by: str = "") -> Iterator[None]:
+def daemons_down(instance: Instance, what: str, *, by: str = "", patience_s: float = 0.0) -> Iterator[None]:
     """`what`: what is done, as others are told that wait for its end. `by`: the daemon that does it by itself, and has
-    its own lock: the others are asked to stand aside, for as long as one of them may take to stop.
+    its own lock. `patience_s`: so many seconds the others have to stand aside; those of `by`, as many as a stop may
+    take.
 
-    AlreadyRunningError names the daemon that runs and the command that stops it; BusyError: a seed, replay or rebuild
-    is under way."""
+    AlreadyRunningError names a daemon that has not stood aside, and the command that stops it; BusyError: a seed,
+    replay or rebuild is under way."""
     names = {"receiver", "update", *daemon_names(instance.path), *(f"source-{peer.name}" for peer in instance.peers)}
-    patience_s = instance.config.daemon.stop_timeout_s if by else 0.0
+    if by:
+        patience_s = instance.config.daemon.stop_timeout_s
     with ExitStack() as stack:
         stack.enter_context(seed_lock(instance))
-        if by:
-            stack.enter_context(asked_aside(instance.path, patience_s))
+        stack.enter_context(asked_aside(instance.path, patience_s))
         deadline_s = time.monotonic() + patience_s
         for name in sorted(names - {by}):
             lock = DaemonFiles(instance.path, name).lock

@@ -105,7 +105,7 @@ def rollback(
 ) -> RolledBack:
     """Take the secondary `instance` back to its transaction `to` (None: where one that was killed went, else where the
     source that refused it says that somebody took over, or where the one that superseded it did; `tell` is told before
-    anything is touched). `by`: the daemon that does it by itself: the others stand aside.
+    anything is touched). `by`: the daemon that does it by itself. Daemons that run stand aside.
 
     Raises PermissionRefusedError (a primary), UsageError (no such point, or another one is under way), DivergedError
     (what the source said is not so here),
@@ -120,7 +120,7 @@ def rollback(
         point, because = _needed(instance, to, timeout_s, tell)
         last, found = _look(instance, point, timeout_s)[:2]
         return RolledBack(instance.name, point, last, found, is_done=False, because=because)
-    with daemons_down(instance, ROLLBACK, by=by):
+    with daemons_down(instance, ROLLBACK, by=by, patience_s=timeout_s):
         instance.reload()  # another command may have changed its role before this one had the locks
         begun = _read_marker(instance)
         if begun is None:

@@ -2,7 +2,7 @@
 
 Guarantees: what was received is applied before an instance becomes primary, or it is in a file first; a promotion
 beside a primary that was heard a moment ago is refused; every refusal comes before the role is touched; a command that
-was killed is finished by the same command.
+was killed is finished by the same command. Daemons that run stand aside, and follow the new role.
 Leaves to others: the change itself (role.py). Refuses to know: the other site, but for what it last said.
 """
 
@@ -104,7 +104,9 @@ def promote(
     _refuse_frozen(instance)
     if not force:
         _refuse_beside_successor(instance)
-    with daemons_down(instance, PROMOTION):
+        if expect is None:
+            _refuse_beside_source(instance)  # before a daemon has stood aside for it
+    with daemons_down(instance, PROMOTION, patience_s=timeout_s):
         instance.reload()  # an Update Process may have entered a region that waits until a moment ago
         if not force:
             _refuse_without_waiting(instance)
@@ -135,7 +137,7 @@ def promote(
 def demote(instance: Instance, *, timeout_s: float) -> Demoted:
     """Make a primary secondary: it takes no more writes. Raises AlreadyRunningError and what the change raises."""
     instance.reload()
-    with daemons_down(instance, DEMOTION):
+    with daemons_down(instance, DEMOTION, patience_s=timeout_s):
         lacking = _lacking(look(Owner.of(instance))) if instance.role == "primary" else ()
         seqno = become_secondary(instance, timeout_s=timeout_s)
     return Demoted(instance.name, seqno, instance.content.incarnation, lacking)
