@@ -13,6 +13,7 @@ of this process, which is the server's part. Nothing is asserted.
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
 import sys
 import tempfile
@@ -116,8 +117,8 @@ def measure(arguments: argparse.Namespace) -> Iterator[report.Line]:
             (Path(directory) / name).write_text(text)
         filters = {
             "cat": "cat",
-            "program, same": f"{sys.executable} {directory}/echo.py",
-            "program, changed": f"{sys.executable} {directory}/changed.py",
+            "program, same": shlex.join([sys.executable, f"{directory}/echo.py"]),
+            "program, changed": shlex.join([sys.executable, f"{directory}/changed.py"]),
             "function, same": "tests.harness.filters:same",
             "function, changed": "tests.harness.filters:loud_names",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +78,7 @@ async def test_a_filter_that_fails_stops_the_stream_by_name_and_it_goes_on_when_
     program = tmp_path / "mended.py"
     program.write_text("import sys\nsys.exit('I do not know how')\n")
     async with servers() as running:
-        receiver, update = await street(running, pair, f"{sys.executable} {program}")
+        receiver, update = await street(running, pair, shlex.join([sys.executable, str(program)]))
         last = await trio.to_thread.run_sync(lambda: pair.write(3))
         await wait_until_async(lambda: "I do not know how" in str(receiver.facts.get("filter_error")))
         assert "the filter" in receiver.context.text
@@ -101,7 +102,7 @@ async def test_one_that_dies_within_a_large_transaction_is_given_it_again(pair: 
         "    print(line, end='', flush=line.startswith(('{\"end', '{\"hello')))\n"
     )
     async with servers() as running:
-        receiver, update = await street(running, pair, f"{sys.executable} {program}")
+        receiver, update = await street(running, pair, shlex.join([sys.executable, str(program)]))
         last = await trio.to_thread.run_sync(lambda: write_all_kinds(pair))
         await applied(update, last)
         assert receiver.log.events("the filter failed"), "it has died"

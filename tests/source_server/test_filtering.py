@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ async def test_one_that_fails_stops_the_stream_by_name_and_is_turned_off(pair: P
     program = tmp_path / "broken.py"
     program.write_text("import sys\nsys.exit('I do not know how')\n")
     async with servers() as running:
-        source, update = await street(running, pair, f"{sys.executable} {program}")
+        source, update = await street(running, pair, shlex.join([sys.executable, str(program)]))
         last = await trio.to_thread.run_sync(lambda: pair.write(3))
         await wait_until_async(lambda: "I do not know how" in str(source.facts.get("filter_error")))
         assert (update.facts.get("last_applied_seqno") or 0) < last

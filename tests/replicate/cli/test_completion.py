@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def test_the_script_of_each_shell(shell: str, word: str, capsys: pytest.CaptureF
 
 def test_bash_completes(home: Path) -> None:
     """The whole way: the script, the function that it makes, the command that this asks."""
-    (home / "replicate").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m replicate.cli.main "$@"\n')
+    (home / "replicate").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m replicate.cli.main "$@"\n')
     (home / "replicate").chmod(0o755)
     typed = """
         eval "$(replicate completion bash)"

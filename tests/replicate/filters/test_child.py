@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ class Run:
         self.out: list[StreamItem] = []
         self.came = trio.Event()
         self.writer = Writer()
-        made = program(f"{sys.executable} {path}", "json")
+        made = program(shlex.join([sys.executable, str(path)]), "json")
         talk = FilterTalk(
             "mine", Form.JSON, known(PERSON), known(PERSON), side="source", token=lambda: 1, timeout_s=timeout_s,
             now=trio.current_time(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -15,16 +16,16 @@ from replicate.filters.program import program
 def test_a_command_line_is_divided_as_a_shell_does_and_no_shell_runs(tmp_path: Path) -> None:
     script = tmp_path / "up grade.py"
     script.write_text("1\n")
-    made = program(f"{sys.executable} '{script}' --with '$HOME;x'", "json")
+    made = program(f"{shlex.quote(sys.executable)} '{script}' --with '$HOME;x'", "json")
     assert made.command == (sys.executable, str(script), "--with", "$HOME;x")
     assert (made.form, made.name) == (Form.JSON, Path(sys.executable).name)
     script.write_text("2\n")
-    other = program(f"{sys.executable} '{script}' --with '$HOME;x'", "json")
+    other = program(f"{shlex.quote(sys.executable)} '{script}' --with '$HOME;x'", "json")
     assert other.identity != made.identity
     assert other.identity.startswith(made.name)
     script.write_text("1\n")
-    assert program(f"{sys.executable} '{script}' --with '$HOME;x'", "json").identity == made.identity
-    assert program(f"{sys.executable} '{script}' --with other", "json").identity != made.identity
+    assert program(f"{shlex.quote(sys.executable)} '{script}' --with '$HOME;x'", "json").identity == made.identity
+    assert program(f"{shlex.quote(sys.executable)} '{script}' --with other", "json").identity != made.identity
 
 
 def test_a_function_runs_in_a_python_of_its_own() -> None:
