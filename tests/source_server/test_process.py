@@ -363,9 +363,10 @@ async def test_a_small_pool_is_left_and_returned_to_and_counts_are_kept(pair: Pa
 
         # The facts are told once a second.
         await wait_until_async(lambda: counted() >= last - first + 1, what="all are counted")
+        # How often it comes back within a turn is a matter of speed.
         assert source.facts["transactions_from_files"] >= 90
         assert source.facts["transactions_from_pool"] >= 100
-        assert source.facts["switches"] >= 7
+        assert source.facts["switches"] >= 4
         assert len(source.log.events("now reading from journal files; journal pool does not contain")) >= 2
         assert len(source.log.events("now reading from the journal pool")) >= 3
 

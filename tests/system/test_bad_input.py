@@ -321,9 +321,12 @@ def test_peers_that_are_not_the_secondary(running: Street) -> None:
         running.on(running.primary, "peer", "add", "--replace", "secondary", there)
         running.start_source()
         assert "secondary" in last_error(running, code)
-        status = running.on(running.primary, "status", check=False)
-        assert status.returncode == 1
-        assert "bottleneck: the connection to secondary" in status.stdout
+
+        def is_told() -> bool:  # but for the moments in which it tries again
+            status = running.on(running.primary, "status", check=False)
+            return status.returncode == 1 and "bottleneck: the connection to secondary" in status.stdout
+
+        wait_until(is_told, what="status names the connection")
         running.on(running.primary, "source", "stop")
         running.on(instance, "receiver", "stop", "--keep-update")
         if code == "WRONG_NETWORK":

@@ -376,9 +376,9 @@ def test_one_that_becomes_primary_before_the_work_begins_is_refused(
     west = sites.secondary
 
     @contextmanager
-    def promoted_first(instance: Instance, what: str, *, by: str) -> Iterator[None]:
+    def promoted_first(instance: Instance, what: str, **how: Any) -> Iterator[None]:
         become_primary(Instance.open(instance.path))
-        with daemons_down(instance, what, by=by):
+        with daemons_down(instance, what, **how):
             yield
 
     monkeypatch.setattr("replicate.roles.rollback.daemons_down", promoted_first)
