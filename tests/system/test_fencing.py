@@ -91,5 +91,9 @@ def test_a_split_brain_ends_when_the_sites_hear_one_another_and_nothing_is_lost(
         assert rolled_back
         assert sorted(rolled_back + stayed) == list(range(1, len(rolled_back) + len(stayed) + 1)), name
         assert len(rolled_back) + len(stayed) in (count, count + 1), "the last may have been killed before it said so"
-    codes = {one["code"] for site in (old, new) for one in both.status(site)["findings"]}
-    assert not codes & {"FENCED", "SPLIT_BRAIN", "HANDED_OVER"}
+
+    def nothing_is_left() -> bool:  # figures are told once a second
+        codes = {one["code"] for site in (old, new) for one in both.status(site)["findings"]}
+        return not codes & {"FENCED", "SPLIT_BRAIN", "HANDED_OVER"}
+
+    wait_until(nothing_is_left, what="no finding is left of it")
