@@ -408,6 +408,8 @@ def _peer(
     # What is durable there was applied, and what was applied was received, even if we have not been told so since.
     # 0 without a connection means that we know nothing.
     is_connected = daemon.is_running and state in CONNECTED_STATES
+    if state == "waiting for restart" and facts.get("last_error"):
+        is_connected = False  # tried again after a failure: until the stream begins, that is what there is to say
     applied = _at_least(applied, durable, is_connected)
     received = _at_least(received, applied or 0, is_connected)
     sent = _at_least(sent, received or 0, is_connected)

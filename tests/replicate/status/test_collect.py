@@ -334,6 +334,19 @@ def test_peer_that_is_level_has_no_lag_however_quiet_it_is(instance: Instance, w
     assert (status.peers[0].backlog, status.peers[0].lag_s, status.bottleneck) == (0, 0.0, "")
 
 
+@pytest.mark.parametrize(("error", "codes"), [("SEED_NEEDED: x", ["PEER_NOT_CONNECTED"]), ("", [])])
+def test_a_refused_peer_is_not_level_for_the_moment_in_which_it_is_tried_again(
+    instance: Instance, words: memoryview, error: str, codes: list[str]
+) -> None:
+    instance.register_peer("west", "127.0.0.1", 7555)
+    fd = says(instance, "source-west", {"state": "waiting for restart", "last_applied_seqno": 0, "last_error": error})
+    try:
+        status = collect(instance)
+    finally:
+        os.close(fd)
+    assert [finding.code for finding in status.findings if finding.subject == "west"] == codes
+
+
 def test_measured_lag_counts_when_the_newest_commit_is_young(instance: Instance, words: memoryview) -> None:
     words[word.LAST_SEQNO] = 8
     words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
