@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.manual import chapter
+from tests.harness.manual import chapter, commands, section
 from tests.harness.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -133,19 +133,20 @@ def is_well(cable: Cable, host: str, status: str) -> bool:
     return not {finding["code"] for finding in found} - {"DISK_FILLING"}
 
 
-@pytest.mark.slow
-def test_from_nothing_to_two_hosts(cable: Cable) -> None:
+def set_up(cable: Cable) -> None:
+    """The chapter's commands up to where both are compared."""
     (cable.directory / "primary" / "insert.py").write_text(INSERT)
+    (cable.directory / "secondary" / "insert.py").write_text(INSERT.replace("primary", "secondary"))
     connection = sqlite3.connect(cable.directory / "primary" / "shop.db")
     connection.execute("CREATE TABLE purchase (id INTEGER PRIMARY KEY, article TEXT NOT NULL)")
     connection.execute("INSERT INTO purchase (article) VALUES ('a bicycle')")
     connection.commit()
     connection.close()
 
-    commands = steps()
-    assert commands[0] == ("both", "deploy/install")
+    begin, *rest = steps()
+    assert begin == ("both", "deploy/install")
     network = ""
-    for host, command in commands[1:-2]:
+    for host, command in rest[:-2]:
         if command.startswith("scp "):
             _, what, where = command.replace("-r ", "").replace("secondary:", "").split()
             target = cable.directory / "secondary" / "instances" / where.removeprefix("/var/lib/replicate/")
@@ -156,7 +157,12 @@ def test_from_nothing_to_two_hosts(cable: Cable) -> None:
             continue
         said = cable.on(host, command.replace("UUID", network))
         network = next(iter(re.findall(r"^network (\S+)", said, flags=re.MULTILINE)), network)
-    words = " ".join(command for _, command in commands)
+
+
+@pytest.mark.slow
+def test_from_nothing_to_two_hosts(cable: Cable) -> None:
+    set_up(cable)
+    words = " ".join(command for _, command in steps())
     for verb in ("certificate init", "certificate issue", "region add", "peer add", "config set", "receiver start",
                  "source start",
                  "seed", "update start", "status", "digest", "compare"):  # fmt: skip
@@ -174,6 +180,33 @@ def test_from_nothing_to_two_hosts(cable: Cable) -> None:
     wait_until(
         lambda: not cable.ip("netns", "pids", cable.names["primary"]).split(), what="the end of the Source Server"
     )
+
+
+@pytest.mark.slow
+def test_the_roles_are_changed_and_changed_back_over_tls_both_ways(cable: Cable) -> None:
+    """With the commands of the chapter on roles, from either host; the line is cut while it runs the other way."""
+    set_up(cable)
+    change = commands(section(chapter("roles"), "A planned change"))
+    ready = [line for line in change if " switchover" not in line]
+    assert [line.split()[3] for line in ready] == ["peer", "config", "receiver", "source"]
+    dry, real = (line for line in change if " switchover" in line)
+    ready.insert(2, "replicate -i primary config set receiver.allow secondary")
+    refused = cable.on("primary", dry + " 2>&1", code=1)
+    assert "peer add primary" in refused, refused
+    for line in ready:
+        cable.on(line.split()[2], line.replace("127.0.0.1", ADDRESSES["primary"]))
+    wait_until(lambda: cable.on("primary", f"{dry} || :"), what="the way back works")
+    for name, other, host, command in (
+        ("primary", "secondary", "primary", real),
+        ("secondary", "primary", "primary", "replicate -i primary switchover"),
+    ):
+        before = cable.on(name, "python insert.py 20").split()[-1]
+        assert f"{other} is primary, after transaction {before}; {name} is secondary" in cable.on(host, command)
+        cable.pull(out=True)
+        last = cable.on(other, "python insert.py 20").split()[-1]
+        cable.pull(out=False)
+        cable.on(name, f"replicate -i {name} wait --seqno {last} --timeout 90")
+        assert f"at seqno {last}: equal" in compared(cable)
 
 
 @pytest.mark.slow
