@@ -2,9 +2,10 @@
 
 Guarantees: a segment goes only when every registered consumer has durably applied all of it (and so has the seed that
 is on its way to one), and every region holds it on the disk, so that neither a secondary nor our own recovery can want
-it; the newest two always stay. Where an archive is configured, a segment goes only when that holds it, too. At the cap
-the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumers, as few as it takes, each marked
-as to be seeded; `prune-archived` removes what is archived, whatever consumers still need.
+it; the newest two always stay, and of a secondary as much as a rollback may want (journal.rollback_bytes). Where an
+archive is configured, a segment goes only when that holds it, too. At the cap the policy `keep` removes nothing more;
+`drop-consumer` gives up the slowest consumers, as few as it takes, each marked as to be seeded; `prune-archived`
+removes what is archived, whatever consumers still need.
 Refuses to know: who asks and how often, what a consumer does about it.
 """
 
@@ -73,9 +74,10 @@ class _Pruning:
         self._settings = door.instance.config.journal
         self._regions = content.regions
         self._chain = chain
+        self._is_secondary = content.role == "secondary"
         # Until one who took over is heard here, what we wrote as primary may stand in no other journal.
         newest = door.catalogue_now().histories[-1:]
-        wrote_last = content.role == "secondary" and any(one.instance == content.uuid for one in newest)
+        wrote_last = self._is_secondary and any(one.instance == content.uuid for one in newest)
         self._consumers = [
             read_consumer(self._directory, peer.name) or Consumer(peer.name)
             for peer in (content.peers if wrote_last else content.consumers)
@@ -141,6 +143,9 @@ class _Pruning:
         if self._archived is not None:
             needed.append(self._archived)
         below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])
+        if self._is_secondary:
+            kept = min(self._settings.rollback_bytes, self._settings.cap_bytes)
+            below = min(below, self._chain.seqno_within_cap(kept))
         if below < numbers[1]:
             return None
         # Only now, since it costs a sync. What was learnt once stays true.

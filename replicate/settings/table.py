@@ -101,6 +101,14 @@ class JournalConfig:
         least=FRAME_BYTES_MAX,
         most=2**50,
     )
+    rollback_bytes: int = _setting(
+        GIB,
+        "A secondary keeps its newest journal files up to this size, though nobody needs them: it can be taken back as "
+        "far when a site that has less becomes primary.",
+        unit="bytes",
+        least=0,
+        most=2**50,
+    )
     pool_bytes: int = _setting(
         POOL_BYTES_DEFAULT,
         "Size of the journal pool in shared memory; at most a quarter of what is free there is taken.",

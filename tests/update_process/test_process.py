@@ -170,7 +170,7 @@ def configure(pair: Pair, text: str) -> None:
 @pytest.mark.trio
 async def test_it_prunes_the_journal(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("update_process.process.PRUNE_PERIOD_S", 0.05)
-    configure(pair, "[journal]\nsegment_bytes = 1048576\n")
+    configure(pair, "[journal]\nsegment_bytes = 1048576\nrollback_bytes = 0\n")
     context = context_of(pair)
     connection = pair.connect()
     for number in range(6):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -18,6 +19,7 @@ from replicate.instance.archive_mark import look_at_archive, note_archived
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
+from replicate.roles.role import become_secondary
 from replicate.system.locks import FileLock
 from tests.harness.pair import Pair
 from tests.harness.servers import commit
@@ -90,6 +92,33 @@ def test_without_consumers_only_the_regions_count(make: Make) -> None:
         door.instance.unregister_peer(name)
     prune_journal(door)
     assert len(door.chain.first_seqnos()) == 2
+
+
+def test_a_secondary_keeps_what_a_rollback_may_want(make: Make) -> None:
+    """As many of the newest files as fit, and no more than the cap."""
+    door = make("")
+    for name in ("west", "south"):
+        door.instance.unregister_peer(name)
+    become_secondary(door.instance)
+    door = open_door(door.instance)
+    numbers = door.chain.first_seqnos()
+    size = door.chain.size_bytes() // len(numbers) + 4096
+
+    def keep(rollback_bytes: int, cap_bytes: int = 1 << 40) -> None:
+        config = door.instance.config
+        door.instance.config = replace(
+            config, journal=replace(config.journal, rollback_bytes=rollback_bytes, cap_bytes=cap_bytes)
+        )
+
+    keep(100 * size)
+    assert prune_journal(door) == []
+    keep(7 * size)
+    assert prune_journal(door) == numbers[:-7]
+    keep(100 * size, 5 * size)
+    assert prune_journal(door) == numbers[-7:-5]
+    keep(0)
+    assert prune_journal(door) == numbers[-5:-2]
+    close_door(door)
 
 
 def test_keep_keeps_at_the_cap(make: Make) -> None:

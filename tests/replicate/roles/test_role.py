@@ -180,7 +180,8 @@ def test_flip_flop_with_a_power_loss_after_the_first_commit(sites: Sites, reads:
 
 def test_a_secondary_keeps_no_journal_for_those_that_it_serves_later(tmp_path: Path) -> None:
     """T9: 9 of 9 segments stayed."""
-    sites = Sites.create(tmp_path, settings="[journal]\nsegment_bytes = 1048576\npool_bytes = 1048576\n")
+    small = "[journal]\nsegment_bytes = 1048576\npool_bytes = 1048576\nrollback_bytes = 0\n"
+    sites = Sites.create(tmp_path, settings=small)
     sites.add_peers()
     sites.write(1)
     sites.seed()
