@@ -138,3 +138,28 @@ sys.stdin.read()
     wait_until(lambda: not is_replicate(server), what="the server is gone")
     assert is_replicate(forked)
     os.kill(forked, signal.SIGKILL)
+
+
+def test_a_shell_has_the_command_and_what_it_starts_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs, exit codes and signals pass through; a daemon that it starts is forked, and is nobody's child."""
+    (tmp_path / "shm").mkdir()
+    environment = os.environ | {"REPLICATE_SHM_DIR": str(tmp_path / "shm"), "REPLICATE_HOME": str(tmp_path)}
+    environment |= fork_server.command(tmp_path / "bin")
+
+    def shell(line: str, code: int = 0) -> str:
+        done = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    shell("replicate instance create north --role secondary --network 00000000-0000-4000-8000-000000000001")
+    assert shell("replicate -i north-by status", 69).startswith("NOT_FOUND: ")
+    shell("replicate -i north receiver start --listen 127.0.0.1:0 --no-update")
+    pid = int(json.loads(shell("replicate -i north --json receiver status"))["receiver"]["pid"])
+    server = fork_server._server()._process.pid
+    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] in (str(server), "1")
+    assert shell("echo after $(replicate -i north receiver stop)").startswith("after")
+    waits = subprocess.Popen(["sh", "-c", "exec replicate -i north wait --seqno 9 --timeout 60"], env=environment)
+    wait_until(lambda: Path(f"/proc/{waits.pid}/comm").read_text() != "sh\n", what="the forwarder")
+    wait_until(lambda: "SigCgt:\t0000000000004002" in Path(f"/proc/{waits.pid}/status").read_text(), what="its signals")
+    waits.send_signal(signal.SIGTERM)
+    assert waits.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)

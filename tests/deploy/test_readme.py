@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from replicate.model.findings import CODES
+from tests.harness import fork_server
 from tests.harness.manual import blocks, chapter, commands, readme, section
 from tests.harness.ports import free_port
 
@@ -28,11 +29,15 @@ class Shell:
     """Lines of the manual, run one after the other in a directory as a checkout is."""
 
     directory: Path
+    is_installed: bool = False
+    """The command is the installed one, and what it starts; else both are forked (tests/harness/fork_server.py)."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Ports of the manual, and those that are free here."""
 
     def __post_init__(self) -> None:
         (self.directory / "deploy").symlink_to(CHECKOUT / "deploy")
+        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        self.environment = path if self.is_installed else fork_server.command(self.directory / "bin")
         self.shared_memory.mkdir()
 
     @property
@@ -54,11 +59,7 @@ class Shell:
         stops = "; ".join(f"replicate -i {daemon} stop || true" for daemon in daemons)
         done = subprocess.run(
             ["sh", "-c", "\n".join([f"trap '{stops}' EXIT", "set -ex", *map(self.line, lines)])],
-            env={
-                **os.environ,
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "REPLICATE_SHM_DIR": str(self.shared_memory),
-            },
+            env={**os.environ, **self.environment, "REPLICATE_SHM_DIR": str(self.shared_memory)},
             cwd=self.directory,
             capture_output=True,
             text=True,
@@ -105,7 +106,7 @@ pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink()
 def test_from_nothing_to_two_databases_and_back_out(tmp_path: Path) -> None:
     (application,) = blocks(section(readme(), "In your application"), "python")
     (tmp_path / "application.py").write_text(application)
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, is_installed=True)
     (tmp_path / "damage.py").write_text(DAMAGE)
     stop, *again = commands(section(chapter("disaster"), "When the primary's journal is damaged"))
     lines = [*beginning(), "python application.py", stop, f"PYTHONPATH={shlex.quote(str(CHECKOUT))} python damage.py"]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import fork_server
 from tests.harness.street import Street
 from tests.harness.waiting import wait_until
 
@@ -209,6 +210,7 @@ def says(street: Street, command: str, words: tuple[str, ...]) -> bool:
 
 
 def shell(street: Street, command: str) -> subprocess.CompletedProcess[str]:
+    environment = street.environment | fork_server.command(street.directory / "bin")
     return subprocess.run(
-        ["sh", "-c", command], env=street.environment, capture_output=True, text=True, timeout=300, check=False
+        ["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -47,6 +47,7 @@ STRIDE = {
 
 
 @pytest.mark.slow
+@pytest.mark.turns(3)
 @pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace here")
 @pytest.mark.parametrize("name", STRIDE)
 def test_every_crash_state_is_recovered_from(name: str) -> None:

@@ -4,7 +4,8 @@ processor time of a command or a daemon of a test.
 Guarantees: such a process has arguments, environment, directory, umask, standard streams, session and descriptors as
 one that was executed; it may be killed, watched and waited for in the same ways, and is not our child. What only a
 new interpreter reads (`PYTHON…`, the locale, another module path) is looked at: where it is not the server's, a real
-process is started. The server ends with us; what it has forked does not.
+process is started. The server ends with us; what it has forked does not. A shell has the command from it by
+`command` (forwarder.py): what that starts is forked, too.
 Leaves to others: what must be seen to start from nothing (tests/deploy starts the installed command).
 """
 
@@ -12,10 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import random
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -25,11 +29,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OURS: Final = ("REPLICATE_CHECK_CAPTURE", "LANG", "LANGUAGE", "TZ")  # read once in a process: as the server has it
 FAILPOINT: Final = "REPLICATE_FAILPOINT"
+SERVER: Final = "REPLICATE_TEST_FORKS"  # of a process that has no server of its own: where one listens
 BEYOND: Final = 1000  # a descriptor that no process of a test has
 
 
@@ -54,6 +59,17 @@ def run(words: Sequence[str], *, env: Mapping[str, str], timeout: float) -> subp
         process.communicate()
         raise
     return subprocess.CompletedProcess(list(words), process.returncode, output, errors)
+
+
+def command(directory: Path) -> dict[str, str]:
+    """Put a `replicate` there that is forked: the environment in which a shell finds it."""
+    forwarder = Path(__file__).with_name("forwarder.py")
+    words = shlex.join([sys.executable, "-ISE", str(forwarder)])
+    directory.mkdir(exist_ok=True)
+    (directory / "replicate").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    (directory / "replicate").chmod(0o755)
+    path = [str(directory), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {"PATH": os.pathsep.join(path), SERVER: _server().address}
 
 
 @contextlib.contextmanager
@@ -159,14 +175,23 @@ class Forked:
 class Server:
     """Our end of a fork server."""
 
-    def __init__(self) -> None:
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            number = theirs.fileno()
-            words = [sys.executable, "-m", "tests.harness.fork_server", str(number), "replicate"]  # found by that name
-            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-            self._process = subprocess.Popen(words, cwd=ROOT, pass_fds=(number,), **streams)
+    def __init__(self, address: str = "") -> None:
+        """One that listens at `address`, "": a new one."""
         self._lock = threading.Lock()
+        self.address = address or f"replicate-tests-{os.getpid()}-{os.urandom(4).hex()}"
+        if address:
+            self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._requests.connect(f"\0{address}")
+            return
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(f"\0{self.address}")
+        listener.listen()
+        with theirs, listener:
+            numbers = theirs.fileno(), listener.fileno()
+            words = [sys.executable, "-m", "tests.harness.fork_server", *map(str, numbers), "replicate"]  # its name
+            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+            self._process = subprocess.Popen(words, cwd=ROOT, pass_fds=numbers, **streams)
 
     def fork(self, words: Sequence[str], how: Mapping[str, Any]) -> Forked:
         """Fork a process; `how` is what Popen takes. Raises OSError when the server has ended."""
@@ -216,7 +241,7 @@ def _server() -> Server:
     """This process's own: a process that was forked from us has none."""
     with _servers_lock:
         if os.getpid() not in _servers:
-            _servers[os.getpid()] = Server()
+            _servers[os.getpid()] = Server(os.environ.get(SERVER, ""))
         return _servers[os.getpid()]
 
 
@@ -261,7 +286,8 @@ class Job:
             from replicate.cli.main import main
 
             sys.argv = ["replicate", *arguments]
-            return main(arguments)
+            with daemons_are_forked() if SERVER in os.environ else contextlib.nullcontext():
+                return main(arguments)
         import runpy
 
         sys.argv = [what, *arguments]
@@ -269,52 +295,77 @@ class Job:
         return 0
 
 
-def serve(requests: socket.socket) -> Job | None:
-    """Fork what is asked for, until nobody asks: None. In each forked process: its job."""
-    import receiver_server.process
-    import replicate.cli.root
-    import source_server.process
-    import update_process.process
+def import_all() -> None:
+    """All of the product, but replays: commands import what they need when they are called."""
+    for top in ("replicate", "source_server", "receiver_server", "update_process"):
+        for module in pkgutil.walk_packages(importlib.import_module(top).__path__, f"{top}."):
+            if ".replay" not in module.name:
+                importlib.import_module(module.name)
+
+
+def serve(requests: socket.socket, listener: socket.socket) -> Job | None:
+    """Fork what is asked for, until `requests` is closed: None. In each forked process: its job."""
     from replicate.system import failpoint
 
-    del receiver_server, replicate, source_server, update_process
+    import_all()
     gc.collect()
     gc.freeze()  # the collector would write into, and so copy, all that the processes share
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the tests end, and then we do
     waiting = selectors.DefaultSelector()
     waiting.register(requests, selectors.EVENT_READ)
+    waiting.register(listener, selectors.EVENT_READ)
     while True:
         for key, _ in waiting.select():
             if key.data is not None:
-                pid, status = key.data
-                waiting.unregister(key.fd)
-                with contextlib.suppress(OSError):  # nobody waits for it
-                    status.send(b"%d" % os.waitpid(pid, 0)[1])
-                status.close()
-                os.close(key.fd)
+                _ended(waiting, key.fd, *key.data)
                 continue
-            message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 64)
+            asked = cast(socket.socket, key.fileobj)
+            if asked is listener:
+                waiting.register(listener.accept()[0], selectors.EVENT_READ)
+                continue
+            message, descriptors = _request(asked)
             if not message:
-                return None
+                if asked is requests:
+                    return None
+                waiting.unregister(asked)
+                asked.close()
+                continue
             request = json.loads(message)
             pid = os.fork()
             if pid:
                 status = socket.socket(fileno=descriptors[0])
-                status.send(b"%d" % pid)
+                with contextlib.suppress(OSError):  # who asked has ended
+                    status.send(b"%d" % pid)
                 waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
                 for descriptor in descriptors[1:]:
                     os.close(descriptor)
                 continue
-            for left in waiting.get_map().values():  # an object that is collected later would close a file of the job
-                if left.data is not None:
-                    left.data[1].close()
+            # An object that is collected later would close a file of the job.
+            for left in waiting.get_map().values():
+                (left.data[1] if left.data is not None else cast(socket.socket, left.fileobj)).close()
             waiting.close()
-            requests.close()
             become(request, descriptors[1:])
             armed = os.environ.get(FAILPOINT)
             if armed:
                 failpoint.arm(armed)
             return Job(request["words"])
+
+
+def _request(asked: socket.socket) -> tuple[bytes, list[int]]:
+    """One, and its descriptors; b"" when nobody asks there any more."""
+    try:
+        message, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 64)
+    except ConnectionResetError:
+        return b"", []
+    return message, descriptors
+
+
+def _ended(waiting: selectors.BaseSelector, watched: int, pid: int, status: socket.socket) -> None:
+    waiting.unregister(watched)
+    with contextlib.suppress(OSError):  # nobody waits for it
+        status.send(b"%d" % os.waitpid(pid, 0)[1])
+    status.close()
+    os.close(watched)
 
 
 def become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
@@ -340,5 +391,5 @@ def become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    job = serve(socket.socket(fileno=int(sys.argv[1])))
+    job = serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))
     sys.exit(job.run() if job else 0)

@@ -10,6 +10,7 @@ from tests.simulation.plants import EQUIVALENT, FOUND, PLANTS, planted
 from tests.simulation.slices import SEEDS
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found_within_the_seeds_of_ci(name: str) -> None:
     mode, seed = FOUND.get(name, ("safety", 1))

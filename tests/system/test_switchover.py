@@ -101,6 +101,7 @@ TAKER = ["checked", "before_proof", "before_take", "taken"]
 IN_CHANGE = ["role.region_turned", "role.pool_retired", "role.changed"]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("side", "failpoint"),
     [

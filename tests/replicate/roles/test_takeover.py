@@ -193,7 +193,7 @@ def test_a_daemon_that_runs_or_a_seed_under_way(sites: Sites, run: Any, command:
     for name in ("receiver", "update", f"source-{instance.peers[0].name}"):
         fd = DaemonFiles(instance.path, name).lock.acquire()
         try:
-            code, _, err = run(instance, command)
+            code, _, err = run(instance, command, "--timeout", "0.1")
         finally:
             os.close(fd)
         assert code == 73

@@ -100,6 +100,7 @@ def test_every_step_is_known() -> None:
     assert {name for name in found if not name.startswith(ELSEWHERE)} <= {*REPLAY, *REBUILD}
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("point", REPLAY)
 def test_a_replay_that_is_killed_is_run_again(backlog: Backlog, point: str) -> None:
     reached = 0
