@@ -319,6 +319,7 @@ class ReceiverConnection:
         source.context.status(source_host=self.guest.address)
         source.streams(self.peer_name, start.last_seqno)
         self.drive.nursery.start_soon(self._lost.run)
+        self.drive.nursery.start_soon(self._seeds.beside, self)
 
     def _put_catalogue(self, frame: bytes, seqno: int) -> bool:
         """What is in force at the start goes before the first batch. False when it does not verify."""

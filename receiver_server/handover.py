@@ -120,8 +120,9 @@ class RoleTaker:
         if (frozen := instance.content.frozen) is not None:
             problems.append(f"{instance.name} is {frozen}: thaw it: replicate -i {instance.named} instance freeze off")
         if instance.waiting:
-            waiting = ", ".join(instance.waiting)
-            problems.append(f"{instance.name} has not got region {waiting}: seed it: {instance.way_out}")
+            given = "".join(f" --region {name}" for name in instance.waiting)
+            lacks = f"{instance.name} has not got region {', '.join(instance.waiting)}"
+            problems.append(f"{lacks}: seed it: replicate -i {instance.named} seed{given}")
         return problems
 
     def _way_back(self, peer: str) -> list[str]:

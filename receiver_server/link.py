@@ -53,6 +53,7 @@ from replicate.wire.message import (
     CHUNK_BYTES,
     FEATURE_LOST,
     FEATURE_SEED,
+    FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
     PROTOCOL,
     SEED_WINDOW_BYTES,
@@ -78,13 +79,14 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestRegions,
     SeedStart,
     Start,
     Xoff,
     Xon,
 )
 from replicate.wire.sequence import check_large, check_parts, check_sequence
-from replicate.wire.state import Role, State
+from replicate.wire.state import BESIDE_STREAM, Role, State
 
 ACKNOWLEDGE_PERIOD_S: Final = 1.0
 """Progress is told at most this often, heartbeats and the window apart."""
@@ -188,6 +190,20 @@ class ReceiverLink(Link):
         """Ask for a seed (fields: see message.SeedRequest). InternalError out of turn, or of a source that cannot."""
         if not self.can_request_seed or self._restart is not None:
             raise InternalError(f"a seed cannot be asked for while {self.state.value}")
+        self._ask_for_seed(request)
+
+    @property
+    def can_request_regions(self) -> bool:
+        """The stream runs, and the source knows how to send a seed of some regions beside it."""
+        return self._both_can(FEATURE_SEED_REGIONS) and self.state in BESIDE_STREAM
+
+    def request_regions(self, request: SeedRequestRegions) -> None:
+        """Ask for a seed of some regions. InternalError out of turn, or of a source that cannot."""
+        if not self.can_request_regions:
+            raise InternalError(f"a seed of regions cannot be asked for while {self.state.value}")
+        self._ask_for_seed(request)
+
+    def _ask_for_seed(self, request: SeedRequest) -> None:
         self._control += self._say(request)
         self._seed_request, self._seed, self._is_seed_ack_due = request, None, False
 
@@ -263,18 +279,27 @@ class ReceiverLink(Link):
         # A restart waits for a pool that has room: nothing can be stopped before the stream runs.
         if self._restart is not None and self.state is State.WAITING_FOR_RESTART:
             return not self.flow.is_stopped
-        if self.state is State.STREAMING:
-            return self.flow.is_stopped
-        if self.state in (State.SEEDING, State.SEEDED):
-            return self._is_seed_ack_due
-        return self.state is State.STOPPED and not self.flow.is_stopped
+        return self._is_ack_to_be_said or self._is_pause_to_be_said
+
+    @property
+    def _is_ack_to_be_said(self) -> bool:
+        return self._is_seed_ack_due and self.state in (State.SEEDING, State.SEEDED, *BESIDE_STREAM)
+
+    @property
+    def _is_pause_to_be_said(self) -> bool:
+        """XOFF or XON."""
+        return self.state in BESIDE_STREAM and self.flow.is_stopped != (self.state is State.STOPPED)
 
     def _late_control(self) -> list[bytes]:
-        if self.state in (State.SEEDING, State.SEEDED):
-            self._is_seed_ack_due = False
-            return self._say(SeedAck(self._seed_acknowledged))
         if self.state is State.WAITING_FOR_RESTART and self._restart is not None:
             return self._say(self._restart)
+        said: list[bytes] = []
+        if self._is_ack_to_be_said:
+            self._is_seed_ack_due = False
+            said = self._say(SeedAck(self._seed_acknowledged))
+        return said + self._pause() if self._is_pause_to_be_said else said
+
+    def _pause(self) -> list[bytes]:
         free_bytes = max(0, int((1 - self._fill_fraction()) * self.flow.capacity_bytes))
         if self.flow.is_stopped:
             return self._say(Xoff("the receive pool is above its level", free_bytes))

@@ -4,6 +4,7 @@ The command talks over a socket in the instance's run directory, a JSON value a 
 
     command                     receiver
       {"format": 1, "from": NAME or null} ->     from whom, if it matters
+      {"format": 2, "from": …, "regions": [NAME…]} ->     of these alone, beside the stream
       <- {"state": …, "done": …, "total": …, "unit": …}      several times a second while it moves, once a second anyway
       <- {"received": true}     the whole file is there; nothing is asked of the source until the command has hung up
       <- {"error": {…}}         it cannot be
@@ -35,10 +36,17 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.limits import NAME_PATTERN
+from replicate.limits import NAME_PATTERN, REGIONS_MAX
 from replicate.model.start_command import again_command
 from replicate.settings.peer_authority import Reason
-from replicate.transfer.seed.incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, IncomingFile, seed_directory
+from replicate.transfer.seed.incoming import (
+    COMMAND_FORMAT,
+    REGIONS_FORMAT,
+    SOCKET_NAME,
+    Incoming,
+    IncomingFile,
+    seed_directory,
+)
 from replicate.wire.event import (
     Closed,
     CloseReason,
@@ -48,6 +56,7 @@ from replicate.wire.event import (
     SeedComplete,
     SeedReceived,
 )
+from replicate.wire.message import SeedRequestRegions
 
 TELL_S: Final = 0.2
 WAITING: Final = "waiting for the source"
@@ -59,19 +68,23 @@ _NOBODY: Final = frozenset({Reason.CUT, Reason.HELLO_TIMEOUT, Reason.PROTOCOL, R
 """What a look at the port ends with."""
 
 
-def read_request(line: bytes, *, again: str = again_command("receiver")) -> str | None:
-    """The source that a command asks for (None: whichever is connected). FormatUnknownError for a command of another
-    release, UsageError when it is no request. `again`: the commands that stop this server and start it."""
+def read_request(line: bytes, *, again: str = again_command("receiver")) -> tuple[str | None, tuple[str, ...]]:
+    """The source that a command asks for (None: whichever is connected), and the regions (none: all).
+    FormatUnknownError for a command of another release, UsageError when it is no request. `again`: the commands that
+    stop this server and start it."""
     try:
         asked = json.loads(line)
         source_name, number = asked["from"], asked.get("format", COMMAND_FORMAT)
-        if number != COMMAND_FORMAT:
+        if number not in (COMMAND_FORMAT, REGIONS_FORMAT):
             raise FormatUnknownError(
-                f"the seed command speaks format {str(number)[:20]}, this Receiver Server {COMMAND_FORMAT}",
+                f"the seed command speaks format {str(number)[:20]}, this Receiver Server up to {REGIONS_FORMAT}",
                 do=f"Of another release: {again}",
             )
-        if source_name is None or (isinstance(source_name, str) and re.match(NAME_PATTERN, source_name)):
-            return source_name
+        regions = tuple(asked["regions"]) if number == REGIONS_FORMAT else ()
+        names = [*regions, *(() if source_name is None else (source_name,))]
+        well = number == COMMAND_FORMAT or 0 < len(regions) <= REGIONS_MAX
+        if well and all(isinstance(name, str) and re.match(NAME_PATTERN, name) for name in names):
+            return source_name, regions
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise UsageError("this is no request for a seed", where=f"{line[:80]!r}")
@@ -87,6 +100,8 @@ class Wish:
 
     def __init__(self, source_name: str | None) -> None:
         self.source_name = source_name
+        self.regions: tuple[str, ...] = ()
+        """These alone, beside the stream; () for a seed of all, instead of it."""
         self.state: dict[str, Any] = {"state": WAITING}
         self.is_received = False
         self.error: ReplicateError | None = None
@@ -138,7 +153,8 @@ class Seeds:
         line = await asked(stream)
         wish = Wish(None)
         try:
-            wish.source_name = read_request(line, again=stop_and_start_again(self._source.instance, "receiver"))
+            again = stop_and_start_again(self._source.instance, "receiver")
+            wish.source_name, wish.regions = read_request(line, again=again)
         except ReplicateError as error:
             wish.error = error
         if wish.error is None:
@@ -155,7 +171,7 @@ class Seeds:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell, stream, wish)
-                if self._wish is wish:
+                if self._wish is wish and not wish.regions:
                     nursery.start_soon(self._source.disconnect, "a seed was asked for")
                 with suppress(*GONE):  # a killed command leaves a broken connection
                     while await stream.receive_some(4096):
@@ -188,8 +204,16 @@ class Seeds:
 
     @property
     def is_wanted(self) -> bool:
-        """A command waits: the stream is not to be asked for now."""
-        return self._wish is not None and self._wish.error is None
+        """A command waits for a seed of all regions: the stream is not to be asked for now."""
+        return self._wish is not None and self._wish.error is None and not self._wish.regions
+
+    async def beside(self, connection: ServedConnection) -> None:
+        """Get what is wished of some regions over this connection, while it streams; until cancelled."""
+        while True:
+            wish = self._wish
+            if wish is not None and wish.regions and not wish.is_settled and connection.drive.closed is None:
+                await self.fetch(connection)
+            await trio.sleep(TELL_S)
 
     async def fetch(self, connection: ServedConnection) -> None:
         """Get the seed over this connection; returns when there is nothing more to do for this wish here."""
@@ -208,10 +232,13 @@ class Seeds:
                 do=f"Run replicate -i INSTANCE seed --from {name}, or connect the other one",
             )
             return
-        if not link.can_request_seed:
+        if not (link.can_request_regions if wish.regions else link.can_request_seed):
+            given = "".join(f" --region {region}" for region in wish.regions)
             wish.error = PeerRefusedError(
-                f"{name} (release {peer.release}) cannot send a seed over the connection",
-                do=f"Make a file there: replicate -i {name} seed --to-file FILE --for {self._source.instance.name}",
+                f"{name} (release {peer.release}) cannot send a seed{' of some regions' * bool(given)} over the "
+                "connection",
+                do=f"Make a file there: replicate -i {name} seed --to-file FILE --for {self._source.instance.name}"
+                f"{given}",
             )
             return
         try:
@@ -228,15 +255,18 @@ class Seeds:
         wish.say("looking at what is here already")
         path = self._source.instance.path
         incoming = Incoming(await trio.to_thread.run_sync(seed_directory, path))
-        request = await trio.to_thread.run_sync(incoming.look, source)
+        request = await trio.to_thread.run_sync(incoming.look, source, wish.regions)
         if connection.drive.closed is not None or self._wish is not wish:
             return
         self._give, self._take = trio.open_memory_channel[Event](float("inf"))
         self._fetching = connection
-        link.request_seed(request)
+        if isinstance(request, SeedRequestRegions):
+            link.request_regions(request)
+        else:
+            link.request_seed(request)
+            self._source.tell("receiving the seed")
         connection.drive.poke()
-        log.info("seed requested", source=connection.peer_name, offset=request.offset)
-        self._source.tell("receiving the seed")
+        log.info("seed requested", source=connection.peer_name, offset=request.offset, regions=wish.regions)
         wish.say("the source makes the seed")
         file: IncomingFile | None = None
         total = 0

@@ -54,6 +54,7 @@ from replicate.wire.event import (
     SendingStopped,
 )
 from replicate.wire.message import Handover, HandoverAsk, Introduction, Restart
+from replicate.wire.state import State
 from source_server.consumer_state import PAUSED, ConsumerState
 from source_server.filtering import SourceFiltering
 from source_server.handover import RoleGiver
@@ -131,6 +132,7 @@ class SourceConnection:
         self._agreed: Agreed | None = None
         self._filtering: SourceFiltering | None = None
         self._seed: SeedSending | None = None
+        self._is_seeds_turn = False
         self._counted = (0, 0, 0)
         # Rendezvous: one batch waits here while the one before it is on its way.
         self._give, self._take = trio.open_memory_channel[FrameBatch | LargePiece](1)
@@ -175,7 +177,10 @@ class SourceConnection:
             case HandoverSaid(message):
                 self._giver.heard(message)
             case SeedTaken(seed):
+                self._seed = None
                 self.drive.nursery.start_soon(self._seeds.drop, seed)
+                if self.link.state is State.WAITING_FOR_RESTART:
+                    consumer.tell("waiting for restart")
             case LostOffered() | LostReceived():
                 self.drive.nursery.start_soon(self._lost.heard, event)
             case SendingStopped(reason, free_bytes):
@@ -293,7 +298,9 @@ class SourceConnection:
 
     def _send_next(self) -> None:
         """The writer is free: give the link what was fetched, if it may go."""
-        if self._seed is not None:
+        # A seed of regions and the stream take turns.
+        self._is_seeds_turn = not self._is_seeds_turn
+        if self._seed is not None and (self._is_seeds_turn or not self._offered):
             self._seed.send_next()
         if not self.link.can_send_bulk:
             return

@@ -53,6 +53,7 @@ from replicate.wire.message import (
     FEATURE_FILTER,
     FEATURE_LOST,
     FEATURE_SEED,
+    FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
     PROTOCOL,
     SEED_WINDOW_BYTES,
@@ -78,12 +79,13 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestRegions,
     SeedStart,
     Start,
     Xoff,
     Xon,
 )
-from replicate.wire.state import Role, State
+from replicate.wire.state import BESIDE_STREAM, Role, State
 
 _BEATS_REMEMBERED: Final = 64
 
@@ -95,6 +97,10 @@ class SourceProgress:
     last_seqno: int = 0
     last_durable_seqno: int = 0
     last_commit_wall_ns: int = 0
+
+
+_SEEDS: Final = (State.SEEDING, *BESIDE_STREAM)
+"""In these a seed may be sent."""
 
 
 class SourceLink(Link):
@@ -245,7 +251,7 @@ class SourceLink(Link):
         self._preparing = SeedPreparing(done, pages)
 
     def _has_late_control(self) -> bool:
-        return self._preparing is not None and self.state is State.SEEDING
+        return self._preparing is not None and self.state in _SEEDS
 
     def _late_control(self) -> list[bytes]:
         preparing, self._preparing = self._preparing, None
@@ -265,7 +271,7 @@ class SourceLink(Link):
         """True when one more chunk may be given: the last one has left, and the window is open."""
         return (
             self._seed is not None
-            and self.state is State.SEEDING
+            and self.state in _SEEDS
             and not self._bulk
             and self.next_seed_offset - self.acknowledged_seed_offset < SEED_WINDOW_BYTES
         )
@@ -340,8 +346,10 @@ class SourceLink(Link):
                 # Before START only the restart says what the receiver has, and nobody has checked that yet.
                 if self.next_send_seqno:
                     events.append(acknowledged)
-            case SeedRequest():
-                if not self._both_can(FEATURE_SEED):
+            case SeedRequest():  # of all regions, or of some
+                if not self._both_can(
+                    FEATURE_SEED_REGIONS if isinstance(message, SeedRequestRegions) else FEATURE_SEED
+                ):
                     raise refusal(RefuseCode.PROTOCOL, f"a seed is asked for, which is not in protocol {self.protocol}")
                 self._seed = None
                 events.append(SeedRequested(message))

@@ -23,7 +23,7 @@ from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.incoming import seed_directory
 from replicate.transfer.seed.make import MadeSeed, kept_seed, make_seed
 from replicate.wire.introduction import refusal
-from replicate.wire.message import CHUNK_BYTES, RefuseCode, SeedRequest, SeedStart
+from replicate.wire.message import CHUNK_BYTES, RefuseCode, SeedRequest, SeedRequestRegions, SeedStart
 from source_server.consumer_state import ConsumerState
 from source_server.link import SourceLink
 
@@ -37,7 +37,7 @@ class SeedKeeper:
     def __init__(self, consumer: ConsumerState) -> None:
         self.consumer = consumer
         self.path = kept_seed(consumer.instance, consumer.peer_name)
-        self._request: bytes | None = None
+        self._request: tuple[bytes, tuple[str, ...]] | None = None
         self._asked = trio.Event()
         self._moved = trio.Event()
         self._progress = (0, 0)
@@ -66,11 +66,12 @@ class SeedKeeper:
             self._moved.set()
             self._moved = trio.Event()
 
-    def _make(self, request: bytes) -> MadeSeed:
+    def _make(self, request: tuple[bytes, tuple[str, ...]]) -> MadeSeed:
         seed_directory(self.consumer.instance.path)
         self._progress = (0, 0)
         instance, peer = self.consumer.instance, self.consumer.peer_name
-        return make_seed(instance, peer, self.path, request=request, replace=True, progress=self._told)
+        wish, regions = request
+        return make_seed(instance, peer, self.path, request=wish, replace=True, progress=self._told, regions=regions)
 
     def _told(self, _region: str, done: int, pages: int) -> None:
         """In the thread: a stop of the daemon ends the making here."""
@@ -78,14 +79,17 @@ class SeedKeeper:
         hit("seed.making")
         self._progress = (done, pages)
 
-    async def get(self, request: bytes, link: SourceLink, drive: Drive) -> tuple[SeedHeader, int]:
-        """Header and length of the file made for `request`; made now, if it is not there. What `make_seed` raises."""
+    async def get(
+        self, request: bytes, regions: tuple[str, ...], link: SourceLink, drive: Drive
+    ) -> tuple[SeedHeader, int]:
+        """Header and length of the file made for `request`, of all regions or of these; made now, if it is not there.
+        What `make_seed` raises."""
         while True:
             found = await trio.to_thread.run_sync(self._usable, request)
             if found is not None:
                 return found
             if self._request is None:
-                self._request = request
+                self._request = request, regions
                 self._asked.set()
             while self._request is not None:
                 link.prepare_seed(*self._progress)
@@ -110,7 +114,6 @@ class SeedKeeper:
         """The receiver has it: remove the file."""
         await trio.to_thread.run_sync(self._drop, seed)
         self.consumer.log.info("seed taken over by the peer")
-        self.consumer.tell("waiting for restart")
 
     def _drop(self, seed: bytes) -> None:
         try:
@@ -128,20 +131,23 @@ class SeedSending:
         self._drive = drive
         self._keeper = keeper
         self._request = request
+        self._regions = request.regions if isinstance(request, SeedRequestRegions) else ()
         self._give, self._take = trio.open_memory_channel[tuple[int, bytes]](1)
 
     async def run(self) -> None:
         """Until the last byte has been given to the link; a failure refuses the peer by name."""
         consumer, link, drive = self._keeper.consumer, self._link, self._drive
-        consumer.tell("making the seed")
+        if not self._regions:
+            consumer.tell("making the seed")
         try:
-            header, size = await self._keeper.get(self._request.request, link, drive)
+            header, size = await self._keeper.get(self._request.request, self._regions, link, drive)
             offset = self._request.offset if self._request.seed == header.seed and self._request.offset <= size else 0
             if drive.closed is not None:
                 return
             link.start_seed(SeedStart(header.seed, offset, size, header.seqno))
             consumer.log.info("sending the seed", seqno=header.seqno, from_offset=offset, file_bytes=size)
-            consumer.tell("sending the seed")
+            if not self._regions:
+                consumer.tell("sending the seed")
             drive.poke()
             await self._fetch(offset, size)
         except PoolReplacedError:

@@ -68,9 +68,14 @@ def _announced(opened: Instance, path: Path, name: str, *, create: bool, yes: bo
         f"{path}: {found.why} (rows in all: {found.rows}). The {who} {', '.join(begun)} {gets} it by a seed; {others}",
         yes=yes,
     )
+    if found.stops:
+        return [
+            f"next, on {peer} ({others}): replicate -i {peer} update stop, then replicate -i {peer} seed --restart, "
+            f"then replicate -i {peer} update start"
+            for peer in begun
+        ]
     return [
-        f"next, on {peer}, where it waits for its seed ({others}): replicate -i {peer} update stop, then replicate -i "
-        f"{peer} seed --restart, then replicate -i {peer} update start"
+        f"next, on {peer}, where it waits for its seed ({others}): replicate -i {peer} seed --region {name}"
         for peer in begun
     ]
 

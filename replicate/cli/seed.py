@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import VerbCommand, emit, open_instance
-from replicate.cli.words import instances, peers
+from replicate.cli.words import instances, peers, regions
 from replicate.daemon.last_run import start_again
 
 if TYPE_CHECKING:
@@ -38,6 +38,14 @@ GOES_ON = "writers go on"
 @click.option(
     "--forget", metavar="SECONDARY", shell_complete=peers, help="On the primary: give up the seed that was made for it."
 )
+@click.option(
+    "--region",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=regions,
+    help="Only this region (repeatable); the others go on meanwhile.",
+)
 @click.option("--restart", is_flag=True, help="Replace what this secondary holds, or FILE, and begin again.")
 def seed(
     primary: str | None,
@@ -45,12 +53,13 @@ def seed(
     to_file: str | None,
     consumer: str | None,
     forget: str | None,
+    names: tuple[str, ...],
     restart: bool,
 ) -> None:
     """Copy the primary's regions at one sequence number, while its writers go on.
 
     Without --from and --from-file the source that is connected sends them; when that is interrupted, the same command
-    goes on where it was.
+    goes on where it was. With --region the Update Process stays up, and the other regions go on.
     """
     from replicate.errors import UsageError
 
@@ -62,13 +71,17 @@ def seed(
         raise UsageError(
             "--to-file and --for belong together", do="replicate -i INSTANCE seed --to-file FILE --for SECONDARY"
         )
+    if forget and names:
+        raise UsageError("--forget and --region together make no sense", do="Give one of them")
     opened = open_instance()
-    if restart and not to_file and not forget:
+    if restart and not to_file and not forget and not names:
         _keep_lost(opened)
     if forget:
         _forget(opened, forget)
     elif to_file and consumer:
-        _to_file(opened, Path(to_file).absolute(), consumer, restart)
+        _to_file(opened, Path(to_file).absolute(), consumer, restart, names)
+    elif names:
+        _alone(opened, tuple(dict.fromkeys(names)), primary, from_file, restart)
     elif from_file:
         _from_file(opened, Path(from_file).absolute(), restart)
     elif primary and _is_here(primary):
@@ -132,18 +145,40 @@ def _from_file(opened: Instance, path: Path, restart: bool) -> None:
     _say(opened, seeded)
 
 
-def _to_file(opened: Instance, path: Path, consumer: str, restart: bool) -> None:
+def _alone(opened: Instance, names: tuple[str, ...], primary: str | None, from_file: str | None, restart: bool) -> None:
+    from replicate.cli.progress import seeding
+    from replicate.instance.instance import Instance, resolve_instance
+    from replicate.transfer.seed import alone
+    from replicate.transfer.seed.request import regions_over_connection
+
+    if from_file:
+        with seeding("", "installing region") as told:
+            seeded = alone.install_alone(opened, Path(from_file).absolute(), names, restart=restart, told=told)
+    elif primary and _is_here(primary):
+        source = Instance.open(resolve_instance(primary))
+        with seeding(GOES_ON, "copying region") as told:
+            seeded = alone.seed_alone(source, opened, names, restart=restart, told=told)
+    else:
+        with seeding(GOES_ON) as told:
+            seeded = regions_over_connection(opened, primary, names, restart=restart, told=told)
+    what = f"seeded at seqno {seeded.seqno}, and level with the others: {', '.join(names)} ({seeded.pages} pages)"
+    emit(seeded, [what])
+
+
+def _to_file(opened: Instance, path: Path, consumer: str, restart: bool, names: tuple[str, ...]) -> None:
     from replicate.cli.progress import seeding
     from replicate.transfer.seed.make import make_seed
 
     with seeding(GOES_ON, "copying region") as told:
-        made = make_seed(opened, consumer, path, replace=restart, progress=told)
+        made = make_seed(opened, consumer, path, replace=restart, progress=told, regions=names)
+    kept = "of what comes after, the journal there has all" if names else "the journal behind it is kept until "
+    given = "".join(f" --region {name}" for name in names)
     emit(
         made,
         [
             f"seed of {', '.join(made.regions)} at seqno {made.seqno} ({made.pages} pages, {made.bytes} bytes): {path}",
-            f"the journal behind it is kept until {consumer} has begun there",
-            f"next, on {consumer}: replicate -i {consumer} seed --from-file FILE",
+            kept if names else f"{kept}{consumer} has begun there",
+            f"next, on {consumer}: replicate -i {consumer} seed --from-file FILE{given}",
         ],
     )
 

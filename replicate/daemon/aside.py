@@ -2,7 +2,7 @@
 more, in the same process. So a role may be gone back on under systemd, which sees nobody end.
 
     asked_aside(…)      one process asks, for the length of a block, and waits for the daemons' locks (roles/alone.py)
-    is_asked_aside(…)   each daemon looks, from time to time (daemon.py)
+    is_asked_aside(…)   each daemon looks, from time to time, whether all are asked, or it alone (daemon.py)
 
 Guarantees: nobody is asked any more once the process that asked has ended, however that was; a question takes nothing
 that keeps another process from asking for longer than an instant.
@@ -16,17 +16,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from replicate.system.locks import FileLock
 
-NAME: Final = "aside.lock"
+
+def _name(daemon: str) -> str:
+    return f"aside-{daemon}.lock" if daemon else "aside.lock"
 
 
 @contextmanager
-def asked_aside(instance_path: Path, timeout_s: float) -> Iterator[None]:
-    """BusyError when another process asks for longer than `timeout_s` seconds."""
-    lock = FileLock(instance_path / "locks" / NAME)
+def asked_aside(instance_path: Path, timeout_s: float, *, daemon: str = "") -> Iterator[None]:
+    """`daemon`: which one, "": all. BusyError when another process asks for longer than `timeout_s` seconds."""
+    lock = FileLock(instance_path / "locks" / _name(daemon))
     try:
         lock.acquire(timeout_s, what="the wish that daemons stand aside")
         yield
@@ -34,10 +35,14 @@ def asked_aside(instance_path: Path, timeout_s: float) -> Iterator[None]:
         lock.close()
 
 
-def is_asked_aside(instance_path: Path) -> bool:
-    """Whether a process asks now. What cannot be read asks nothing."""
+def is_asked_aside(instance_path: Path, daemon: str) -> bool:
+    """Whether a process asks `daemon` now. What cannot be read asks nothing."""
+    return any(_is_held(instance_path / "locks" / _name(name)) for name in ("", daemon))
+
+
+def _is_held(path: Path) -> bool:
     try:
-        fd = os.open(instance_path / "locks" / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

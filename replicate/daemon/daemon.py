@@ -196,7 +196,7 @@ def _lock_in_time(files: DaemonFiles) -> int:
 
 def _is_kept_down(files: DaemonFiles) -> bool:
     running = files.lock.probe()
-    return is_asked_aside(files.instance_path) and (running is None or bool(running.instead))
+    return is_asked_aside(files.instance_path, files.name) and (running is None or bool(running.instead))
 
 
 class _Frame:
@@ -381,7 +381,7 @@ class _Frame:
         with self._aside:
             while True:
                 await trio.sleep(ASIDE_LOOK_S)
-                if await trio.to_thread.run_sync(is_asked_aside, context.instance_path):
+                if await trio.to_thread.run_sync(is_asked_aside, context.instance_path, context.name):
                     continue
                 try:
                     self._held.append(await trio.to_thread.run_sync(self._files.lock.acquire))
@@ -452,7 +452,7 @@ class _Frame:
                 if self._held:
                     await trio.to_thread.run_sync(self._keep_files_now)
             is_free = not context.stop_requested.is_set() and not context.asks_aside
-            if is_free and await trio.to_thread.run_sync(is_asked_aside, context.instance_path):
+            if is_free and await trio.to_thread.run_sync(is_asked_aside, context.instance_path, context.name):
                 self._stand_aside()
 
     def _stand_aside(self) -> None:

@@ -26,6 +26,7 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.instance.file import InstanceFile, RegionEntry, read_file
 from replicate.instance.instance import FILE_NAME
+from replicate.instance.kept_journal import kept_behind
 from replicate.journal.chain import Chain
 from replicate.journal.segment import first_seqno_of_name
 from replicate.pool import control as word
@@ -142,6 +143,8 @@ class _Pruning:
         needed = [seqno for consumer in consumers if (seqno := self._needed(consumer)) is not None]
         if self._archived is not None:
             needed.append(self._archived)
+        if (kept := kept_behind(self._door.instance.locks_directory, self._door.instance.run_directory)) is not None:
+            needed.append(kept)
         below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])
         if self._is_secondary:
             kept = min(self._settings.rollback_bytes, self._settings.cap_bytes)

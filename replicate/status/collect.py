@@ -29,7 +29,7 @@ from replicate.compare.last import Compared, look_at_compared
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.heard import now as this_moment
 from replicate.daemon.heard import read_facts, utc
-from replicate.daemon.last_run import missing_settings, start_again
+from replicate.daemon.last_run import missing_settings
 from replicate.daemon.status_file import DaemonStatus
 from replicate.door.barrier import is_held
 from replicate.door.recovery.opening import is_being_seeded
@@ -194,7 +194,7 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
     """Of a secondary, what the primary has and it has not."""
     for name in instance.waiting:
         text = f"region {name} was added on the primary, and waits here for its seed; the others go on"
-        yield Finding("REGION_WAITS", text, f"{instance.way_out}, then {start_again(instance, 'update')}", name)
+        yield Finding("REGION_WAITS", text, f"replicate -i INSTANCE seed --region {name}", name)
 
 
 def _unusable_certificate(instance: Instance) -> Iterator[Finding]:

@@ -7,7 +7,7 @@
 
 POSITION is where in the file the record begins, so a piece that was moved or doubled is found; END holds a digest of
 all bytes before it, so a file that was put together from two is found. How long the file will be follows from its
-header and catalogue, and every cut is at a place where reading can go on.
+header and catalogue, and every cut is at a place where reading can go on. VERSION 2 holds some regions, 1 all.
 
 Guarantees: whatever is read is verified before anything is done with it; DamagedError names the offset. A file of a
 later format is refused by name. No record is longer than its type allows, so memory is bounded.
@@ -33,6 +33,8 @@ from replicate.model.transaction import Catalogue, Kind
 from replicate.model.vector import U32_MAX, U64_MAX, Chains, Position, SynchronizationVector, pack_chains, unpack_chains
 
 SEED_FORMAT_VERSION: Final = 1
+PART_FORMAT_VERSION: Final = 2
+"""Of a file with some of the regions: a release that does not know it would take it for all of them."""
 MAGIC: Final = b"DSREPSED"
 PAGES_BYTES: Final = 256 * KIB
 """Bytes of pages in one record; a multiple of every page size."""
@@ -105,6 +107,13 @@ class SeedHeader:
     release: str
     position: Position
     regions: tuple[SeedRegion, ...]
+    is_part: bool = False
+    """Some of the regions, for a secondary that has the others."""
+
+    @property
+    def version(self) -> int:
+        """Of the file's format."""
+        return PART_FORMAT_VERSION if self.is_part else SEED_FORMAT_VERSION
 
     @property
     def seqno(self) -> int:
@@ -127,8 +136,8 @@ class SeedHeader:
         return bytes(msgpack.packb(fields, use_bin_type=True))
 
     @classmethod
-    def unpack(cls, body: bytes) -> SeedHeader:
-        """The header that `pack` gave. DamagedError when it is none."""
+    def unpack(cls, body: bytes, version: int = SEED_FORMAT_VERSION) -> SeedHeader:
+        """The header that `pack` gave, of a file of that version. DamagedError when it is none."""
         try:
             fields = msgpack.unpackb(body, raw=False, max_map_len=0, max_ext_len=0)
             network, primary, name, to, to_uuid, seed, request, csn, created, release, seqno, vector, chains, flat = (
@@ -148,7 +157,9 @@ class SeedHeader:
             position = Position(seqno, SynchronizationVector.unpack(vector), known)
         except UNREADABLE as error:
             raise DamagedError(f"the header of the seed makes no sense: {error}", do=_DO) from None
-        return cls(network, primary, name, to, to_uuid, seed, request, csn, created, release, position, regions)
+        is_part = version == PART_FORMAT_VERSION
+        known_of = (network, primary, name, to, to_uuid, seed, request, csn, created, release)
+        return cls(*known_of, position, regions, is_part)
 
 
 UNREADABLE: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, ReplicateError)
@@ -239,23 +250,24 @@ class ContainerRecordHead:
     position: int
 
 
-def check_prefix(data: bytes, where: str) -> None:
-    """FormatUnknownError for a later format, DamagedError for what is no seed file."""
+def check_prefix(data: bytes, where: str) -> int:
+    """The version of the file. FormatUnknownError for a later format, DamagedError for what is no seed file."""
     if len(data) != PREFIX_BYTES or data[: len(MAGIC)] != MAGIC:
         raise DamagedError(
             "this is no seed file", where=where, do="Make one: replicate -i PRIMARY seed --to-file FILE --for NAME"
         )
     _, version, check = _PREFIX.unpack(data)
     well = crc32c(data[:-_CHECK_BYTES]) == check
-    if version > SEED_FORMAT_VERSION:
+    if version > PART_FORMAT_VERSION:
         raise FormatUnknownError(
-            f"the seed file has format {version}, this release knows up to {SEED_FORMAT_VERSION}"
+            f"the seed file has format {version}, this release knows up to {PART_FORMAT_VERSION}"
             + ("" if well else "; its check does not match either, so it may be damaged"),
             where=where,
             do="Upgrade this instance first",
         )
-    if not well or version != SEED_FORMAT_VERSION:
+    if not well or version < SEED_FORMAT_VERSION:
         raise DamagedError("the beginning of the seed file does not verify", where=f"{where}, offset 0", do=_DO)
+    return int(version)
 
 
 def read_head(data: bytes, position: int, where: str) -> ContainerRecordHead:
@@ -305,6 +317,7 @@ class SeedSequence:
     """
 
     where: str
+    version: int = SEED_FORMAT_VERSION
     header: SeedHeader | None = None
     catalogue: Catalogue | None = None
     is_complete: bool = False
@@ -314,7 +327,10 @@ class SeedSequence:
     _open: SeedRegion | None = None
     _next_page: int = 1
     _header_body: bytes = b""
-    _digest: Any = field(default_factory=lambda: xxh3_128(pack_prefix()))
+    _digest: Any = None
+
+    def __post_init__(self) -> None:
+        self._digest = xxh3_128(pack_prefix(self.version))
 
     def take(self, head: ContainerRecordHead, body: bytes) -> Pages | None:
         """Act on a record that `check_body` has verified; its pages, if it holds some. DamagedError out of order."""
@@ -335,7 +351,7 @@ class SeedSequence:
             raise DamagedError("there is something behind the end")
         if header is None:
             self._expect(kind is RecordType.HEADER, kind)
-            self.header = SeedHeader.unpack(body)
+            self.header = SeedHeader.unpack(body, self.version)
             self._header_body = body
             self._regions = list(self.header.regions)
         elif self.catalogue is None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import msgpack
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
-from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN
+from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN, REGIONS_MAX
 from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import U32_MAX, U64_MAX, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.frame import pack_wire_frame
@@ -58,6 +58,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestRegions,
     SeedStart,
     Start,
     Xoff,
@@ -114,6 +115,12 @@ def _problems(value: object) -> tuple[str, ...]:
     return tuple(_text(item) for item in value)
 
 
+def _regions(value: object) -> tuple[str, ...]:
+    if type(value) is not list or not 0 < len(value) <= REGIONS_MAX:
+        _bad("a list of regions")
+    return tuple(_name(item) for item in value)
+
+
 def _partitions(value: object) -> tuple[int, ...]:
     if type(value) is not list or len(value) > PARTITIONS_MAX:
         _bad("a list of partitions")
@@ -166,6 +173,7 @@ _CHECKS: Final[dict[int, tuple[Callable[..., Message], tuple[Callable[[Any], Any
     MessageType.REFUSE: (Refuse, (_text, _text, _facts)),
     MessageType.BYE: (Bye, (_text,)),
     MessageType.SEED_REQUEST: (SeedRequest, (_uuid, _uuid, _u64)),
+    MessageType.SEED_REQUEST_REGIONS: (SeedRequestRegions, (_uuid, _uuid, _u64, _regions)),
     MessageType.SEED_PREPARING: (SeedPreparing, (_u64, _u64)),
     MessageType.SEED_START: (SeedStart, (_uuid, _u64, _u64, _u64)),
     MessageType.SEED_END: (SeedEnd, (_u64,)),
@@ -409,6 +417,8 @@ def _fields(message: Message) -> list[object]:
             return [_cut(code), _cut(text), _packed_facts(facts)]
         case Bye(reason):
             return [_cut(reason)]
+        case SeedRequestRegions(request, seed, offset, regions):
+            return [request, seed, offset, list(regions)]
         case SeedRequest(request, seed, offset):
             return [request, seed, offset]
         case SeedPreparing(done, pages):

@@ -19,6 +19,8 @@ A receiver that is to be seeded asks for that first, before its restart (and onl
              <------------------------------ SEED_ACK…   so much is written
              <------------------------------ SEED_DONE   all of it is on the disk; from here on as if nothing had been
 
+Of some regions (SEED_REQUEST_REGIONS, by FEATURE_SEED_REGIONS) the same goes beside the stream.
+
 Beside the stream a receiver that has lost files gives them to a source that is primary (FEATURE_LOST), one by one:
 
              <------------------------------ LOST_OFFER  a file of so many bytes, with this hash
@@ -75,15 +77,24 @@ files, roles that are exchanged over it, and transactions told in other words.""
 FEATURE_ZSTD: Final = "zstd"
 FEATURE_SEED: Final = "seed-1"
 """A source that can send a seed file of format 1 over the connection."""
+FEATURE_SEED_REGIONS: Final = "seed-2"
+"""A source that can send one of some regions (format 2) beside the stream."""
 FEATURE_LOST: Final = "lost-1"
 """A source that takes lost files of format 1 beside the stream."""
 FEATURE_ROLES: Final = "roles-1"
 """One that can hand its role over, and take one."""
 FEATURE_FILTER: Final = "filter-1"
 """One that knows transactions told in other words (frames of the kinds RESTATED and RESTATED_LARGE)."""
-FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER)
+FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS)
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
-FEATURE_SINCE: Final = {FEATURE_ZSTD: 0, FEATURE_SEED: 1, FEATURE_LOST: 2, FEATURE_ROLES: 2, FEATURE_FILTER: 2}
+FEATURE_SINCE: Final = {
+    FEATURE_ZSTD: 0,
+    FEATURE_SEED: 1,
+    FEATURE_LOST: 2,
+    FEATURE_ROLES: 2,
+    FEATURE_FILTER: 2,
+    FEATURE_SEED_REGIONS: 2,
+}
 """The first minor version in which a feature may be used."""
 
 CHUNK_BYTES: Final = 256 * KIB
@@ -137,6 +148,7 @@ class MessageType(IntEnum):
     HANDOVER_READY = 24
     HANDOVER = 25
     HANDOVER_DONE = 26
+    SEED_REQUEST_REGIONS = 30
 
 
 _SMALL: Final = 4 * KIB
@@ -179,6 +191,7 @@ LIMITS: Final = OPENING_LIMITS | {
     int(MessageType.HANDOVER_READY): RESTART_BYTES_MAX,
     int(MessageType.HANDOVER): _SMALL,
     int(MessageType.HANDOVER_DONE): _SMALL,
+    int(MessageType.SEED_REQUEST_REGIONS): 2 * _SMALL,
 }
 """The same, afterwards."""
 
@@ -433,6 +446,13 @@ class SeedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SeedRequestRegions(SeedRequest):
+    """The same of these regions, beside the stream."""
+
+    regions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SeedPreparing:
     """The seed is being made: so many of its pages are."""
 
@@ -585,6 +605,7 @@ Message: TypeAlias = (
     | Refuse
     | Bye
     | SeedRequest
+    | SeedRequestRegions
     | SeedPreparing
     | SeedStart
     | SeedChunk
@@ -617,6 +638,7 @@ MESSAGE_TYPES: Final[dict[type, MessageType]] = {
     Refuse: MessageType.REFUSE,
     Bye: MessageType.BYE,
     SeedRequest: MessageType.SEED_REQUEST,
+    SeedRequestRegions: MessageType.SEED_REQUEST_REGIONS,
     SeedPreparing: MessageType.SEED_PREPARING,
     SeedStart: MessageType.SEED_START,
     SeedChunk: MessageType.SEED_CHUNK,

@@ -81,8 +81,12 @@ _RECEIVER_TAKES_OVER: Final = (
     (_HEAR, _M.HANDOVER),
     (_SAY, _M.HANDOVER_DONE),
 )
-_SOURCE_BESIDE: Final = (*_SOURCE_LOST, *_SOURCE_HANDS_OVER)
-_RECEIVER_BESIDE: Final = (*_RECEIVER_LOST, *_RECEIVER_TAKES_OVER)
+_SEED_SAID: Final = (*_SEED, _M.SEED_END)
+_SEED_HEARD: Final = (_M.SEED_REQUEST_REGIONS, _M.SEED_ACK, _M.SEED_DONE)
+_SOURCE_SEEDS: Final = (*((_SAY, one) for one in _SEED_SAID), *((_HEAR, one) for one in _SEED_HEARD))
+_RECEIVER_SEEDS: Final = (*((_HEAR, one) for one in _SEED_SAID), *((_SAY, one) for one in _SEED_HEARD))
+_SOURCE_BESIDE: Final = (*_SOURCE_LOST, *_SOURCE_HANDS_OVER, *_SOURCE_SEEDS)
+_RECEIVER_BESIDE: Final = (*_RECEIVER_LOST, *_RECEIVER_TAKES_OVER, *_RECEIVER_SEEDS)
 _SOURCE_BEATS: Final = ((_SAY, _M.HEARTBEAT), (_HEAR, _M.HEARTBEAT_REPLY))
 _RECEIVER_BEATS: Final = ((_HEAR, _M.HEARTBEAT), (_SAY, _M.HEARTBEAT_REPLY))
 
@@ -140,8 +144,7 @@ TRANSITIONS: Final[dict[Role, dict[State, dict[Move, State]]]] = {
         | _stay(
             State.STREAMING,
             *_RECEIVER_BEATS,
-            *_RECEIVER_LOST,
-            *_RECEIVER_TAKES_OVER,
+            *_RECEIVER_BESIDE,
             *((_HEAR, bulk) for bulk in _BULK),
         )
         | {(_SAY, _M.XOFF): State.STOPPED},
@@ -152,6 +155,9 @@ TRANSITIONS: Final[dict[Role, dict[State, dict[Move, State]]]] = {
         State.CLOSED: {},
     },
 }
+
+BESIDE_STREAM: Final = (State.STREAMING, State.STOPPED)
+"""In these, what goes beside the stream may be said."""
 
 
 class Conversation:

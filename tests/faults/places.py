@@ -72,7 +72,7 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
 ELSEWHERE: Final = (
     "update_process/replay/", "update_process/arrival.py", "replicate/roles/", "replicate/lost/",
     "source_server/handover.py", "receiver_server/handover.py", "replicate/compare/repair.py",
-    "replicate/admin/freezing.py",
+    "replicate/admin/freezing.py", "replicate/transfer/seed/alone.py",
 )  # fmt: skip
 """Files whose failpoints the campaign leaves to their own tests."""
 

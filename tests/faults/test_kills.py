@@ -31,7 +31,11 @@ def test_every_failpoint_of_the_product_is_known_to_the_campaign() -> None:
     own_tests = of_replays() + (places.ROOT / "tests/update_process/test_added_regions.py").read_text()
     for room in ("roles", "lost", "compare", "admin"):
         own_tests += "".join(path.read_text() for path in (places.ROOT / "tests/replicate" / room).glob("*.py"))
-    for test in ("tests/receiver_server/test_returning.py", "tests/replicate/compare/test_repair.py"):
+    for test in (
+        "tests/receiver_server/test_returning.py",
+        "tests/replicate/compare/test_repair.py",
+        "tests/replicate/transfer/seed/test_alone.py",
+    ):
         own_tests += (places.ROOT / test).read_text()
     own_tests += " ".join(f"handover.{name}" for name in (*GIVER, *TAKER))
     unknown = {

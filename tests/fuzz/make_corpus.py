@@ -53,6 +53,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestRegions,
     SeedStart,
 )
 from replicate.wire.proof import Proof
@@ -150,7 +151,8 @@ def wire() -> Made:
             if kind in introduced:
                 yield "wire_introduction", MessageType(kind).name.lower(), bytes([introduced[MessageType(kind)]]) + body
     of_commands: tuple[Message, ...] = (
-        SeedRequest(b"r" * 16, b"s" * 16, 512), SeedPreparing(3, 9), SeedStart(b"s" * 16, 512, 4096, 7),
+        SeedRequest(b"r" * 16, b"s" * 16, 512), SeedRequestRegions(b"r" * 16, b"s" * 16, 512, ("main",)),
+        SeedPreparing(3, 9), SeedStart(b"s" * 16, 512, 4096, 7),
         SeedChunk(512, b"bytes"), SeedEnd(4096), SeedAck(1024), SeedDone(b"s" * 16),
         LostOffer(99, 4096, 7, 9), LostChunk(512, b"lines"), LostTaken(99, 1024),
         HandoverAsk(HandoverStep.ENDED, 1, 60_000, ("no way back",)), Handover(41), HandoverDone(41, 74, "full"),
@@ -296,7 +298,7 @@ def seeds() -> Made:
     catalogue = pack_catalogue(Catalogue().with_definition(make_definition()), 4)
     with tempfile.TemporaryDirectory() as home:
         with SeedWriter(Path(home) / "seed") as writer:
-            writer.begin(header, catalogue)
+            writer.begin(header, catalogue, 1)
             for region in regions:
                 copy = Path(home) / "copy"
                 copy.write_bytes(bytes(range(256)) * (region.bytes // 256))
@@ -309,7 +311,8 @@ def seeds() -> Made:
     yield "seed_file", "cut", b"\x01" + whole[:-200]
     yield "seed_request", "any", b'{"format": 1, "from": null}\n'
     yield "seed_request", "named", b'{"format": 1, "from": "oslo"}\n'
-    yield "seed_request", "of-another-release", b'{"format": 2, "from": null}\n'
+    yield "seed_request", "regions", b'{"format": 2, "from": null, "regions": ["main", "side"]}\n'
+    yield "seed_request", "of-another-release", b'{"format": 3, "from": null}\n'
     yield "seed_request", "wrong", b'{"format": 1, "from": ["oslo"]}\n'
     yield from manifests()
     yield from pages()

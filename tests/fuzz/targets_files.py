@@ -125,9 +125,9 @@ def seed_answer(data: bytes) -> None:
 
 
 def seed_request(data: bytes) -> None:
-    """The line by which the seed command asks the Receiver Server. Whom it names is a name."""
-    wanted = read_request(data)
-    assert wanted is None or re.match(NAME_PATTERN, wanted)
+    """The line by which the seed command asks the Receiver Server. What it names are names."""
+    wanted, regions = read_request(data)
+    assert all(re.match(NAME_PATTERN, name) for name in (*regions, *(() if wanted is None else (wanted,))))
 
 
 def archive_manifest(data: bytes) -> None:

@@ -397,6 +397,9 @@ class SimulatedSeeds:
     async def serve(self) -> None:
         pass
 
+    async def beside(self, _connection: Any) -> None:
+        pass
+
     def heard(self, event: Any) -> None:
         raise AssertionError(f"nobody has asked for a seed: {event}")
 

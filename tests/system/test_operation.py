@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from replicate.instance.instance import Instance
 from tests.harness.notified import Notified
 from tests.harness.street import Street, is_alive, make_database
 from tests.harness.waiting import wait_until
@@ -68,6 +70,15 @@ ONE_ROW = """
 import sys, replicate
 with replicate.connect(*sys.argv[1:]) as connection:
     connection.execute("INSERT INTO t (b) VALUES ('one')")
+"""
+ROWS = """
+import sys, time, replicate
+connection = replicate.connect(*sys.argv[1:])
+while True:
+    with connection:
+        connection.execute("INSERT INTO t (b) VALUES ('one')")
+        connection.execute("UPDATE t SET b = a WHERE a = (SELECT max(a) FROM t) - 5")
+    time.sleep(0.01)
 """
 BY_HAND = """
 import sqlite3, sys
@@ -444,15 +455,17 @@ def test_seeding_again_while_writers_go_on_and_a_region_added_anew(street: Stree
     street.prove_equal()
 
 
-def test_regions_are_added_under_load_and_stop_nobody(street: Street, tmp_path: Path) -> None:
-    make_database(tmp_path / "empty.db", "CREATE TABLE t (a INTEGER PRIMARY KEY, b)")
-    make_database(tmp_path / "full.db", "CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 1)")
+def test_regions_are_added_under_load_and_stop_nobody(street: Street) -> None:
+    make_database(street.directory / "empty.db", "CREATE TABLE t (a INTEGER PRIMARY KEY, b)")
+    make_database(
+        street.directory / "full.db", "CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 1)"
+    )
     writer = street.writer(7, pause_s=PAUSE_S)
     try:
-        street.on(street.primary, "region", "add", tmp_path / "empty.db")
-        refused = street.on(street.primary, "region", "add", tmp_path / "full.db", check=False)
+        street.on(street.primary, "region", "add", street.directory / "empty.db")
+        refused = street.on(street.primary, "region", "add", street.directory / "full.db", check=False)
         assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
-        street.on(street.primary, "region", "add", tmp_path / "full.db", "--yes")
+        street.on(street.primary, "region", "add", street.directory / "full.db", "--yes")
         for name in ("empty", "full"):
             street.finish([street.python(ONE_ROW, str(street.primary), name)])
         added = street.last_seqno(street.primary)
@@ -472,6 +485,46 @@ def test_regions_are_added_under_load_and_stop_nobody(street: Street, tmp_path: 
     street.start_update()
     street.prove_equal()
     assert "REGION_WAITS" not in street.on(street.secondary, "status", check=False).stdout
+
+
+def streams_begun(street: Street) -> int:
+    return sum(entry["event"] == "receiving" for entry in street.log(street.secondary, "receiver"))
+
+
+@pytest.mark.parametrize("how", ["connection", "here", "file"])
+def test_one_region_is_seeded_while_the_others_go_on(street: Street, tmp_path: Path, how: str) -> None:
+    """Writers of both regions do not pause; the daemons stay the same processes, and the stream is not cut."""
+    numbers = "WITH n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
+    schema = "CREATE TABLE t (a INTEGER PRIMARY KEY, b);"
+    make_database(street.directory / f"{how}.db", f"{schema} {numbers} INSERT INTO t SELECT i, zeroblob(200) FROM n;")
+    pids = {name: street.pid(street.secondary, name) for name in ("receiver", "update")}
+    writer = street.writer(7, pause_s=PAUSE_S)
+    street.on(street.primary, "region", "add", street.directory / f"{how}.db", "--yes")
+    rows = street.python(ROWS, str(street.primary), how)
+    try:
+        wait_until(lambda: how in Instance.open(street.secondary).waiting, what="it waits there")
+        begun = streams_begun(street)
+        given = ["seed", "--region", how]
+        if how == "here":
+            given += ["--from", str(street.primary)]
+        elif how == "file":
+            path = tmp_path / "a.seed"
+            street.on(street.primary, "seed", "--to-file", path, "--for", "secondary", "--region", how)
+            given += ["--from-file", str(path)]
+        told = street.on(street.secondary, *given).stdout
+        assert re.search(rf"seeded at seqno \d+, and level with the others: {how} \(\d+ pages\)", told)
+        assert writer.poll() is rows.poll() is None
+    finally:
+        for process in (writer, rows):
+            process.kill()
+            process.wait()
+    street.prove_equal()
+    assert {name: street.pid(street.secondary, name) for name in pids} == pids
+    assert streams_begun(street) == begun
+    assert "REGION_WAITS" not in street.on(street.secondary, "status", check=False).stdout
+    assert street.on(street.secondary, *given, check=False).returncode == 73  # it is here
+    street.write("UPDATE loose SET a = a")  # and the stream goes on after the pool was made again
+    street.prove_equal()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs: needs root")

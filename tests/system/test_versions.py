@@ -28,7 +28,7 @@ from replicate.pool import control
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
 from replicate.region.sqlite.bookkeeping import read_identity
 from replicate.settings.load import Config, load
-from replicate.transfer.container import SEED_FORMAT_VERSION, check_prefix, pack_prefix
+from replicate.transfer.container import PART_FORMAT_VERSION, check_prefix, pack_prefix
 from replicate.transfer.seed.incoming import SOCKET_NAME
 from replicate.transfer.seed.request import read_answer
 from replicate.wire import codec
@@ -195,8 +195,8 @@ def test_every_file_names_its_version_and_another_one_is_refused_by_name(pair: P
     with refused(newer, FORMAT_VERSION):
         SegmentHeader.unpack(bytes(head))
 
-    with refused(SEED_FORMAT_VERSION + 1, SEED_FORMAT_VERSION):
-        check_prefix(pack_prefix(SEED_FORMAT_VERSION + 1), "x.seed")
+    with refused(PART_FORMAT_VERSION + 1, PART_FORMAT_VERSION):
+        check_prefix(pack_prefix(PART_FORMAT_VERSION + 1), "x.seed")
 
     copy = apsw.Connection(":memory:")
     region = apsw.Connection(str(pair.primary.region("main").path), flags=apsw.SQLITE_OPEN_READONLY)
@@ -254,10 +254,10 @@ async def test_a_seed_command_of_another_release_is_told_so(pair: Pair) -> None:
     async with servers() as running:
         await running.receiver(pair.secondary)
         async with await trio.open_unix_socket(pair.secondary.run_directory / SOCKET_NAME) as stream:
-            await stream.send_all(b'{"format": 2, "from": null}\n')
+            await stream.send_all(b'{"format": 3, "from": null}\n')
             with trio.fail_after(60):
                 answer = read_answer((await stream.receive_some(4096)).splitlines()[0])
-        assert "speaks format 2, this Receiver Server 1" in answer["error"]["what"]
+        assert "speaks format 3, this Receiver Server up to 2" in answer["error"]["what"]
         assert answer["error"]["code"] == "FORMAT_UNKNOWN"
 
 

@@ -204,7 +204,7 @@ def test_a_region_with_rows_waits_and_the_others_go_on(seeded: Pair) -> None:
     status = collect(pair.secondary)
     (told,) = [finding for finding in status.findings if finding.code == "REGION_WAITS"]
     assert (told.subject, status.is_wrong) == ("two", True)
-    assert [word in told.do for word in ("update stop", "seed --restart", "update start")] == [True] * 3
+    assert told.do.endswith("west seed --region two")
     assert digest(pair.secondary, timeout_s=5).waiting == ("two",)
     assert json.loads((pair.secondary.path / FILE_NAME).read_text())["format"] == 2  # no older release goes on here
     pair.seed(restart=True)
@@ -403,7 +403,7 @@ def test_a_secondary_in_which_a_region_waits_seeds_nobody(seeded: Pair) -> None:
     stale._take(replace(stale.content, waiting=()))  # as a Source Server has it that was started before
     with pytest.raises(TryAgainError, match="region two is not in west yet"):
         make_seed(stale, "north", seeded.directory / "north.seed")
-    with pytest.raises(TryAgainError, match=r"region two is not in west yet.*seed --restart"):
+    with pytest.raises(TryAgainError, match=r"region two is not in west yet.*west seed --region two"):
         Pair(seeded.directory, seeded.secondary, third).seed()
 
 

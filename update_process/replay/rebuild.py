@@ -28,7 +28,15 @@ from replicate.system.failpoint import hit
 from replicate.system.files import read_private, replace_file
 from replicate.transfer.container import SeedHeader
 from replicate.transfer.seed.file import read_header
-from replicate.transfer.seed.install import Progress, Seeded, check_base, check_secondary, install_checked, seed_lock
+from replicate.transfer.seed.install import (
+    Progress,
+    Seeded,
+    check_base,
+    check_secondary,
+    install_checked,
+    require_all_regions,
+    seed_lock,
+)
 from replicate.transfer.seed.install import silent as silent_copy
 from update_process.replay.apply import Told
 from update_process.replay.backlog import Journals, require_here
@@ -82,6 +90,7 @@ def rebuild(
     require_here(names)
     with seed_lock(instance):
         header = read_header(base)
+        require_all_regions(header, str(base))
         check_base(instance, header, str(base))
         goes_on = not restart and _is_begun(instance, header)
         check_secondary(instance, restart=restart or goes_on, command="rebuild", instead=GO_ON)

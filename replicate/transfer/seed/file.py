@@ -105,9 +105,9 @@ class SeedWriter:
             self._fd = -1
             self.aside.unlink(missing_ok=True)
 
-    def begin(self, header: bytes, catalogue: bytes) -> None:
-        """The bodies of the first two records."""
-        self._write([pack_prefix()])
+    def begin(self, header: bytes, catalogue: bytes, version: int) -> None:
+        """The bodies of the first two records, and the version of the format."""
+        self._write([pack_prefix(version)])
         self._write(pack_record(Type.HEADER, self.written_bytes, header))
         self._write(pack_record(Type.CATALOGUE, self.written_bytes, catalogue))
 
@@ -190,7 +190,7 @@ class SeedReader:
         except OSError as error:
             raise io_error(error, "the seed file cannot be opened", str(path)) from error
         try:
-            check_prefix(self._read(PREFIX_BYTES), str(path))
+            self._sequence = SeedSequence(str(path), check_prefix(self._read(PREFIX_BYTES), str(path)))
             self.good_bytes = PREFIX_BYTES
             while self._sequence.catalogue is None:
                 self._next()

@@ -1,6 +1,6 @@
 """A seed that is arriving at a secondary: INSTANCE/seed/incoming.*, and how the command and the daemon find each other.
 
-    incoming.request    our name for the wish, and the source that it was put to
+    incoming.request    our name for the wish, the source that it was put to, and regions where it is of some
     incoming.part       what has come of the file; good up to its last whole record, whatever stands behind that
     incoming.seed       the whole file, synced, not installed yet
 
@@ -26,12 +26,14 @@ from replicate.system.files import replace_file, sync_directory
 from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import good_bytes_of, read_header, require_free
-from replicate.wire.message import SeedRequest, SeedStart
+from replicate.wire.message import SeedRequest, SeedRequestRegions, SeedStart
 
 DIRECTORY: Final = "seed"
 SOCKET_NAME: Final = "receiver.socket"
 COMMAND_FORMAT: Final = 1
 """Of what is said through the socket."""
+REGIONS_FORMAT: Final = 2
+"""The same of a wish for some regions."""
 SYNC_BYTES: Final = 16 * MIB
 """The part is brought to the disk at least this often: what a power loss costs."""
 
@@ -64,16 +66,18 @@ class Incoming:
     def request(self) -> Path:
         return self.directory / "incoming.request"
 
-    def look(self, source: bytes) -> SeedRequest:
-        """What to ask the instance `source` (its UUID) for. Reads the part through, and cuts off what is not good.
+    def look(self, source: bytes, regions: tuple[str, ...] = ()) -> SeedRequest:
+        """What to ask the instance `source` (its UUID) for, of these regions or of all. Reads the part through, and
+        cuts off what is not good.
 
         Raises JournalIOError, PermissionRefusedError.
         """
-        request = self._request_to(source)
+        request = self._request_to(source, regions)
         if request is None:
             self.discard()
             request = uuid.uuid4().bytes
-            replace_file(self.request, f"{request.hex()} {source.hex()}\n".encode())
+            words = [request.hex(), source.hex(), *regions]
+            replace_file(self.request, (" ".join(words) + "\n").encode())
         offset = good_bytes_of(self.part)
         seed = NO_ID
         if offset:
@@ -84,19 +88,25 @@ class Incoming:
                 offset = 0
         if not offset:
             self.part.unlink(missing_ok=True)
-        return SeedRequest(request, seed, offset)
+        return SeedRequestRegions(request, seed, offset, regions) if regions else SeedRequest(request, seed, offset)
 
-    def _request_to(self, source: bytes) -> bytes | None:
+    def _request_to(self, source: bytes, regions: tuple[str, ...]) -> bytes | None:
         try:
-            request, known = (bytes.fromhex(word) for word in self.request.read_text().split())
+            request_hex, known_hex, *names = self.request.read_text().split()
+            request, known = bytes.fromhex(request_hex), bytes.fromhex(known_hex)
         except (OSError, ValueError):
             return None
-        return request if known == source and len(request) == 16 else None
+        return request if (known, tuple(names)) == (source, regions) and len(request) == 16 else None
 
-    def complete(self) -> SeedHeader | None:
-        """Of the whole file, if there is one; what is there and makes no sense is removed."""
+    def complete(self, regions: tuple[str, ...] = ()) -> SeedHeader | None:
+        """Of the whole file, if there is one, of these regions or of all; what is there and makes no sense is
+        removed."""
         try:
-            return read_header(self.whole)
+            header = read_header(self.whole)
+            wanted = header.is_part == bool(regions) and (
+                not regions or sorted(one.name for one in header.regions) == sorted(regions)
+            )
+            return header if wanted else None
         except NotFoundError:
             return None
         except DamagedError:

@@ -33,6 +33,7 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.filters.content import forget_content
+from replicate.instance.file import RegionEntry
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
@@ -112,7 +113,8 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
             do="Stop it first: replicate -i INSTANCE update stop",
         )
     if secondary.is_feed and restart:
-        _refuse_to_lose_tables(secondary)
+        for entry in secondary.regions:
+            refuse_to_lose_tables(entry)
     if secondary.regions and not restart and not (secondary.path / SEEDING_MARKER).exists():
         raise AlreadyExistsError(
             f"{secondary.name} has regions already: {', '.join(entry.name for entry in secondary.regions)}",
@@ -121,18 +123,17 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
         )
 
 
-def _refuse_to_lose_tables(secondary: Instance) -> None:
-    """UsageError where a data feed has tables of its own: no seed has them."""
-    for entry in secondary.regions:
-        others: tuple[str, ...] = ()
-        with suppress(ReplicateError, OSError):  # what cannot be read is not lost by a seed
-            others = others_tables(entry.path)
-        if others:
-            raise UsageError(
-                f"region {entry.name} has tables of its own, which no seed has: {', '.join(others)}",
-                where=str(entry.path),
-                do="Copy them elsewhere and drop them, then seed again",
-            )
+def refuse_to_lose_tables(entry: RegionEntry) -> None:
+    """UsageError where a data feed has tables of its own in a region: no seed has them."""
+    others: tuple[str, ...] = ()
+    with suppress(ReplicateError, OSError):  # what cannot be read is not lost by a seed
+        others = others_tables(entry.path)
+    if others:
+        raise UsageError(
+            f"region {entry.name} has tables of its own, which no seed has: {', '.join(others)}",
+            where=str(entry.path),
+            do="Copy them elsewhere and drop them, then seed again",
+        )
 
 
 def check_places(secondary: Instance, names: Iterable[str]) -> None:
@@ -216,7 +217,7 @@ def settle(
     secondary.raise_incarnation()  # its numbers stand for other transactions now: a lost file says of whose it is
     begin_journal(secondary, position, catalogue)
     hit("seed.journal_begun")
-    _into_places(copies, made)
+    put_into_places(copies, made)
     for name, region, place in made:
         secondary.register_region(name, region, place)
     try:
@@ -225,8 +226,8 @@ def settle(
         raise io_error(error, "the directory of the copies could not be removed", str(copies)) from error
 
 
-def _into_places(copies: Path, made: list[tuple[str, bytes, Path]]) -> None:
-    """Under their names for certain, with nothing of what was there before."""
+def put_into_places(copies: Path, made: list[tuple[str, bytes, Path]]) -> None:
+    """The copies (name, UUID, place of each), under their names for certain, with nothing of what was there before."""
     directory = os.fspath(copies.parent)
     try:
         for _, _, place in made:
@@ -270,6 +271,7 @@ def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progr
     """The same for a caller that holds the `seed_lock` already."""
     check_secondary(secondary, restart=restart)
     with SeedReader(path) as reader:
+        require_all_regions(reader.header, str(path))
         check_header(secondary, reader.header, str(path))
     with no_update_process(secondary):
         return install_checked(secondary, path, progress=progress)
@@ -290,7 +292,7 @@ def install_checked(
         require_free(directory, sum(region.bytes for region in header.regions), "the copy of the regions")
         copies = copies_directory(secondary)
         try:
-            _extract(reader, copies, progress)
+            extract(reader, copies, progress)
         except BaseException:
             shutil.rmtree(copies, ignore_errors=True)
             raise
@@ -302,8 +304,20 @@ def install_checked(
     return Seeded(header.seqno, tuple(names), header.pages)
 
 
+def require_all_regions(header: SeedHeader, where: str) -> None:
+    """UsageError for a file that holds some of the regions."""
+    if header.is_part:
+        names = [region.name for region in header.regions]
+        given = " ".join(f"--region {name}" for name in names)
+        raise UsageError(
+            f"the file holds only region {', '.join(names)}",
+            where=where,
+            do=f"Where the others are: replicate -i INSTANCE seed --from-file FILE {given}; else make one of all",
+        )
+
+
 def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
-    """Is this seed one for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
+    """Was this seed made for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
     content = secondary.content
     check_base(secondary, header, where)
     is_other = header.secondary_uuid not in (NO_ID, content.uuid)
@@ -330,7 +344,8 @@ def check_base(secondary: Instance, header: SeedHeader, where: str) -> None:
         )
 
 
-def _extract(reader: SeedReader, copies: Path, progress: Progress) -> None:
+def extract(reader: SeedReader, copies: Path, progress: Progress) -> None:
+    """All regions of a seed file, NAME.db each, synced. What reading it raises, DiskFullError, JournalIOError."""
     done, pages, directory = 0, reader.header.pages, os.fspath(copies)
     with ExitStack() as stack:
         opened: dict[str, int] = {}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,8 +109,21 @@ def require_whole(primary: Instance) -> None:
         raise TryAgainError(
             f"region {primary.waiting[0]} is not in {primary.name} yet, and waits for its own seed",
             where=str(primary.path),
-            do=f"Seed {primary.name} first: {primary.way_out}",
+            do=f"Seed it first: replicate -i {primary.named} seed --region {primary.waiting[0]}",
         )
+
+
+def require_regions(primary: Instance, names: Sequence[str]) -> None:
+    """NotFoundError unless it has all of these. Reads the instance file again."""
+    primary.reload()
+    here = [entry.name for entry in primary.regions]
+    for name in names:
+        if name not in here:
+            raise NotFoundError(
+                f"instance {primary.name} has no region {name}; it has {', '.join(here)}",
+                where=str(primary.path),
+                do="Name one of these",
+            )
 
 
 def make_seed(
@@ -122,8 +135,11 @@ def make_seed(
     replace: bool = False,
     progress: Progress = _silent,
     timeout_s: float = LOCK_TIMEOUT_S,
+    regions: Sequence[str] = (),
 ) -> MadeSeed:
     """Write the seed of the registered peer `consumer` to `path`. `timeout_s` bounds only the waiting for locks.
+    `regions`: some of them, for a secondary that has the others: nothing more is kept in the journal then, since that
+    secondary's own has what comes after.
 
     Raises NotFoundError (no such peer, no region, no directory), AlreadyExistsError (`path`, and not `replace`),
     UsageError (`path` is the instance's own), TryAgainError (a region waits for its own seed), BusyError, DiskFullError
@@ -137,7 +153,10 @@ def make_seed(
             where=str(primary.path),
             do=f"Run there: replicate -i {primary.named} region add PATH",
         )
-    require_whole(primary)
+    if regions:
+        require_regions(primary, regions)
+    else:
+        require_whole(primary)
     require_absent(path, replace=replace)
     if any(path.parent.resolve() == entry.path.parent.resolve() and path.name == entry.path.name
            for entry in primary.regions):  # fmt: skip
@@ -147,6 +166,11 @@ def make_seed(
         held = read_hold(directory, consumer)
         known = read_consumer(directory, consumer)
         uuid_hex = known.uuid if known is not None else ""
+        if regions:
+            with take_snapshot(door, timeout_s=timeout_s) as snapshot:
+                assert snapshot is not None
+                to = known or Consumer(consumer)
+                return _write(primary, to, snapshot, path, request, progress, door, regions)
         registered = register_consumer(primary, consumer, uuid_hex, door)
         last_seqno = int(door.words[word.LAST_SEQNO])
         write_hold(directory, consumer, last_seqno if held is None else min(held, last_seqno))
@@ -169,8 +193,11 @@ def _write(
     request: bytes,
     progress: Progress,
     door: Door,
+    only: Sequence[str] = (),
 ) -> MadeSeed:
-    connections = snapshot.regions.connections
+    connections = {
+        name: connection for name, connection in snapshot.regions.connections.items() if not only or name in only
+    }
     regions = tuple(SeedRegion(name, *size_of(connection)) for name, connection in connections.items())
     header = SeedHeader(
         network=primary.content.network,
@@ -185,6 +212,7 @@ def _write(
         release=replicate.__version__,
         position=snapshot.position,
         regions=regions,
+        is_part=bool(only),
     )
     packed, catalogue = header.pack(), pack_catalogue(snapshot.catalogue.newest(), header.seqno)
     total_bytes = file_bytes(packed, catalogue, regions)
@@ -192,7 +220,7 @@ def _write(
     require_free(path.parent, needed_bytes, "the seed file", spare_bytes=_spare_bytes(primary, path.parent))
     done = 0
     with SeedWriter(path) as writer:
-        writer.begin(packed, catalogue)
+        writer.begin(packed, catalogue, header.version)
         for region in regions:
             for page in _region(writer, region, snapshot, path, progress, done, header.pages):
                 progress(region.name, done + page, header.pages)

@@ -12,13 +12,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from replicate.daemon.last_run import start_again, stop_and_start_again
 from replicate.daemon.orders import SILENT_S, connected, lines
 from replicate.errors import (
     EXIT_CODES,
     DamagedError,
+    JournalMissingError,
     PeerUnreachableError,
     ProtocolViolationError,
     ReplicateError,
@@ -28,7 +29,9 @@ from replicate.errors import (
 from replicate.instance.instance import Instance
 from replicate.model.start_command import again_command
 from replicate.system.failpoint import hit
-from replicate.transfer.seed.incoming import COMMAND_FORMAT, SOCKET_NAME, Incoming, seed_directory
+from replicate.transfer.seed.alone import check_part, filling, install_checked_alone
+from replicate.transfer.seed.file import SeedReader
+from replicate.transfer.seed.incoming import COMMAND_FORMAT, REGIONS_FORMAT, SOCKET_NAME, Incoming, seed_directory
 from replicate.transfer.seed.install import Seeded, check_secondary, install_file_locked, seed_lock
 
 SOURCE_WAIT_S: Final = 60.0
@@ -37,6 +40,13 @@ REFUSED_WAIT_S: Final = 5.0
 """The same where one was there and not let in: another one may come beside it."""
 WAITING: Final = "waiting for the source"
 RECEIVER: Final = "receiver"
+
+
+class _Ask(Protocol):
+    """Asks for a seed of all regions, or of some; gives the answers."""
+
+    def __call__(self, source_name: str | None, regions: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]: ...
+
 
 Told = Callable[[str, int, int], None]
 """Called with what is done (a label), how much of it, and how much there is of it; what it raises ends the command."""
@@ -81,6 +91,36 @@ def seed_over_connection(
             return _install(secondary, incoming, restart, told)
 
 
+def regions_over_connection(
+    secondary: Instance,
+    source_name: str | None,
+    names: tuple[str, ...],
+    *,
+    restart: bool,
+    told: Told,
+    source_wait_s: float = SOURCE_WAIT_S,
+) -> Seeded:
+    """Fill these regions of `secondary` beside the stream, as `seed_over_connection` fills all. Raises that, and what
+    `filling` and `take_in` raise."""
+    with filling(secondary, names, restart=restart):
+        incoming = Incoming(seed_directory(secondary.path))
+        header = incoming.complete(names)
+        if header is None or source_name not in (None, header.primary_name):
+            incoming.whole.unlink(missing_ok=True)
+            with _receiver(secondary) as ask:
+                _wait(ask(source_name, names), told, source_wait_s)
+                hit("seed.received")
+        try:
+            with SeedReader(incoming.whole) as reader:
+                check_part(secondary, reader.header, names, str(incoming.whole))
+                seeded = install_checked_alone(secondary, reader, names, told=told)
+        except (DamagedError, WrongInstanceError, JournalMissingError) as error:
+            incoming.discard()  # run again, the command has another one sent
+            raise error
+        incoming.discard()
+    return seeded
+
+
 def _install(secondary: Instance, incoming: Incoming, restart: bool, told: Told) -> Seeded:
     try:
         seeded = install_file_locked(
@@ -98,7 +138,7 @@ def _install(secondary: Instance, incoming: Incoming, restart: bool, told: Told)
 
 
 @contextmanager
-def _receiver(secondary: Instance) -> Iterator[Callable[[str | None], Iterator[dict[str, Any]]]]:
+def _receiver(secondary: Instance) -> Iterator[_Ask]:
     """A connection to the Receiver Server; what is yielded asks, and gives its answers. Hangs up at the end."""
     where = str(secondary.path)
     with ExitStack() as stack:
@@ -113,13 +153,18 @@ def _receiver(secondary: Instance) -> Iterator[Callable[[str | None], Iterator[d
             ) from None
         except OSError as error:
             raise TryAgainError(f"the Receiver Server does not answer: {error}", where=where) from error
-        yield lambda source_name: _answers(connection, source_name, secondary)
+        yield lambda source_name, regions=(): _answers(connection, source_name, regions, secondary)
 
 
-def _answers(connection: socket.socket, source_name: str | None, secondary: Instance) -> Iterator[dict[str, Any]]:
+def _answers(
+    connection: socket.socket, source_name: str | None, regions: tuple[str, ...], secondary: Instance
+) -> Iterator[dict[str, Any]]:
     where = str(secondary.path)
+    wish: dict[str, Any] = {"format": COMMAND_FORMAT, "from": source_name}
+    if regions:
+        wish = {"format": REGIONS_FORMAT, "from": source_name, "regions": regions}
     try:
-        connection.sendall(json.dumps({"format": COMMAND_FORMAT, "from": source_name}).encode() + b"\n")
+        connection.sendall(json.dumps(wish).encode() + b"\n")
         for line in lines(connection):
             yield read_answer(line, again=stop_and_start_again(secondary, RECEIVER))
     except TimeoutError:

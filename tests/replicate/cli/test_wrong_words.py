@@ -133,8 +133,8 @@ def test_one_with_rows_is_announced_and_wants_a_yes(tmp_path: Path) -> None:
     east.reload()
     assert [entry.name for entry in east.regions] == ["main"]
     assert [line for line in add_other("--yes").stdout.splitlines() if line.startswith("next")] == [
-        f"next, on {peer}, where it waits for its seed (the other regions go on): replicate -i {peer} update stop, "
-        f"then replicate -i {peer} seed --restart, then replicate -i {peer} update start"
+        f"next, on {peer}, where it waits for its seed (the other regions go on): replicate -i {peer} seed --region "
+        "other"
         for peer in ("west", "south")
     ]
 

@@ -41,14 +41,14 @@ def files(tmp_path: Path) -> Iterator[DaemonFiles]:
 
 def test_only_one_asks_and_a_look_is_in_nobodys_way(files: DaemonFiles) -> None:
     path = files.instance_path
-    assert not is_asked_aside(path / "nowhere")
-    assert not is_asked_aside(path)
+    assert not is_asked_aside(path / "nowhere", "update")
+    assert not is_asked_aside(path, "update")
     with asked_aside(path, 1.0):
-        assert is_asked_aside(path)
-        assert is_asked_aside(path)
+        assert is_asked_aside(path, "update")
+        assert is_asked_aside(path, "update")
         with pytest.raises(BusyError), asked_aside(path, 0.0):
             raise AssertionError
-    assert not is_asked_aside(path)
+    assert not is_asked_aside(path, "update")
     assert daemon_names(path) == (), "the lock that it asks by is no daemon's"
 
 

@@ -51,7 +51,7 @@ def test_they_stand_aside_for_the_one_that_does_it(instance: Instance) -> None:
     toy, receiver = DaemonFiles(instance.path, "toy"), DaemonFiles(instance.path, "receiver")
     pid = start(toy).pid
     with receiver.lock.kept_down(""), daemons_down(instance, "rollback", by="receiver"):
-        assert is_asked_aside(instance.path)
+        assert is_asked_aside(instance.path, "update")
         with pytest.raises(AlreadyRunningError, match="a rollback"):
             toy.lock.acquire()
     wait_until(lambda: (running := toy.lock.probe()) is not None and running.pid == pid, what="it is back")
@@ -62,7 +62,7 @@ def test_one_that_does_not_end_in_time_is_named(instance: Instance) -> None:
     instance = of_patience(instance, 1.0)
     with pytest.raises(AlreadyRunningError, match="toy runs"), daemons_down(instance, "rollback", by="receiver"):
         raise AssertionError
-    assert not is_asked_aside(instance.path)
+    assert not is_asked_aside(instance.path, "update")
 
 
 def test_two_at_once(instance: Instance) -> None:

@@ -48,6 +48,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestRegions,
     SeedStart,
     Start,
     Xoff,
@@ -89,6 +90,7 @@ MESSAGES = st.one_of(
     st.builds(Refuse, TEXT, TEXT, FACTS.map(tuple)),
     st.builds(Bye, TEXT),
     st.builds(SeedRequest, UUID, UUID, U64),
+    st.builds(SeedRequestRegions, UUID, UUID, U64, st.lists(NAME, min_size=1, max_size=3).map(tuple)),
     st.builds(SeedPreparing, U64, U64),
     st.builds(SeedStart, UUID, U64, U64, U64),
     st.builds(SeedChunk, st.integers(0, 2**63), BULK),
@@ -135,6 +137,7 @@ EXAMPLES: list[Message] = [
     HandoverReady(HandoverStep.PROVE, 41, 0, SynchronizationVector({(7, 0): 41}), {7: (41, 99)}),
     Handover(41),
     HandoverDone(41, 74, "the disk is full"),
+    SeedRequestRegions(b"r" * 16, b"s" * 16, 7, ("main", "side")),
 ]
 
 

@@ -110,4 +110,5 @@ def test_no_interleaving_makes_a_legal_message_illegal() -> None:
 def test_a_source_that_heard_xoff_sends_nothing_that_the_pool_must_hold() -> None:
     allowed = {message for direction, message in TRANSITIONS[Role.SOURCE][State.STOPPED] if direction is Direction.SEND}
     roles = {MessageType.HANDOVER_ASK, MessageType.HANDOVER, MessageType.LOST_TAKEN}
-    assert allowed == {MessageType.HEARTBEAT, MessageType.BYE, MessageType.REFUSE, *roles}
+    seeds = {MessageType.SEED_PREPARING, MessageType.SEED_START, MessageType.SEED_CHUNK, MessageType.SEED_END}
+    assert allowed == {MessageType.HEARTBEAT, MessageType.BYE, MessageType.REFUSE, *roles, *seeds}

@@ -1,0 +1,384 @@
+"""Some regions of a secondary are filled alone, while the others go on: a copy at transaction N, and what the
+secondary's own journal has of them since.
+
+    the journal is kept · a region that is here is left, and waits · the copy · the others have applied N · the Update
+    Process stands aside: pool retired · file in its place · registered · rolled forward from the journal
+
+Guarantees: the copy is taken only where the secondary's journal proves that it had the same transactions up to N. A
+region waits, or it stands where the others do; killed anywhere, the same command begins again, and what is in between
+the next opening rolls forward. One that cannot be rolled forward waits again.
+Leaves to others: where the copy comes from (make.py, request.py); roll-forward (door/recovery).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replicate.compare.last import note_seeded
+from replicate.daemon.aside import asked_aside
+from replicate.daemon.files import SEED, DaemonFiles
+from replicate.daemon.last_run import start_again
+from replicate.door.door import Door
+from replicate.door.recovery.opening import make_chain, require_seeded
+from replicate.door.snapshot import door_of, take_snapshot
+from replicate.errors import (
+    AlreadyExistsError,
+    AlreadyRunningError,
+    DivergedError,
+    GapError,
+    JournalMissingError,
+    NotFoundError,
+    PermissionRefusedError,
+    ReplicateError,
+    TryAgainError,
+    UsageError,
+)
+from replicate.filters.content import read_content
+from replicate.instance.instance import Instance
+from replicate.instance.kept_journal import journal_kept
+from replicate.journal.catalogue import catalogue_before
+from replicate.journal.chain import Chain
+from replicate.journal.frame import FRAME_HEAD_BYTES
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import changes_of, decode_batch
+from replicate.journal.walk import walk
+from replicate.limits import BATCH_BYTES_MAX
+from replicate.model.region_record import read_added
+from replicate.model.transaction import Op
+from replicate.model.vector import Position
+from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind, retire
+from replicate.region.sqlite.adopt_copy import adopt_at
+from replicate.region.sqlite.snapshot import copy_pages
+from replicate.system.failpoint import hit
+from replicate.transfer.container import SeedHeader
+from replicate.transfer.seed.file import SeedReader, require_free
+from replicate.transfer.seed.install import (
+    Seeded,
+    check_header,
+    check_places,
+    copies_directory,
+    extract,
+    put_into_places,
+    refuse_to_lose_tables,
+    seed_lock,
+    silent,
+)
+from replicate.transfer.seed.make import require_regions
+
+UPDATE: Final = "update"
+LOOK_S: Final = 0.1
+LOCK_TIMEOUT_S: Final = 30.0
+_ADDS: Final = bytes([Op.REGION])
+"""With this the changes begin that add a region."""
+WAITING: Final = "waiting until that transaction is applied"
+
+Told = Callable[[str, int, int], None]
+"""Called with what is done (a label), how much of it, and how much there is of it; what it raises ends the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Of regions of one moment, each NAME.db in `directory`."""
+
+    directory: Path
+    names: tuple[str, ...]
+    position: Position
+    csn: int
+    pages: int
+
+
+@contextmanager
+def filling(secondary: Instance, names: Sequence[str], *, restart: bool) -> Iterator[None]:
+    """For the time in which the copies come and are put into their places: these regions wait, and what is journalled
+    here of them stays.
+
+    Raises PermissionRefusedError, NotFoundError (not seeded; a region of which nothing is known), AlreadyExistsError
+    (it is here, and `restart` was not asked for), UsageError (all regions, or behind a filter), BusyError and what the
+    Update Process's standing aside raises; nothing was changed then."""
+    with seed_lock(secondary):
+        secondary.reload()
+        _check(secondary, names, restart=restart)
+        for name in names:
+            if name not in secondary.waiting:
+                _leave(secondary, name)
+        with door_of(secondary) as door:
+            last = int(door.words[word.LAST_SEQNO])
+        with journal_kept(secondary, last):
+            yield
+
+
+def _check(secondary: Instance, names: Sequence[str], *, restart: bool) -> None:
+    where = str(secondary.path)
+    if secondary.role != "secondary":
+        raise PermissionRefusedError(
+            f"instance {secondary.name} is {secondary.role}: only a secondary is seeded",
+            where=where,
+            do="Name the secondary with -i",
+        )
+    require_seeded(secondary)
+    here = [entry.name for entry in secondary.regions]
+    for name in names:
+        if name not in here and name not in secondary.waiting:
+            raise NotFoundError(
+                f"{secondary.name} knows no region {name}; here: {', '.join(here)}"
+                + (f"; waiting: {', '.join(secondary.waiting)}" if secondary.waiting else ""),
+                where=where,
+                do="Name one of these; a region that was added there waits here as soon as its transaction has come",
+            )
+        if name in here and not restart:
+            raise AlreadyExistsError(
+                f"region {name} is here",
+                where=str(secondary.region(name).path),
+                do=f"To replace it: replicate -i INSTANCE seed --region {name} --restart",
+            )
+    if not set(here) - set(names):
+        raise UsageError(
+            "no other region is here that could go on",
+            where=where,
+            do=f"Seed all of them: {secondary.way_out}",
+        )
+    content = read_content(secondary.run_directory)
+    if content is not None and content.filter:
+        raise UsageError(
+            f"what comes here goes through the filter {content.filter}, and a copy would not",
+            where=where,
+            do="Switch the filter off, or make the region from a script: replicate -i INSTANCE region upgrade",
+        )
+    for name in set(names) & set(here):
+        if secondary.is_feed:
+            refuse_to_lose_tables(secondary.region(name))
+
+
+def _leave(secondary: Instance, name: str) -> None:
+    """A region that is here waits from now on."""
+    with update_aside(secondary):
+        secondary.note_waiting(name)
+        hit("alone.left")
+
+
+@contextmanager
+def update_aside(secondary: Instance, patience_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """The Update Process does not run in the block; one that does, stands aside. AlreadyRunningError when it has not
+    within `patience_s` seconds."""
+    lock = DaemonFiles(secondary.path, UPDATE).lock
+    with ExitStack() as stack:
+        stack.enter_context(asked_aside(secondary.path, patience_s, daemon=UPDATE))
+        deadline_s = time.monotonic() + patience_s
+        while (running := lock.probe()) is not None and not running.instead and time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
+        if running is not None and not running.instead:
+            raise AlreadyRunningError(
+                f"the Update Process runs (process {running.pid}), and has not stood aside within {patience_s:g} s",
+                where=str(secondary.path),
+                do="Stop it first: replicate -i INSTANCE update stop",
+            )
+        stack.enter_context(lock.kept_down(SEED))
+        yield
+
+
+# Where the copies come from.
+
+
+def seed_alone(
+    primary: Instance, secondary: Instance, names: Sequence[str], *, restart: bool = False, told: Told = silent
+) -> Seeded:
+    """Fill these regions of `secondary` from `primary`, which is on this host, live. Raises what `filling` and
+    `take_in` raise, NotFoundError (no such region there), and what SQLite says."""
+    require_regions(primary, names)
+    with filling(secondary, names, restart=restart):
+        check_places(secondary, names)
+        directory = copies_directory(secondary)
+        with door_of(primary) as door:
+            with take_snapshot(door, timeout_s=LOCK_TIMEOUT_S) as snapshot:
+                assert snapshot is not None
+                pages = 0
+                for name in names:
+                    connection, done = snapshot.regions.connections[name], pages
+                    pages += copy_pages(
+                        connection,
+                        directory / f"{name}.db",
+                        lambda at, total, name=name, done=done: told(name, done + at, done + total),  # type: ignore[misc]
+                    )
+            # What the secondary has must not be lost by a crash of the primary: then it would be ahead of it.
+            door.wait_durable(snapshot.seqno)
+        copies = Copies(directory, tuple(names), snapshot.position, snapshot.csn, pages)
+        return take_in(secondary, copies, told=told)
+
+
+def install_alone(
+    secondary: Instance, path: Path, names: Sequence[str], *, restart: bool = False, told: Told = silent
+) -> Seeded:
+    """Fill these regions from a seed file that holds them. Raises what `filling` and `take_in` raise, UsageError (the
+    file holds others), and what reading a seed file raises."""
+    with SeedReader(path) as reader:
+        check_part(secondary, reader.header, names, str(path))
+        with filling(secondary, names, restart=restart):
+            return install_checked_alone(secondary, reader, names, told=told)
+
+
+def check_part(secondary: Instance, header: SeedHeader, names: Sequence[str], where: str) -> None:
+    """Is this a file with just these regions for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
+    check_header(secondary, header, where)
+    held = [region.name for region in header.regions]
+    if not header.is_part or sorted(held) != sorted(names):
+        given = "".join(f" --region {name}" for name in held)
+        raise UsageError(
+            f"the file holds {'region' if header.is_part else 'all regions:'} {', '.join(held)}",
+            where=where,
+            do=f"Install that: replicate -i INSTANCE seed --from-file FILE{given if header.is_part else ''}",
+        )
+
+
+def install_checked_alone(
+    secondary: Instance, reader: SeedReader, names: Sequence[str], *, told: Told = silent
+) -> Seeded:
+    """The same, in `filling`, of a file that was checked."""
+    header = reader.header
+    check_places(secondary, names)
+    require_free(secondary.path / "regions", sum(region.bytes for region in header.regions), "the copy of the regions")
+    directory = copies_directory(secondary)
+    try:
+        extract(reader, directory, told)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return take_in(secondary, Copies(directory, tuple(names), header.position, header.csn, header.pages), told=told)
+
+
+# Putting them where the others are.
+
+
+def take_in(secondary: Instance, copies: Copies, *, told: Told = silent) -> Seeded:
+    """Go on with these regions, in `filling`. Raises TryAgainError (the Update Process does not run, and the others
+    lack what the copies have), DivergedError (the copies are of another history), JournalMissingError (the journal here
+    does not reach back to them), and what roll-forward raises: they wait then, as before."""
+    seqno = copies.position.last_seqno
+    try:
+        _wait_for(secondary, seqno, told)
+        with update_aside(secondary):
+            chain = make_chain(secondary)
+            with door_of(secondary) as door:
+                last = int(door.words[word.LAST_SEQNO])
+            _prove(chain, copies.position, secondary)
+            _refuse_added_again(chain, copies, last, secondary)
+            _take(secondary, copies)
+    finally:
+        shutil.rmtree(copies.directory, ignore_errors=True)
+    note_seeded(secondary)
+    return Seeded(seqno, copies.names, copies.pages)
+
+
+def _wait_for(secondary: Instance, seqno: int, told: Told) -> None:
+    """Until the secondary has applied transaction `seqno`."""
+    lock = DaemonFiles(secondary.path, UPDATE).lock
+    while (last := _last_seqno(secondary)) < seqno:
+        if lock.probe() is None:
+            raise TryAgainError(
+                f"the copy is of transaction {seqno}, {secondary.name} has applied up to {last}, and its Update "
+                "Process does not run",
+                where=str(secondary.path),
+                do=f"{start_again(secondary, UPDATE)}; then the same command again",
+            )
+        told(WAITING, last, seqno)
+        time.sleep(LOOK_S)
+
+
+def _last_seqno(secondary: Instance) -> int:
+    with door_of(secondary) as door:
+        return int(door.words[word.LAST_SEQNO])
+
+
+def _prove(chain: Chain, position: Position, secondary: Instance) -> None:
+    """The journal here has the same transactions up to the copy's moment, by the hashes over all of them."""
+    seqno = position.last_seqno
+    if seqno + 1 < chain.oldest_seqno():
+        raise JournalMissingError(
+            f"the copy is of transaction {seqno}, and the journal here begins with {chain.oldest_seqno()}",
+            where=str(chain.directory),
+            do="Make a newer one: the same command again",
+            seqno=seqno + 1,
+        )
+    try:
+        known = catalogue_before(chain, seqno + 1)
+    except GapError:
+        known = None
+    if known is None or known.chains != position.chains:
+        raise DivergedError(
+            f"the copy of transaction {seqno} is of another history than {secondary.name} has",
+            where=str(secondary.path),
+            do=f"Seed all regions: {secondary.way_out}",
+        )
+
+
+def _refuse_added_again(chain: Chain, copies: Copies, last: int, secondary: Instance) -> None:
+    """TryAgainError where a region was released and added again since: what was written in between is in no journal."""
+    first = copies.position.last_seqno + 1
+    if first > last:
+        return
+    reader = ChainReader(chain, first)
+    try:
+        while (found := reader.read(BATCH_BYTES_MAX, last)) is not None:
+            if isinstance(found, LargeTransaction):
+                continue
+            for offset, head in walk(found.data):
+                frame = found.data[offset : offset + head.frame_bytes]
+                if frame[FRAME_HEAD_BYTES : FRAME_HEAD_BYTES + 1] != _ADDS:
+                    continue
+                (body,) = decode_batch(frame)[2::3]
+                added = read_added(changes_of(body))
+                if added is not None and added.name in copies.names:
+                    raise TryAgainError(
+                        f"region {added.name} was added again by transaction {head.seqno}, after the copy's "
+                        f"{copies.position.last_seqno}",
+                        where=str(secondary.path),
+                        do="Make a newer copy: the same command again",
+                    )
+    finally:
+        reader.close()
+
+
+def _take(secondary: Instance, copies: Copies) -> None:
+    content = secondary.content
+    made = [(name, uuid.uuid4().bytes, secondary.path / "regions" / f"{name}.db") for name in copies.names]
+    for name, region, _ in made:
+        adopt_at(
+            copies.directory / f"{name}.db",
+            network=content.network,
+            instance=content.uuid,
+            region=region,
+            name=name,
+            position=copies.position,
+            csn=copies.csn,
+        )
+    # The process that opens the instance next rolls every region forward, wherever we are killed.
+    retire(PoolKind.JOURNAL, content.uuid)
+    hit("alone.retired")
+    put_into_places(copies.directory, made)
+    hit("alone.placed")
+    for name, region, place in made:
+        secondary.register_region(name, region, place)
+        hit("alone.registered")
+    try:
+        with door_of(secondary) as door:
+            _require_level(door)
+    except ReplicateError:
+        for name in copies.names:
+            secondary.note_waiting(name)
+        retire(PoolKind.JOURNAL, content.uuid)
+        raise
+
+
+def _require_level(door: Door) -> None:
+    """What is asked of an opening that has recovered: nothing is left to redo."""
+    words = door.words
+    for entry in door.instance.regions:
+        if words[word.REGION_APPENDED + entry.region_id] != words[word.REGION_DONE + entry.region_id]:
+            raise TryAgainError(f"region {entry.name} could not be rolled forward", where=str(entry.path))
