@@ -31,7 +31,7 @@ WORKING = {
     "389ds-changelog-processing": 5,
     "allbase-audit-logging": 20,
     "allbase-synchronization-checkpoint-records": 12,
-    "gtm-replication": 57,
+    "gtm-replication": 58,
     "multisite-epochs": 5,
 }
 PROMISE_MAX = 100

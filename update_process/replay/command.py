@@ -20,6 +20,7 @@ from replicate.daemon.files import DaemonFiles
 from replicate.door.recovery.opening import close_door, require_seeded
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
+from replicate.filters.content import read_content
 from replicate.instance.archive_mark import archived_seqno, note_archived
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
@@ -52,6 +53,7 @@ def replay(
     `names` (see `Journals`). `spark` gives the session whose net change is applied; None: it is found in this process.
 
     Raises PermissionRefusedError (not a secondary), NotFoundError (not seeded; no journal; a number beyond them),
+    UsageError (what is here went through a filter),
     AlreadyRunningError (a daemon of the instance), BusyError (a seed or another replay), WrongNetworkError,
     PrerequisiteMissingError (no Java, no Spark), and what `Replay.run` raises. A position that is there already is no
     error: nothing is done.
@@ -59,6 +61,7 @@ def replay(
     require_secondary(instance)
     require_here(names)
     require_seeded(instance)
+    _require_own_words(instance)
     with (
         seed_lock(instance),  # first: another replay holds the daemons' locks too, and is none
         stopped_daemons(instance, "replay"),
@@ -116,6 +119,19 @@ def require_secondary(instance: Instance) -> None:
             f"instance {instance.name} is {instance.role}: a backlog is replayed into a secondary only",
             where=str(instance.path),
             do="Name the secondary with -i, and this instance with --journal",
+        )
+
+
+def _require_own_words(instance: Instance) -> None:
+    """UsageError where what is here went through a filter: a journal may have the same transactions in other words, and
+    nothing in it says so."""
+    content = read_content(instance.run_directory)
+    if content is not None and content.filter:
+        raise UsageError(
+            f"what is here came from {content.name} through the filter {content.filter}, and no journal goes through it",
+            where=str(instance.path),
+            do="Let the stream bring the backlog; or, where the stream comes without a filter again, start the Receiver "
+            "Server once before",
         )
 
 
