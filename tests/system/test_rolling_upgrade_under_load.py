@@ -89,6 +89,11 @@ def names(path: Path) -> list[str]:
         return [row[0] for row in connection.execute("SELECT first FROM person WHERE last = 'Of' ORDER BY id")]
 
 
+def names_of_old(path: Path) -> list[str]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return [row[0] for row in connection.execute("SELECT name FROM person WHERE name LIKE 'old%'")]
+
+
 @pytest.mark.slow
 def test_one_site_after_the_other_while_both_releases_write(both: Both) -> None:
     east, west = both.primary, both.secondary
@@ -100,6 +105,7 @@ def test_one_site_after_the_other_while_both_releases_write(both: Both) -> None:
     both.on(east, "receiver", "stop")
     both.on(east, "config", "set", "receiver.filter", "tests.harness.filters:one_name")
     both.on(east, "receiver", "start", "--listen", both.listen)
+    wait_until(lambda: len(names_of_old(both.database)) > 60, what="the old release has written much")
     at = both.last_seqno(east)
     both.on(west, "wait", "--seqno", str(at), "--timeout", "60")
 
@@ -114,6 +120,7 @@ def test_one_site_after_the_other_while_both_releases_write(both: Both) -> None:
     upgrade(both, east, "")
     both.on(east, "source", "start", "--peer", "secondary")
     wait_until(lambda: both.last_seqno(east) > both.last_seqno(west) - 5, what="it follows without a filter")
+    wait_until(lambda: sum("new" in name for name in names(both.path_of(west))) > 60, what="and the new one, too")
     new.kill()
     output, _ = new.communicate()
     told += [f"new{number}" for number in re.findall(r"^\d+(?=\n)", output, re.MULTILINE)]
