@@ -1,4 +1,4 @@
-"""Answering a receiver's restart message: looks up what resync.decide asks for, and what the stream must begin with.
+"""Answering a receiver's restart message: what the source has, what is decided, and what the stream must begin with.
 
 Guarantees: an `Agreed` start is one whose common past was proved by `resync.decide`; every refusal is one of its named
 errors. What is agreed on stands in the journal and is durable, or is the place right after its end.
@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replicate.door.door import Door
-from replicate.door.recovery.opening import make_chain
-from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
+from replicate.door.restart_view import view_for
+from replicate.journal.reader import SparseIndex
 from replicate.journal.record import catalogue_payload, pack_frame
 from replicate.model.transaction import Catalogue, Kind
-from replicate.model.vector import Position
 from replicate.wire.message import Restart
-from replicate.wire.resync import LargeHead, SourceView, StartAt, decide, is_reachable
+from replicate.wire.resync import StartAt, decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +30,11 @@ class Agreed:
 
 def agree(door: Door, restart: Restart) -> Agreed:
     """The start that answers `restart`. Raises the refusal, or what reading our own journal raises."""
-    with door.locked():
-        end = door.position()
-        catalogue = door.catalogue()
-    chain = make_chain(door.instance)
-    oldest = chain.oldest_seqno()
-    before: Position | None = None
-    large: LargeHead | None = None
-    here = catalogue
-    index: SparseIndex = {}
-    if is_reachable(restart, end.last_seqno, oldest):
-        reader = ChainReader(chain, index=index)
-        try:
-            if restart.next_seqno == end.last_seqno + 1:  # level: as at our end, and no segment need be walked
-                here = catalogue.at(end.vector, end.chains)
-            else:
-                here = reader.catalogue_at(restart.next_seqno)
-            before = Position(restart.next_seqno - 1, here.vector, here.chains)
-            if restart.next_part:
-                large = _large_at(reader, restart.next_seqno, end.last_seqno)
-        finally:
-            reader.close()
-    decision = decide(restart, SourceView(end, oldest, catalogue.histories, before, large))
+    viewed = view_for(door, restart)
+    decision = decide(restart, viewed.source)
     if not isinstance(decision, StartAt):
         raise decision.error()
-    return Agreed(decision.seqno, decision.part, _catalogue_frame(here, decision.seqno), index)
-
-
-def _large_at(reader: ChainReader, seqno: int, last_seqno: int) -> LargeHead | None:
-    if seqno > last_seqno:
-        return None
-    reader.seek(seqno)
-    found = reader.read(1, seqno)
-    return LargeHead(found.token, found.part_count) if isinstance(found, LargeTransaction) else None
+    return Agreed(decision.seqno, decision.part, _catalogue_frame(viewed.here, decision.seqno), viewed.index)
 
 
 def _catalogue_frame(catalogue: Catalogue, seqno: int) -> bytes:

@@ -30,6 +30,7 @@ from replicate.cli.receiver import receiver
 from replicate.cli.region import region
 from replicate.cli.replay import replay
 from replicate.cli.roles import demote, promote, rollback
+from replicate.cli.scr import scr
 from replicate.cli.seed import seed
 from replicate.cli.source import source
 from replicate.cli.statistics import statistics
@@ -73,7 +74,7 @@ def root() -> None:
 
 for _verb in (
     instance, region, peer, source, receiver, update, seed, switchover, promote, demote, rollback, lost, conflict,
-    status, wait, statistics, digest, compare, journal, audit, config, certificate, archive, replay, rebuild,
+    status, wait, statistics, digest, compare, scr, journal, audit, config, certificate, archive, replay, rebuild,
     bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 WORKING = {
     "389ds-changelog-processing": 5,
     "allbase-audit-logging": 20,
-    "allbase-synchronization-checkpoint-records": 12,
+    "allbase-synchronization-checkpoint-records": 14,
     "gtm-replication": 58,
     "multisite-epochs": 5,
 }

@@ -128,10 +128,10 @@ def _require_own_words(instance: Instance) -> None:
     content = read_content(instance.run_directory)
     if content is not None and content.filter:
         raise UsageError(
-            f"what is here came from {content.name} through the filter {content.filter}, and no journal goes through it",
+            f"what is here came from {content.name} through the filter {content.filter}, which no journal does",
             where=str(instance.path),
-            do="Let the stream bring the backlog; or, where the stream comes without a filter again, start the Receiver "
-            "Server once before",
+            do="Let the stream bring the backlog; or, where it comes without a filter again, start the Receiver Server "
+            "once before",
         )
 
 

@@ -1,0 +1,275 @@
+"""Synchronization checkpoint records: how far a site is, origin by origin, and what two such arrays say of each other.
+
+One record for each incarnation that has written the journal (its *origin*): the origin's own number of its last
+transaction here, and the number that this site has for it. All tables are in the partition DEFAULT.
+
+Guarantees: the verdict is that of `resync.decide`, which answers a secondary that connects: no second rule. What an
+array of another host leaves open is said to be open, never hoped. An array of another network is refused.
+Refuses to know: connections; what the operator is told beside the verdict (cli/scr.py).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from replicate.door.restart_view import view_for
+from replicate.door.snapshot import door_of
+from replicate.errors import DamagedError, FormatUnknownError, ReplicateError, UsageError, WrongNetworkError
+from replicate.instance.instance import Instance
+from replicate.limits import PARTITION_STREAM
+from replicate.model.transaction import History
+from replicate.model.vector import U64_MAX, Chains, Position, SynchronizationVector
+from replicate.wire.message import Restart
+from replicate.wire.resync import (
+    Decision,
+    Diverged,
+    JournalMissing,
+    RollbackFirst,
+    SecondaryAhead,
+    SourceView,
+    StartAt,
+    decide,
+)
+
+FORMAT: Final = 1
+DEFAULT: Final = "DEFAULT"
+EVEN: Final = "even"
+DIVERGED: Final = "diverged"
+_DO: Final = "Print it again there: replicate -i INSTANCE --json scr"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`audit_name`: the instance that wrote; `log_file_timestamp`: which incarnation of it. `global_commit_id`: its own
+    number of its last transaction here; `local_commit_id`: ours. `chain`: hash over all of it up to there, in
+    hexadecimal. `took_over_from`: key of the origin before it, `took_over_at`: how much of that one counts."""
+
+    audit_name: str
+    partition_id: str
+    global_commit_id: int
+    log_file_timestamp: int
+    local_commit_id: int
+    chain: str
+    instance: str
+    begins: int
+    took_over_from: int
+    took_over_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Of one site: `seqno` is its last transaction, `oldest_seqno` the first one that its journal holds."""
+
+    instance: str
+    uuid: str
+    network: str
+    role: str
+    seqno: int
+    oldest_seqno: int
+    records: tuple[Record, ...]
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class BothRecords:
+    """One origin on both sides: the numbers of its last transaction, 0 where it is not known. `state`: even, behind by
+    N, ahead by N, or diverged."""
+
+    audit_name: str
+    partition_id: str
+    log_file_timestamp: int
+    source: int
+    secondary: int
+    difference: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class BothArrays:
+    """`is_well`: the secondary is level, or goes on from where it is. `is_proven`: by the hashes of both; False where
+    only the other host can tell."""
+
+    source: str
+    secondary: str
+    rows: tuple[BothRecords, ...]
+    text: str
+    do: str
+    is_well: bool
+    is_proven: bool = True
+
+
+def array_of(instance: Instance) -> Array:
+    """How far it is. Raises what opening its door raises (NotFoundError: not seeded)."""
+    with door_of(instance) as door:
+        viewed = view_for(door, Restart(U64_MAX))
+    return _array(instance, viewed.source)
+
+
+def _array(instance: Instance, view: SourceView) -> Array:
+    position, histories = view.position, sorted(view.histories, key=lambda one: one.seqno)
+    records = []
+    for place, history in enumerate(histories):
+        key = history.origin.key
+        last, chain = position.chains.get(key, (position.vector.last(key), 0))
+        ends = histories[place + 1].seqno - 1 if place + 1 < len(histories) else position.last_seqno
+        records.append(
+            Record(
+                history.name,
+                DEFAULT,
+                last,
+                history.incarnation,
+                ends,
+                f"{chain:016x}" if key in position.chains else "",
+                history.instance.hex(),
+                history.seqno,
+                history.previous_origin,
+                history.base.last(history.previous_origin) if history.previous_origin else 0,
+            )
+        )
+    content = instance.content
+    network = str(uuid.UUID(bytes=content.network))
+    return Array(
+        content.name, content.uuid.hex(), network, content.role, position.last_seqno, view.oldest_seqno, tuple(records)
+    )
+
+
+# As a file of the other host has it.
+
+
+def parse(text: str, *, where: str) -> Array:
+    """An array that `--json scr` has printed. DamagedError, FormatUnknownError."""
+    try:
+        facts: dict[str, Any] = json.loads(text)
+        number = facts["format"]
+        if type(number) is not int or number != FORMAT:
+            raise FormatUnknownError(
+                f"the array has format {str(number)[:20]}, this release knows {FORMAT}", where=where, do=_DO
+            )
+        records = tuple(Record(**_checked(Record, one)) for one in facts.pop("records"))
+        return Array(**_checked(Array, facts | {"records": records}))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"this is no array of checkpoint records: {error}", where=where, do=_DO) from None
+
+
+def _checked(kind: type, facts: Mapping[str, Any]) -> dict[str, Any]:
+    known = kind.__annotations__
+    if facts.keys() != known.keys():
+        raise ValueError(f"not the fields of {kind.__name__}")
+    for name, value in facts.items():
+        well = {
+            "int": type(value) is int and 0 <= value <= U64_MAX,
+            "str": type(value) is str,
+        }
+        if not well.get(str(known[name]), True):
+            raise ValueError(f"{name} is {value!r}"[:80])
+    for name in ("chain", "instance") if kind is Record else ("uuid",):
+        bytes.fromhex(facts[name])
+    return dict(facts)
+
+
+def _key(record: Record) -> int:
+    return _history(record).origin.key
+
+
+def _history(record: Record) -> History:
+    base = SynchronizationVector({(record.took_over_from, PARTITION_STREAM): record.took_over_at})
+    return History(
+        bytes.fromhex(record.instance), record.audit_name, record.log_file_timestamp, record.took_over_from,
+        base if record.took_over_from else SynchronizationVector(), "", record.begins,
+    )  # fmt: skip
+
+
+def _position(array: Array) -> Position:
+    numbers = {(_key(one), PARTITION_STREAM): one.global_commit_id for one in array.records if one.global_commit_id}
+    chains: Chains = {_key(one): (one.global_commit_id, int(one.chain, 16)) for one in array.records if one.chain}
+    return Position(array.seqno, SynchronizationVector(numbers), chains)
+
+
+# Two of them.
+
+
+def compare_with(here: Instance, other: Instance | Array) -> BothArrays:
+    """What the two are to each other. Raises WrongNetworkError, UsageError (the same instance), and as `array_of`."""
+    ours, theirs = array_of(here), other if isinstance(other, Array) else array_of(other)
+    if ours.network != theirs.network:
+        raise WrongNetworkError(
+            f"{theirs.instance} is of network {theirs.network}, {ours.instance} of {ours.network}",
+            do="Name a site of this network",
+        )
+    if ours.uuid == theirs.uuid:
+        raise UsageError("an instance is always even with itself", do="Name the other site")
+    is_source = _is_source(here, ours, theirs)
+    source, secondary = (ours, theirs) if is_source else (theirs, ours)
+    at = _position(secondary)
+    restart = Restart(secondary.seqno + 1, at.vector, at.chains)
+    live = here if is_source else other if isinstance(other, Instance) else None
+    if live is None:
+        return _by_arrays(source, secondary, restart)
+    with door_of(live) as door:
+        view = view_for(door, restart).source
+    return verdict_of(_array(live, view), secondary, decide(restart, view))
+
+
+def _is_source(here: Instance, ours: Array, theirs: Array) -> bool:
+    """The primary is; of two secondaries, the one that has the other as a peer; else the other one."""
+    if "primary" in (ours.role, theirs.role):
+        return ours.role == "primary"
+    return any(peer.name == theirs.instance for peer in here.peers)
+
+
+def _by_arrays(source: Array, secondary: Array, restart: Restart) -> BothArrays:
+    """The same where the source is on another host: its array has only the end of its journal."""
+    position = _position(source)
+    histories = tuple(map(_history, source.records))
+    is_behind = restart.next_seqno <= position.last_seqno
+    before = None if is_behind else position
+    decision = decide(restart, SourceView(position, source.oldest_seqno, histories, before))
+    made = verdict_of(source, secondary, decision)
+    if is_behind and isinstance(decision, JournalMissing) and restart.next_seqno >= source.oldest_seqno:
+        text = f"{secondary.instance} is behind; whether its past is the source's, only {source.instance} can prove"
+        do = f"There: replicate -i {source.instance} scr --with-scr FILE, with what `--json scr` prints here"
+        return replace(made, text=text, do=do, is_well=True, is_proven=False)
+    return made
+
+
+def verdict_of(source: Array, secondary: Array, decision: Decision) -> BothArrays:
+    """The rows and the words for a decision. Pure."""
+    diverged = {decision.origin} if isinstance(decision, Diverged) else set()
+    common: dict[int, int] = {}
+    if isinstance(decision, RollbackFirst):
+        common = {decision.origin: decision.common_origin_seqno, **dict(decision.others)}
+    ours, theirs = ({_key(one): one for one in array.records} for array in (source, secondary))
+    rows = []
+    for key in dict.fromkeys((*ours, *theirs)):
+        record = ours.get(key) or theirs[key]
+        here, there = (side[key].global_commit_id if key in side else 0 for side in (ours, theirs))
+        least = min(here, common.get(key, here))
+        state = DIVERGED if key in diverged else _state(least if there > least else here, there)
+        rows.append(
+            BothRecords(record.audit_name, DEFAULT, record.log_file_timestamp, here, there, abs(here - there), state)
+        )
+    text, do = _words(source, secondary, decision)
+    return BothArrays(source.instance, secondary.instance, tuple(rows), text, do, isinstance(decision, StartAt))
+
+
+def _state(source: int, secondary: int) -> str:
+    if source == secondary:
+        return EVEN
+    return f"behind by {source - secondary}" if source > secondary else f"ahead by {secondary - source}"
+
+
+def _words(source: Array, secondary: Array, decision: Decision) -> tuple[str, str]:
+    if isinstance(decision, StartAt):
+        if decision.seqno > source.seqno:
+            return f"both are even, at transaction {source.seqno}", ""
+        count = source.seqno + 1 - decision.seqno
+        return f"{secondary.instance} is behind by {count}, and goes on at transaction {decision.seqno}", ""
+    error: ReplicateError = decision.error()
+    kinds = {SecondaryAhead: "ahead, and refused", RollbackFirst: "ahead, and refused", Diverged: DIVERGED}
+    kind = kinds.get(type(decision), "behind what the source holds, and must be seeded")
+    do = error.do.replace("SECONDARY", secondary.instance).replace("PRIMARY", source.instance)
+    return f"{secondary.instance} is {kind}: {error.what}", do
