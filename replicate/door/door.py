@@ -22,11 +22,12 @@ from replicate.door.lock import CommitLock
 from replicate.door.received_range import enter_taken, finish_taken, mend_taken
 from replicate.door.recovery.journal_end import adopted_head, read_tail
 from replicate.door.voiding import void
-from replicate.errors import InternalError, JournalIOError, NotPrimaryError
+from replicate.errors import DiskFullError, InternalError, JournalIOError, NotPrimaryError
 from replicate.instance.instance import Instance
 from replicate.journal.aside import AsideSegment
 from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch, Head, pack_frame
+from replicate.journal.reserve import give_up
 from replicate.journal.segment import SegmentFile
 from replicate.journal.spool import Spool, adopt
 from replicate.journal.walk import PiecedBatch, Pieces
@@ -39,7 +40,7 @@ from replicate.pool.doorbell import Doorbells
 from replicate.pool.journal_pool import JournalPool
 from replicate.system.failpoint import hit
 from replicate.system.files import sync_directory
-from replicate.system.os_errors import SPARED_ERRORS
+from replicate.system.os_errors import FULL, SPARED_ERRORS
 
 COMMIT_LOCK_TIMEOUT_S: Final = 30.0
 """A commit holds the lock for microseconds, a segment switch for milliseconds: only a stopped process holds it
@@ -191,6 +192,7 @@ class Door:
         readers.
 
         DiskFullError, ExhaustedError: nothing is appended, and all is as it was. Any other failure poisons the journal.
+        Where the disk is full, the reserve is given up first, if there is one.
         """
         words = self.words
         if first_seqno != words[word.LAST_SEQNO] + 1:
@@ -222,9 +224,11 @@ class Door:
         except JournalIOError as error:
             if segment.poisoned or not isinstance(error, SPARED_ERRORS):
                 self.poison(error)
-            else:
-                words[word.INTENT_SEQNO] = 0
-            raise
+                raise
+            words[word.INTENT_SEQNO] = 0
+            if not (isinstance(error, DiskFullError) and give_up(self.chain.directory)):
+                raise
+            self.append(data, first_seqno, regions, defines=defines)
         except BaseException as error:
             if segment.poisoned:  # an interrupt has taken the failure's place
                 self.poison(error)
@@ -271,6 +275,12 @@ class Door:
             self.pool.publish_in_files(batch.first_seqno, batch.last_seqno)
         words[word.INTENT_SEQNO] = 0
         self.ring()
+
+    def region_failed(self, number: int) -> None:
+        """COMMIT of a region failed with that errno. Where its disk is full, the journal's reserve is given up: most
+        often it is the same disk, and the transactions after this one go on. Commit lock held."""
+        if number in FULL:
+            give_up(self.chain.directory)
 
     def void(self, allotted: Allotted, reason: str) -> None:
         """Turn an appended frame that no region has into a NULL record, durably. OutcomeUnknownError when that
@@ -427,6 +437,9 @@ class Door:
             segment = self.end.create(header, catalogue)
         except JournalIOError as error:
             self.ledger.done()  # nothing is appended
+            if isinstance(error, DiskFullError) and give_up(self.chain.directory):
+                self._switch(first_seqno)
+                return
             if not isinstance(error, SPARED_ERRORS):
                 self.poison(error)  # whether it has its name on the disk is not known, and asking again does not tell
             raise

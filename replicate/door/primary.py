@@ -442,6 +442,7 @@ class RegionSession:
         if any(have):
             raise self._half_committed(allotted.seqno, have, error) from error
         named = writer.named(error, self.where)
+        self.door.region_failed(writer.errno_of(error))
         self.door.void(allotted, reason=type(named).__name__)
         raise named from error
 

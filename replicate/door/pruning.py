@@ -6,6 +6,7 @@ it; the newest two always stay, and of a secondary as much as a rollback may wan
 archive is configured, a segment goes only when that holds it, too. At the cap the policy `keep` removes nothing more;
 `drop-consumer` gives up the slowest consumers, as few as it takes, each marked as to be seeded; `prune-archived`
 removes what is archived, whatever consumers still need.
+The journal's reserve is kept up on the way (journal/reserve.py).
 Refuses to know: who asks and how often, what a consumer does about it.
 """
 
@@ -28,6 +29,7 @@ from replicate.instance.file import InstanceFile, RegionEntry, read_file
 from replicate.instance.instance import FILE_NAME
 from replicate.instance.kept_journal import kept_behind
 from replicate.journal.chain import Chain
+from replicate.journal.reserve import keep
 from replicate.journal.segment import first_seqno_of_name
 from replicate.pool import control as word
 from replicate.region.kind import KIND
@@ -58,6 +60,7 @@ def prune_journal(door: Door, on_drop: Callable[[Consumer], None] = _nobody) -> 
     try:
         if not lock.try_acquire():
             return []
+        keep(instance.journal_directory, instance.config.journal.reserve_bytes)
         content = read_file(instance.path / FILE_NAME)
         # A chain of our own: the door's is used by other threads.
         chain = Chain(instance.journal_directory, network=content.network, instance=content.uuid)

@@ -367,6 +367,7 @@ class ApplySession:
             try:
                 one.region.commit()
             except one.region.Error as error:
+                self.door.region_failed(one.region.errno_of(error))
                 self.door.poison(one.region.errno_of(error))
                 raise OutcomeUnknownError(
                     f"transaction {seqno} is in our journal, but COMMIT failed: {error}",

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from replicate.journal.reserve import NAME as RESERVE_NAME
+
 SEGMENT_ENDING: Final = ".journal"
 
 
@@ -31,6 +33,8 @@ def journal_space(directory: Path) -> JournalSpace:
     used_bytes = 0
     with os.scandir(directory) as entries:
         for entry in entries:
+            if entry.name == RESERVE_NAME:
+                continue
             try:
                 used_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
             except FileNotFoundError:  # pruned meanwhile

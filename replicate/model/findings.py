@@ -37,6 +37,9 @@ _KINDS: Final = (
     FindingKind("JOURNAL_UNREADABLE", "error", "The next open of the journal would find it damaged or missing."),
     FindingKind("JOURNAL_FULL", "error", "The journal has nearly reached its cap (95 %)."),
     FindingKind("JOURNAL_FILLING", "warning", "The journal comes near its cap (70 and 85 %)."),
+    FindingKind(
+        "JOURNAL_RESERVE_USED", "error", "The disk was full, and commits go on only by the room that was kept for that."
+    ),
     FindingKind("DISK_FULL", "error", "A file system that we write to is nearly full (95 %)."),
     FindingKind("DISK_FILLING", "warning", "A file system that we write to is filling up (70 and 85 %)."),
     FindingKind("READ_ONLY", "error", "The journal or a region can be read but not written, so nothing is committed."),

@@ -101,6 +101,14 @@ class JournalConfig:
         least=FRAME_BYTES_MAX,
         most=2**50,
     )
+    reserve_bytes: int = _setting(
+        64 * MIB,
+        "Room that is kept beside the journal, and given up when its disk is full for the first time: commits go on, "
+        "and status says it; 0 for none.",
+        unit="bytes",
+        least=0,
+        most=64 * GIB,
+    )
     rollback_bytes: int = _setting(
         GIB,
         "A secondary keeps its newest journal files up to this size, though nobody needs them: it can be taken back as "

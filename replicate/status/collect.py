@@ -39,6 +39,7 @@ from replicate.instance.archive_mark import look_at_archive
 from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.file import PeerEntry, RegionEntry
 from replicate.instance.instance import REBUILDING_MARKER, Instance
+from replicate.journal.reserve import reserved_bytes
 from replicate.journal.space import fill_percent, journal_space
 from replicate.limits import REGIONS_MAX
 from replicate.model.contact import Moment, known, patience_s
@@ -294,6 +295,7 @@ def _journal(
         archived_seqno=archive.last_seqno if archive else None,
         unarchived_bytes=archive.waiting_bytes if archive else 0,
         archive_lag_bytes=instance.config.journal.archive_lag_bytes,
+        is_reserve_used=instance.config.journal.reserve_bytes > 0 and reserved_bytes(instance.journal_directory) == 0,
     )
 
 

@@ -59,6 +59,8 @@ class JournalReport:
     """Of finished segments that are not in the archive."""
     archive_lag_bytes: int = 0
     """More than this is a finding."""
+    is_reserve_used: bool = False
+    """The room that is kept for a full disk was given up, and there is not enough to keep it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +392,14 @@ def _journal_findings(journal: JournalReport, peers: tuple[PeerReport, ...]) -> 
             f"JOURNAL_{level}",
             f"the journal is at {journal.cap_percent:.0f} % of its cap (above {_mark(journal.cap_percent)})",
             _way_to_room(journal, peers),
+        )
+    if journal.is_reserve_used:
+        yield Finding(
+            "JOURNAL_RESERVE_USED",
+            "the disk of the journal was full; the room that was kept for that has been given up, and when it is full "
+            "again commits are refused",
+            "make room there now: the reserve is kept again as soon as there is twice as much",
+            "journal",
         )
     level = fill_level(journal.disk_percent)
     if level is not None:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 # The ratchet. A row that turns green is counted here; a row that turns another colour is a promise that was broken.
 WORKING = {
     "389ds-changelog-processing": 5,
-    "allbase-audit-logging": 20,
+    "allbase-audit-logging": 21,
     "allbase-synchronization-checkpoint-records": 14,
     "gtm-replication": 58,
     "multisite-epochs": 5,

@@ -467,6 +467,7 @@ def config_of(dice: random.Random, durability: str) -> Config:
             durability=durability,  # type: ignore[arg-type]
             sync_interval_s=1.0,
             rollback_bytes=0,
+            reserve_bytes=0,
             segment_bytes=dice.choice([8, 10, 16]) * 1024,
             pool_bytes=dice.choice([1, 2, 6]) * 1024,
         ),
