@@ -132,6 +132,8 @@ class Seeds:
         self._socket: CommandSocket | None = None
         self._wish: Wish | None = None
         self._fetching: ServedConnection | None = None
+        self._asked = trio.Event()
+        """Set, and another one in its place, with each new wish."""
         self._refused: dict[str, Any] | None = None
         self._refused_s = 0.0
         self._give, self._take = trio.open_memory_channel[Event](0)
@@ -165,6 +167,8 @@ class Seeds:
             wish.error = TryAgainError("another command asks for a seed already", do="Wait for it")
         if wish.error is None:
             self._wish = wish
+            self._asked.set()
+            self._asked = trio.Event()
             self._source.log.info("a seed was asked for", source=wish.source_name)
             if self._refused is not None and trio.current_time() - self._refused_s < REFUSED_S:
                 self._tell_refused(self._refused)
@@ -209,11 +213,12 @@ class Seeds:
 
     async def beside(self, connection: ServedConnection) -> None:
         """Get what is wished of some regions over this connection, while it streams; until cancelled."""
-        while True:
+        while connection.drive.closed is None:
             wish = self._wish
-            if wish is not None and wish.regions and not wish.is_settled and connection.drive.closed is None:
+            if wish is not None and wish.regions and not wish.is_settled:
                 await self.fetch(connection)
-            await trio.sleep(TELL_S)
+            else:
+                await self._asked.wait()
 
     async def fetch(self, connection: ServedConnection) -> None:
         """Get the seed over this connection; returns when there is nothing more to do for this wish here."""
@@ -233,12 +238,11 @@ class Seeds:
             )
             return
         if not (link.can_request_regions if wish.regions else link.can_request_seed):
-            given = "".join(f" --region {region}" for region in wish.regions)
+            by_file = f"Make a file there: replicate -i {name} seed --to-file FILE --for {self._source.instance.name}"
             wish.error = PeerRefusedError(
-                f"{name} (release {peer.release}) cannot send a seed{' of some regions' * bool(given)} over the "
+                f"{name} (release {peer.release}) cannot send a seed{' of some regions' * bool(wish.regions)} over the "
                 "connection",
-                do=f"Make a file there: replicate -i {name} seed --to-file FILE --for {self._source.instance.name}"
-                f"{given}",
+                do="Upgrade it first; or seed all regions, without --region" if wish.regions else by_file,
             )
             return
         try:
