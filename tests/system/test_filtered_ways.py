@@ -135,3 +135,28 @@ def test_it_goes_back_by_what_stands_in_its_own_journal(street: Street) -> None:
     wait_until(lambda: street.last_seqno(street.secondary) > at, what="the stream goes on")
     came(street, street.secondary)
     street.on(street.secondary, "journal", "verify")
+
+
+def test_it_is_switched_off_and_on_under_load(tmp_path: Path) -> None:
+    """At the border of a transaction, on both sides: one that changes nothing leaves nothing out, and nothing twice."""
+    same = 'filter = "tests.harness.filters:same"'
+    settings = QUICK.replace("[source]", f"[source]\n{same}").replace("[receiver]", f"[receiver]\n{same}")
+    street = Street(tmp_path, settings=settings)
+    try:
+        street.build().start()
+        writer = street.writer(1, pause_s=0.002)
+        seen = 0
+        for turn in range(6):
+            site, noun, *peer = (
+                (street.primary, "source", "--peer", "secondary") if turn % 2 else (street.secondary, "receiver")
+            )
+            for word in ("off", "on"):
+                street.on(site, noun, "filter", word, *peer)
+                wait_until(lambda seen=seen: street.last_seqno(street.secondary) > seen + 10, what="it streams")  # type: ignore[misc]
+                seen = street.last_seqno(street.secondary)
+        assert writer.poll() is None
+        writer.kill()
+        writer.wait()
+        street.prove_equal()
+    finally:
+        street.close()
