@@ -449,7 +449,9 @@ def test_seeding_again_while_writers_go_on_and_a_region_added_anew(street: Stree
     wait_until(
         lambda: "HARD_RESYNC_NEEDED" in street.daemon(street.secondary, "update")["error"], what="it stops by name"
     )
-    assert "seed --restart" in street.on(street.secondary, "status", check=False).stdout
+    wait_until(  # it says why before it has ended
+        lambda: "seed --restart" in street.on(street.secondary, "status", check=False).stdout, what="status has the way"
+    )
     street.on(street.secondary, "seed", "--from", street.primary, "--restart")
     street.start_update()
     street.prove_equal()
