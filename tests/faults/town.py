@@ -47,6 +47,7 @@ durability = "{durability}"
 pool_bytes = 1048576
 segment_bytes = 1048576
 cap_bytes = 2097152
+reserve_bytes = 1048576
 [source]
 heartbeat_period_s = {heartbeat_s}
 dead_after_s = {dead_s}
