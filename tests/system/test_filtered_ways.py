@@ -141,9 +141,16 @@ def test_it_is_switched_off_and_on_under_load(tmp_path: Path) -> None:
     """At the border of a transaction, on both sides: one that changes nothing leaves nothing out, and nothing twice."""
     same = 'filter = "tests.harness.filters:same"'
     settings = QUICK.replace("[source]", f"[source]\n{same}").replace("[receiver]", f"[receiver]\n{same}")
-    street = Street(tmp_path, settings=settings)
+    street = Street(tmp_path, settings=QUICK)
     try:
-        street.build().start()
+        street.build().start()  # a copy with rows is taken without a filter only
+        listen = f"127.0.0.1:{street.port()}"
+        for instance, daemon in ((street.primary, "source"), (street.secondary, "receiver")):
+            street.on(instance, daemon, "stop")
+            (instance / "replicate.toml").write_text(settings)
+        street.start_receiver(listen)
+        street.start_update()
+        street.start_source()
         writer = street.writer(1, pause_s=0.002)
         seen = 0
         for turn in range(6):

@@ -16,8 +16,12 @@ from typing import Final
 import apsw
 
 from replicate.errors import AlreadyExistsError, BusyError
+from replicate.region.sqlite.bookkeeping import is_region
 from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.schema import recorded_definitions
+from replicate.region.sqlite.sql.names import quote
+from replicate.region.sqlite.virtual_tables import MODULES, shadow_tables, virtual_tables
 from replicate.system.os_errors import io_error
 
 PAGES_PER_STEP: Final = 1024
@@ -141,3 +145,16 @@ def _sync(path: Path) -> None:
                 os.close(fd)
     except OSError as error:
         raise io_error(error, "the copy could not be synced", str(path)) from error
+
+
+def table_with_rows(connection: apsw.Connection) -> str:
+    """The first replicated table that has a row; "" for none. A virtual table has those that its user gave it."""
+    if not is_region(connection):
+        return ""
+    shadows = shadow_tables(connection)  # they have rows where their virtual table has none
+    written = [name for name, module in virtual_tables(connection).items() if module in MODULES]
+    names = [one.table for one in recorded_definitions(connection) if one.table not in shadows]
+    for name in [*names, *written]:
+        if connection.execute(f"SELECT 1 FROM {quote(name)} LIMIT 1").get is not None:
+            return name
+    return ""

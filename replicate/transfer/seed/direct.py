@@ -22,6 +22,7 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.snapshot import copy_pages
+from replicate.transfer.seed.filtered import refuse_from, refuse_into
 from replicate.transfer.seed.install import (
     Progress,
     Seeded,
@@ -49,10 +50,10 @@ def seed(
 ) -> Seeded:
     """Fill `secondary` with the regions of `primary`, live. `timeout_s` bounds only the waiting for locks.
 
-    Raises UsageError, WrongNetworkError, PermissionRefusedError (roles), NotFoundError (no region, or the secondary is
-    not a registered peer), AlreadyRunningError (Update Process), AlreadyExistsError (it has data, and `restart`
-    was not asked for), BusyError, DiskFullError and what SQLite says. After a failure the secondary is empty or marked
-    as being seeded, and the same call does it again.
+    Raises UsageError (also for rows, and a filter on the way), WrongNetworkError, PermissionRefusedError (roles),
+    NotFoundError (no region, or the secondary is not a registered peer), AlreadyRunningError (Update Process),
+    AlreadyExistsError (it has data, and `restart` was not asked for), BusyError, DiskFullError and what SQLite says.
+    After a failure the secondary is as it was, or marked as being seeded, and the same call does it again.
     """
     _check(primary, secondary)
     with seed_lock(secondary):
@@ -96,13 +97,15 @@ def _check(primary: Instance, secondary: Instance) -> None:
 
 
 def _seed(primary: Instance, secondary: Instance, progress: Progress | None, timeout_s: float) -> Seeded:
-    begin(secondary, primary.name)
-    copies = copies_directory(secondary)
     with door_of(primary) as door:
         consumer = register_consumer(primary, secondary.name, secondary.content.uuid.hex(), door)
         copied: dict[str, int] = {}
         with take_snapshot(door, timeout_s=timeout_s) as snapshot:
             assert snapshot is not None
+            refuse_from(primary, snapshot.regions.connections)
+            refuse_into(secondary, snapshot.regions.connections)
+            begin(secondary, primary.name)
+            copies = copies_directory(secondary)
             for name, connection in snapshot.regions.connections.items():
                 told = None if progress is None else _named(progress, name)
                 copied[name] = copy_pages(connection, copies / f"{name}.db", told)

@@ -48,6 +48,7 @@ from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
+from replicate.transfer.seed.filtered import refuse_copies_into
 
 COPIES: Final = "seed"
 """Directory (in the instance's regions) of the copies that are not yet in their places."""
@@ -259,7 +260,8 @@ def install_file(secondary: Instance, path: Path, *, restart: bool = False, prog
     """Fill `secondary` from the seed file at `path`.
 
     Raises what `check_secondary` raises, NotFoundError, DamagedError and FormatUnknownError (the file),
-    WrongNetworkError, WrongInstanceError (made for another secondary), DiskFullError. What the secondary held is
+    WrongNetworkError, WrongInstanceError (made for another secondary), DiskFullError, UsageError (rows, and a filter
+    before this secondary). What the secondary held is
     untouched until the whole file has been verified and its pages are on the disk; after that, the same call does it
     again.
     """
@@ -274,15 +276,23 @@ def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progr
         require_all_regions(reader.header, str(path))
         check_header(secondary, reader.header, str(path))
     with no_update_process(secondary):
-        return install_checked(secondary, path, progress=progress)
+        return install_checked(
+            secondary, path, progress=progress, came=lambda copies: refuse_copies_into(secondary, copies)
+        )
 
 
 def install_checked(
-    secondary: Instance, path: Path, *, progress: Progress = silent, settled: Callable[[], object] | None = None
+    secondary: Instance,
+    path: Path,
+    *,
+    progress: Progress = silent,
+    came: Callable[[Path], object] | None = None,
+    settled: Callable[[], object] | None = None,
 ) -> Seeded:
     """The same once it has been checked that this secondary may be filled from this file; the `seed_lock` is held, and
     its Update Process cannot start.
 
+    `came`: called with the directory of the copies, before anything here is given up; what it raises ends the seed.
     `settled`: called when all is in its place, while the instance still counts as not seeded."""
     with SeedReader(path) as reader:
         header = reader.header
@@ -293,6 +303,8 @@ def install_checked(
         copies = copies_directory(secondary)
         try:
             extract(reader, copies, progress)
+            if came is not None:
+                came(copies)
         except BaseException:
             shutil.rmtree(copies, ignore_errors=True)
             raise

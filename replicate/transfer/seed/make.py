@@ -37,6 +37,7 @@ from replicate.pool import control as word
 from replicate.region.sqlite.snapshot import copy_pages, size_of
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
+from replicate.transfer.seed.filtered import refuse_from
 
 LOCK_TIMEOUT_S = 30.0
 
@@ -142,9 +143,9 @@ def make_seed(
     secondary's own has what comes after.
 
     Raises NotFoundError (no such peer, no region, no directory), AlreadyExistsError (`path`, and not `replace`),
-    UsageError (`path` is the instance's own), TryAgainError (a region waits for its own seed), BusyError, DiskFullError
-    and what SQLite says. After a failure no new file is at `path`, nothing is left beside it, and nothing more is kept
-    in the journal than before.
+    UsageError (`path` is the instance's own; rows, and a `source.filter`), TryAgainError (a region waits for its own
+    seed), BusyError, DiskFullError and what SQLite says. After a failure no new file is at `path`, nothing is left
+    beside it, and nothing more is kept in the journal than before.
     """
     primary.peer(consumer)
     if not primary.regions:
@@ -198,6 +199,7 @@ def _write(
     connections = {
         name: connection for name, connection in snapshot.regions.connections.items() if not only or name in only
     }
+    refuse_from(primary, connections)
     regions = tuple(SeedRegion(name, *size_of(connection)) for name, connection in connections.items())
     header = SeedHeader(
         network=primary.content.network,
