@@ -20,9 +20,11 @@ from receiver_server.flow import Flow
 from receiver_server.handover import RoleTaker
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from receiver_server.lost import LostSending
+from receiver_server.patrol import Verifying
 from receiver_server.position import NotRecoveredError, ReceivedParts, Reference
 from receiver_server.seed import Seeds
 from receiver_server.source_state import SourceState
+from replicate.compare.patrolled import look_at_patrolled
 from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction
@@ -40,6 +42,7 @@ from replicate.system.failpoint import hit
 from replicate.wire.connection import LinkSettings
 from replicate.wire.event import (
     BatchReceived,
+    CheckReceived,
     Closed,
     CloseReason,
     Event,
@@ -68,6 +71,11 @@ FILTER_AGAIN_S: Final = 1.0
 """So long a filter that has failed is left alone."""
 POUR_LOOK_S: Final = 0.02
 """How often a full pool is tried again. The levels of flow control are there so that this does not happen."""
+
+
+def diverged(text: str) -> ReplicateError:
+    """The refusal of every source while rows here differ, and receiver.on_divergence is `stop`."""
+    return refusal(RefuseCode.DIVERGED, f"{text}; the stream stops until it is mended (receiver.on_divergence)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,7 @@ class ReceiverConnection:
         self.gone = trio.Event()
         """The connection is closed, and writes into the pool no more."""
         self._lost = LostSending(source, self)
+        self._verifying: Verifying | None = None
         self.is_streaming = False
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
@@ -166,6 +175,9 @@ class ReceiverConnection:
                 self._came(StreamParts(seqno, token, first_part, count, frames))
             case LargeReceived(seqno, _, _, frame):
                 self._came(StreamLarge(seqno, frame))
+            case CheckReceived(check):
+                if self._verifying is not None:
+                    self._verifying.heard(check)
             case LostAcknowledged(taken):
                 self._lost.acknowledged(taken.offset)
             case HeartbeatReceived(heartbeat):
@@ -263,6 +275,9 @@ class ReceiverConnection:
                 await trio.sleep(RECOVERY_LOOK_S)
                 continue
             except DamagedError as error:
+                if "reason" in error.facts:  # no pool is damaged: rows differ, and the stream is to stop
+                    self.drive.take(link.refuse(error))
+                    return
                 self.log.error("receive pool cannot be used", error=str(error), code=error.code)
                 await source.replace_pool()
                 continue
@@ -318,8 +333,20 @@ class ReceiverConnection:
         )  # fmt: skip
         source.context.status(source_host=self.guest.address)
         source.streams(self.peer_name, start.last_seqno)
+        self.drive.nursery.start_soon(self._patrol)
         self.drive.nursery.start_soon(self._lost.run)
         self.drive.nursery.start_soon(self._seeds.beside, self)
+
+    async def _patrol(self) -> None:
+        """Verify what the source tells of ranges, until cancelled."""
+        source = self.source
+        is_filtered = bool(source.settings.filter)
+        self._verifying = Verifying(source.instance, source.found, self.log, self.peer_name, is_filtered=is_filtered)
+        await self._verifying.run(lambda: source.applied_seqno, self._differs)
+
+    def _differs(self, text: str) -> None:
+        if self.source.settings.on_divergence == "stop" and not self.link.is_closed:
+            self.drive.take(self.link.refuse(diverged(text)))
 
     def _put_catalogue(self, frame: bytes, seqno: int) -> bool:
         """What is in force at the start goes before the first batch. False when it does not verify."""
@@ -356,7 +383,11 @@ class ReceiverConnection:
         return self._waiting_bytes <= self._waiting_bytes_max
 
     def _check_content(self) -> None:
-        """The refusal of a source whose filters are others than those of the source before it. In a thread."""
+        """The refusal of a source whose filters are others than those of the source before it; of any, where rows
+        differ and the stream is to stop then. In a thread."""
+        if self.source.settings.on_divergence == "stop":
+            for one in look_at_patrolled(self.source.instance.path).different:
+                raise diverged(str(one))
         peer, directory = self.link.peer, self.source.instance.run_directory
         assert peer is not None
         known = read_content(directory)

@@ -35,6 +35,7 @@ from replicate.wire.compression import Decompressor
 from replicate.wire.connection import Link, LinkSettings
 from replicate.wire.event import (
     BatchReceived,
+    CheckReceived,
     Event,
     HeartbeatReceived,
     LargeReceived,
@@ -52,6 +53,7 @@ from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
     FEATURE_LOST,
+    FEATURE_PATROL,
     FEATURE_SEED,
     FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
@@ -59,6 +61,7 @@ from replicate.wire.message import (
     SEED_WINDOW_BYTES,
     CatalogueChunk,
     CatalogueEnd,
+    Check,
     Data,
     Heartbeat,
     HeartbeatReply,
@@ -368,6 +371,8 @@ class ReceiverLink(Link):
                 self._large(message, events)
             case LostTaken():
                 self._lost_taken(message, events)
+            case Check():
+                self._checked(message, events)
             case SeedPreparing() | SeedStart() | SeedChunk() | SeedEnd():
                 self._seed_heard(message, events)
             case _:
@@ -403,6 +408,17 @@ class ReceiverLink(Link):
             self.next_expected_part = 0
             self._token = 0
         return Started(self._start, catalogue, discards)
+
+    def _checked(self, check: Check, events: list[Event]) -> None:
+        if not self._both_can(FEATURE_PATROL):
+            raise refusal(RefuseCode.PROTOCOL, f"a check came, which is not in protocol {self.protocol}")
+        if check.seqno > self.last_received_seqno:
+            raise refusal(
+                RefuseCode.PROTOCOL,
+                f"{self._peer_name()} tells of transaction {check.seqno}; the last one sent is "
+                f"{self.last_received_seqno}",
+            )
+        events.append(CheckReceived(check))
 
     def _seed_heard(self, message: SeedPreparing | SeedStart | SeedChunk | SeedEnd, events: list[Event]) -> None:
         seed, wanted = self._seed, self._seed_request

@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import trio
 
 from receiver_server.definitions import definitions_here
 from receiver_server.link import ReceiverLink
+from receiver_server.patrol import PatrolFound
 from receiver_server.pool import find_applied_soon
 from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference
 from receiver_server.returning import Returning
@@ -67,6 +69,14 @@ class ServedConnection(Protocol):
         """Say bye."""
 
 
+@dataclass(slots=True)
+class UpdateSeen:
+    """What is seen of the Update Process. `region_waits`: a region waits there for its seed."""
+
+    state: UpdateState = UpdateState.NOT_RUNNING
+    region_waits: bool = False
+
+
 class SourceState:
     """One source at a time. Everything runs in the event loop's thread."""
 
@@ -110,10 +120,11 @@ class SourceState:
         """The source's newest transaction, as far as we know."""
         self.parts: ReceivedParts | None = None
         """What is in the pool, or taken from it, of the large transaction that is arriving; None: nothing known."""
-        self.update_state = UpdateState.NOT_RUNNING
-        self._region_waits = False
+        self._update = UpdateSeen()
         self.listen = ""
         """Where we wait for the source."""
+        self.found = PatrolFound(instance.path)
+        """What the patrol has found."""
         self.activity = WAITING
         """What the daemon is doing: the first words of its status."""
         self.last_refusal = ""
@@ -129,6 +140,15 @@ class SourceState:
     # What a connection asks.
 
     @property
+    def update_state(self) -> UpdateState:
+        """How the Update Process was seen last."""
+        return self._update.state
+
+    @update_state.setter
+    def update_state(self, state: UpdateState) -> None:
+        self._update.state = state
+
+    @property
     def is_update_running(self) -> bool:
         """Whether the Update Process was seen alive lately."""
         return self.update_state is UpdateState.RUNNING
@@ -136,12 +156,13 @@ class SourceState:
     @property
     def told_update_state(self) -> UpdateState:
         """The state of the Update Process, as the source is told of it."""
-        return UpdateState.REGION_WAITS if self._region_waits and self.is_update_running else self.update_state
+        return UpdateState.REGION_WAITS if self._update.region_waits and self.is_update_running else self.update_state
 
     def look_for_waiting(self) -> None:
         """Whether a region waits for its seed, by the instance file of now."""
+        self.found.look()
         with suppress(ReplicateError):  # what is wrong with the file, `status` says
-            self._region_waits = bool(read_file(self.instance.path / FILE_NAME).waiting)
+            self._update.region_waits = bool(read_file(self.instance.path / FILE_NAME).waiting)
 
     @property
     def applied_seqno(self) -> int:
@@ -333,6 +354,7 @@ class SourceState:
             "bytes_total": statistics.total("bytes"),
             "xoff_total": statistics.total("xoff"),
             "refused_connections": self.refused,
+            **self.found.figures(time.time_ns()),
             **self.filter.measured(),
         }
 

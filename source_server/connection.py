@@ -60,6 +60,7 @@ from source_server.filtering import SourceFiltering
 from source_server.handover import RoleGiver
 from source_server.link import SourceLink, SourceProgress
 from source_server.lost import LostTaking
+from source_server.patrol import Patrol
 from source_server.reader import POOL, StreamReader
 from source_server.restart import Agreed, agree
 from source_server.seed import SeedKeeper, SeedSending
@@ -242,6 +243,7 @@ class SourceConnection:
         if self._filtering is not None:
             self.drive.nursery.start_soon(self._filter, self._filtering)
         self._streaming.set()
+        self.drive.nursery.start_soon(Patrol(consumer, self.link, self.drive).run)
         self.drive.poke()
         self._giver.streams(self)
 

@@ -139,6 +139,8 @@ class ConsumerState:
         """What the daemon is doing: the first words of its status."""
         self.takeovers: tuple[Takeover, ...] = ()
         """What we can show another primary."""
+        self.patrol = ""
+        """What the patrol is at; "" while it rests."""
         self.is_primary_there = False
         """The peer has refused us because it is primary itself."""
         self._is_silent = False
@@ -210,6 +212,7 @@ class ConsumerState:
             "xoff_total": statistics.total("xoff"),
             "read_transactions": {"pool": reading.from_pool, "files": reading.from_files},
             "refused_connections": self.refused,
+            **({"patrol": self.patrol} if self.patrol else {}),
             **self.filter.measured(),
         }
 

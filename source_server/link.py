@@ -52,6 +52,7 @@ from replicate.wire.message import (
     CHUNK_BYTES,
     FEATURE_FILTER,
     FEATURE_LOST,
+    FEATURE_PATROL,
     FEATURE_SEED,
     FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
@@ -59,6 +60,7 @@ from replicate.wire.message import (
     SEED_WINDOW_BYTES,
     CatalogueChunk,
     CatalogueEnd,
+    Check,
     Data,
     Heartbeat,
     HeartbeatReply,
@@ -291,6 +293,23 @@ class SourceLink(Link):
     def _end_seed(self) -> None:
         if self._seed is not None and self.next_seed_offset == self._seed.file_bytes:
             self._bulk.append(self._say(SeedEnd(self._seed.file_bytes)))
+
+    # The patrol.
+
+    @property
+    def knows_patrol(self) -> bool:
+        """Whether the peer verifies what we tell of ranges."""
+        return self._both_can(FEATURE_PATROL)
+
+    def can_send_check(self, seqno: int) -> bool:
+        """Whether a check made at that transaction may go: it was sent before, and nothing waits to be."""
+        return self.knows_patrol and self.can_send_bulk and 0 < seqno <= self.last_sent_seqno
+
+    def send_check(self, check: Check) -> None:
+        """Tell what we hold of a range. InternalError when `can_send_check` is false."""
+        if not self.can_send_check(check.seqno):
+            raise InternalError(f"a check at transaction {check.seqno}; the last one sent is {self.last_sent_seqno}")
+        self._control += self._say(check)
 
     # A lost file.
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.compare.patrolled import forget_patrolled, settle_patrolled
 from replicate.errors import ReplicateError, UsageError
 from replicate.instance.file import check_name
 from replicate.instance.instance import Instance
@@ -93,6 +94,8 @@ def note_compared(instance: Instance, other: str, seqno: int, differs: Sequence[
         return replace(known, found=dict([*others[1 - PARTNERS_MAX :], (other, found)]))
 
     _change(instance, noted)
+    if not differs:
+        settle_patrolled(instance.path)
 
 
 def note_repaired(instance: Instance, repaired: Repaired) -> None:
@@ -102,7 +105,8 @@ def note_repaired(instance: Instance, repaired: Repaired) -> None:
 
 
 def note_seeded(instance: Instance) -> None:
-    """What was compared is given up now, for the rows of a seed. Errors: as `note_compared`."""
+    """What was compared, and patrolled, is given up now, for the rows of a seed. Errors: as `note_compared`."""
+    forget_patrolled(instance.path)
     _change(instance, lambda _: Compared(seeded_wall_ns=time.time_ns()))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from replicate.compare.patrolled import forget_patrolled
 from replicate.door.door import Door
 from replicate.door.recovery.opening import close_door, open_door, require_seeded
 from replicate.door.recovery.redo_region import redo_region
@@ -94,6 +95,7 @@ def become_primary(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, exp
                     retire(kind, instance.content.uuid)
                     hit("role.pool_retired")
                 instance.change_role("primary")
+                forget_patrolled(instance.path)
                 hit("role.changed")
     with door_of(instance) as door:  # its history record is written, if it is not there
         histories = door.catalogue_now().histories

@@ -376,7 +376,19 @@ def _check_journal(config: Config, where: str) -> None:
 
 def _check_source(config: Config, where: str) -> None:
     _check_periods("source", config.source, where)
+    parse_hours(config.source.patrol_hours, where=f"{where}: source.patrol_hours")
     _check_metrics_listen(config.source.metrics_listen, f"{where}: source.metrics_listen")
+
+
+def parse_hours(text: str, *, where: str) -> tuple[int, int] | None:
+    """`22-6`: from 22:00 to 6:00; None for "", which is always. ConfigurationError for anything else."""
+    if not text:
+        return None
+    first, _, last = text.partition("-")
+    hours = [int(word) if re.fullmatch(r"[0-9]{1,2}", word) else -1 for word in (first, last)]
+    if not all(0 <= hour <= 24 for hour in hours) or hours[0] == hours[1]:
+        raise ConfigurationError(f"{text!r} are no hours", where=where, do="Say from which hour to which, such as 22-6")
+    return hours[0], hours[1]
 
 
 def _check_receiver(config: Config, where: str) -> None:

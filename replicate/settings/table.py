@@ -173,6 +173,20 @@ class SourceConfig:
         "A script of the CREATE TABLE statements that the peer's region has, for what the filter makes; REGION=FILE, … "
         "for several; '' where it has our tables. Relative to the instance's directory.",
     )
+    patrol_percent: float = _setting(
+        1.0,
+        "How much of a core the patrol may take, which proves to the peer that its rows are ours; 0: there is none.",
+        unit="%",
+        least=0,
+        most=100,
+    )
+    patrol_speed_mb: float = _setting(
+        8.0, "Most megabytes of rows that the patrol reads a second.", unit="MB", least=0.001, most=100_000
+    )
+    patrol_hours: str = _setting("", "When the patrol goes, by the local clock, such as 22-6; '' for always.")
+    patrol_round_s: float = _setting(
+        3600.0, "Least time from the beginning of a round to that of the next.", unit="s", least=0.1, most=31_536_000
+    )
     metrics_listen: str = _setting(
         "",
         "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
@@ -255,6 +269,11 @@ class ReceiverConfig:
     )
     filter_timeout_s: float = _setting(
         64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
+    )
+    on_divergence: Literal["continue", "stop"] = _setting(
+        "continue",
+        "Whether the stream goes on, or stops until it is mended, when the patrol finds rows that differ.",
+        choices=("continue", "stop"),
     )
     metrics_listen: str = _setting(
         "",

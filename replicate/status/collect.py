@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.compare.last import Compared, look_at_compared
+from replicate.compare.patrolled import Patrolled, look_at_patrolled
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.heard import now as this_moment
 from replicate.daemon.heard import read_facts, utc
@@ -52,6 +53,7 @@ from replicate.status.comparing import ComparedReport, RepairedReport, compared_
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.others import OtherInstance, look_for, placed
+from replicate.status.patrol import patrol_findings, patrol_report
 from replicate.status.report import (
     DaemonReport,
     JournalReport,
@@ -148,6 +150,13 @@ def collect(instance: Instance) -> Status:
             warn_days=instance.config.status.compared_warn_days,
             repaired=_repaired(noted, now_wall_ns),
         )
+    patrolled = look_at_patrolled(instance.path) if instance.role == "secondary" else Patrolled()
+    problems += patrol_findings(
+        patrolled,
+        now_wall_ns,
+        source=receiving.source if receiving is not None else "",
+        here={other.name for other in others if other.typed},
+    )
     return Status(
         name=instance.name,
         role=instance.role,
@@ -163,6 +172,7 @@ def collect(instance: Instance) -> Status:
         bottleneck=bottleneck(journal, peers, receiving),
         findings=each_once(_named(instance, others, finding) for finding in (*problems, *found)),
         compared=compared,
+        patrol=patrol_report(patrolled, now_wall_ns),
     )
 
 

@@ -75,6 +75,8 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
         yield 2, f"receiver: {daemon(receiving.receiver, told)}"
         yield 2, f"update: {daemon(receiving.update, told)}"
         yield 4, f"receiver backlog {_number(receiving.receiver_backlog)}, {fill}"
+        if status.patrol is not None:
+            yield 2, f"patrol: {status.patrol.line}"
     yield 2, f"bottleneck: {status.bottleneck or 'none, everything is level'}"
     for finding in status.findings:
         yield 2, f"{finding.code} {finding.severity}: {finding.text}"

@@ -26,6 +26,7 @@ from replicate.wire.message import (
     FACTS_MAX,
     FEATURES_MAX,
     HANDOVER_TEXTS_MAX,
+    KEYS_BYTES_MAX,
     MESSAGE_TYPES,
     PARTITIONS_MAX,
     RESTART_BYTES_MAX,
@@ -33,6 +34,7 @@ from replicate.wire.message import (
     Bye,
     CatalogueChunk,
     CatalogueEnd,
+    Check,
     Data,
     Handover,
     HandoverAsk,
@@ -101,6 +103,14 @@ def _name(value: object) -> str:
 
 def _uuid(value: object) -> bytes:
     return value if type(value) is bytes and len(value) == 16 else _bad("a UUID of 16 bytes")
+
+
+def _key(value: object) -> bytes:
+    return value if type(value) is bytes and len(value) <= KEYS_BYTES_MAX else _bad("a key")
+
+
+def _table(value: object) -> str:
+    return value if type(value) is str and len(value.encode()) <= TEXT_BYTES_MAX else _bad("the name of a table")
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -174,6 +184,7 @@ _CHECKS: Final[dict[int, tuple[Callable[..., Message], tuple[Callable[[Any], Any
     MessageType.BYE: (Bye, (_text,)),
     MessageType.SEED_REQUEST: (SeedRequest, (_uuid, _uuid, _u64)),
     MessageType.SEED_REQUEST_REGIONS: (SeedRequestRegions, (_uuid, _uuid, _u64, _regions)),
+    MessageType.CHECK: (Check, (_u64, _seqno, _flag, _seqno, _name, _table, _key, _key, _u64, _uuid)),
     MessageType.SEED_PREPARING: (SeedPreparing, (_u64, _u64)),
     MessageType.SEED_START: (SeedStart, (_uuid, _u64, _u64, _u64)),
     MessageType.SEED_END: (SeedEnd, (_u64,)),
@@ -282,13 +293,13 @@ _BULK: Final[dict[int, Callable[[bytes], Message]]] = {
 }
 
 
-def _unpack(body: bytes, array_max: int) -> list[Any]:
+def _unpack(body: bytes, array_max: int, bin_max: int = 16) -> list[Any]:
     fields = msgpack.unpackb(
         body,
         raw=False,
         strict_map_key=True,
         max_str_len=4 * TEXT_BYTES_MAX,
-        max_bin_len=16,
+        max_bin_len=bin_max,
         max_array_len=array_max,
         max_map_len=0,
         max_ext_len=0,
@@ -322,7 +333,8 @@ def _decode(message_type: int, body: bytes) -> Message:
     if made is None:
         raise ProtocolViolationError(f"a message of type {message_type} is unknown", do=_DO)
     # Only a position holds long lists: three numbers a row, and never more of them than bytes.
-    fields = _unpack(body, RESTART_BYTES_MAX // 4 if message_type in _WITH_POSITION else 64)
+    array_max = RESTART_BYTES_MAX // 4 if message_type in _WITH_POSITION else 64
+    fields = _unpack(body, array_max, KEYS_BYTES_MAX if message_type == MessageType.CHECK else 16)
     kind, checks = made
     if len(fields) != len(checks):
         _bad(f"{len(checks)} fields, not {len(fields)}")
@@ -417,6 +429,11 @@ def _fields(message: Message) -> list[object]:
             return [_cut(code), _cut(text), _packed_facts(facts)]
         case Bye(reason):
             return [_cut(reason)]
+        case Check():
+            return [
+                message.round_wall_ns, message.number, message.is_last, message.seqno, message.region, message.table,
+                message.after, message.upto, message.rows, message.digest,
+            ]  # fmt: skip
         case SeedRequestRegions(request, seed, offset, regions):
             return [request, seed, offset, list(regions)]
         case SeedRequest(request, seed, offset):

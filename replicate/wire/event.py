@@ -13,6 +13,7 @@ from typing import TypeAlias
 from replicate.errors import ReplicateError
 from replicate.journal.record import FrameBatch
 from replicate.wire.message import (
+    Check,
     Handover,
     HandoverAsk,
     HandoverDone,
@@ -237,8 +238,16 @@ class LostAcknowledged:
     taken: LostTaken
 
 
+@dataclass(frozen=True, slots=True)
+class CheckReceived:
+    """The source has told what it holds of a range."""
+
+    check: Check
+
+
 Event: TypeAlias = (
     Closed
+    | CheckReceived
     | HandoverSaid
     | Connected
     | RestartRequested

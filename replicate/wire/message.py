@@ -26,6 +26,11 @@ Beside the stream a receiver that has lost files gives them to a source that is 
              <------------------------------ LOST_OFFER  a file of so many bytes, with this hash
       LOST_TAKEN  ------------------------->             so much of it is here: from there on, or all of it, durably
              <------------------------------ LOST_CHUNK  the next bytes; the next chunk waits for the next LOST_TAKEN
+
+Beside it a source tells what it holds, one range of keys after another (FEATURE_PATROL); nobody answers:
+
+      CHECK  ---------------------------->               the digest of a range at a transaction that was sent before
+
 While the stream runs the two may exchange their roles (both must know FEATURE_ROLES; replicate/roles/handover.py):
 
              <------------------------------ HANDOVER_READY  I wish to be primary; or the answer to what was asked
@@ -85,7 +90,17 @@ FEATURE_ROLES: Final = "roles-1"
 """One that can hand its role over, and take one."""
 FEATURE_FILTER: Final = "filter-1"
 """One that knows transactions told in other words (frames of the kinds RESTATED and RESTATED_LARGE)."""
-FEATURES: Final = (FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS)
+FEATURE_PATROL: Final = "patrol-1"
+"""A receiver that verifies digests of ranges."""
+FEATURES: Final = (
+    FEATURE_ZSTD,
+    FEATURE_SEED,
+    FEATURE_LOST,
+    FEATURE_ROLES,
+    FEATURE_FILTER,
+    FEATURE_SEED_REGIONS,
+    FEATURE_PATROL,
+)
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
 FEATURE_SINCE: Final = {
     FEATURE_ZSTD: 0,
@@ -94,6 +109,7 @@ FEATURE_SINCE: Final = {
     FEATURE_ROLES: 2,
     FEATURE_FILTER: 2,
     FEATURE_SEED_REGIONS: 2,
+    FEATURE_PATROL: 2,
 }
 """The first minor version in which a feature may be used."""
 
@@ -113,6 +129,7 @@ FEATURES_MAX: Final = 32
 RESTART_BYTES_MAX: Final = 256 * KIB
 HANDOVER_BYTES_MAX: Final = 64 * KIB
 HANDOVER_TEXTS_MAX: Final = 16
+KEYS_BYTES_MAX: Final = 2 * KIB
 PARTITIONS_MAX: Final = 4096
 
 
@@ -149,6 +166,7 @@ class MessageType(IntEnum):
     HANDOVER = 25
     HANDOVER_DONE = 26
     SEED_REQUEST_REGIONS = 30
+    CHECK = 35
 
 
 _SMALL: Final = 4 * KIB
@@ -192,6 +210,7 @@ LIMITS: Final = OPENING_LIMITS | {
     int(MessageType.HANDOVER): _SMALL,
     int(MessageType.HANDOVER_DONE): _SMALL,
     int(MessageType.SEED_REQUEST_REGIONS): 2 * _SMALL,
+    int(MessageType.CHECK): 4 * _SMALL,
 }
 """The same, afterwards."""
 
@@ -588,6 +607,26 @@ class HandoverDone:
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the source holds of one range of a table, at the transaction `seqno`, which was sent before.
+
+    `round_wall_ns` names the round of the patrol, `number` counts its ranges from 1 on; with `is_last` it is over.
+    `table`: "" for the schema. `after`, `upto`: packed keys (region/sqlite/ranges.py), of at most KEYS_BYTES_MAX.
+    """
+
+    round_wall_ns: int
+    number: int
+    is_last: bool
+    seqno: int
+    region: str
+    table: str
+    after: bytes
+    upto: bytes
+    rows: int
+    digest: bytes
+
+
 Message: TypeAlias = (
     Hello
     | HelloReply
@@ -606,6 +645,7 @@ Message: TypeAlias = (
     | Bye
     | SeedRequest
     | SeedRequestRegions
+    | Check
     | SeedPreparing
     | SeedStart
     | SeedChunk
@@ -639,6 +679,7 @@ MESSAGE_TYPES: Final[dict[type, MessageType]] = {
     Bye: MessageType.BYE,
     SeedRequest: MessageType.SEED_REQUEST,
     SeedRequestRegions: MessageType.SEED_REQUEST_REGIONS,
+    Check: MessageType.CHECK,
     SeedPreparing: MessageType.SEED_PREPARING,
     SeedStart: MessageType.SEED_START,
     SeedChunk: MessageType.SEED_CHUNK,

@@ -59,7 +59,8 @@ class State(Enum):
 _M: Final = MessageType
 _SAY: Final = Direction.SEND
 _HEAR: Final = Direction.RECEIVE
-_BULK: Final = (_M.DATA, _M.PARTS, _M.LARGE)
+_BULK: Final = (_M.DATA, _M.PARTS, _M.LARGE, _M.CHECK)
+"""What nobody sends who has heard XOFF."""
 
 Move = tuple[Direction, MessageType]
 

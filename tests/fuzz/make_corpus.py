@@ -36,6 +36,7 @@ from replicate.transfer.seed.file import SeedWriter
 from replicate.wire.codec import encode as encode_message
 from replicate.wire.compression import Compressor
 from replicate.wire.message import (
+    Check,
     Handover,
     HandoverAsk,
     HandoverDone,
@@ -154,6 +155,7 @@ def wire() -> Made:
         SeedRequest(b"r" * 16, b"s" * 16, 512), SeedRequestRegions(b"r" * 16, b"s" * 16, 512, ("main",)),
         SeedPreparing(3, 9), SeedStart(b"s" * 16, 512, 4096, 7),
         SeedChunk(512, b"bytes"), SeedEnd(4096), SeedAck(1024), SeedDone(b"s" * 16),
+        Check(2**60, 3, False, 41, "main", "account", b"\x91\x07", b"", 9, b"d" * 16),
         LostOffer(99, 4096, 7, 9), LostChunk(512, b"lines"), LostTaken(99, 1024),
         HandoverAsk(HandoverStep.ENDED, 1, 60_000, ("no way back",)), Handover(41), HandoverDone(41, 74, "full"),
         HandoverReady(HandoverStep.PROVE, 41, 0, SynchronizationVector({(7, 0): 41}), {7: (41, 99)}),

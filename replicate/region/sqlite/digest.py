@@ -187,7 +187,7 @@ def _hash_rows(name: str, rows: Iterable[Any], head: bytes, progress: Progress |
     return TableDigest(name, count, hasher.hexdigest())
 
 
-def _head(definition: TableDefinition, how: str) -> bytes:
+def table_head(definition: TableDefinition, how: str) -> bytes:
     """What makes two tables comparable at all: everything in the definition but region, partition and version."""
     columns = [column.pack() for column in definition.columns]
     packed: bytes = msgpack.packb([how, definition.table, columns, list(definition.key), definition.rowid])
@@ -205,10 +205,10 @@ def digest_table(connection: apsw.Connection, table: str, *, progress: Progress 
         definition = read_definition(connection, table, region="")
         try:
             rows = _read(connection, definition, raw=False)
-            return _hash_rows(definition.table, rows, _head(definition, "rows"), progress)
+            return _hash_rows(definition.table, rows, table_head(definition, "rows"), progress)
         except UnicodeDecodeError:
             rows = _read(connection, definition, raw=True)
-            return _hash_rows(definition.table, rows, _head(definition, "raw"), progress)
+            return _hash_rows(definition.table, rows, table_head(definition, "raw"), progress)
 
 
 def digest_region(connection: apsw.Connection, *, progress: Progress | None = None) -> RegionDigest:

@@ -8,7 +8,8 @@ Refuses to know: which sequence number the moment has (replicate/door/snapshot.p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -145,6 +146,19 @@ def _sync(path: Path) -> None:
                 os.close(fd)
     except OSError as error:
         raise io_error(error, "the copy could not be synced", str(path)) from error
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[apsw.Connection]:
+    """A connection in a read transaction, for a moment. Raises what opening a region, and reading it, raises."""
+    connection = open_region(path, readonly=True, bare=True)
+    try:
+        begin_read(connection)
+        yield connection
+    except apsw.Error as error:
+        raise translate(error, where=os.fspath(path)) from error
+    finally:
+        connection.close(True)
 
 
 def table_with_rows(connection: apsw.Connection) -> str:

@@ -163,24 +163,28 @@ def test_every_channel_says_what_it_said_before(tmp_path: Path, monkeypatch: pyt
     assert json.loads(json.dumps(found)) == json.loads(KEPT.read_text())
 
 
-WITH_A_FILTER = {"filter", "filter_error"}
-"""What nobody says who has none."""
+UNUSED = {
+    *("filter", "filter_error"),
+    *("patrol", "patrol_verified_rows", "patrol_age_s", "patrol_passed", "patrol_different"),
+}
+"""What nobody says who has no filter, or has not heard of the patrol."""
 
 
 @pytest.mark.parametrize("daemon", ["source", "receiver", "update"])
 def test_a_row_says_where_its_figure_stands(daemon: str) -> None:
     said = [one for name, one in json.loads(KEPT.read_text()).items() if name.partition(",")[0] == daemon]
     in_log = {name for one in said for name in one["log"]}
-    told = {name for name, row in FIGURES.items() if row.is_in(daemon, "log")} - WITH_A_FILTER
+    told = {name for name, row in FIGURES.items() if row.is_in(daemon, "log")} - UNUSED
     if daemon != "update":  # it tells its status where it works, and counts what it has met
         in_status = {name for one in said for name, _ in one["facts"]}
         others = {"last_heard_monotonic_ns", "boot", "told_monotonic_ns", "last_error", "statistics_period_s"}
         rows = {name for name, row in FIGURES.items() if row.is_in(daemon, "status")}
-        assert in_status - others == rows - WITH_A_FILTER
+        assert in_status - others == rows - UNUSED
         assert told <= in_log
     measured = {name for name in in_log if name in FIGURES}
     assert measured <= told
     every = {name for name, row in METRICS.items() if row.where == "every metric"}
     of_disk = every - {"dualsite_connected_state", "dualsite_known_state"}
     on_page = {line.split()[2] for one in said for line in one["page"] if line.startswith("# TYPE")}
-    assert on_page == {name for name, row in METRICS.items() if row.is_in(daemon, "metric")} - of_disk
+    unused = {name for name, row in METRICS.items() if row.name in UNUSED}
+    assert on_page == {name for name, row in METRICS.items() if row.is_in(daemon, "metric")} - of_disk - unused

@@ -1,0 +1,142 @@
+"""The secondary's side of the patrol."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+import trio
+
+from receiver_server.patrol import WAITING_MAX, PatrolFound, Verifying
+from replicate.compare.patrolled import Outcome, RangeVerdict, look_at_patrolled, settle_patrolled
+from replicate.compare.range_check import take_range
+from replicate.compare.rounds import Place
+from replicate.errors import BusyError, JournalIOError, RegionDamagedError
+from replicate.wire.message import Check
+from tests.harness.pair import Pair
+from tests.harness.waiting import wait_until_async
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    monkeypatch.setattr("receiver_server.patrol.LOOK_S", 0.001)
+    made = Pair.create(tmp_path)
+    made.seed()
+    made.write(5)
+    return made
+
+
+def checks_of(pair: Pair) -> list[Check]:
+    place: Place | None = Place(7)
+    found = []
+    while place is not None:
+        taken = take_range(pair.primary, place)
+        assert taken.check is not None
+        found.append(taken.check)
+        place = taken.place
+    return found
+
+
+async def verified(pair: Pair, checks: list[Check], *, is_filtered: bool = False) -> tuple[PatrolFound, list[str]]:
+    """What is found of these, and what was said of differences."""
+    found, said = PatrolFound(pair.secondary.path), list[str]()
+    verifying = Verifying(pair.secondary, found, structlog.get_logger(), "east", is_filtered=is_filtered)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(verifying.run, lambda: 0, said.append)
+            for check in checks:
+                verifying.heard(check)
+            await wait_until_async(lambda: not verifying._checks and found.now.here.told + found.now.whole.told > 0)
+            await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    return found, said
+
+
+@pytest.mark.trio
+async def test_a_round_is_verified_and_kept(pair: Pair) -> None:
+    pair.catch_up()
+    found, said = await verified(pair, checks_of(pair))
+    assert (found.now.whole.rows, found.now.whole.passed, said) == (5, 0, [])
+    assert look_at_patrolled(pair.secondary.path) == found.now
+    figures = PatrolFound(pair.secondary.path).figures(found.now.whole.began_wall_ns + 5 * 10**9)
+    assert figures == {"patrol_verified_rows": 5, "patrol_age_s": 5.0, "patrol_passed": 0, "patrol_different": 0}
+
+
+def test_nothing_is_known_before(pair: Pair) -> None:
+    assert PatrolFound(pair.secondary.path).figures(0) == {}
+
+
+@pytest.mark.trio
+async def test_it_waits_for_the_transaction_and_holds_up_nothing(pair: Pair) -> None:
+    found = PatrolFound(pair.secondary.path)
+    verifying = Verifying(pair.secondary, found, structlog.get_logger(), "east", is_filtered=False)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(verifying.run, lambda: 0, print)
+            for check in checks_of(pair):
+                verifying.heard(check)
+            await trio.sleep(0.05)
+            assert not found.now.here.told
+            await trio.to_thread.run_sync(pair.catch_up)
+            await wait_until_async(lambda: found.now.whole.told > 0)
+            nursery.cancel_scope.cancel()
+    assert found.now.whole.rows == 5
+
+
+@pytest.mark.trio
+async def test_what_differs_is_said_and_kept_until_it_is_settled(pair: Pair) -> None:
+    pair.catch_up()
+    checks = [replace(check, rows=check.rows + 1) if check.table == "account" else check for check in checks_of(pair)]
+    found, said = await verified(pair, checks)
+    (one,) = found.now.different
+    assert said == [str(one)]
+    assert (one.table, one.rows, one.source_rows) == ("account", 5, 6)
+    assert look_at_patrolled(pair.secondary.path).different == (one,)
+    settle_patrolled(pair.secondary.path)
+    assert found.look().different == ()
+    assert found.now.whole.rows == 0
+
+
+@pytest.mark.trio
+async def test_behind_a_filter_nothing_is_called_equal(pair: Pair) -> None:
+    pair.catch_up()
+    found, said = await verified(pair, checks_of(pair), is_filtered=True)
+    assert (found.now.whole.rows, found.now.whole.passed, said) == (0, len(checks_of(pair)), [])
+    assert "a filter is set here" in found.now.whole.why
+
+
+@pytest.mark.trio
+async def test_more_than_may_wait_is_lost_and_said_so(pair: Pair) -> None:
+    pair.catch_up()
+    (check, *_) = checks_of(pair)
+    many = [replace(check, number=number, is_last=False) for number in range(1, WAITING_MAX + 50)]
+    found, _ = await verified(pair, many)
+    assert found.now.here.told == WAITING_MAX
+    again, _ = await verified(pair, [replace(check, number=WAITING_MAX + 50, is_last=True)])
+    assert again.now.whole.passed == 49
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (RegionDamagedError("database disk image is malformed"), Outcome.DIFFERENT),
+        (BusyError("locked"), Outcome.NOT_YET),
+        (JournalIOError("a disk"), Outcome.PASSED),
+    ],
+)
+@pytest.mark.trio
+async def test_what_cannot_be_verified(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: Outcome
+) -> None:
+    def fails(*_: object) -> RangeVerdict:
+        raise error
+
+    monkeypatch.setattr("receiver_server.patrol.verify", fails)
+    verifying = Verifying(
+        pair.secondary, PatrolFound(pair.secondary.path), structlog.get_logger(), "east", is_filtered=False
+    )
+    found = await verifying._verify(checks_of(pair)[0], 0)
+    assert found.outcome is outcome

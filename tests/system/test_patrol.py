@@ -1,0 +1,130 @@
+"""The patrol over real processes: what differs on a secondary, by whatever cause, is found and named by the pair itself
+while both go on; it is mended by the commands that `status` names."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.street import QUICK, Street
+from tests.harness.waiting import wait_until
+
+SETTINGS = QUICK.replace("[source]", "[source]\npatrol_percent = 100.0\npatrol_round_s = 0.2\npatrol_speed_mb = 1000.0")
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Iterator[Street]:
+    made = Street(tmp_path, settings=SETTINGS)
+    try:
+        made.build().start()
+        yield made
+    finally:
+        made.close()
+
+
+def status(street: Street, instance: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(street.run("-i", instance, "--json", "status", check=False).stdout)
+    return found
+
+
+def diverged(street: Street, instance: Path) -> list[dict[str, Any]]:
+    return [one for one in status(street, instance)["findings"] if one["code"] == "DIVERGED_ROWS"]
+
+
+def whole_round(street: Street, instance: Path) -> dict[str, Any]:
+    """What is told after a round that began from now on."""
+    before = json.loads((instance / "consumers" / "_patrolled.json").read_text())["here"]["began_wall_ns"] if (
+        instance / "consumers" / "_patrolled.json"
+    ).exists() else 0  # fmt: skip
+
+    def is_over() -> bool:
+        try:
+            whole = json.loads((instance / "consumers" / "_patrolled.json").read_text())["whole"]
+        except FileNotFoundError:
+            return False
+        return bool(whole["ended_wall_ns"]) and whole["began_wall_ns"] > before
+
+    wait_until(is_over, what="a whole round")
+    found: dict[str, Any] = status(street, instance)["patrol"]
+    return found
+
+
+def spoil(instance: Path, statement: str) -> None:
+    """Past the guards: another client that knows their function, and leaves its mark nowhere."""
+    with closing(sqlite3.connect(instance / "regions" / "main.db", timeout=30, isolation_level=None)) as connection:
+        version = connection.execute("PRAGMA schema_version").fetchone()[0]
+        connection.execute("BEGIN IMMEDIATE")
+        triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            connection.execute(f'DROP TRIGGER "{name}"')
+        connection.execute(statement)
+        for _, sql in triggers:
+            connection.execute(sql)
+        connection.execute("COMMIT")
+        connection.execute(f"PRAGMA schema_version = {version}")
+
+
+@pytest.mark.slow
+def test_all_rows_are_verified_under_load_and_a_difference_is_found_and_mended(street: Street) -> None:
+    street.write(*[f"INSERT INTO account (owner) VALUES ('cold {n}')" for n in range(20)])
+    writer = street.writer(1, pause_s=0.002)
+    for _ in range(2):
+        found = whole_round(street, street.secondary)
+        assert found["passed"] == 0, found
+        assert found["rows"] > 20
+    assert "all " in street.run("-i", street.secondary, "status", check=False).stdout
+    assert not diverged(street, street.secondary)
+    writer.kill()
+    writer.wait()
+    street.prove_equal()
+    street.calls_here = False
+    spoil(street.secondary, "UPDATE account SET note = 'another' WHERE owner = 'cold 7'")
+    wait_until(lambda: diverged(street, street.secondary), what="it is found")
+    (one,) = diverged(street, street.secondary)
+    assert one["subject"] == "main.account"
+    assert f"compare --with {street.primary} --repair" in one["do"]
+    assert "rows differ from the source's" in (street.secondary / "log" / "receiver.log").read_text()
+    street.on(street.secondary, "compare", "--with", street.primary, "--repair", "--yes")
+    assert not diverged(street, street.secondary)
+    assert whole_round(street, street.secondary)["passed"] == 0
+    assert not diverged(street, street.secondary)
+
+
+@pytest.mark.slow
+def test_the_stream_stops_where_it_is_to_until_the_rows_are_mended(street: Street) -> None:
+    last = street.write("INSERT INTO account (owner) VALUES ('cold')")
+    street.on(street.secondary, "wait", "--seqno", str(last), "--timeout", "60")
+    street.on(street.secondary, "receiver", "stop")
+    listen = f"127.0.0.1:{street.port()}"
+    street.on(street.secondary, "config", "set", "receiver.on_divergence", "stop")
+    street.calls_here = False
+    spoil(street.secondary, "DELETE FROM account WHERE owner = 'cold'")
+    street.start_receiver(listen)
+    street.start_update()
+    wait_until(lambda: diverged(street, street.secondary), what="it is found")
+    last = street.write("INSERT INTO account (owner) VALUES ('more')")
+
+    def is_refused() -> bool:
+        text = street.run("-i", street.primary, "status", check=False).stdout
+        return "the stream stops until it is mended" in text
+
+    wait_until(is_refused, what="the source is refused by name")
+    assert street.last_seqno(street.secondary) < last
+    street.on(street.secondary, "receiver", "stop")
+    street.start_receiver(listen)  # a start alone mends nothing
+    street.start_update()
+    wait_until(is_refused, what="it is refused again")
+    street.on(street.secondary, "config", "set", "receiver.on_divergence", "continue")
+    street.on(street.secondary, "receiver", "stop")
+    street.start_receiver(listen)
+    street.start_update()
+    street.on(street.secondary, "wait", "--seqno", str(last), "--timeout", "60")
+    street.on(street.secondary, "compare", "--with", street.primary, "--repair", "--yes")
+    assert not diverged(street, street.secondary)
+    street.prove_equal()
