@@ -140,7 +140,10 @@ class Patrol:
             began_ns = min(self._standing.began_wall_ns, now_ns)  # the clock may have been set back
             if now_ns - began_ns < self._settings.patrol_round_s * 1e9:
                 return False
-            self._consumer.instance.reload()
+            try:
+                self._consumer.instance.reload()
+            except ReplicateError:
+                return False  # what is wrong with the file, `status` says
             self._standing = RoundStanding(now_ns, Place(now_ns))
         return True
 
@@ -166,9 +169,10 @@ class Patrol:
             consumer.patrol = ""
         if taken.place is None or trio.current_time() - self._stored_s > STORED_S:
             self._stored_s = trio.current_time()
-            await trio.to_thread.run_sync(
-                keep_standing, consumer.instance.run_directory, consumer.peer_name, self._standing
-            )
+            with suppress(ReplicateError):  # on a full disk it goes on, and may begin its round again
+                await trio.to_thread.run_sync(
+                    keep_standing, consumer.instance.run_directory, consumer.peer_name, self._standing
+                )
         rest_s = pause_s(
             busy_s=taken.busy_s, size=taken.size, percent=settings.patrol_percent, mb_per_s=settings.patrol_speed_mb
         )

@@ -18,6 +18,7 @@ import apsw
 import msgpack
 from xxhash import xxh3_128_digest, xxh3_128_intdigest
 
+from replicate.errors import NotSupportedError
 from replicate.model.transaction import RowChange, SequenceChange, TableDefinition, decode_change
 from replicate.region.sqlite.digest import SEQUENCES, table_head
 from replicate.region.sqlite.feed import own_tables
@@ -62,17 +63,22 @@ def unpacked_key(packed: bytes) -> Key | None:
     if not packed:
         return None
     values = msgpack.unpackb(packed, max_map_len=0, max_ext_len=0)
-    if type(values) is not list or not values:
+    if type(values) is not list or not values or not all(map(_is_value, values)):
         raise ValueError("a key")
     return tuple(values)
+
+
+def _is_value(value: object) -> bool:
+    """Whether it is one that a column of a key may hold: SQLite takes it as it is."""
+    return type(value) in (str, bytes, float) or (type(value) is int and -(2**63) <= value < 2**63)
 
 
 def cut_range(
     connection: apsw.Connection, table: str, after: Key | None, *, rows_max: int, bytes_max: int, key_bytes_max: int
 ) -> RangeDigest:
     """The range that begins after that key: it ends at the first row that makes it so large, and has a key of at most
-    `key_bytes_max` bytes. The schema and the counters are one range each. NotSupportedError (no such table), and what
-    SQLite says."""
+    `key_bytes_max` bytes. The schema and the counters are one range each. NotSupportedError (no such table, or
+    another key), and what SQLite says."""
     return _digest(connection, table, after, None, _RangeEnd(rows_max, bytes_max, key_bytes_max))
 
 
@@ -106,6 +112,8 @@ def _digest(
         others = own_tables(connection)
         return _sum((row for row in connection.execute(COUNTERS) if row[0] not in others), b"", (), None)
     definition = read_definition(connection, table, region="")
+    if any(bound is not None and len(bound) != len(definition.key) for bound in (after, upto)):
+        raise NotSupportedError(f"table {table} has another key", where=connection.filename, table=table)
     head, key = table_head(definition, "range"), definition.key
     try:
         return _sum(_rows(connection, definition, after, upto, raw=False), head, key, end)

@@ -186,6 +186,36 @@ def test_a_row_that_was_changed_past_the_guards_is_found(
     assert set().union(*found.values()) == {"equal"}, found
 
 
+def test_a_byte_that_a_disk_has_turned_is_found(pair: Pair) -> None:
+    connection = pair.connect()
+    connection.execute("INSERT INTO account (note) VALUES ('the one that is turned'), ('another')")
+    connection.commit()
+    connection.close()
+    pair.catch_up()
+    database = pair.secondary.path / "regions" / "main.db"
+    with closing(sqlite3.connect(database)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = database.read_bytes()
+    at = data.index(b"the one that is turned")
+    with database.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 1]))
+    found = outcomes(pair, round_of(pair.primary))
+    assert found.pop("account") == {"different"}
+    assert set().union(*found.values()) == {"equal"}
+
+
+def test_what_a_secondary_holds_is_told_to_a_third_site(pair: Pair) -> None:
+    """Its regions bear other marks of how far they are than a primary's."""
+    dice = random.Random(9)
+    some_changes(pair, dice, 20)
+    pair.catch_up()
+    checks = round_of(pair.secondary)
+    assert {check.seqno for check in checks} == {pair.last_seqno()}
+    some_changes(pair, dice, 20)
+    assert {verify(pair.primary, check, 0).outcome for check in checks} == {Outcome.EQUAL}
+
+
 def test_what_is_not_applied_yet_is_asked_for_again(pair: Pair) -> None:
     pair.write(3)
     (schema, account, *_) = round_of(pair.primary)
@@ -207,6 +237,25 @@ def test_a_schema_that_was_changed_meanwhile_is_passed_over(pair: Pair) -> None:
     found = outcomes(pair, checks)
     assert found[""] == found["account"] == found["exact"] == {"passed over"}
     assert found["word"] == {"equal"}
+
+
+def test_a_table_that_has_another_key_by_now_is_passed_over(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicate.compare.range_check.ROWS_MAX", 1)
+    connection = pair.connect()
+    connection.execute("INSERT INTO word VALUES ('a', 1, 1), ('b', 1, 1)")
+    connection.commit()
+    checks = round_of(pair.primary)
+    for statement in (
+        "CREATE TABLE other (word TEXT PRIMARY KEY, part, what) WITHOUT ROWID",
+        "INSERT INTO other SELECT * FROM word",
+        "DROP TABLE word",
+        "ALTER TABLE other RENAME TO word",
+    ):
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+    pair.catch_up()
+    assert outcomes(pair, checks)["word"] == {"passed over"}
 
 
 def test_another_schema_is_found(pair: Pair) -> None:

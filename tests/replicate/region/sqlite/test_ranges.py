@@ -134,11 +134,22 @@ def test_the_schema(connection: apsw.Connection) -> None:
 def test_no_such_table(connection: apsw.Connection) -> None:
     with pytest.raises(NotSupportedError):
         cut(connection, "nothing", None)
+    with pytest.raises(NotSupportedError, match="another key"):
+        cut(connection, "t", (1, 2))
 
 
 def test_keys_travel() -> None:
     for key in (None, (1,), ("a", -(2**63), 0.5, b"\xff")):
         assert unpacked_key(packed_key(key)) == key
-    for garbage in (b"\xc1", b"\x01", b"\x90", b"\x80"):
+    for garbage in (
+        b"\xc1",
+        b"\x01",
+        b"\x90",
+        b"\x80",
+        b"\x91\xc0",
+        b"\x91\xc3",
+        b"\x91\x91\x01",
+        b"\x91\xcf" + b"\xff" * 8,
+    ):
         with pytest.raises((ValueError, TypeError)):
             unpacked_key(garbage)
