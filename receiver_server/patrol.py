@@ -129,6 +129,9 @@ class Verifying:
     async def _verify(self, check: Check, applied_seqno: int) -> RangeVerdict:
         if self._is_filtered:
             return RangeVerdict(Outcome.PASSED, "a filter is set here, which tells rows in other words")
+        if all(entry.name != check.region for entry in self._instance.regions):
+            with suppress(ReplicateError):  # it may have come since
+                self._instance.reload()
         try:
             return await trio.to_thread.run_sync(verify, self._instance, check, applied_seqno)
         except RegionDamagedError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import structlog
 import trio
 
 from receiver_server.patrol import WAITING_MAX, PatrolFound, Verifying
+from replicate.admin.regions import add_region
 from replicate.compare.patrolled import Outcome, RangeVerdict, look_at_patrolled, settle_patrolled
 from replicate.compare.range_check import take_range
 from replicate.compare.rounds import Place
 from replicate.errors import BusyError, JournalIOError, RegionDamagedError
+from replicate.instance.instance import Instance
 from replicate.wire.message import Check
 from tests.harness.pair import Pair
 from tests.harness.waiting import wait_until_async
@@ -98,6 +102,20 @@ async def test_what_differs_is_said_and_kept_until_it_is_settled(pair: Pair) -> 
     settle_patrolled(pair.secondary.path)
     assert found.look().different == ()
     assert found.now.whole.rows == 0
+
+
+@pytest.mark.trio
+async def test_a_region_that_came_while_it_runs_is_verified(pair: Pair) -> None:
+    knows_none = Instance.open(pair.secondary.path)
+    database = pair.primary.path.parent / "side.db"
+    with closing(sqlite3.connect(database)) as other:
+        other.execute("CREATE TABLE side (id INTEGER PRIMARY KEY)")
+    add_region(pair.primary, database, name="side")
+    pair.catch_up()
+    found = PatrolFound(pair.secondary.path)
+    verifying = Verifying(knows_none, found, structlog.get_logger(), "east", is_filtered=False)
+    (check,) = [one for one in checks_of(pair) if (one.region, one.table) == ("side", "side")]
+    assert (await verifying._verify(check, 0)).outcome is Outcome.EQUAL
 
 
 @pytest.mark.trio
