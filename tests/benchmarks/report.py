@@ -167,6 +167,11 @@ def _large(one: Line) -> Row:
     return f"{one['kind']}, {one['settings']['rows']:,} rows in one transaction", ratio, text
 
 
+def _patrol(one: Line) -> Row:
+    figure = one["figure"]
+    return f"patrol: {one['what']}", f"{figure['ratio']} × digest", f"{figure['rows_per_cpu_s']:,} rows a CPU second"
+
+
 def _audit(one: Line) -> Row:
     figure = one["figure"]
     text = f"{figure['per_s']:,} transactions/s, {figure['cpu_us']} CPU µs each"
@@ -200,5 +205,6 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "audit": _audit,
     "filter": _filter,
     "large": _large,
+    "patrol": _patrol,
     "replay": _replay,
 }

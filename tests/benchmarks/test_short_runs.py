@@ -112,6 +112,16 @@ def test_filter(tmp_path: Path) -> None:
     assert all(line["figure"]["per_s"] > 0 for line in lines)
 
 
+def test_patrol(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "patrol", "--rows", "5000", "--rounds", "1")
+    assert [line["what"] for line in lines] == [
+        "digest of the table",
+        "patrol on the source",
+        "patrol on the secondary",
+    ]
+    assert all(line["figure"]["rows_per_cpu_s"] > 0 for line in lines)
+
+
 def test_audit(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "audit", "--transactions", "2000", "--rounds", "1")
     assert len({line["what"] for line in lines}) == len(lines) > 5
