@@ -481,6 +481,7 @@ def config_of(dice: random.Random, durability: str) -> Config:
             connect_timeout_s=2.0,
             compression=dice.choice(["none", "none", "zstd"]),  # type: ignore[arg-type]
             batch_bytes=dice.choice([400, 1000, BATCH_BYTES]),
+            patrol_percent=0.0,  # a region here is no database
         ),
         receiver=replace(
             default.receiver,
