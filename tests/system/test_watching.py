@@ -82,6 +82,7 @@ def test_every_figure_of_the_table_is_served_and_true(street: Street) -> None:
     last = street.prove_equal()
     wait_until(lambda: value(street, street.primary, "source-secondary", "acknowledged_seqno") == last)
     wait_until(lambda: "dualsite_round_trip_seconds" in figures(street, street.primary, "source-secondary"))
+    wait_until(lambda: "dualsite_patrol_passed_ranges" in figures(street, street.secondary, "receiver"))
     served: set[str] = set()
     for instance, daemon in daemons(street):
         wait_until(

@@ -93,8 +93,12 @@ def test_the_commands_of_the_manual(street: Street) -> None:
     assert f"decided by {getpass.getuser()}" in street.run(*skip).stdout
     street.on(street.secondary, "wait", "--seqno", str(behind), "--timeout", "60")
     assert street.run(*list_).stdout.splitlines()[1].split()[:3] == [str(seqno), "left", "out"]
-    told = [one for one in street.log(street.secondary, "update") if one["event"] == "transaction left out"]
-    assert [one["seqno"] for one in told] == [seqno]
+
+    def told_of() -> list[int]:
+        said = street.log(street.secondary, "update")
+        return [one["seqno"] for one in said if one["event"] == "transaction left out"]
+
+    wait_until(lambda: told_of() == [seqno], what="the log says so")
     assert (
         "decided by" in street.on(street.secondary, "journal", "show", "--from", str(seqno), "--to", str(seqno)).stdout
     )
