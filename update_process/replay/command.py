@@ -22,7 +22,7 @@ from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.content import read_content
 from replicate.instance.archive_mark import archived_seqno, note_archived
-from replicate.instance.instance import STAGE_DIRECTORY, Instance
+from replicate.instance.instance import FILE_NAME, STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
@@ -53,15 +53,15 @@ def replay(
     `names` (see `Journals`). `spark` gives the session whose net change is applied; None: it is found in this process.
 
     Raises PermissionRefusedError (not a secondary), NotFoundError (not seeded; no journal; a number beyond them),
-    UsageError (what is here went through a filter),
-    AlreadyRunningError (a daemon of the instance), BusyError (a seed or another replay), WrongNetworkError,
-    PrerequisiteMissingError (no Java, no Spark), and what `Replay.run` raises. A position that is there already is no
+    UsageError (a filter is between these journals and what is here), AlreadyRunningError (a daemon of the
+    instance), BusyError (a seed or another replay), WrongNetworkError, PrerequisiteMissingError (no Java, no Spark),
+    and what `Replay.run` raises. A position that is there already is no
     error: nothing is done.
     """
     require_secondary(instance)
     require_here(names)
     require_seeded(instance)
-    _require_own_words(instance)
+    require_own_words(instance, names)
     with (
         seed_lock(instance),  # first: another replay holds the daemons' locks too, and is none
         stopped_daemons(instance, "replay"),
@@ -122,9 +122,9 @@ def require_secondary(instance: Instance) -> None:
         )
 
 
-def _require_own_words(instance: Instance) -> None:
-    """UsageError where what is here went through a filter: a journal may have the same transactions in other words, and
-    nothing in it says so."""
+def require_own_words(instance: Instance, names: Sequence[str | Path]) -> None:
+    """UsageError where what is here went through a filter, or a filter is set on the way from these journals: they have
+    the same transactions in other words, and nothing in them says so."""
     content = read_content(instance.run_directory)
     if content is not None and content.filter:
         raise UsageError(
@@ -133,6 +133,20 @@ def _require_own_words(instance: Instance) -> None:
             do="Let the stream bring the backlog; or, where it comes without a filter again, start the Receiver Server "
             "once before",
         )
+    set_in = [(instance, "receiver", instance.config.receiver.filter)]
+    for name in names:
+        path = local_path(archive_uri(str(name)))
+        if path is not None and (path / FILE_NAME).exists():
+            sender = Instance.open(path)
+            set_in.append((sender, "source", sender.config.source.filter))
+    for one, side, configured in set_in:
+        if configured:
+            raise UsageError(
+                f"{one.name} has a {side}.filter, which tells the stream in other words, and no journal does",
+                where=str(one.path),
+                do=f"Let the stream bring it; or, to have the journal's words here, first: replicate -i {one.named} "
+                f"config unset {side}.filter",
+            )
 
 
 def replay_locked(

@@ -44,6 +44,7 @@ from update_process.replay.command import (
     SparkSessions,
     one_session,
     replay_locked,
+    require_own_words,
     require_secondary,
     stage_of,
     stopped_daemons,
@@ -88,6 +89,7 @@ def rebuild(
     """
     require_secondary(instance)
     require_here(names)
+    require_own_words(instance, names)
     with seed_lock(instance):
         header = read_header(base)
         require_all_regions(header, str(base))

@@ -261,9 +261,8 @@ def install_file(secondary: Instance, path: Path, *, restart: bool = False, prog
 
     Raises what `check_secondary` raises, NotFoundError, DamagedError and FormatUnknownError (the file),
     WrongNetworkError, WrongInstanceError (made for another secondary), DiskFullError, UsageError (rows, and a filter
-    before this secondary). What the secondary held is
-    untouched until the whole file has been verified and its pages are on the disk; after that, the same call does it
-    again.
+    before this secondary). What the secondary held is untouched until the whole file has been verified and its pages
+    are on the disk; after that, the same call does it again.
     """
     with seed_lock(secondary):
         return install_file_locked(secondary, path, restart=restart, progress=progress)
