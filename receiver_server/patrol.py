@@ -123,6 +123,7 @@ class Verifying:
                         differs(str(self._found.now.different[-1]))
         finally:
             if self._is_news:
+                self._found.look()  # a seed may have ended what was found, and then this connection
                 with suppress(ReplicateError):
                     self._found.keep()
 

@@ -24,6 +24,7 @@ from replicate.compare.range_check import skip_table, take_range
 from replicate.compare.rounds import Place, is_within, pause_s
 from replicate.daemon.driver import Drive
 from replicate.errors import ReplicateError
+from replicate.pool import control as word
 from replicate.region.sqlite.ranges import packed_key, unpacked_key
 from replicate.settings.load import parse_hours
 from replicate.system.files import read_private, replace_file
@@ -125,7 +126,7 @@ class Patrol:
         consumer, progress = self._consumer, self._consumer.progress
         while self._ahead and self._ahead[0] <= progress.last_applied_seqno:
             self._ahead.popleft()
-        backlog = consumer.measured()["last_written_seqno"] - progress.last_applied_seqno
+        backlog = consumer.words[word.LAST_SEQNO] - progress.last_applied_seqno
         return (
             self._link.can_send_bulk
             and progress.is_applied_there

@@ -30,6 +30,7 @@ NAME: Final = "_patrolled.json"
 DIFFERENT_MAX: Final = 20
 """So many ranges that differ are kept."""
 KEY_CHARACTERS_MAX: Final = 60
+"""So many of a key's text are shown."""
 
 
 class Outcome(Enum):
@@ -95,7 +96,7 @@ class Different:
         """Which keys, in words."""
         if not self.after and not self.upto:
             return "all rows"
-        return " ".join(f"{word} {key}" for word, key in (("after", self.after), ("up to", self.upto)) if key)
+        return " ".join(f"{word} {_short(key)}" for word, key in (("after", self.after), ("up to", self.upto)) if key)
 
 
 _NONE: Final = Different("", "", "", "", 0, 0, 0, "", 0, "")
@@ -148,14 +149,16 @@ def taken(known: Patrolled, source: str, check: Check, verdict: RangeVerdict, wa
 
 
 def key_text(packed: bytes) -> str:
-    """A key for people: `7`, `'a', x'00ff'`."""
+    """A key for people, whole: `7`, `'a', x'00ff'`. No two keys have one text."""
     try:
         key = unpacked_key(packed)
     except (ValueError, TypeError):
-        return packed.hex()[:KEY_CHARACTERS_MAX]
-    texts = [f"x'{value.hex()}'" if isinstance(value, bytes) else repr(value) for value in key or ()]
-    text = ", ".join(texts)
-    return text if len(text) <= KEY_CHARACTERS_MAX else f"{text[:KEY_CHARACTERS_MAX]}..."
+        return packed.hex()
+    return ", ".join(f"x'{value.hex()}'" if isinstance(value, bytes) else repr(value) for value in key or ())
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= KEY_CHARACTERS_MAX else f"{key[:KEY_CHARACTERS_MAX]}..."
 
 
 def patrolled_path(instance_path: Path) -> Path:

@@ -19,7 +19,7 @@ from replicate.audit.selection import Selection
 from replicate.compare.patrolled import Outcome, RangeVerdict
 from replicate.compare.rounds import Place
 from replicate.door.recovery.opening import make_chain
-from replicate.errors import JournalMissingError, NotFoundError, NotSupportedError
+from replicate.errors import JournalMissingError, NotFoundError, NotSupportedError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
 from replicate.model.transaction import Op
@@ -105,7 +105,7 @@ def skip_table(instance: Instance, place: Place) -> Place | None:
     try:
         with reading(instance.region(at.region).path) as connection:
             return told.past_table(names_patrolled(connection), regions)
-    except Exception:  # whatever it is, it was said when the range was to be read
+    except ReplicateError:  # it was said when the range was to be read
         return told.past_region(regions)
 
 

@@ -41,7 +41,12 @@ def run(pair: Pair, *transactions: str) -> int:
 
 def spoil(pair: Pair, *statements: str) -> None:
     """Past every guard."""
-    connection = apsw.Connection(str(pair.secondary.region("main").path))
+    spoil_database(pair.secondary.region("main").path, *statements)
+
+
+def spoil_database(path: Path, *statements: str) -> None:
+    """The same, of any region: as `.dbconfig enable_trigger off` does it."""
+    connection = apsw.Connection(str(path))
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     for statement in statements:
         connection.execute(statement)

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -14,7 +15,7 @@ import trio
 from receiver_server.patrol import WAITING_MAX, PatrolFound, Verifying
 from replicate.admin.regions import add_region
 from replicate.compare.patrolled import Outcome, RangeVerdict, look_at_patrolled, settle_patrolled
-from replicate.compare.range_check import take_range
+from replicate.compare.range_check import take_range, verify
 from replicate.compare.rounds import Place
 from replicate.errors import BusyError, JournalIOError, RegionDamagedError
 from replicate.instance.instance import Instance
@@ -53,8 +54,9 @@ async def verified(pair: Pair, checks: list[Check], *, is_filtered: bool = False
             nursery.start_soon(verifying.run, lambda: 0, said.append)
             for check in checks:
                 verifying.heard(check)
-            await wait_until_async(lambda: not verifying._checks and found.now.here.told + found.now.whole.told > 0)
-            await trio.sleep(0.01)
+            last = checks[:WAITING_MAX][-1].number
+            await wait_until_async(lambda: last in (found.now.here.told, found.now.whole.told))
+            await wait_until_async(lambda: len(said) == len(found.now.different))
             nursery.cancel_scope.cancel()
     return found, said
 
@@ -74,7 +76,15 @@ def test_nothing_is_known_before(pair: Pair) -> None:
 
 
 @pytest.mark.trio
-async def test_it_waits_for_the_transaction_and_holds_up_nothing(pair: Pair) -> None:
+async def test_it_waits_for_the_transaction_and_holds_up_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Outcome] = []
+
+    def looked(*words: Any) -> RangeVerdict:
+        verdict = verify(*words)
+        looks.append(verdict.outcome)
+        return verdict
+
+    monkeypatch.setattr("receiver_server.patrol.verify", looked)
     found = PatrolFound(pair.secondary.path)
     verifying = Verifying(pair.secondary, found, structlog.get_logger(), "east", is_filtered=False)
     with trio.fail_after(20):
@@ -82,8 +92,8 @@ async def test_it_waits_for_the_transaction_and_holds_up_nothing(pair: Pair) -> 
             nursery.start_soon(verifying.run, lambda: 0, print)
             for check in checks_of(pair):
                 verifying.heard(check)
-            await trio.sleep(0.05)
-            assert not found.now.here.told
+            await wait_until_async(lambda: len(looks) > 2)
+            assert (set(looks), found.now.here.told) == ({Outcome.NOT_YET}, 0)
             await trio.to_thread.run_sync(pair.catch_up)
             await wait_until_async(lambda: found.now.whole.told > 0)
             nursery.cancel_scope.cancel()

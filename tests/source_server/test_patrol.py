@@ -12,6 +12,7 @@ import trio
 
 from replicate.compare.rounds import Place
 from replicate.errors import InternalError
+from replicate.pool import control as word
 from replicate.settings.table import SourceConfig
 from replicate.wire.message import Check, UpdateState
 from source_server.consumer_state import ConsumerProgress
@@ -52,8 +53,10 @@ class Link:
         self.knows_patrol = True
         self.sent: list[Check] = []
         self.last_sent_seqno = 10**9
+        self.asked = 0
 
     def can_send_check(self, seqno: int) -> bool:
+        self.asked += 1
         return self.can_send_bulk and seqno <= self.last_sent_seqno
 
     def send_check(self, check: Check) -> None:
@@ -68,12 +71,9 @@ class Consumer:
         quick = {"patrol_percent": 100.0, "patrol_round_s": 1000.0, "patrol_speed_mb": 1000.0}
         self.settings = replace(SourceConfig(), **{**quick, **settings})
         self.progress = ConsumerProgress(last_applied_seqno=10**9, update_state=UpdateState.RUNNING.text)
-        self.written = 10**9
+        self.words = {word.LAST_SEQNO: 10**9}
         self.progressed = trio.Event()
         self.said: list[tuple[object, ...]] = []
-
-    def measured(self) -> dict[str, int]:
-        return {"last_written_seqno": self.written}
 
     def say(self, *what: object, **_facts: object) -> None:
         self.said.append(what)
@@ -104,8 +104,10 @@ async def walked(consumer: Consumer, link: Link, until: int) -> None:
 
 
 @pytest.mark.trio
-async def test_a_round_and_where_it_was_left(pair: Pair) -> None:
+async def test_a_round_and_where_it_was_left(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer, link = Consumer(pair), Link()
+    looks: list[None] = []
+    monkeypatch.setattr("source_server.patrol.is_within", lambda *_: looks.append(None) or True)
     await walked(consumer, link, 3)
     told = len(link.sent)
     await walked(consumer, link, told + 1)
@@ -114,7 +116,9 @@ async def test_a_round_and_where_it_was_left(pair: Pair) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(patrol_of(consumer, link).run)
             await wait_until_async(lambda: link.sent[-1].is_last)
-            await trio.sleep(0.05)
+            # The next one is not due, however often that is looked at.
+            patrol_looks = len(looks)
+            await wait_until_async(lambda: len(looks) > patrol_looks + 3)
             nursery.cancel_scope.cancel()
     assert [check.is_last for check in link.sent].count(True) == 1  # the next round is not due
     assert read_standing(pair.primary.run_directory, "west").place is None
@@ -140,7 +144,7 @@ async def test_it_rests(pair: Pair, why: str) -> None:
     patrol = patrol_of(consumer, link)
     assert patrol._may_go()
     if why == "backlog":
-        consumer.written += BACKLOG_MAX + 1
+        consumer.words[word.LAST_SEQNO] += BACKLOG_MAX + 1
     elif why == "paused":
         link.can_send_bulk = False
     elif why == "not applying":
@@ -158,7 +162,7 @@ async def test_a_check_waits_until_its_transaction_was_sent(pair: Pair) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(patrol_of(consumer, link).run)
             await wait_until_async(lambda: bool(consumer.patrol))
-            await trio.sleep(0.03)
+            await wait_until_async(lambda: link.asked > 3)
             assert not link.sent
             link.last_sent_seqno = 10**9
             await wait_until_async(lambda: bool(link.sent))

@@ -4,14 +4,14 @@ while both go on; it is mended by the commands that `status` names."""
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from replicate.compare.patrolled import look_at_patrolled
+from tests.harness.conflicting import spoil_database
 from tests.harness.street import QUICK, Street
 from tests.harness.waiting import wait_until
 
@@ -39,35 +39,19 @@ def diverged(street: Street, instance: Path) -> list[dict[str, Any]]:
 
 def whole_round(street: Street, instance: Path) -> dict[str, Any]:
     """What is told after a round that began from now on."""
-    before = json.loads((instance / "consumers" / "_patrolled.json").read_text())["here"]["began_wall_ns"] if (
-        instance / "consumers" / "_patrolled.json"
-    ).exists() else 0  # fmt: skip
+    before = look_at_patrolled(instance).here.began_wall_ns
 
     def is_over() -> bool:
-        try:
-            whole = json.loads((instance / "consumers" / "_patrolled.json").read_text())["whole"]
-        except FileNotFoundError:
-            return False
-        return bool(whole["ended_wall_ns"]) and whole["began_wall_ns"] > before
+        whole = look_at_patrolled(instance).whole
+        return bool(whole.ended_wall_ns) and whole.began_wall_ns > before
 
     wait_until(is_over, what="a whole round")
     found: dict[str, Any] = status(street, instance)["patrol"]
     return found
 
 
-def spoil(instance: Path, statement: str) -> None:
-    """Past the guards: another client that knows their function, and leaves its mark nowhere."""
-    with closing(sqlite3.connect(instance / "regions" / "main.db", timeout=30, isolation_level=None)) as connection:
-        version = connection.execute("PRAGMA schema_version").fetchone()[0]
-        connection.execute("BEGIN IMMEDIATE")
-        triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-        for name, _ in triggers:
-            connection.execute(f'DROP TRIGGER "{name}"')
-        connection.execute(statement)
-        for _, sql in triggers:
-            connection.execute(sql)
-        connection.execute("COMMIT")
-        connection.execute(f"PRAGMA schema_version = {version}")
+def spoil(street: Street, statement: str) -> None:
+    spoil_database(street.secondary / "regions" / "main.db", statement)
 
 
 @pytest.mark.slow
@@ -83,8 +67,7 @@ def test_all_rows_are_verified_under_load_and_a_difference_is_found_and_mended(s
     writer.kill()
     writer.wait()
     street.prove_equal()
-    street.calls_here = False
-    spoil(street.secondary, "UPDATE account SET note = 'another' WHERE owner = 'cold 7'")
+    spoil(street, "UPDATE account SET note = 'another' WHERE owner = 'cold 7'")
     wait_until(lambda: diverged(street, street.secondary), what="it is found")
     (one,) = diverged(street, street.secondary)
     assert one["subject"] == "main.account"
@@ -103,23 +86,29 @@ def test_the_stream_stops_where_it_is_to_until_the_rows_are_mended(street: Stree
     street.on(street.secondary, "receiver", "stop")
     listen = f"127.0.0.1:{street.port()}"
     street.on(street.secondary, "config", "set", "receiver.on_divergence", "stop")
-    street.calls_here = False
-    spoil(street.secondary, "DELETE FROM account WHERE owner = 'cold'")
+    spoil(street, "DELETE FROM account WHERE owner = 'cold'")
     street.start_receiver(listen)
     street.start_update()
     wait_until(lambda: diverged(street, street.secondary), what="it is found")
     last = street.write("INSERT INTO account (owner) VALUES ('more')")
 
-    def is_refused() -> bool:
-        text = street.run("-i", street.primary, "status", check=False).stdout
-        return "the stream stops until it is mended" in text
+    def refusals() -> int:
+        """So many by this run of the Receiver Server."""
+        lines = street.log(street.secondary, "receiver")
+        begun = max(at for at, one in enumerate(lines) if one["event"] == "daemon started")
+        closed = [one for one in lines[begun:] if one["event"] == "connection closed"]
+        return sum("the stream stops until it is mended" in one.get("error", "") for one in closed)
 
-    wait_until(is_refused, what="the source is refused by name")
+    wait_until(refusals, what="the source is refused by name")
+    wait_until(
+        lambda: "the stream stops until" in street.run("-i", street.primary, "status", check=False).stdout,
+        what="the primary says so",
+    )
     assert street.last_seqno(street.secondary) < last
     street.on(street.secondary, "receiver", "stop")
     street.start_receiver(listen)  # a start alone mends nothing
     street.start_update()
-    wait_until(is_refused, what="it is refused again")
+    wait_until(refusals, what="it is refused again")
     street.on(street.secondary, "config", "set", "receiver.on_divergence", "continue")
     street.on(street.secondary, "receiver", "stop")
     street.start_receiver(listen)

@@ -172,8 +172,6 @@ class Later:
     """Changes of one range that were made after a moment: how to take them out of the digest of now."""
 
     def __init__(self, connection: apsw.Connection, table: str, after: Key | None, upto: Key | None) -> None:
-        self.is_touched = False
-        """Something in the range was changed."""
         self._rows = 0
         self._total = 0
         self._pack = _packer().pack
@@ -199,7 +197,6 @@ class Later:
         return of._replace(rows=of.rows + self._rows, digest=(total % _MODULUS).to_bytes(16, "big"))
 
     def _count(self, row: Sequence[Any], sign: int) -> None:
-        self.is_touched = True
         self._rows += sign
         self._total += sign * xxh3_128_intdigest(self._pack(tuple(row)))
 
@@ -208,13 +205,10 @@ class Later:
         definition = self._definition
         assert definition is not None
         key = [image[at] for at in definition.key]
-        for sign, bound in ((">", self._after), ("<=", self._upto)):
-            if bound is None:
-                continue
-            columns = [definition.columns[at - definition.rowid] if at >= definition.rowid else None
-                       for at in definition.key]  # fmt: skip
-            ours = ", ".join(f"? COLLATE {quote(one.collation)}" if one is not None else "?" for one in columns)
-            query = f"SELECT ({ours}) {sign} ({', '.join('?' * len(bound))})"
-            if not self._connection.execute(query, [*key, *bound]).get:
-                return False
-        return True
+        names = ["BINARY"] * definition.rowid + [column.collation for column in definition.columns]
+        ours = ", ".join(f"? COLLATE {quote(names[at])}" for at in definition.key)
+        return all(
+            bound is None
+            or self._connection.execute(f"SELECT ({ours}) {sign} ({', '.join('?' * len(bound))})", [*key, *bound]).get
+            for sign, bound in ((">", self._after), ("<=", self._upto))
+        )

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import apsw
 import pytest
 
+from tests.harness.conflicting import spoil_database
 from tests.harness.manual import chapter, commands, section
 from tests.harness.street import Street
 from tests.harness.waiting import wait_until
@@ -31,11 +31,7 @@ def street(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Street]:
 
 
 def spoil(street: Street, statement: str) -> None:
-    """Past every guard, as `.dbconfig enable_trigger off` does it."""
-    connection = apsw.Connection(str(street.secondary / "regions" / "main.db"))
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
-    connection.execute(statement)
-    connection.close()
+    spoil_database(street.secondary / "regions" / "main.db", statement)
 
 
 def stops(street: Street, seqno: int) -> None:

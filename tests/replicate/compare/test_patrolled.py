@@ -79,6 +79,15 @@ def test_what_differs_stays_until_it_is_found_equal() -> None:
     assert len(found.different) == 1
 
 
+def test_keys_that_begin_alike_are_two_ranges() -> None:
+    """One that is found equal ends nothing of the other; shown is how they begin."""
+    long = [replace(check(n), after=packed_key(("k" * 300 + str(n),)), upto=b"") for n in (1, 2)]
+    found = told(Patrolled(), (long[0], DIFFERENT), (long[1], EQUAL))
+    (one,) = found.different
+    assert one.after.endswith("1'")
+    assert len(one.keys) < 80
+
+
 def test_a_whole_round_that_has_not_found_it_again_ends_it() -> None:
     """Its range has other borders by now."""
     found = told(Patrolled(), (check(1), DIFFERENT), wall_ns=150)
@@ -128,4 +137,3 @@ def test_a_key_for_people() -> None:
     assert key_text(packed_key(("a", 1, b"\x00\xff", 0.5))) == "'a', 1, x'00ff', 0.5"
     assert key_text(b"") == ""
     assert key_text(b"\xc1") == "c1"
-    assert len(key_text(packed_key(("x" * 500,)))) == 63

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from replicate.compare.range_check import Outcome, Taken, skip_table, take_range
 from replicate.compare.rounds import Place
 from replicate.instance.instance import Instance
 from replicate.wire.message import Check
+from tests.harness.conflicting import spoil
 from tests.harness.pair import Pair
 
 SCHEMA = """
@@ -73,23 +74,6 @@ def outcomes(pair: Pair, checks: list[Check]) -> dict[str, set[str]]:
     for check in checks:
         found.setdefault(check.table, set()).add(verify(pair.secondary, check, 0).outcome.value)
     return found
-
-
-def past_the_guards(instance: Instance, statement: str) -> None:
-    """Another client that writes with the guards gone, and leaves the schema as it was."""
-    with closing(sqlite3.connect(instance.path / "regions" / "main.db", isolation_level=None)) as connection:
-        connection.create_function("replicate_guard", -1, lambda *_: 0)
-        version = connection.execute("PRAGMA schema_version").fetchone()[0]
-        triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-        connection.execute("BEGIN")
-        for name, _ in triggers:
-            connection.execute(f'DROP TRIGGER "{name}"')
-        connection.execute(statement)
-        for _, sql in triggers:
-            with suppress(sqlite3.OperationalError):  # its table is gone
-                connection.execute(sql)
-        connection.execute("COMMIT")
-        connection.execute(f"PRAGMA schema_version = {version}")
 
 
 def some_changes(pair: Pair, dice: random.Random, count: int) -> None:
@@ -170,7 +154,7 @@ def test_a_row_that_was_changed_past_the_guards_is_found(
     connection.execute("INSERT INTO exact VALUES ('z', 7)")
     connection.commit()
     pair.catch_up()
-    past_the_guards(pair.secondary, statement)
+    spoil(pair, statement)
     checks = round_of(pair.primary)
     if goes_on:
         connection.execute("UPDATE account SET note = 'later' WHERE id > 20")
@@ -261,8 +245,8 @@ def test_a_table_that_has_another_key_by_now_is_passed_over(pair: Pair, monkeypa
 def test_another_schema_is_found(pair: Pair) -> None:
     pair.write(1)
     pair.catch_up()
-    past_the_guards(pair.secondary, "DROP INDEX by_owner")
-    past_the_guards(pair.secondary, "DROP TABLE exact")
+    spoil(pair, "DROP INDEX by_owner")
+    spoil(pair, "DROP TABLE exact")
     found = outcomes(pair, round_of(pair.primary))
     assert found[""] == found["exact"] == {"different"}
     assert found["account"] == {"equal"}

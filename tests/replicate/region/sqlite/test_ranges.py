@@ -112,16 +112,17 @@ def test_later_changes_within_the_range_are_taken_out(connection: apsw.Connectio
     connection.execute("DELETE FROM w WHERE a = 'c'")
     later.take(int(Op.DELETE), 1, 0, ("c", 1, "x"), "w")
     assert later.taken_out(digest_range(connection, "w", after, upto)) == before
-    assert later.is_touched
 
 
 def test_a_change_outside_touches_nothing(connection: apsw.Connection) -> None:
+    connection.execute("INSERT INTO t VALUES (6, 1), (9, 2)")
+    now = digest_range(connection, "t", (5,), (9,))
     later = Later(connection, "t", (5,), (9,))
     for key in (5, 10, -1):
         later.take(int(Op.INSERT), 1, 0, (key, None), "t")
-    assert not later.is_touched
-    later.take(int(Op.INSERT), 1, 0, (9, None), "t")
-    assert later.is_touched
+    assert later.taken_out(now) == now
+    later.take(int(Op.INSERT), 1, 0, (9, 2), "t")
+    assert later.taken_out(now).rows == 1
 
 
 def test_the_schema(connection: apsw.Connection) -> None:
