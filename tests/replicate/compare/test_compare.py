@@ -16,6 +16,7 @@ import pytest
 
 from replicate.admin.release import release_region
 from replicate.compare.compare import CompareProgress, compare, digest
+from replicate.compare.digest import compare_digests
 from replicate.daemon.files import DaemonFiles
 from replicate.door.barrier import WRITER_WAIT_S_MAX, Barrier
 from replicate.door.snapshot import door_of, take_snapshot
@@ -126,6 +127,23 @@ def test_every_difference_is_found(pair: Pair, sql: str) -> None:
     assert not found.equal
     digests = [digest(instance, timeout_s=60).regions for instance in (pair.primary, pair.secondary)]
     assert digests[0] != digests[1]
+
+
+def test_a_table_of_another_definition_is_named_and_the_others_are_compared(pair: Pair) -> None:
+    """As in the middle of a rolling upgrade."""
+    write(pair)
+    catch_up(pair)
+    stranger = apsw.Connection(str(pair.secondary.region("main").path))
+    stranger.execute("ALTER TABLE entry ADD COLUMN more TEXT")
+    stranger.close()
+    (region,) = compare(pair.primary, pair.secondary, timeout_s=60).regions
+    assert region.comparison is not None
+    found = {table.table: (table.status.value, table.reason) for table in region.comparison.tables}
+    status, reason = found.pop("entry")
+    assert (status, reason.startswith("in the second: ")) == ("different", True)
+    assert found["account"] == ("equal", "")
+    first, second = (digest(instance, timeout_s=60) for instance in (pair.primary, pair.secondary))
+    assert compare_digests(first, second).differs == ("main.entry", "main schema")
 
 
 def test_digest_at_a_number(pair: Pair) -> None:
