@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
@@ -22,8 +23,10 @@ from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.content import read_content
 from replicate.instance.archive_mark import archived_seqno, note_archived
-from replicate.instance.instance import FILE_NAME, STAGE_DIRECTORY, Instance
+from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
+from replicate.settings.load import FILE_NAME as SETTINGS
+from replicate.settings.load import load
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
 from replicate.transfer.seed.install import seed_lock
@@ -133,19 +136,18 @@ def require_own_words(instance: Instance, names: Sequence[str | Path]) -> None:
             do="Let the stream bring the backlog; or, where it comes without a filter again, start the Receiver Server "
             "once before",
         )
-    set_in = [(instance, "receiver", instance.config.receiver.filter)]
+    set_in = [(instance.path, "receiver", instance.config.receiver.filter)]
     for name in names:
         path = local_path(archive_uri(str(name)))
-        if path is not None and (path / FILE_NAME).exists():
-            sender = Instance.open(path)
-            set_in.append((sender, "source", sender.config.source.filter))
-    for one, side, configured in set_in:
+        if path is not None and (path / SETTINGS).is_file():  # an instance, or a copy of one
+            set_in.append((path, "source", load(path / SETTINGS).source.filter))
+    for path, side, configured in set_in:
         if configured:
             raise UsageError(
-                f"{one.name} has a {side}.filter, which tells the stream in other words, and no journal does",
-                where=str(one.path),
-                do=f"Let the stream bring it; or, to have the journal's words here, first: replicate -i {one.named} "
-                f"config unset {side}.filter",
+                f"a {side}.filter is set, which tells the stream in other words, and no journal does",
+                where=str(path),
+                do="Let the stream bring it; or, to have the journal's words here, first: replicate -i "
+                f"{shlex.quote(str(path))} config unset {side}.filter",
             )
 
 
