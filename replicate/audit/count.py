@@ -20,7 +20,7 @@ from replicate.model.moment import shown_us, wall_us
 from replicate.model.transaction import Catalogue, Kind, Op, TableDefinition
 
 BY: Final = ("table", "op", "origin", "minute", "hour", "day")
-_SPANS_US: Final = {"minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
+SPANS_US: Final = {"minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
 _ONE: Final = bytes([0xDC, 0, FIXED_ELEMENTS + 4])
 """The array's head of a body with one change, behind the frame's prefix."""
 _COUNT_AT: Final = 10
@@ -36,11 +36,11 @@ class Counts:
         unknown = [word for word in by if word not in BY]
         if unknown or not by:
             raise UsageError(f"nothing is counted by {(unknown or [''])[0]!r}", do=f"Say --by {','.join(BY[:3])},hour")
-        times = [word for word in by if word in _SPANS_US]
+        times = [word for word in by if word in SPANS_US]
         if len(times) > 1 or len(set(by)) != len(by):
             raise UsageError(f"--by {','.join(by)} names one thing twice", do="Leave one out")
         self.by = tuple(by)
-        self._span_us = _SPANS_US[times[0]] if times else 0
+        self._span_us = SPANS_US[times[0]] if times else 0
         self._reads = bool({"table", "op"} & set(by))
         # By origin, span of time, and what tells operation and table: bytes of a frame, or both as they are decoded.
         self._changes: Counter[tuple[int, int, Any]] = Counter()
@@ -153,5 +153,9 @@ class Counts:
             transactions[self._group(origin, bucket, what)] += count
         for (origin, bucket, what), count in self._changes.items():
             changes[self._group(origin, bucket, what)] += count
-        for group in sorted(transactions, key=lambda one: tuple(map(str, one))):
-            yield (*group, transactions[group], changes[group])
+        yield from in_order((*group, count, changes[group]) for group, count in transactions.items())
+
+
+def in_order(rows: Iterable[Group]) -> list[Group]:
+    """Groups with their counts, as they are told."""
+    return sorted(rows, key=lambda one: tuple(map(str, one)))

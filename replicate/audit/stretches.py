@@ -30,11 +30,16 @@ class Stretch:
 class StretchMatches:
     """The answer to a query over stretches: as `query.Matches`."""
 
-    def __init__(self, stretches: Sequence[Stretch], query: Query, where: str) -> None:
-        """UsageError for numbers that they do not hold; NotFoundError or UsageError for a name; what opening and
-        reading the last stretch raises."""
+    def __init__(self, stretches: Sequence[Stretch], query: Query, where: str, sift: Sift | None = None) -> None:
+        """`sift`: asked once, of the stretches that the numbers asked for do not leave out, which of them may hold
+        what is asked for; none is opened besides.
+
+        UsageError for numbers that they do not hold; NotFoundError or UsageError for a name; what opening and reading
+        the last stretch raises."""
         query.check()
         self._stretches = stretches
+        self._sift = sift
+        self._holding: Sequence[Stretch] | None = None
         oldest, newest = stretches[0].first_seqno, stretches[-1].last_seqno
         self.first_seqno = max(oldest, query.first_seqno or 0)
         self.last_seqno = newest if query.last_seqno is None else min(newest, query.last_seqno)
@@ -55,8 +60,14 @@ class StretchMatches:
                 return
 
     def _asked_for(self) -> list[Stretch]:
+        if self._holding is None:
+            asked = self._within(self._stretches)
+            self._holding = asked if self._sift is None else self._sift(self, asked)
+        return self._within(self._holding)
+
+    def _within(self, stretches: Sequence[Stretch]) -> list[Stretch]:
         first, last = self.first_seqno, self.last_seqno
-        return [one for one in self._stretches if one.last_seqno >= first and one.first_seqno <= last]
+        return [one for one in stretches if one.last_seqno >= first and one.first_seqno <= last]
 
     def _bounds(self, one: Stretch) -> tuple[int, int]:
         return max(one.first_seqno, self.first_seqno), min(one.last_seqno, self.last_seqno)
@@ -84,3 +95,7 @@ class StretchMatches:
         """What is in force at the end of the last stretch."""
         with self._stretches[-1].opened() as chain:
             return known_at_end(chain)
+
+
+Sift = Callable[[StretchMatches, Sequence[Stretch]], Sequence[Stretch]]
+"""Which stretches may hold what is asked for: told the question, with its bounds, and those that there are."""

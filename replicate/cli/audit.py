@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from replicate.cli.common import LOOKS, Noun, emit, emit_lines, open_instance, wants_json
+from replicate.cli.engine import sessions_for
 from replicate.cli.words import tables_of_journal
 from replicate.errors import DamagedError, UsageError
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from replicate.audit.query import Matches, Query
     from replicate.audit.read import Match
     from replicate.audit.stretches import StretchMatches
+    from update_process.replay.audited import SparkFound
+    from update_process.replay.command import SparkSessions
 
     Found = Matches | StretchMatches
 
@@ -61,6 +64,12 @@ _JOURNALS = click.option(
     metavar="PATH",
     help="Read a segment file, a directory of them, or an archive, instead of -i INSTANCE; several may be named.",
 )
+_ENGINE = click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    help="Of one archive: who looks where it is [local; spark with a --master, or under spark-submit].",
+)
+_MASTER = click.option("--master", metavar="URL", help="Spark's master [all cores of this machine].")
 _OUT = click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, readable by you alone."
 )
@@ -115,9 +124,46 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(next(csv.reader([text], skipinitialspace=True), [""]))
 
 
+def reading(verb: Verb) -> Verb:
+    """The options that say where it is read, and by whom. The verb is given them as AskedJournals."""
+    from functools import wraps
+
+    @wraps(verb)
+    def told(journals: tuple[str, ...], engine: str | None, master: str | None, **rest: Any) -> Any:
+        return verb(journals=AskedJournals(journals, sessions_for(engine, master)), **rest)
+
+    made: Verb = told
+    for option in (_MASTER, _ENGINE, _JOURNALS):
+        made = option(made)
+    return made
+
+
+class AskedJournals(NamedTuple):
+    """What --journal names, and Spark's sessions where that is asked."""
+
+    names: tuple[str, ...]
+    spark: SparkSessions | None
+
+
 @contextmanager
-def _found(journals: tuple[str, ...], query: Query) -> Iterator[Found]:
-    """What is asked for, wherever it is read."""
+def _by_spark(journals: AskedJournals, query: Query, row: tuple[str, ...] | None = None) -> Iterator[SparkFound]:
+    from update_process.replay.audited import SparkFound
+
+    assert journals.spark is not None
+    if len(journals.names) != 1:
+        raise UsageError("Spark is asked about one archive", do="Name it with --journal; or leave --engine out")
+    with tempfile.TemporaryDirectory(prefix="replicate-audit-") as stage, journals.spark() as spark:
+        yield SparkFound(spark, journals.names[0], query, Path(stage), row)
+
+
+@contextmanager
+def _found(asked: AskedJournals, query: Query, row: tuple[str, ...] | None = None) -> Iterator[Found]:
+    """What is asked for, wherever it is read. `row`: the key of the one row whose history is asked for."""
+    journals = asked.names
+    if asked.spark is not None:
+        with _by_spark(asked, query, row) as found:
+            yield found.matches
+        return
     from replicate.audit.sources import find_in_directory, find_in_files, find_in_instance
 
     if not journals:
@@ -155,7 +201,7 @@ def audit() -> None:
 
 @audit.command()
 @selecting
-@_JOURNALS
+@reading
 @click.option("--last", "last_count", type=click.IntRange(1), metavar="N", help="Of all that, only the last N.")
 @click.option("--newest-first", is_flag=True, help="The newest transaction first.")
 @click.option(
@@ -165,7 +211,7 @@ def audit() -> None:
 @_OUT
 def show(
     query: Query,
-    journals: tuple[str, ...],
+    journals: AskedJournals,
     last_count: int | None,
     newest_first: bool,
     kind: str | None,
@@ -277,10 +323,10 @@ def _print(lines: Iterable[str], out: Path | None, *, at_once: bool = False) -> 
 
 @audit.command()
 @selecting
-@_JOURNALS
+@reading
 @click.option("--by", default="table,op", metavar="WHAT,…", help="table, op, origin; minute, hour or day [table,op].")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw FILE.png or FILE.svg.")
-def count(query: Query, journals: tuple[str, ...], by: str, picture: Path | None) -> None:
+def count(query: Query, journals: AskedJournals, by: str, picture: Path | None) -> None:
     """Count transactions and changes. --plot draws the changes over time by table (--by hour,table)."""
     from replicate.audit.count import Counts
 
@@ -294,12 +340,16 @@ def count(query: Query, journals: tuple[str, ...], by: str, picture: Path | None
     counts = Counts(words)
     damage = None
     _quietly()
-    with _found(journals, query) as found:
-        try:
-            counts.add(found.frames())
-        except DamagedError as error:  # what was counted is told first
-            damage = error
-    rows = list(counts.rows())
+    if journals.spark is not None:
+        with _by_spark(journals, query) as asked:
+            rows = asked.counted(words)
+    else:
+        with _found(journals, query) as found:
+            try:
+                counts.add(found.frames())
+            except DamagedError as error:  # what was counted is told first
+                damage = error
+        rows = list(counts.rows())
     if picture is not None:
         from replicate.audit.picture import draw
 
@@ -317,9 +367,9 @@ def count(query: Query, journals: tuple[str, ...], by: str, picture: Path | None
 @audit.command()
 @click.argument("table", shell_complete=tables_of_journal)
 @click.argument("key", nargs=-1, required=True)
-@_JOURNALS
+@reading
 @click.option("--format", "kind", type=click.Choice(("text", "jsonl", "csv")), help="text, jsonl or csv.")
-def row(table: str, key: tuple[str, ...], journals: tuple[str, ...], kind: str | None) -> int:
+def row(table: str, key: tuple[str, ...], journals: AskedJournals, kind: str | None) -> int:
     """Show the history of one row, the newest change first, through changes of its KEY, back to its birth.
 
     KEY has a value for each column of the table's key. Exit code 1 if the journal holds no change of such a row.
@@ -332,7 +382,7 @@ def row(table: str, key: tuple[str, ...], journals: tuple[str, ...], kind: str |
     kind = kind or ("jsonl" if wants_json() else "text")
     query = Query(tables=(table,), ops=("insert", "update", "delete"))
     _quietly()
-    with _found(journals, query) as found:
+    with _found(journals, query, key) as found:
         (name,) = found.selection.tables
         history = row_history(found.backwards(), key_named(key, found.known().in_force()[name]))
         text = _text()
@@ -402,7 +452,7 @@ def follow(query: Query, kind: str | None, limit: int | None) -> None:
         follower.close()
 
 
-def _script(query: Query, journals: tuple[str, ...], out: Path | None, *, is_undo: bool) -> None:
+def _script(query: Query, journals: AskedJournals, out: Path | None, *, is_undo: bool) -> None:
     from replicate.audit.sql import Script
 
     _quietly()
@@ -421,9 +471,9 @@ def _script(query: Query, journals: tuple[str, ...], out: Path | None, *, is_und
 
 @audit.command()
 @selecting
-@_JOURNALS
+@reading
 @_OUT
-def undo(query: Query, journals: tuple[str, ...], out: Path | None) -> None:
+def undo(query: Query, journals: AskedJournals, out: Path | None) -> None:
     """Print SQL that takes changes back, the last one first; it stops where a row is not as they left it.
 
     Run it through replicate.connect() on the primary. Schema changes, and rows of tables that were changed since,
@@ -434,8 +484,8 @@ def undo(query: Query, journals: tuple[str, ...], out: Path | None) -> None:
 
 @audit.command()
 @selecting
-@_JOURNALS
+@reading
 @_OUT
-def redo(query: Query, journals: tuple[str, ...], out: Path | None) -> None:
+def redo(query: Query, journals: AskedJournals, out: Path | None) -> None:
     """Print SQL that does changes again, the first one first; it stops where a row is not as it was before them."""
     _script(query, journals, out, is_undo=False)

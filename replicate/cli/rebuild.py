@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from replicate.cli.common import VerbCommand, emit, open_instance
-from replicate.cli.replay import collapsing, journal_named, sessions_for, summary_lines
+from replicate.cli.engine import sessions_for
+from replicate.cli.replay import collapsing, journal_named, summary_lines
 from replicate.errors import UsageError
 
 

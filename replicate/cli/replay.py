@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import VerbCommand, emit, open_instance
+from replicate.cli.engine import sessions_for
 from replicate.daemon.last_run import start_again
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
-    from update_process.replay.command import SparkSessions
     from update_process.replay.run import Summary
 
 
@@ -104,23 +104,6 @@ def journal_named(text: str) -> str:
         if os.sep not in text and not os.path.exists(text) and (named := resolve_instance(text)).is_dir():
             return str(named)
     return text
-
-
-def sessions_for(engine: str | None, master: str | None) -> SparkSessions | None:
-    """Spark's sessions where that was asked for: by its name, by a master, or by spark-submit. UsageError."""
-    if engine == "local" or (engine is None and not master and not _is_submitted()):
-        if master:
-            raise UsageError("--master is Spark's", do="Leave it out, or say --engine spark")
-        return None
-    from update_process.replay.command import spark_sessions
-
-    return spark_sessions(master)
-
-
-def _is_submitted() -> bool:
-    from update_process.replay.spark.session import is_submitted
-
-    return is_submitted()
 
 
 def summary_lines(done: Summary, replayed: Instance) -> list[str]:

@@ -108,6 +108,21 @@ def rows(spark: Any, uri: str, what: str, ranges: list[Range]) -> Any:
     return spark.read.schema(schema).parquet(*(f"{uri}/{what}/{one.place}" for one in ranges))
 
 
+def require_rows(spark: Any, uri: str, what: str, ranges: list[Range]) -> None:
+    """DamagedError when the files of `changes` or `transactions` of some ranges are not those that were archived, or
+    do not hold as many rows as the manifests say. Only what Parquet's footers tell is read."""
+    for one in ranges:
+        one.check_files(open_files(uri, lambda: spark), what)
+    found, wanted = rows(spark, uri, what, ranges).count() if ranges else 0, sum(one.count(what) for one in ranges)
+    if found != wanted:
+        raise DamagedError(
+            f"the archive's {what} of {ranges[0].first_seqno}–{ranges[-1].last_seqno} are {found} rows, its manifests "
+            f"say {wanted}",
+            where=uri,
+            do="Run `replicate -i INSTANCE archive --verify`; or ask the segments with --engine local",
+        )
+
+
 def _chains_behind(segment: SegmentFile) -> dict[int, tuple[int, int]]:
     """Where each origin stands behind the segment's last frame."""
     if segment.header.adopted:

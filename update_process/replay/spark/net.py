@@ -25,10 +25,9 @@ from replicate.errors import DamagedError
 from replicate.model.transaction import TableDefinition
 from replicate.system.failpoint import hit
 from update_process.plan import Window
+from update_process.replay.archive.archive import require_rows, write_counted
 from update_process.replay.archive.archive import rows as archive_rows
-from update_process.replay.archive.archive import write_counted
 from update_process.replay.archive.blocks import unpack_image
-from update_process.replay.archive.files import open_files
 from update_process.replay.archive.manifest import Range
 from update_process.replay.backlog import Journals, Span
 from update_process.replay.net import EVERY_PART, NetColumns, NetRow, NetSequence, Part
@@ -117,16 +116,7 @@ class SparkEngine:
     def _check_counts(self, uri: str, ranges: list[Range]) -> None:
         """Parquet's own footers say how many rows there are; pages are verified as they are read."""
         new = [one for one in ranges if (uri, one.name) not in self._counted]
-        for one in new:
-            one.check_files(open_files(uri, lambda: self.spark), "changes")
-        found = archive_rows(self.spark, uri, "changes", new).count() if new else 0
-        if found != sum(one.changes for one in new):
-            raise DamagedError(
-                f"the archive's changes of {new[0].first_seqno}–{new[-1].last_seqno} are {found} rows, its manifests "
-                f"say {sum(one.changes for one in new)}",
-                where=uri,
-                do="Run `replicate -i INSTANCE archive --verify`; or replay from segments",
-            )
+        require_rows(self.spark, uri, "changes", new)
         self._counted.update((uri, one.name) for one in new)
 
 
