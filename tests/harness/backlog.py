@@ -81,11 +81,15 @@ class Backlog:
         """Two sealed stretches, a schema change between them, and large transactions."""
         pair = Pair.create(directory, SCHEMA)
         base = make_seed(pair.primary, "west", directory / "base.seed")
+        with pair.connect() as connection:
+            connection.execute("INSERT INTO pair VALUES ('born', 'x', 0)")
+        connection.close()
         write(pair, 5)
         write_large(pair)
         write(pair, 6)
         connection = pair.connect()
         connection.execute("UPDATE account SET balance = 0")
+        connection.execute("UPDATE pair SET a = 'grown' WHERE a = 'born'")
         connection.log_comment("the year ends")
         connection.commit()
         connection.execute("ALTER TABLE loose ADD COLUMN c DEFAULT 1")

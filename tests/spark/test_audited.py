@@ -124,6 +124,9 @@ def test_what_holds_nothing_is_not_unpacked(backlog: Backlog, spark: Any, tmp_pa
     assert opened(Query(tables=("account",), key=("4711",))) == []
     # The last one says what the words of a key mean.
     assert opened(Query(tables=("loose",), ops=("insert",)), ("4711",)) == [last]
+    # A row whose key was changed in the last segment, and nowhere else in it.
+    assert opened(Query(tables=("pair",), ops=("insert", "update")), ("grown", "x")) == [first, last]
+    assert opened(Query(tables=("pair",), key=("grown", "x"))) == [last]
     assert large in opened(Query(tables=("loose",), ops=("insert",)))
 
 
