@@ -121,6 +121,7 @@ def test_what_holds_nothing_is_not_unpacked(backlog: Backlog, spark: Any, tmp_pa
     assert opened(Query(tables=("account",))) == [first, last]
     assert opened(Query(large, large + 5, tables=("account",))) == [last]
     assert opened(Query(comment="year")) == [last]
+    assert opened(Query(comment="year", tables=("loose",), key=("1",))) == []
     assert opened(Query(tables=("account",), key=("4711",))) == []
     # The last one says what the words of a key mean.
     assert opened(Query(tables=("loose",), ops=("insert",)), ("4711",)) == [last]

@@ -50,12 +50,13 @@ class ArchiveTables:
             return stretches
         if not wanted.reads_changes:
             return self._with(self._transactions(wanted, found), stretches)
-        held = stretches
+        asked = []
         if wanted.comment is not None:
-            held = self._with(self._comments(wanted, found), held)
-        if wanted.chooses_changes and held:
-            held = self._with(self._changes(wanted, found).where(_chosen(wanted)), held)
-        return held
+            asked.append(self._comments(wanted, found))
+        if wanted.chooses_changes:
+            asked.append(self._changes(wanted, found).where(_chosen(wanted)))
+        held = [self._with(one, stretches) for one in asked]
+        return [one for one in held[0] if one in held[-1]]
 
     def holding_row(self, words: Sequence[str], found: StretchMatches, stretches: Sequence[Stretch]) -> list[Stretch]:
         """The stretches with a change of the row that an operator names so, under any key that it may have had.
@@ -118,7 +119,7 @@ class ArchiveTables:
         return in_order(map(tuple, told))
 
     def _with(self, frame: Any, stretches: Sequence[Stretch]) -> list[Stretch]:
-        """Of stretches in order, those with a `seqno` of the frame."""
+        """Of stretches that follow one another, those with a `seqno` of the frame."""
         firsts = [one.first_seqno for one in stretches]
 
         # Sent as it is: an executor needs PyArrow and NumPy for it, and nothing of ours.
