@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,8 +18,9 @@ from replicate.audit.query import Query
 from replicate.audit.row import row_history
 from replicate.audit.selection import key_named
 from replicate.cli.root import root
-from replicate.errors import DamagedError, UsageError
+from replicate.errors import DamagedError, NotFoundError, UsageError
 from tests.harness.backlog import Backlog
+from tests.harness.manual import chapter
 from update_process.replay import command
 from update_process.replay.archive.files import local_path
 from update_process.replay.audited import SparkFound, find_in_journals
@@ -157,6 +160,12 @@ def test_spark_is_asked_about_one_archive(
         assert not done.exception, done.output
         return done.output
 
+    shown = re.findall(r"^    replicate audit (.+) --engine spark$", chapter("audit"), re.MULTILINE)
+    assert len(shown) == 3
+    for command_line in shown:
+        of_here = command_line.replace("--journal file:///srv/archive", "").replace("purchase", "account")
+        words = shlex.split(of_here.replace("4711", "5"))
+        assert told(*words, "--engine", "spark") == told(*words) != ""
     for words in (
         ["show", "--table", "account", "--key", "5", "--newest-first"],
         ["show", "--comment", "year", "--format", "jsonl"],
@@ -171,3 +180,5 @@ def test_spark_is_asked_about_one_archive(
         done = run(root, ["audit", "count", "--engine", "spark", *named], standalone_mode=False)
         assert isinstance(done.exception, UsageError), done.output
         assert "Spark is asked about" in done.exception.what
+    done = run(root, ["audit", "count", "--engine", "spark", "--journal", archive + "x"], standalone_mode=False)
+    assert isinstance(done.exception, NotFoundError), done.output

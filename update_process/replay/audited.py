@@ -17,7 +17,7 @@ from replicate.errors import NotFoundError, UsageError
 from replicate.journal.chain import Chain
 from update_process.replay.archive.files import archive_uri, local_path, open_files
 from update_process.replay.archive.manifest import read_ranges
-from update_process.replay.backlog import Journals, is_archive, journal_directory
+from update_process.replay.backlog import Journals, is_archive, journal_directory, require_here
 
 
 def find_in_journals(names: Sequence[str], query: Query, stage: Path) -> StretchMatches:
@@ -31,12 +31,13 @@ class SparkFound:
     that is asked for."""
 
     def __init__(self, spark: Any, name: str, query: Query, stage: Path, row: Sequence[str] | None = None) -> None:
-        """UsageError for a name that is no archive's; what `find_in_journals` raises."""
+        """NotFoundError for a directory that is not there, UsageError for a journal; what `find_in_journals` raises."""
         from update_process.replay.spark.audited import ArchiveTables
 
         def session() -> Any:
             return spark
 
+        require_here([name])
         if not is_archive(name):
             raise UsageError(
                 "Spark is asked about an archive", where=name, do="Name one with --journal; or leave --engine out"
