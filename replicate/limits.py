@@ -82,6 +82,9 @@ DEFAULT_PORT: Final = 7430
 PARTITION_STREAM: Final = 0
 """The vector's row for "every transaction of this origin up to here has been seen", whatever it carried."""
 PARTITION_DEFAULT: Final = 1
+PARTITION_MAX: Final = 63
+PARTITION_NONE: Final = 0x7FFF_FFFF
+"""Of tables whose rows are journalled and never leave the instance."""
 
 # What must be true between them.
 assert 4 * FRAME_CHANGES_MAX + 16 < 65_536  # changes are four elements each, in an array16

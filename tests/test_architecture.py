@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.wire", "P"),
     ("replicate.wire.*", "P"),
     ("replicate.journal.frame", "P"),
+    ("replicate.journal.sections", "P"),
     ("replicate.journal.record", "P"),
     ("replicate.journal.walk", "P"),
     ("replicate.audit.selection", "P"),

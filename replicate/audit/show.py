@@ -21,7 +21,7 @@ from replicate.audit.read import Match, flat_parts
 from replicate.audit.selection import EVERYTHING, Chooser
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
-from replicate.journal.record import CHANGES_BEGIN, content_of, decode_changes
+from replicate.journal.record import CHANGES_BEGIN, RESTATED_KINDS, content_of, decode_changes
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
     Catalogue,
@@ -146,9 +146,10 @@ def shown_match(match: Match) -> ShownTransaction:
     kind, seqno, start = body[0], body[1], CHANGES_BEGIN.get(body[0])
     if start is not None:
         chosen = match.chooser.chosen(body, start)
-        told = decode_changes(body[FIXED_ELEMENTS:start])  # of one in other words: who tells it so
+        # Of one in other words: who tells it so.
+        told = decode_changes(body[FIXED_ELEMENTS:start]) if kind in RESTATED_KINDS else ()
         content: tuple[Content, ...] = (*told, *(decode_change(*body[at : at + 4]) for at in chosen))
-        count = len(body) - FIXED_ELEMENTS >> 2
+        count = len(told) + (len(body) - start >> 2)
     else:
         content = content_of(kind, seqno, body[FIXED_ELEMENTS:])
         count = len(content)

@@ -29,7 +29,6 @@ from replicate.filters.restating import Restating, StreamItem, StreamLarge, Stre
 from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES
 from replicate.journal.record import (
     CHANGES_BEGIN,
-    RESTATED_KINDS,
     UNPACK_ERRORS,
     FrameBatch,
     Head,
@@ -249,7 +248,7 @@ class FilterTalk:
             texts.append(text)
             waiting += len(text)
             echo = text if _ROWS.issuperset(changes[0::4]) else b""
-            compared = 0 if kind in RESTATED_KINDS else FRAME_HEAD_BYTES
+            compared = FRAME_HEAD_BYTES if start == FIXED_ELEMENTS else 0
             head = tuple(body[:FIXED_ELEMENTS])  # not the body: rows that are kept keep the collector busy
             queue.append(_Given(body[1], frame, head, echo, len(text), compared, tuple(changes[1::4])))
         self.given += len(texts)

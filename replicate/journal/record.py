@@ -11,6 +11,7 @@ Where each number of its head stands, frame.py says. Every frame is valid msgpac
     RESTATED, RESTATED_LARGE: a transaction in other words, under its CHAIN. Its payload begins with a
              comment (06 00 cf CHECK [reason]); CHECK = XXH3-64 over ORIGIN's part and all behind CHECK,
              seeded with CHAIN.
+    MIXED    A transaction over several partitions. CHAIN covers its sections (sections.py), not its changes.
 
 Guarantees: bytes that do not verify raise FrameDamaged (a JournalDamagedError), a kind or operation of a later release
 FormatUnknownError, and no decoder raises anything else, whatever the bytes. What is packed decodes equal.
@@ -20,7 +21,7 @@ Refuses to know: files, locks, who writes. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -36,10 +37,12 @@ from replicate.journal.frame import (
     FRAME_PREFIX_BYTES,
     HEAD,
     LOCAL,
+    NUMBERED,
     ORIGIN,
     ORIGIN_OFFSET,
     PREFIX,
 )
+from replicate.journal.sections import SECTIONS_ELEMENTS, chained_bytes, sections_fault, trimmed
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_CHANGES_MAX, MIB
 from replicate.model.transaction import (
     RAW_TEXT_CODE,
@@ -60,12 +63,18 @@ from replicate.model.transaction import (
 PART_OVERHEAD_BYTES: Final = FRAME_HEAD_BYTES + 10
 """A PART frame is this much longer than its slice: its number and its length are packed at full width."""
 KINDS: Final = frozenset(int(kind) for kind in Kind)
-STREAM_KINDS: Final = frozenset(map(int, (Kind.TRANSACTION, Kind.NULL, Kind.HISTORY, Kind.RESTATED)))
+STREAM_KINDS: Final = frozenset(map(int, (Kind.TRANSACTION, Kind.NULL, Kind.HISTORY, Kind.RESTATED, Kind.MIXED)))
 """What may stand where a seqno is expected; all else (a CATALOGUE, a PART) has its place elsewhere."""
 RESTATED_KINDS: Final = frozenset((int(Kind.RESTATED), int(Kind.RESTATED_LARGE)))
 """Told in other words: CHAIN does not follow from their content, and they have a check of their own."""
-CHANGES_BEGIN: Final = {int(Kind.TRANSACTION): FIXED_ELEMENTS, int(Kind.RESTATED): FIXED_ELEMENTS + 4}
+CHANGES_BEGIN: Final = {
+    int(Kind.TRANSACTION): FIXED_ELEMENTS,
+    int(Kind.RESTATED): FIXED_ELEMENTS + 4,
+    int(Kind.MIXED): FIXED_ELEMENTS + SECTIONS_ELEMENTS,
+}
 """Of a kind that holds a whole transaction: which element of the body is the first of its flat changes."""
+OWN_CHANGES: Final = frozenset((int(Kind.TRANSACTION), int(Kind.MIXED)))
+"""As a primary writes them in one frame: what a ring may hold."""
 LARGE_BEGINS: Final = {int(Kind.LARGE): FIXED_ELEMENTS, int(Kind.RESTATED_LARGE): FIXED_ELEMENTS + 4}
 """Of a kind that commits a large transaction: which element of the body is the first of what says so."""
 _LARGE_ELEMENTS: Final = 5
@@ -82,6 +91,7 @@ _CHECK_END: Final = FRAME_HEAD_BYTES + _CHECKED.size
 _ARRAY32: Final = struct.Struct(">BI")
 _STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
 
+_MIXED: Final = int(Kind.MIXED)
 _prefix = PREFIX.pack
 _local = LOCAL.pack
 _origin = ORIGIN.pack
@@ -141,7 +151,8 @@ def pack_frame(
     """
     try:
         tail = _origin(0xCE, origin, 0xCF, origin_seqno, 0xCF, csn) + payload
-        chain = xxh3_64_intdigest(tail, previous_chain)
+        chained = tail if kind != _MIXED else tail[: ORIGIN.size + chained_bytes(payload, 0)]
+        chain = xxh3_64_intdigest(chained, previous_chain)
         body = _local(0xDC, FIXED_ELEMENTS + payload_count, kind, 0xCF, seqno, 0xCF, mark, 0xCF, chain) + tail
         length = len(body)
         if length > BODY_BYTES_MAX and (kind != Kind.CATALOGUE or length > CATALOGUE_BODY_BYTES_MAX):
@@ -166,6 +177,17 @@ def pack_restated_large(head: Head, reason: str, payload: bytes, count: int) -> 
     """The same for one whose changes were spooled: `payload` and `count` as `large_payload`, or `Spool.commit_payload`,
     gives them. The spool is of the head's origin, and its token one of its own."""
     return _restated(Kind.RESTATED_LARGE, head, reason, payload, count)
+
+
+def trim(frame: bytes, wanted: Collection[int]) -> bytes:
+    """What of a MIXED frame goes to who wants those partitions: itself, fewer sections, or a NULL record where nothing
+    is left. JournalDamagedError when it has no sections."""
+    head = read_head(frame)
+    left = trimmed(memoryview(frame)[FRAME_HEAD_BYTES:], wanted)
+    if left is None:
+        return pack_null(head, "", ())
+    payload, count = left
+    return frame if FIXED_ELEMENTS + count == head.count else _labelled(Kind.MIXED, head, payload, count)
 
 
 def restate(head: Head, reason: str, changes: Sequence[object], partitions: tuple[int, ...]) -> bytes:
@@ -294,7 +316,11 @@ def check_frame(buffer: Buffer, offset: int = 0, end: int | None = None) -> Head
 
 def chain_of(frame: Buffer, previous_chain: int) -> int:
     """The CHAIN that a frame's content gives after `previous_chain`; unequal to the one it carries means diverged."""
-    return xxh3_64_intdigest(memoryview(frame)[ORIGIN_OFFSET:], previous_chain)
+    view = memoryview(frame)
+    end = len(view)
+    if end >= FRAME_HEAD_BYTES and NUMBERED.unpack_from(view)[1] == _MIXED:
+        end = FRAME_HEAD_BYTES + chained_bytes(view, FRAME_HEAD_BYTES)
+    return xxh3_64_intdigest(view[ORIGIN_OFFSET:end], previous_chain)
 
 
 def restated_fault(frame: Buffer) -> str:
@@ -312,12 +338,17 @@ def restated_fault(frame: Buffer) -> str:
 
 
 def proven_after(frame: Buffer, kind: int, chain: int, previous_chain: int) -> bool:
-    """Whether a whole frame is proven to continue its origin after `previous_chain`: by its chain hash, or, told in
-    other words, by its own check. A NULL record may stand for a transaction whose content is gone, and then carries
+    """Whether a whole frame is proven to continue its origin after `previous_chain`: by its chain hash (over
+    several partitions, with the digests of its sections), or, told in other words, by its own check. A NULL record may
+    stand for a transaction whose content is gone, and then carries
     that one's hash: the next transaction, which continues it, is what proves it."""
     if kind in RESTATED_KINDS:
         return not restated_fault(frame)
-    return kind == Kind.NULL or chain_of(frame, previous_chain) == chain
+    if kind == Kind.NULL:
+        return True
+    if chain_of(frame, previous_chain) != chain:
+        return False
+    return kind != _MIXED or not sections_fault(memoryview(frame)[FRAME_HEAD_BYTES:])
 
 
 # Decoding bodies.
@@ -420,6 +451,8 @@ def decode(frame: Buffer) -> Transaction:
         raise frame_damaged("a frame's body is not one list", 0)
     if head.kind in RESTATED_KINDS and (fault := restated_fault(frame)):
         raise frame_damaged(fault, 0)
+    if head.kind == _MIXED and (fault := sections_fault(memoryview(frame)[FRAME_HEAD_BYTES:])):
+        raise frame_damaged(fault, 0)
     content = content_of(head.kind, head.seqno, elements[FIXED_ELEMENTS:])
     kind = Kind(head.kind)
     return Transaction(kind, head.seqno, head.mark, head.chain, head.origin, head.origin_seqno, head.csn, content)
@@ -431,6 +464,8 @@ def content_of(kind: int, seqno: int, payload: Sequence[Any]) -> tuple[Content, 
 
     JournalDamagedError or FormatUnknownError."""
     comment: tuple[Content, ...] = ()
+    if kind == Kind.MIXED:
+        return decode_changes(payload[SECTIONS_ELEMENTS:])
     if kind in CHANGES_BEGIN:
         return decode_changes(payload)
     if kind == Kind.HISTORY:

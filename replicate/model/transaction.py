@@ -25,6 +25,9 @@ from replicate.model.vector import U32_MAX, Chains, Origin, SynchronizationVecto
 RAW_TEXT_CODE: Final = 1
 """msgpack extension that carries TEXT which is not valid UTF-8, as its raw bytes."""
 
+TABLE_ID_MIN: Final = 0x8000_0000
+"""Ids of tables have their top bit set; below are partitions, of what is of no table."""
+
 MASK_BITS_MAX: Final = 64
 """Longest image whose changed-value mask is an integer; longer ones have a mask of bytes, lowest bit first."""
 
@@ -40,6 +43,7 @@ class Kind(IntEnum):
     CATALOGUE = 6
     RESTATED = 7
     RESTATED_LARGE = 8
+    MIXED = 9
 
 
 class Op(IntEnum):
@@ -134,7 +138,7 @@ class TableDefinition:
         digest = xxh3_64_intdigest(msgpack.packb(self.pack()))
         # The top bit is always set, so that msgpack always writes an id in five bytes, and a DEFINE in a frame can be
         # looked for as the two bytes 04 ce.
-        object.__setattr__(self, "_table_id", (digest & U32_MAX) | 0x8000_0000)
+        object.__setattr__(self, "_table_id", (digest & U32_MAX) | TABLE_ID_MIN)
 
     @property
     def table_id(self) -> int:

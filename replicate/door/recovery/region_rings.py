@@ -18,13 +18,12 @@ from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
-from replicate.journal.frame import FIXED_ELEMENTS
-from replicate.journal.record import chain_of, check_frame, decode_batch
+from replicate.journal.record import OWN_CHANGES, chain_of, changes_of, check_frame, decode_batch
 from replicate.journal.segment import SegmentFile, scan
 from replicate.journal.tail import ScanResult
 from replicate.journal.walk import walk
 from replicate.limits import RING_SLOTS
-from replicate.model.transaction import Catalogue, Kind
+from replicate.model.transaction import Catalogue
 from replicate.region.kind import KIND
 from replicate.region.protocol import MendedRegion, RingSlot
 from replicate.system.failpoint import hit
@@ -219,7 +218,7 @@ def take_back_beyond(instance: Instance, journal: Journal, regions: list[Region]
         return
     known = catalogue_with(journal.segment.read_catalogue()[0], journal.segment, journal.definition_frames)
     for seqno, record in beyond.items():
-        if record is None or check_frame(record).kind != Kind.TRANSACTION:
+        if record is None or check_frame(record).kind not in OWN_CHANGES:
             raise JournalDamagedError(
                 f"transaction {seqno} is in a region and was synced before that, but the journal does not hold it",
                 where=journal.segment.path,
@@ -257,7 +256,7 @@ def _take_back(region: Region, last_seqno: int, known: Catalogue) -> None:
             if slot.seqno <= last_seqno or slot.record is None:
                 continue
             rows.seqno = slot.seqno
-            changes = decode_batch(slot.record)[2][FIXED_ELEMENTS:]
+            changes = changes_of(decode_batch(slot.record)[2])
             ours = [
                 element
                 for place in range(0, len(changes), 4)

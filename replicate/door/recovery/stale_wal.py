@@ -18,9 +18,9 @@ from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import changes_of, decode_batch, read_head, read_part, unpacker
+from replicate.journal.record import OWN_CHANGES, changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, RING_RECORD_BYTES_MAX
-from replicate.model.transaction import Kind, Op, TableDefinition
+from replicate.model.transaction import Op, TableDefinition
 from replicate.region.kind import KIND
 from replicate.region.protocol import Gap, ReadRegion
 
@@ -93,7 +93,7 @@ def _search(reader: ChainReader, region: str, gap: Gap, *, is_alone: bool) -> in
             offset += head.frame_bytes
             if head.seqno == gap.first:
                 # Numbers that were taken back are given again: it must be the transaction that the WAL has.
-                if head.kind != Kind.TRANSACTION or not frame.startswith(gap.record):
+                if head.kind not in OWN_CHANGES or not frame.startswith(gap.record):
                     return 0
                 if not gap.record and head.frame_bytes <= RING_RECORD_BYTES_MAX:
                     return 0  # its slot would hold it: a row of the application looks like a slot

@@ -107,7 +107,7 @@ def test_frames_of_every_kind_but_those_of_the_stream_are_left_to_the_slow_way()
         frame = bytearray(made([20], "t")[0])
         frame[13] = kind
         count, _ = walk._run(sealed(bytes(frame)), memoryview(sealed(bytes(frame))), 0, len(frame), 1, 9, verify=True)
-        assert count == (kind in (Kind.TRANSACTION, Kind.NULL, Kind.HISTORY, Kind.RESTATED))
+        assert count == (kind in (Kind.TRANSACTION, Kind.NULL, Kind.HISTORY, Kind.RESTATED, Kind.MIXED))
 
 
 def test_a_body_longer_than_a_frame_may_be_is_left_to_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:

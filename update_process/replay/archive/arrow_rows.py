@@ -44,7 +44,7 @@ _OPS: Final = pa.array([{int(op): op.name.lower() for op in Op}.get(number) for 
 _KINDS: Final = pa.array([{int(one): one.name.lower() for one in Kind}.get(at) for at in range(max(Kind) + 1)])
 """By number."""
 _HEAD: Final = np.dtype(list(NUMPY_FIELDS))
-_SLOW: Final = (int(Kind.HISTORY), int(Kind.RESTATED))
+_SLOW: Final = (int(Kind.HISTORY), int(Kind.RESTATED), int(Kind.MIXED))
 """What only the rows one by one take."""
 
 
