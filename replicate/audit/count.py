@@ -125,6 +125,9 @@ class Counts:
             else:
                 found.update(zip(flat[start::4], flat[start + 1 :: 4], strict=False))
             known = chooser.definitions
+        # A comment is of no table, whatever its id says: its section, or which table was put into another partition.
+        for op, ident in [one for one in found if one[0] == Op.COMMENT and one[1]]:
+            found[op, 0] += found.pop((op, ident))
         self._learn_tables(known)  # some may be defined in these very changes
         for what, count in found.items():
             self._changes[origin, bucket, what] += count

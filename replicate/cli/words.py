@@ -67,6 +67,10 @@ def _tables(ctx: click.Context) -> Iterable[str]:
     return shortest_names(known_tables(Chain(resolve_instance(_named(ctx)) / "journal")))
 
 
+def _partitions(ctx: click.Context) -> Iterable[str]:
+    return [*_content(ctx).partitions.names.values(), "NONE"]
+
+
 def _codes(_ctx: click.Context) -> Iterable[str]:
     from replicate.errors import ERRORS
     from replicate.model.findings import CODES
@@ -93,6 +97,7 @@ def _assignments(ctx: click.Context) -> Iterable[str]:
 peers = _completer(lambda ctx: [peer.name for peer in _content(ctx).peers])
 regions = _completer(lambda ctx: [region.name for region in _content(ctx).regions])
 tables_of_journal = _completer(_tables)
+partitions = _completer(_partitions)
 findings = _completer(_codes)
 settings = _completer(_settings)
 assignments = _completer(_assignments)

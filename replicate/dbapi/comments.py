@@ -45,4 +45,4 @@ def write_comment(regions: Regions, text: str) -> None:
         )
     if regions.capture.restless:
         regions.settle()  # what came before it stands before it
-    regions.capture_of("main").comment(text)
+    regions.capture_of("main").comment(text, regions.partitions().comments)

@@ -131,7 +131,8 @@ class Definitions:
                 capture.statement(one)
         if statement.kind == "TABLE":
             install_guards(connection, guarded_tables(connection, schema), schema)
-        recorded = record_definitions(connection, region=capture.region, schema=schema)
+        default = regions.partitions().default
+        recorded = record_definitions(connection, region=capture.region, schema=schema, default=default)
         capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions, schema))
         self._tables.forget(schema)
         if statement.selects or statement.kind == "VIRTUAL TABLE":  # no hook told of these rows, or it was not heard

@@ -32,6 +32,7 @@ from replicate.errors import (
 from replicate.instance.instance import Instance, resolve_instance
 from replicate.journal.spool import Spool
 from replicate.limits import OPENING_S
+from replicate.model.partitions import Partitions
 from replicate.pool import control as word
 from replicate.region.sqlite.bookkeeping import is_region
 from replicate.region.sqlite.functions import bring, names_brought
@@ -64,6 +65,10 @@ class OpenedRegion:
     def new_spool(self) -> Spool:
         """A spool for a large transaction, in the instance's journal directory."""
         return Spool.create(self.session.door.instance.journal_directory, self.session.door.words[word.OWN_ORIGIN])
+
+    def partitions(self) -> Partitions:
+        """Those of the instance, as they are now."""
+        return self.session.door.instance.partitions_now()
 
     @property
     def busy_timeout_s(self) -> float:

@@ -21,6 +21,7 @@ from replicate.region.sqlite.sql.statements import Statement
 
 if TYPE_CHECKING:
     from replicate.journal.spool import Spool
+    from replicate.model.partitions import Partitions
 
 _T = TypeVar("_T")
 
@@ -29,10 +30,18 @@ class Regions:
     """The regions of one connection. `region`: the name of its own one. `capture`: of all that it has. `own_changes`:
     rows that we changed for our bookkeeping, to be taken off total_changes."""
 
-    def __init__(self, connection: apsw.Connection, region: str, spool_factory: Callable[[], Spool]) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        region: str,
+        spool_factory: Callable[[], Spool],
+        partitions: Callable[[], Partitions],
+    ) -> None:
         self.connection = connection
         self.region = region
         self.capture: Capture | SeveralCaptures = Capture(connection, region, spool_factory)
+        self.partitions = partitions
+        """The instance's, as they are now."""
         self.inside = False
         self.own_changes = 0
         self.schemas: tuple[str, ...] = ("main",)

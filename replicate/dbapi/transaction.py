@@ -57,7 +57,7 @@ class ConnectionTransaction:
     def __init__(self, opened: Opened, timeout_s: float) -> None:
         self.session = opened.session
         self.connection = opened.session.connection
-        self.regions = Regions(self.connection, opened.region, opened.new_spool)
+        self.regions = Regions(self.connection, opened.region, opened.new_spool, opened.partitions)
         self.functions = ConnectionFunctions(self.regions)
         register_comment(self.regions)
         self._tables = RegionTables(self.regions, self.functions, opened.neighbours)

@@ -43,7 +43,7 @@ from replicate.errors import (
 )
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
-from replicate.journal.record import read_head
+from replicate.journal.record import kind_of, mixed, read_head
 from replicate.limits import LOOK_S, OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.pool import control as word
 from replicate.region.kind import KIND
@@ -276,7 +276,7 @@ class RegionSession:
         A failure that leaves the transaction open (a deferred constraint, a busy reader) raises SQLite's own error: the
         caller may mend and commit again, or roll back. Every ReplicateError has ended the transaction.
         """
-        _, count, _, _, spool, schema_changed, touched = captured
+        _, count, _, _, spool, schema_changed, touched, _ = captured
         if CHECK_CAPTURE:
             self._check(captured)
         door, writer = self.door, self.writer
@@ -298,6 +298,9 @@ class RegionSession:
         try:
             if spool is not None:
                 spool.finish()  # the bulk of its syncing, before anybody waits for us
+            elif captured.tables is not None:  # its digests, too
+                payload, count = mixed(captured.payload, count, captured.tables)
+                captured = captured._replace(payload=payload, count=count)
             door.enter(self._patience_s)
             if door.words[word.BARRIER_SEQNO] or door.words[word.FROZEN]:
                 stand_at_barrier(door, self._patience_s)
@@ -354,8 +357,8 @@ class RegionSession:
 
     def _commit_framed(self, captured: CapturedChanges) -> int:
         door, words = self.door, self.door.words
-        payload, count, _, defines, _, schema_changed, _ = captured
-        allotted = door.allot(payload, count)
+        payload, count, _, defines, _, schema_changed, _, tables = captured
+        allotted = door.allot(payload, count) if tables is None else door.allot(payload, count, kind_of(payload))
         seqno, frame = allotted[:2]
         whole = len(frame) <= RING_RECORD_BYTES_MAX
         if seqno - RING_SLOTS > words[word.LAST_DURABLE_SEQNO]:

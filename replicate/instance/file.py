@@ -26,7 +26,8 @@ from replicate.errors import (
     PermissionRefusedError,
     UsageError,
 )
-from replicate.limits import FORMAT_VERSION, NAME_PATTERN, REGIONS_MAX
+from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, REGIONS_MAX
+from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.vector import Origin
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
 
@@ -42,7 +43,10 @@ WITH_FENCE: Final = 4
 """Format of a file with a `successor` that has superseded this instance, with `overruled`, or with `frozen`, and of a
 data feed: a release that does not know them would take writes again, beside that other primary or against the
 operator's word, or make a feed primary, and stop at the tables that others have made there."""
-FORMATS: Final = (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE)
+WITH_PARTITIONS: Final = 5
+"""Format of a file with `partitions`, or with `subscription`: a release that does not know them would send rows that
+are to stay here, and ask for everything where rows of some partitions are here."""
+FORMATS: Final = (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS)
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
 _ELSE: Final = (
@@ -165,6 +169,12 @@ class InstanceFile:
     """On a primary: its files were those of a backup since its role last changed."""
     frozen: Frozen | None = None
     """Whatever its role."""
+    partitions: Partitions = ONLY_DEFAULT
+    """Of a secondary: as its source has told them, so that it knows their names."""
+    subscription: tuple[int, ...] | None = None
+    """On a secondary: the partitions whose rows are wanted there, ascending; None: all of them."""
+    held: tuple[int, ...] | None = None
+    """The same of those whose rows are there, and come. What is wanted beside them comes with a seed."""
 
     @property
     def takes_writes(self) -> bool:
@@ -186,6 +196,18 @@ class InstanceFile:
         """The peers that the journal is kept for: all of a primary's, so that one which is passive goes on where it
         was; of a secondary's those that are not, as it may have to wait for ever for the others."""
         return tuple(peer for peer in self.peers if self.role == "primary" or not peer.passive)
+
+    def holds(self, number: int) -> bool:
+        """Whether the rows of that partition are here, all of them."""
+        if self.role == "secondary" and number == PARTITION_NONE:
+            return False
+        return self.held is None or number in self.held
+
+    def wants(self, number: int) -> bool:
+        """Whether the rows of that partition are to be here."""
+        if self.role == "secondary" and number == PARTITION_NONE:
+            return False
+        return self.subscription is None or number in self.subscription
 
 
 def _to_json(content: InstanceFile) -> dict[str, Any]:
@@ -218,10 +240,15 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
         | ({"overruled": content.overruled} if content.overruled else {})
         | ({"restored": True} if content.is_restored else {})
         | ({"frozen": {"wall_ns": content.frozen.wall_ns, "by": content.frozen.by}} if content.frozen else {})
+        | ({"partitions": content.partitions.pack()} if content.partitions != ONLY_DEFAULT else {})
+        | ({"subscription": list(content.subscription)} if content.subscription is not None else {})
+        | ({"held": list(content.held)} if content.held is not None else {})
     )
 
 
 def _format_of(content: InstanceFile) -> int:
+    if content.partitions != ONLY_DEFAULT or content.subscription is not None or content.held is not None:
+        return WITH_PARTITIONS
     if content.fence is not None or content.overruled or content.frozen is not None or content.is_feed:
         return WITH_FENCE
     if content.successor is not None:
@@ -253,6 +280,15 @@ def _successor(facts: Any) -> Successor | None:
 
 def _frozen(facts: Any) -> Frozen | None:
     return None if facts is None else Frozen(int(facts["wall_ns"]), str(facts["by"]))
+
+
+def _subscription(facts: Any) -> tuple[int, ...] | None:
+    if facts is None:
+        return None
+    wanted = tuple(facts)
+    if not all(type(number) is int and 1 <= number <= PARTITION_MAX for number in wanted):
+        raise ValueError(f"subscription {facts!r}")
+    return wanted
 
 
 def _digest(facts: dict[str, Any]) -> str:
@@ -326,6 +362,9 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             overruled=int(facts.get("overruled", 0)),
             is_restored=bool(facts.get("restored", False)),
             frozen=_frozen(facts.get("frozen")),
+            partitions=unpack(facts["partitions"]) if "partitions" in facts else ONLY_DEFAULT,
+            subscription=_subscription(facts.get("subscription")),
+            held=_subscription(facts.get("held")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(

@@ -14,7 +14,7 @@ import shlex
 import stat
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from replicate.errors import (
     NotFoundError,
     PermissionRefusedError,
     ReplicateError,
+    UsageError,
     WrongInstanceError,
 )
 from replicate.instance.file import (
@@ -40,6 +41,7 @@ from replicate.instance.file import (
 )
 from replicate.instance.private_files import DIRECTORY_MODES, check_directories, check_settings
 from replicate.limits import REGIONS_MAX
+from replicate.model.partitions import Partitions
 from replicate.pasteable import pasteable
 from replicate.region.sqlite.functions import set_init
 from replicate.settings.load import FILE_NAME as SETTINGS_NAME
@@ -166,6 +168,7 @@ class Instance:
         self.named = shlex.quote(str(path) if named is None else named)
         """How a command line names it after -i: as its opener has."""
         self.config = config
+        self._partitions_stamp = (0, 0)
         self._take(content)
 
     @classmethod
@@ -291,6 +294,25 @@ class Instance:
                 f"{self.name} is a data feed, and {what}",
                 where=str(self.path),
                 do="Name a secondary that was made without --feed",
+            )
+
+    @property
+    def told_held(self) -> str:
+        """The end of a sentence about a secondary that has some partitions only; "" for any other."""
+        held = self.content.held
+        if held is None:
+            return ""
+        return f"has the rows of {', '.join(map(self.content.partitions.name, held)) or 'no partition'} only"
+
+    def refuse_partial(self, what: str) -> None:
+        """UsageError for a secondary that has the rows of some partitions only. `what`: the end of a sentence that
+        says what it cannot do."""
+        if told := self.told_held:
+            raise UsageError(
+                f"{self.name} {told}, and {what}",
+                where=str(self.path),
+                do=f"Name an instance that has all; or have this one get them: replicate -i {self.named} subscription "
+                "set ALL, then seed it",
             )
 
     @property
@@ -554,6 +576,37 @@ class Instance:
                 self._store(replace(content, successor=fence))
             else:
                 self._take(content)
+
+    def partitions_now(self) -> Partitions:
+        """As whichever process last changed them has left them. Raises what reading the file raises; cheap while
+        nobody has changed it."""
+        found = os.stat(self.path / FILE_NAME)
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if stamp != self._partitions_stamp:
+            self.reload()
+            self._partitions_stamp = stamp
+        return self.content.partitions
+
+    def change_partitions(self, change: Callable[[Partitions], Partitions]) -> Partitions:
+        """Have other partitions from now on: what `change` makes of those that are there, and what it raises."""
+        with self._changing() as content:
+            made = change(content.partitions)
+            if made != content.partitions:
+                self._store(replace(content, partitions=made))
+        return made
+
+    def set_subscription(self, wanted: tuple[int, ...] | None, held: tuple[int, ...] | None) -> None:
+        """On a secondary: which partitions' rows are wanted, and which are there and come from the next connection on
+        (InstanceFile)."""
+        with self._changing() as content:
+            if (wanted, held) != (content.subscription, content.held):
+                self._store(replace(content, subscription=wanted, held=held))
+
+    def note_seeded(self) -> None:
+        """The rows of what is wanted are here, of all regions."""
+        with self._changing() as content:
+            if content.held != content.subscription:
+                self._store(replace(content, held=content.subscription))
 
     def set_frozen(self, frozen: Frozen | None) -> None:
         """Whether transactions are held. One that is frozen already keeps who did it, and since when. The caller holds

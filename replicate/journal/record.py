@@ -21,7 +21,7 @@ Refuses to know: files, locks, who writes. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -42,7 +42,15 @@ from replicate.journal.frame import (
     ORIGIN_OFFSET,
     PREFIX,
 )
-from replicate.journal.sections import SECTIONS_ELEMENTS, chained_bytes, sections_fault, trimmed
+from replicate.journal.sections import (
+    SECTIONS_ELEMENTS,
+    chained_bytes,
+    is_sectioned,
+    owners_of,
+    sectioned,
+    sections_fault,
+    trimmed,
+)
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_CHANGES_MAX, MIB
 from replicate.model.transaction import (
     RAW_TEXT_CODE,
@@ -96,7 +104,7 @@ _prefix = PREFIX.pack
 _local = LOCAL.pack
 _origin = ORIGIN.pack
 
-assert FIXED_ELEMENTS + 4 * FRAME_CHANGES_MAX < 65_536
+assert FIXED_ELEMENTS + SECTIONS_ELEMENTS + 4 * FRAME_CHANGES_MAX < 65_536
 
 Buffer = bytes | bytearray | memoryview
 
@@ -179,11 +187,23 @@ def pack_restated_large(head: Head, reason: str, payload: bytes, count: int) -> 
     return _restated(Kind.RESTATED_LARGE, head, reason, payload, count)
 
 
-def trim(frame: bytes, wanted: Collection[int]) -> bytes:
-    """What of a MIXED frame goes to who wants those partitions: itself, fewer sections, or a NULL record where nothing
+def mixed(changes: bytes, count: int, tables: Mapping[int, int]) -> tuple[bytes, int]:
+    """The payload of a transaction whose changes may belong to several sections, and its elements; as they are when
+    they do not. `tables`: table id -> partition, of all that it does not define itself. JournalDamagedError."""
+    owners, ends = owners_of(changes, dict(tables))
+    return (changes, count) if len(set(owners)) < 2 else sectioned(changes, owners, ends)
+
+
+def kind_of(payload: bytes) -> Kind:
+    """MIXED for what `mixed` has made of several sections, else TRANSACTION."""
+    return Kind.MIXED if is_sectioned(payload) else Kind.TRANSACTION
+
+
+def trim(frame: bytes, wants: Callable[[int], bool]) -> bytes:
+    """What of a MIXED frame goes to who wants those sections: itself, fewer sections, or a NULL record where nothing
     is left. JournalDamagedError when it has no sections."""
     head = read_head(frame)
-    left = trimmed(memoryview(frame)[FRAME_HEAD_BYTES:], wanted)
+    left = trimmed(memoryview(frame)[FRAME_HEAD_BYTES:], wants)
     if left is None:
         return pack_null(head, "", ())
     payload, count = left

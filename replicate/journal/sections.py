@@ -14,21 +14,22 @@ Refuses to know: frames, who wants what, how a table comes to its partition. Pur
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
 import msgpack
 from xxhash import xxh3_64
 
 from replicate.errors import JournalDamagedError
+from replicate.limits import FRAME_CHANGES_MAX
 from replicate.model.transaction import TABLE_ID_MIN, Op
 
 SECTIONS_ELEMENTS: Final = 4
 """Of the payload, before its changes."""
 SECTIONS_MAX: Final = 65
 """Section 0, and the numbers that partitions may have, and NONE."""
-SECTIONS_BYTES_MAX: Final = 16 * SECTIONS_MAX + 16
-"""Of those elements, without a byte for each change."""
+SECTIONS_ROOM: Final = 16 * SECTIONS_MAX + 16 + FRAME_CHANGES_MAX
+"""Bytes that they take at most, in front of the most changes that a frame holds."""
 
 _HEAD: Final = struct.Struct(">BBBH")
 _OP: Final = 9
@@ -49,6 +50,8 @@ def section_of(op: int, ident: int, partitions: MutableMapping[int, int], values
         return _EVERYBODY
     if ident < TABLE_ID_MIN:
         return ident
+    if op == Op.COMMENT:  # that a table was put into another partition
+        return _EVERYBODY
     try:
         return partitions[ident]
     except KeyError:
@@ -111,6 +114,11 @@ def _payload(table: bytes, marks: bytes, changes: bytes) -> tuple[bytes, int]:
     return head + table + msgpack.packb([marks], use_bin_type=True) + changes, SECTIONS_ELEMENTS * (1 + len(marks))
 
 
+def is_sectioned(payload: Buffer) -> bool:
+    """Whether a payload begins with sections, and not with a change."""
+    return len(payload) > 0 and payload[0] == _OP
+
+
 def chained_bytes(data: Buffer, offset: int) -> int:
     """How many bytes of the payload at `offset` CHAIN covers. All that is there where no sections are, so that it
     proves nothing."""
@@ -152,16 +160,12 @@ def partitions_of(payload: Buffer) -> tuple[int, ...]:
         raise JournalDamagedError(f"the sections of a transaction do not decode: {error}") from error
 
 
-def trimmed(payload: Buffer, wanted: Collection[int]) -> tuple[bytes, int] | None:
-    """The payload with the wanted sections only (0 always is), and its elements; None when nothing is left.
+def trimmed(payload: Buffer, wants: Callable[[int], bool]) -> tuple[bytes, int] | None:
+    """The payload with the wanted sections only, and its elements; None when nothing is left.
     JournalDamagedError for what has no sections."""
     try:
         table, marks, changes = _parts(payload)
-        kept = {
-            place
-            for place, (number, _, _) in enumerate(_SECTION.iter_unpack(table))
-            if number == _EVERYBODY or number in wanted
-        }
+        kept = {place for place, (number, _, _) in enumerate(_SECTION.iter_unpack(table)) if wants(number)}
         _, ends = _walk(changes, None)
         begin, left = 0, []
         for place, end in zip(marks, ends, strict=True):

@@ -35,8 +35,9 @@ from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import changes_of, decode_batch, pack_elements, read_part, unpacker
+from replicate.journal.sections import SECTIONS_ROOM
 from replicate.journal.spool import Spool
-from replicate.limits import BATCH_BYTES_MAX, FRAME_CHANGES_MAX, MIB
+from replicate.limits import BATCH_BYTES_MAX, FRAME_CHANGES_MAX, MIB, PARTITION_DEFAULT
 from replicate.lost.read import LostChange, LostReader, LostTransaction
 from replicate.lost.settled import APPLIED, OVERWRITTEN, SKIPPED, Settled
 from replicate.model.transaction import Kind, Op, TableDefinition
@@ -279,6 +280,9 @@ class _Regions:
             session.close()
 
 
+_FRAMED_BYTES_MAX: Final = FRAMED_BYTES_MAX - SECTIONS_ROOM
+
+
 class _Made:
     """What was made in one region, on its way into the journal."""
 
@@ -286,19 +290,22 @@ class _Made:
         self._session = session
         self._data, self._spool = bytearray(), None
         self._elements, self._partitions = 0, set[int]()
+        self._tables: dict[int, int] = {}
         self._add(int(Op.COMMENT), 0, 0, [_COMMENT + name])
 
     _spool: Spool | None
 
-    def take(self, changes: list[Any], *partitions: int) -> None:
-        self._partitions.update(partitions)
+    def take(self, changes: list[Any], partition: int | None = None) -> None:
+        if partition is not None:
+            self._partitions.add(partition)
+            self._tables.update(dict.fromkeys(changes[1::4], partition))
         for place in range(0, len(changes), 4):
             self._add(*changes[place : place + 4])
 
     def _add(self, *change: Any) -> None:
         self._data += pack_elements(*change)[0]
         self._elements += 4
-        if self._spool is not None or self._elements >= 4 * FRAME_CHANGES_MAX or len(self._data) > FRAMED_BYTES_MAX:
+        if self._spool is not None or self._elements >= 4 * FRAME_CHANGES_MAX or len(self._data) > _FRAMED_BYTES_MAX:
             door = self._session.door
             if self._spool is None:
                 self._spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
@@ -308,9 +315,10 @@ class _Made:
     def commit(self) -> int:
         spool, self._spool = self._spool, None
         partitions = tuple(sorted(self._partitions))
+        tables = None if self._partitions <= {PARTITION_DEFAULT} else self._tables
         try:
             return self._session.commit(
-                CapturedChanges(bytes(self._data), self._elements, partitions, False, spool, False)
+                CapturedChanges(bytes(self._data), self._elements, partitions, False, spool, False, tables=tables)
             )
         finally:
             if spool is not None:

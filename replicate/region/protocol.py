@@ -103,7 +103,8 @@ class CapturedChanges(NamedTuple):
 
     `count`: elements (four to a change). `defines`: it holds DEFINE changes. `schema_changed`: the region's schema
     version moved. `touched`: of a connection with several regions, the names under which those are attached that have
-    changes, and whether the schema version of each moved.
+    changes, and whether the schema version of each moved. `tables`: where the changes belong to several sections
+    (journal/sections.py), table id -> partition of all tables at the transaction's beginning.
     """
 
     payload: bytes
@@ -113,6 +114,7 @@ class CapturedChanges(NamedTuple):
     spool: Spool | None
     schema_changed: bool
     touched: Mapping[str, bool] | None = None
+    tables: Mapping[int, int] | None = None
 
 
 # What a kind opens.

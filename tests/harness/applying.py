@@ -9,9 +9,8 @@ from __future__ import annotations
 from replicate.door.recovery.opening import make_chain
 from replicate.door.secondary import ApplySession
 from replicate.instance.instance import Instance
-from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FrameBatch, decode_batch, read_head, read_part, unpacker
+from replicate.journal.record import FrameBatch, changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.journal.spool import Spool, spool_path
 from replicate.journal.walk import walk
 from replicate.model.transaction import Kind
@@ -45,9 +44,7 @@ def following(before: Position, data: bytes, partition: int = 1) -> tuple[Positi
 def apply_rows(session: ApplySession, data: bytes) -> None:
     """Route every change to its region's applier."""
     for body in decode_batch(data)[2::3]:
-        if body[0] != Kind.TRANSACTION:
-            continue
-        changes = body[FIXED_ELEMENTS:]
+        changes = changes_of(body)
         for at in range(0, len(changes), 4):
             for applier in session.rows.values():
                 known = applier.definitions.get(changes[at + 1])

@@ -17,6 +17,7 @@ import msgpack
 
 from replicate.dbapi.connection import Connection
 from replicate.errors import BusyError, NotPrimaryError, SchemaChangedError, SnapshotStaleError
+from replicate.model.partitions import ONLY_DEFAULT, Partitions
 from replicate.model.transaction import Op
 from replicate.region.protocol import CapturedChanges
 from replicate.region.sqlite.bookkeeping import schema_version, store_schema_version
@@ -102,6 +103,9 @@ class FakeOpened:
 
     def new_spool(self) -> Any:
         return FakeSpool()
+
+    def partitions(self) -> Partitions:
+        return ONLY_DEFAULT
 
     def wait_durable(self, seqno: int) -> None:
         self.waited.append(seqno)

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -74,6 +75,10 @@ def lose_pool(instance: Instance) -> None:
     time.sleep(LOOK_S)
 
 
+MIXED = "REPLICATE_TEST_MIXED"
+"""Set in the environment: what `captured` makes of an INSERT is a transaction over two sections."""
+
+
 def insert_change(session: RegionSession, row_id: int, value: object) -> tuple[bytes, int]:
     """The payload of one INSERT into t."""
     definition = next(d for d in recorded_definitions(session.connection) if d.table == "t")
@@ -82,6 +87,10 @@ def insert_change(session: RegionSession, row_id: int, value: object) -> tuple[b
 
 def captured(payload: bytes, count: int, *, spool: Spool | None = None, schema: bool = False) -> CapturedChanges:
     """What capture would hand to the door."""
+    if MIXED in os.environ and payload and payload[:2] == bytes([Op.INSERT, 0xCE]):
+        (table_id,) = struct.unpack_from(">I", payload, 2)
+        comment = bytes([Op.COMMENT, 0, 0, 0x91, 0xA1]) + b"m"
+        return CapturedChanges(payload + comment, count + 4, (0, 1), schema, spool, schema, tables={table_id: 1})
     return CapturedChanges(payload, count, (1,), schema, spool, schema)
 
 

@@ -11,7 +11,7 @@ row at once: the rowid where there is one, else the primary key of a WITHOUT ROW
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -174,23 +174,35 @@ def read_definitions(connection: apsw.Connection, *, region: str, schema: str = 
     return tuple(result)
 
 
-def record_definitions(connection: apsw.Connection, *, region: str, schema: str = "main") -> Recorded:
+def record_definitions(
+    connection: apsw.Connection, *, region: str, schema: str = "main", default: int = PARTITION_DEFAULT
+) -> Recorded:
     """Record the tables as they are now, inside the caller's transaction: versions rise where a definition changed.
-    `schema`: the name under which the region is attached.
+    `schema`: the name under which the region is attached. `default`: the partition of tables that are new.
+
+    A table keeps its partition as its name changes; one that an ORM makes to take another's place begins in that one's.
 
     A dropped table leaves its version behind, so that a later table of its name does not reuse a number.
     Raises NotSupportedError; nothing that was written then may be committed.
     """
-    stored: dict[str, tuple[int, bytes]] = {
-        name: (version, definition)
-        for name, version, definition in connection.execute(
-            f"SELECT name, version, definition FROM {quote(schema)}._replicate_table"
-        )
-    }
+    stored: dict[str, tuple[int, bytes]] = {}
+    gone: dict[str, int] = {}
+    for name, version, packed, partition in connection.execute(
+        f"SELECT name, version, definition, partition FROM {quote(schema)}._replicate_table"
+    ):
+        stored[name] = (version, packed)
+        if packed:
+            gone[name] = partition
     definitions: list[TableDefinition] = []
     changed: list[TableDefinition] = []
-    for definition in read_definitions(connection, region=region, schema=schema):
+    found = read_definitions(connection, region=region, schema=schema)
+    for definition in found:
+        gone.pop(definition.table, None)
+    for definition in found:
         version, packed = stored.pop(definition.table, (0, b""))
+        if not packed:
+            partition = _born_in(definition, found, gone, default)
+            definition = replace(definition, partition=partition)
         if _packed(definition) != packed:
             definition = replace(definition, version=version + 1)
             record_definition(connection, definition, schema)
@@ -200,6 +212,23 @@ def record_definitions(connection: apsw.Connection, *, region: str, schema: str 
     if dropped:
         forget_dropped(connection, schema)
     return Recorded(tuple(definitions), tuple(changed), dropped)
+
+
+_STAND_INS: Final = ("new__", "_alembic_tmp_")
+"""What Django and Alembic put before the name of a table that they make in the place of another one."""
+
+
+def _born_in(
+    definition: TableDefinition, found: Sequence[TableDefinition], gone: Mapping[str, int], default: int
+) -> int:
+    """The partition of a table that was not there before the statement. `gone`: those that it took away."""
+    if gone:  # a RENAME: no other statement takes tables away and makes some
+        return next(iter(gone.values()))
+    for prefix in _STAND_INS:
+        if definition.table.startswith(prefix):
+            replaced = definition.table.removeprefix(prefix)
+            return next((one.partition for one in found if one.table == replaced), default)
+    return definition.partition if definition.partition != PARTITION_DEFAULT else default
 
 
 def forget_dropped(connection: apsw.Connection, schema: str = "main") -> None:
@@ -220,6 +249,23 @@ def record_definition(connection: apsw.Connection, definition: TableDefinition, 
         (definition.table, definition.version, definition.partition, _packed(definition)),
         prepare_flags=OWN_STATEMENT,
     )
+
+
+def assign_partition(
+    connection: apsw.Connection, tables: Sequence[str], partition: int, *, region: str
+) -> tuple[TableDefinition, ...]:
+    """Put tables of the region into another partition, inside the caller's transaction; the definitions that changed.
+    Every open connection reads its tables again. The tables must be there."""
+    for table in tables:
+        connection.execute(
+            "UPDATE main._replicate_table SET partition = ? WHERE name = ?",
+            (partition, table),
+            prepare_flags=OWN_STATEMENT,
+        )
+    changed = record_definitions(connection, region=region).changed
+    if changed:
+        connection.execute(f"PRAGMA main.schema_version = {int(connection.pragma('schema_version')) + 1}")
+    return changed
 
 
 def _packed(definition: TableDefinition) -> bytes:

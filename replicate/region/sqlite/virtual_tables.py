@@ -12,6 +12,7 @@ a virtual table is not refused; the next write through our connection meets anot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -23,6 +24,8 @@ from replicate.region.sqlite.sql.statements import classify
 
 MODULES: Final = frozenset(("fts3", "fts4", "fts5", "rtree", "rtree_i32", "geopoly"))
 """These write shadow tables."""
+
+_CONTENT: Final = re.compile(r"""\bcontent\s*=\s*(["'`\[]?)([^"'`\],)\s]*)""", re.IGNORECASE)
 
 VIEWS: Final = frozenset(("fts5vocab", "fts4aux"))
 """These show what another virtual table holds, and hold nothing themselves."""
@@ -58,6 +61,19 @@ def shadow_tables(connection: apsw.Connection) -> set[str]:
             "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'"
         )
     }
+
+
+def tables_together(connection: apsw.Connection) -> list[frozenset[str]]:
+    """Sets of tables that only make sense together: a virtual table, those that keep its content, and the one that it
+    is an index of (FTS's content=)."""
+    shadows = shadow_tables(connection)
+    made = []
+    for name, sql in connection.execute(
+        "SELECT name, sql FROM main.sqlite_schema WHERE type = 'table' AND rootpage = 0 ORDER BY name"
+    ):
+        content = {one[1] for one in _CONTENT.findall(sql) if one[1]}
+        made.append(frozenset({name, *content, *(one for one in shadows if one.startswith(f"{name}_"))}))
+    return made
 
 
 def flush(connection: apsw.Connection) -> None:

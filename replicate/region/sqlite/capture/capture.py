@@ -19,7 +19,8 @@ import apsw
 import msgpack
 
 from replicate.errors import InternalError, NotSupportedError, ReplicateError
-from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PART_BYTES, PARTITION_DEFAULT
+from replicate.journal.sections import SECTIONS_ROOM
+from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PART_BYTES, PARTITION_DEFAULT, PARTITION_STREAM
 from replicate.model.transaction import MASK_BITS_MAX, Op, TableDefinition
 from replicate.region.protocol import CapturedChanges as CapturedChanges
 from replicate.region.sqlite.bookkeeping import OWN_TABLES
@@ -41,6 +42,7 @@ ELEMENTS_PER_CHANGE: Final = 4
 FRAME_ROOM: Final = 128
 """Left free in a frame for its own heads."""
 
+_LIMIT: Final = FRAME_BYTES_MAX - FRAME_ROOM
 _INSERT: Final = apsw.SQLITE_INSERT
 _UPDATE: Final = apsw.SQLITE_UPDATE
 _NO_CHANGE: Final = apsw.no_change
@@ -50,6 +52,11 @@ _OWN: Final = dict.fromkeys(OWN_TABLES)
 _ONLY_DEFAULT: Final = (PARTITION_DEFAULT,)
 _DEFAULT_SET: Final = frozenset(_ONLY_DEFAULT)
 _FRESH: Final = Context(TableMap({}, False), None, frozenset(), False, False, None)
+
+
+def frame_room(tables: TableMap) -> int:
+    """How many bytes of changes one frame holds."""
+    return _LIMIT - SECTIONS_ROOM if tables.partitioned else _LIMIT
 
 
 class Capture:
@@ -72,7 +79,7 @@ class Capture:
         self._buffer = bytearray()
         self._spooled = 0
         self._spool: Spool | None = None
-        self._limit = FRAME_BYTES_MAX - FRAME_ROOM
+        self._limit = self._room = _LIMIT
         self._changes = 0
         self._tables: dict[str, CapturedTable | None] = {}
         self._tables_of: TableMap | None = None
@@ -124,7 +131,7 @@ class Capture:
         """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
         # First what takes no call, at whose end an interrupt may arise.
         self._spooled = self._changes = 0
-        self._limit = FRAME_BYTES_MAX - FRAME_ROOM
+        self._limit = self._room
         self._context = _FRESH
         self.active = self.poisoned = self._is_clear = False
         self._last = None
@@ -266,7 +273,12 @@ class Capture:
                 spool.abort()
                 self._spool, self._spooled, spool = None, 0, None
         context = self._context
-        partitions = context.partitions
+        partitions, tables = context.partitions, None
+        if len(partitions) > 1:
+            if spool is None:
+                tables = self.partitions()
+            else:
+                partitions -= {PARTITION_STREAM}
         # A named tuple's own constructor is a function of Python: a percent of a commit, measured.
         return tuple.__new__(
             CapturedChanges,
@@ -278,8 +290,13 @@ class Capture:
                 spool,
                 context.schema_changed,
                 None,
+                tables,
             ),
         )
+
+    def partitions(self) -> dict[int, int]:
+        """Table id -> partition, at the transaction's beginning."""
+        return self._begun.tables.partitions()
 
     def _refusal_error(self) -> ReplicateError:
         why = self.refusal
@@ -293,14 +310,24 @@ class Capture:
         """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place."""
         partitions = self._context.partitions or frozenset((PARTITION_DEFAULT,))
         self._context = self._context._replace(schema_changed=True, partitions=partitions)
+        self._note_section(PARTITION_STREAM)
         self._emit(Op.SCHEMA, 0, self.region, [text])
 
-    def comment(self, text: str) -> None:
+    def comment(self, text: str, partition: int = PARTITION_STREAM) -> None:
         """A comment of the application's travels in its place."""
-        self._emit(Op.COMMENT, 0, 0, [text])
+        self._note_section(partition)
+        self._emit(Op.COMMENT, partition, 0, [text])
+
+    def _note_section(self, number: int) -> None:
+        """Something that is of no table belongs to that section. Of an instance whose tables are all in DEFAULT, only
+        what leaves DEFAULT counts."""
+        if self._context.tables.partitioned or number:
+            self._context = self._context._replace(partitions=self._context.partitions | {number})
 
     def redefine(self, changed: tuple[TableDefinition, ...], tables: TableMap) -> None:
         """The schema has changed: DEFINE what is new, and go on with `tables`."""
+        if changed:
+            self._note_section(PARTITION_STREAM)
         for definition in changed:
             self._emit(Op.DEFINE, definition.table_id, definition.version, definition.pack())
         before = self._context.tables
@@ -397,6 +424,9 @@ class Capture:
         if tables is not self._tables_of:
             self._tables_of = tables
             self._tables = {**tables.tables, **_OWN}
+            self._room = frame_room(tables)
+            if self._spool is None:
+                self._limit = self._room
             self.counted = tables.autoincrement
             self.pressing = tables.virtual or bool(self._blobs)
             self.restless = self.pressing or self._net.pending > 0

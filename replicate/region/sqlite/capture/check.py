@@ -21,7 +21,7 @@ from replicate.limits import MIB
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.capture.stream import changes_in
-from replicate.region.sqlite.digest import Comparison, TableVerdict, compare
+from replicate.region.sqlite.digest import Comparison, compare
 from replicate.region.sqlite.functions import bring
 from replicate.region.sqlite.guards import register_guard
 from replicate.region.sqlite.open import make_applier, open_region
@@ -104,7 +104,7 @@ def _region_of(change: tuple[int, int, Any, Any], definitions: Any) -> str | Non
 def _first(found: Comparison) -> str:
     for one in found.schema:
         return f"{one.kind} {one.name} is {one.first!r} by the changes and {one.second!r} in fact"
-    table = next(one for one in found.tables if one.status is not TableVerdict.EQUAL)
+    table = next(one for one in found.tables if one.differs)
     rows = "".join(f"; row {row.key} is {row.status.value}" for row in table.differences[:3])
     return f"table {table.table} is {table.status.value} ({table.reason}{rows}): first by the changes, second in fact"
 

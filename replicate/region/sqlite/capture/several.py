@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import apsw
 
 from replicate.errors import ReplicateError
-from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX
+from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
 from replicate.region.protocol import CapturedChanges
-from replicate.region.sqlite.capture.capture import FRAME_ROOM, Capture, Mark
+from replicate.region.sqlite.capture.capture import Capture, Mark, frame_room
 from replicate.region.sqlite.capture.marks import Context
 from replicate.region.sqlite.capture.tables import TableMap
 
@@ -153,20 +153,26 @@ class SeveralCaptures:
         parts = list(touched.values())
         payload = b"".join(one.payload for one in parts)
         count = sum(one.count for one in parts)
+        partitions = {partition for one in parts for partition in one.partitions}
+        tables: dict[int, int] | None = None
+        if len(partitions) > 1:
+            tables = {key: number for capture in self._all for key, number in capture.partitions().items()}
         if (
             any(one.spool is not None for one in parts)
-            or len(payload) > FRAME_BYTES_MAX - FRAME_ROOM
+            or len(payload) > min(frame_room(capture.tables) for capture in self._all)
             or count > 4 * FRAME_CHANGES_MAX
         ):
             payload, self._spool = b"", self._spooled(parts)
+            partitions, tables = partitions - {PARTITION_STREAM}, None
         return CapturedChanges(
             payload,
             count,
-            tuple(sorted({partition for one in parts for partition in one.partitions})),
+            tuple(sorted(partitions)),
             any(one.defines for one in parts),
             self._spool,
             any(moved.values()),
             moved,
+            tables,
         )
 
     def _spooled(self, parts: list[CapturedChanges]) -> Spool:

@@ -15,6 +15,7 @@ import apsw
 import msgpack
 
 from replicate.errors import NotSupportedError
+from replicate.limits import PARTITION_DEFAULT
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.sqlite.guards import GUARD_PREFIX
 from replicate.region.sqlite.schema import is_autoincrement
@@ -91,12 +92,17 @@ def with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -
 class TableMap:
     """All replicated tables of a region at one schema version; `autoincrement`: some of them count in
     sqlite_sequence. `triggers_count`: a trigger of the application may make them do so. `virtual`: it has virtual
-    tables."""
+    tables. `partitioned`: some table is in another partition than DEFAULT."""
 
     tables: Mapping[str, CapturedTable]
     autoincrement: bool
     triggers_count: bool = False
     virtual: bool = False
+    partitioned: bool = False
+
+    def partitions(self) -> dict[int, int]:
+        """Table id -> partition."""
+        return {one.definition.table_id: one.definition.partition for one in self.tables.values()}
 
 
 def recaptured(before: TableMap, after: TableMap) -> list[str]:
@@ -135,7 +141,8 @@ def read_table_map(
         (GUARD_PREFIX + "*",),
     ).get
     virtual = bool(virtual_tables(connection, schema))
-    return TableMap(tables, any(table.counts for table in tables.values()), bool(counting), virtual)
+    partitioned = any(one.partition != PARTITION_DEFAULT for one in definitions)
+    return TableMap(tables, any(table.counts for table in tables.values()), bool(counting), virtual, partitioned)
 
 
 def _captured(definition: TableDefinition, generated: Mapping[int, int], counts: bool) -> CapturedTable:

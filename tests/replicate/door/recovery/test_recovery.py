@@ -28,6 +28,7 @@ from replicate.model.transaction import History, Kind
 from replicate.pool import control as word
 from replicate.system.files import Directory
 from tests.harness.instances import (
+    MIXED,
     Writer,
     check,
     door_of,
@@ -44,7 +45,14 @@ from tests.harness.instances import (
 )
 from tests.harness.journals import flip
 
-pytestmark = pytest.mark.usefixtures("shared_memory")
+pytestmark = pytest.mark.usefixtures("shared_memory", "sections")
+
+
+@pytest.fixture(params=["one section", "mixed"])
+def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each journal once with transactions of one section, and once with such over several."""
+    if request.param == "mixed":
+        monkeypatch.setenv(MIXED, "1")
 
 
 def unsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: object) -> Instance:

@@ -1,0 +1,156 @@
+"""`replicate partition create|drop|assign|list|default|comments|limit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
+from replicate.cli.words import partitions, tables_of_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from replicate.model.partitions import Partitions
+
+
+@click.group(cls=Noun)
+def partition() -> None:
+    """Say which tables' rows go together to those who subscribe to them."""
+
+
+@partition.command()
+@click.argument("name")
+@click.option("--id", "number", type=int, metavar="N", help="Its number, 2 to 63; else the lowest that is free.")
+def create(name: str, number: int | None) -> None:
+    """Make the partition NAME, which has no tables yet."""
+    from replicate.admin.partitions import create as made
+
+    opened = open_instance()
+    number = made(opened, name, number)
+    next_ = f"next: replicate -i {opened.named} partition assign {name} TABLE…"
+    emit({"name": name, "number": number}, [f"partition {name}, number {number}", next_])
+
+
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+def drop(name: str) -> None:
+    """Remove the partition NAME, which must have no tables. Its number may be used again."""
+    from replicate.admin.partitions import drop as dropped
+
+    number = dropped(open_instance(), name)
+    emit({"name": name, "number": number}, [f"partition {name}, number {number}, dropped"])
+
+
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+@click.argument("table", nargs=-1, required=True, metavar="TABLE…", shell_complete=tables_of_journal)
+def assign(name: str, table: tuple[str, ...]) -> None:
+    """Put each TABLE (or REGION.TABLE) into the partition NAME, while applications write.
+
+    NONE is one, too: the rows of its tables never leave this instance. A virtual table takes those along that keep its
+    content, and the one that it is an index of.
+    """
+    from replicate.admin.partitions import assign as assigned
+    from replicate.model.partitions import NONE
+
+    opened = open_instance()
+    moved = assigned(opened, name, table)
+    lines = columns(
+        [f"{one.region}.{one.table}", f"{one.before} to {one.after}", f"transaction {one.seqno}"] for one in moved
+    )
+    lines += [
+        f"{one.table} has rows: a secondary that has {one.after}, and not {one.before}, stops there until it is seeded"
+        for one in moved
+        if one.has_rows and one.after != NONE
+    ]
+    emit([one._asdict() for one in moved], lines or ["nothing was to be moved"])
+
+
+@partition.command(name="list")
+@click.option("--tables", "shows_tables", is_flag=True, help="Name the tables of each.")
+def list_(shows_tables: bool) -> None:
+    """List the partitions, and how many tables each has."""
+    from replicate.admin.partitions import tables_of
+
+    opened = open_instance(LOOKS)
+    known, found = opened.content.partitions, tables_of(opened)
+    rows = [
+        _ListedPartition(
+            known.name(number),
+            number,
+            [f"{region}.{table}" for region, table in found.get(number, [])],
+            number == known.default,
+            number == known.comments,
+        )
+        for number in sorted({*known.names, *found, *({known.default, known.comments} - {0})})
+    ]
+    lines = columns([row.name, _numbered(row.number), _counted(len(row.tables)), _noted(row)] for row in rows)
+    if shows_tables:
+        lines = [
+            line
+            for row, shown in zip(rows, lines, strict=True)
+            for line in (shown, *(f"  {table}" for table in row.tables))
+        ]
+    emit([row._asdict() for row in rows], [*lines, f"at most {known.limit}"])
+
+
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+def default(name: str) -> None:
+    """Put tables that are created from now on into the partition NAME, or into NONE."""
+    _changed(lambda known: known.with_default(name), "default")
+
+
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+def comments(name: str) -> None:
+    """Put comments of applications into the partition NAME, or into NONE. ALL: everybody gets them."""
+    _changed(lambda known: known.with_comments(name), "comments")
+
+
+@partition.command()
+@click.argument("number", type=int, metavar="N")
+def limit(number: int) -> None:
+    """Have N partitions at most, 63 being the most."""
+    _changed(lambda known: known.with_limit(number), "limit")
+
+
+def _changed(how: Callable[[Partitions], Partitions], what: str) -> None:
+    from replicate.admin.partitions import change
+
+    known = change(open_instance(), how)
+    emit(known.pack(), [_said(known, what)])
+
+
+def _said(known: Partitions, what: str) -> str:
+    if what == "limit":
+        return f"at most {known.limit} partitions"
+    if what == "default":
+        return f"tables that are created from now on belong to partition {known.name(known.default)}"
+    return (
+        f"comments belong to partition {known.name(known.comments)}" if known.comments else "comments go to everybody"
+    )
+
+
+class _ListedPartition(NamedTuple):
+    name: str
+    number: int
+    tables: list[str]
+    default: bool
+    comments: bool
+
+
+def _numbered(number: int) -> str:
+    from replicate.limits import PARTITION_NONE
+
+    return "no number" if number == PARTITION_NONE else f"number {number}"
+
+
+def _counted(count: int) -> str:
+    return f"{count} table" if count == 1 else f"{count} tables"
+
+
+def _noted(row: _ListedPartition) -> str:
+    return ", ".join(text for text, is_so in (("new tables", row.default), ("comments", row.comments)) if is_so)
