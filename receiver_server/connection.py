@@ -296,7 +296,8 @@ class ReceiverConnection:
 
     def _send_restart(self, found: Reference) -> None:
         source = self.source
-        # What a filter has made of the first parts is told again from its beginning.
+        source.instance.partitions_now()  # and what is held
+        # What a filter, or a choice of partitions, has made of the first parts is told again from its beginning.
         parts = found.parts if self._filtering is None else None
         source.known(found)
         self.report()
@@ -307,6 +308,7 @@ class ReceiverConnection:
             found.position.chains,
             next_part=parts.next_part if parts is not None else 0,
             token=parts.token if parts is not None else 0,
+            partitions=source.instance.content.held or (),
             stop_filter=source.settings.stop_source_filter,
         )
         self.say(
@@ -392,6 +394,11 @@ class ReceiverConnection:
         assert peer is not None
         known = read_content(directory)
         now = Content(peer.instance.hex(), peer.name, told_by(peer.filter, self.link.me.filter))
+        if self.source.instance.content.held is not None and not self.link.can_subscribe:
+            raise refusal(
+                RefuseCode.TOO_OLD,
+                f"{peer.name} (release {peer.release}) cannot send the partitions that are here without the others",
+            )
         if reason := mismatch(known, now):
             raise refusal(RefuseCode.FILTER_MISMATCH, reason)
         note_content(directory, known, now)

@@ -112,6 +112,8 @@ class RoleTaker:
         problems = []
         if instance.is_feed:
             problems.append(f"{instance.name} is a data feed, and {NEVER_PRIMARY}: name another secondary with --to")
+        if told := instance.told_held:
+            problems.append(f"{instance.name} {told}: it cannot be primary of the others; name another one with --to")
         if not source.is_update_running:
             problems.append(
                 f"the Update Process of {instance.name} is {source.update_state.text}: see replicate -i "

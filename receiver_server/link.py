@@ -53,6 +53,7 @@ from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
     FEATURE_LOST,
+    FEATURE_PARTITIONS,
     FEATURE_PATROL,
     FEATURE_SEED,
     FEATURE_SEED_REGIONS,
@@ -183,6 +184,11 @@ class ReceiverLink(Link):
         self.next_expected_seqno = next_seqno
         self.next_expected_part = next_part
         self._token = token
+
+    @property
+    def can_subscribe(self) -> bool:
+        """The source knows how to send some partitions only."""
+        return self._both_can(FEATURE_PARTITIONS)
 
     @property
     def can_request_seed(self) -> bool:

@@ -9,6 +9,7 @@ Leaves to others: sockets and the clock (replicate/daemon/driver.py), the protoc
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -30,10 +31,13 @@ from replicate.errors import (
 )
 from replicate.filters.content import read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
+from replicate.filters.selection import PartitionSelection
 from replicate.filters.switch import OFF
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, decode_batch, large_commit_of, read_head
+from replicate.limits import PARTITION_NONE
 from replicate.model.moment import wall_ns
+from replicate.model.partitions import ONLY_DEFAULT
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.security.authenticate import Authenticated
@@ -53,7 +57,8 @@ from replicate.wire.event import (
     SendingResumed,
     SendingStopped,
 )
-from replicate.wire.message import Handover, HandoverAsk, Introduction, Restart
+from replicate.wire.introduction import refusal
+from replicate.wire.message import Handover, HandoverAsk, Introduction, RefuseCode, Restart
 from replicate.wire.state import State
 from source_server.consumer_state import PAUSED, ConsumerState
 from source_server.filtering import SourceFiltering
@@ -132,6 +137,9 @@ class SourceConnection:
         self._streaming = trio.Event()
         self._agreed: Agreed | None = None
         self._filtering: SourceFiltering | None = None
+        self._selection: PartitionSelection | None = None
+        self._partitions = ONLY_DEFAULT
+        """The instance's, by which the stream was begun."""
         self._seed: SeedSending | None = None
         self._is_seeds_turn = False
         self._counted = (0, 0, 0)
@@ -218,6 +226,7 @@ class SourceConnection:
             consumer.log.warning("the peer has asked for the stream without the filter", filter=consumer.filter.told)
         try:
             agreed = await trio.to_thread.run_sync(agree, consumer.door, restart)
+            agreed = self._select(agreed, restart)
             if consumer.filter.is_on:
                 agreed = await self._through_filter(agreed)
         except PoolReplacedError:
@@ -247,11 +256,34 @@ class SourceConnection:
         self.drive.poke()
         self._giver.streams(self)
 
+    def _select(self, agreed: Agreed, restart: Restart) -> Agreed:
+        """The same start, of what the peer wants and may have."""
+        instance = self.consumer.instance
+        self._partitions = known = instance.partitions_now()
+        if lacks := [number for number in restart.partitions if not instance.content.holds(number)]:
+            raise refusal(
+                RefuseCode.PARTITION_NOT_HELD,
+                f"{instance.name} {instance.told_held}, not partition {', '.join(map(known.name, lacks))}",
+            )
+        if instance.told_held and not restart.partitions:
+            raise refusal(
+                RefuseCode.PARTITION_NOT_HELD,
+                f"{instance.name} {instance.told_held}, and cannot send all of them",
+            )
+        definitions = agreed.known.newest().definitions
+        # An instance that was made primary has never put a table there itself.
+        keeps_back = known.keeps_back or any(one.partition == PARTITION_NONE for one in definitions.values())
+        if not restart.partitions and not keeps_back:
+            return agreed
+        self._selection = PartitionSelection(restart.partitions or None, definitions)
+        # What goes of the first parts of a large transaction is told again from its beginning.
+        return replace(agreed, from_part=0)
+
     async def _through_filter(self, agreed: Agreed) -> Agreed:
         """The same start, of what the filter makes. FilterError, ConfigurationError."""
         consumer = self.consumer
         self._filtering = SourceFiltering(
-            consumer.filter, consumer.settings, consumer.instance, consumer.log, self._offer_filtered
+            consumer.filter, consumer.settings, consumer.instance, consumer.log, self._offer_item
         )
         catalogue = await trio.to_thread.run_sync(self._filtering.begin, agreed.catalogue, trio.current_time())
         # What the filter has made of the first parts is told again from its beginning.
@@ -271,7 +303,7 @@ class SourceConnection:
             self.consumer.log.error("the filter failed", error=str(error), code=error.code)
         self.drive.take(self.link.bye(error.what))
 
-    async def _offer_filtered(self, item: StreamItem) -> None:
+    async def _offer_item(self, item: StreamItem) -> None:
         if isinstance(item, FrameBatch):
             await self._offer(item)
         elif isinstance(item, StreamParts):
@@ -375,17 +407,39 @@ class SourceConnection:
             if found is None:
                 await self._doorbell.wait(lambda: reader.has_news, IDLE_S)
                 continue
-            self.link.check_known(found.data if isinstance(found, FrameBatch) else found.commit_frame)
+            if consumer.instance.partitions_now() != self._partitions:
+                self.begin_again("the partitions of this instance have changed")
+                return
             last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
             if consumer.words[word.LAST_DURABLE_SEQNO] < last:
                 await self._wait_durable(last)
+            selection = self._selection
             if isinstance(found, FrameBatch):
+                found = found if selection is None else selection.take(found)
+                self.link.check_known(found.data)
                 await self._pass_on(found)
-            else:
-                from_part = agreed.from_part if found.seqno == agreed.from_seqno else 0
-                with closing(_pieces(found, from_part, limit)) as pieces:
-                    while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
-                        await self._pass_on(piece)
+                continue
+            if selection is not None:
+                if not selection.takes_whole(found.commit_frame, found.partitions):
+                    await self._pass_selected(selection, found)
+                    continue
+                await trio.to_thread.run_sync(selection.learn_large, found.parts)
+            self.link.check_known(found.commit_frame)
+            from_part = agreed.from_part if found.seqno == agreed.from_seqno else 0
+            with closing(_pieces(found, from_part, limit)) as pieces:
+                while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
+                    await self._pass_on(piece)
+
+    async def _pass_selected(self, selection: PartitionSelection, large: LargeTransaction) -> None:
+        """What goes of a large transaction."""
+        with closing(selection.large(large.commit_frame, large.parts(), secrets.randbits(64))) as items:
+            while (item := await trio.to_thread.run_sync(next, items, None)) is not None:
+                if not isinstance(item, StreamParts):
+                    self.link.check_known(item.data if isinstance(item, FrameBatch) else item.frame)
+                if self._filtering is None:
+                    await self._offer_item(item)
+                else:
+                    await self._filtering.take(item)
 
     async def _pass_on(self, item: FrameBatch | LargePiece) -> None:
         filtering = self._filtering

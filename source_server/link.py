@@ -31,6 +31,7 @@ from replicate.errors import GapError, InternalError
 from replicate.journal.record import RESTATED_KINDS, FrameBatch
 from replicate.journal.walk import walk
 from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX
+from replicate.model.transaction import Kind
 from replicate.wire.compression import Compressor
 from replicate.wire.connection import Link, LinkSettings
 from replicate.wire.event import (
@@ -52,6 +53,7 @@ from replicate.wire.message import (
     CHUNK_BYTES,
     FEATURE_FILTER,
     FEATURE_LOST,
+    FEATURE_PARTITIONS,
     FEATURE_PATROL,
     FEATURE_SEED,
     FEATURE_SEED_REGIONS,
@@ -201,9 +203,18 @@ class SourceLink(Link):
     def check_known(self, frames: bytes) -> None:
         """That the peer knows what kinds of frames these are. PeerRefusedError (TOO_OLD) when they hold a transaction
         told in other words, and its release knows none; of a peer that does, nothing is looked at."""
-        if self._both_can(FEATURE_FILTER):
+        knows_words, knows_sections = self._both_can(FEATURE_FILTER), self._both_can(FEATURE_PARTITIONS)
+        if knows_words and knows_sections:
             return
         for _, head in walk(frames):
+            if head.kind == Kind.MIXED and not knows_sections:
+                raise refusal(
+                    RefuseCode.TOO_OLD,
+                    f"transaction {head.seqno} is over several partitions, which {self._peer_name()} does not know",
+                    seqno=head.seqno,
+                )
+            if knows_words:
+                continue
             if head.kind in RESTATED_KINDS:
                 raise refusal(
                     RefuseCode.TOO_OLD,

@@ -26,6 +26,8 @@ class Agreed:
     from_part: int
     catalogue: bytes
     index: SparseIndex
+    known: Catalogue
+    """The catalogue of `catalogue`."""
 
 
 def agree(door: Door, restart: Restart) -> Agreed:
@@ -34,7 +36,9 @@ def agree(door: Door, restart: Restart) -> Agreed:
     decision = decide(restart, viewed.source)
     if not isinstance(decision, StartAt):
         raise decision.error()
-    return Agreed(decision.seqno, decision.part, _catalogue_frame(viewed.here, decision.seqno), viewed.index)
+    return Agreed(
+        decision.seqno, decision.part, _catalogue_frame(viewed.here, decision.seqno), viewed.index, viewed.here
+    )
 
 
 def _catalogue_frame(catalogue: Catalogue, seqno: int) -> bytes:

@@ -462,6 +462,7 @@ NAMING_KINDS = frozenset(
         "replicate.journal.walk",
         "replicate.audit.count",  # a fast way for transactions of one change
         "replicate.door.door",
+        "replicate.filters.selection",
         "replicate.door.recovery.region_rings",  # a primary's own commits
         "replicate.door.recovery.stale_wal",  # the same
         "replicate.lost.apply",  # the body that a large one would have

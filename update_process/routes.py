@@ -13,10 +13,11 @@ from itertools import chain
 from typing import Any, Final
 
 from replicate.door.secondary import ApplySession
-from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError
+from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError, UsageError
 from replicate.journal.record import changes_of
+from replicate.limits import PARTITION_NONE
 from replicate.model.region_record import without_making
-from replicate.model.transaction import Catalogue, History, Kind, Op, TableDefinition
+from replicate.model.transaction import TABLE_ID_MIN, Catalogue, History, Kind, Op, TableDefinition
 from replicate.region.protocol import RowsOfRegion
 from replicate.region.sqlite.apply.order import RowRun
 from replicate.region.sqlite.apply.overwrite import overwrite
@@ -34,6 +35,8 @@ class Routes:
         self.tables: dict[int, TableDefinition] = {}
         """Every definition that is known here, by table id."""
         self._waiting: frozenset[str] = frozenset()
+        self.is_replay = False
+        """Whether journals are read as they are: nobody has left out what never leaves its instance."""
         self._only: RowsOfRegion | None = None
         """The region that every change is of, where there is but one."""
         self.take_regions()
@@ -56,6 +59,7 @@ class Routes:
         for table_id, definition in catalogue.definitions.items():
             if table_id in self.tables:
                 continue
+            self._check_leaves(definition)
             rows = self._session.rows.get(definition.region)
             if rows is not None:
                 rows.define(table_id, definition)
@@ -141,6 +145,8 @@ class Routes:
         # The order within a region is what counts; a schema change only concerns its own region.
         runs: dict[str, list[Any]] = {}
         kept = without_making(changes)
+        if special:
+            self._check_moves(kept)
         for place in range(0, len(kept), 4):
             op, table_id, argument, values = kept[place : place + 4]
             region = self._region_of(op, table_id, argument, values)
@@ -204,9 +210,42 @@ class Routes:
             return self._known(argument)
         if op == Op.DEFINE:
             definition = TableDefinition.unpack(values)
+            self._check_leaves(definition)
             self.tables[definition.table_id] = definition
             return self._known(definition.region)
         return self.known_table(table_id).region
+
+    def _check_leaves(self, definition: TableDefinition) -> None:
+        """UsageError where rows would come that never leave their instance."""
+        if self.is_replay and definition.partition == PARTITION_NONE:
+            raise UsageError(
+                f"table {definition.table} of region {definition.region} is in no partition: its rows stay in their "
+                "instance, and a replay cannot leave them out",
+                where=str(self._session.door.instance.path),
+                do="Let the stream bring the backlog",
+            )
+
+    def _check_moves(self, changes: Sequence[Any]) -> None:
+        """HardResyncNeededError for a table that comes, with rows, from a partition that is not here into one that
+        is."""
+        came = {
+            changes[place + 1]: changes[place + 2]
+            for place in range(0, len(changes), 4)
+            if changes[place] == Op.COMMENT and changes[place + 1] >= TABLE_ID_MIN and changes[place + 2]
+        }
+        for place in range(0, len(changes) if came else 0, 4):
+            if changes[place] != Op.DEFINE or changes[place + 1] not in came:
+                continue
+            instance, definition = self._session.door.instance, TableDefinition.unpack(changes[place + 3])
+            known = instance.partitions_now()
+            before, after = came[changes[place + 1]], definition.partition
+            if instance.content.holds(after) and not instance.content.holds(before):
+                raise HardResyncNeededError(
+                    f"table {definition.table} of region {definition.region} was put into partition "
+                    f"{known.name(after)} with rows that are not here: they were in {known.name(before)}",
+                    where=str(instance.path),
+                    do="Seed this secondary again: replicate -i INSTANCE seed --restart",
+                )
 
     def _check_added(self, region: str, uuid: object) -> None:
         """HardResyncNeededError for a region that we have from before: it was released there and added again, and what

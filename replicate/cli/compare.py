@@ -42,7 +42,12 @@ def digest(at: int | None, timeout_s: float) -> None:
         found = digest_instance(open_instance(DOOR), at=at, timeout_s=timeout_s, told=told)
     rows: list[tuple[object, ...]] = []
     for region, digests in found.regions:
-        rows += [(f"{region}.{table.table}", f"{table.rows} rows", table.digest) for table in digests.tables]
+        rows += [
+            (f"{region}.{table.table}", f"{table.rows} rows", table.digest)
+            if table.digest
+            else (f"{region}.{table.table}", "left out", "its partition is not here")
+            for table in digests.tables
+        ]
         rows += [(f"{region} schema", "", digests.schema), (f"{region} in all", "", digests.digest)]
     waiting = [f"{region} is not here, and waits for its seed" for region in found.waiting]
     emit(found, [f"{found.instance} at seqno {found.seqno}", *columns(rows), *waiting])
@@ -193,6 +198,7 @@ def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> in
     verdict = f"equal, {found.tables} tables" if found.equal else "DIFFERENT"
     lines = [f"{found.first} and {found.second} at seqno {found.seqno}: {verdict}"]
     lines += [f"  {d.region} {d.what}: {d.first or 'missing'} | {d.second or 'missing'}" for d in found.differences]
+    lines += [f"  {name}: left out, its partition is not in both" for name in found.left_out]
     emit({"equal": found.equal, **plain(found)}, lines)
     others = {one.instance for one in told}
     if opened is not None and opened.name in others and str(uuid.UUID(bytes=opened.content.network)) == told[0].network:
@@ -235,7 +241,8 @@ def _region_lines(region: str, comparison: Comparison, found: InstanceComparison
         yield f"  {schema.kind} {region}.{schema.name}: {_or_missing(schema.first)} | {_or_missing(schema.second)}"
     for table in comparison.tables:
         reason = f" ({table.reason})" if table.reason else ""
-        yield f"  {region}.{table.table}: {table.status.value}{reason}, {table.rows_first} rows"
+        rows = "" if table.status.name == "LEFT_OUT" else f", {table.rows_first} rows"
+        yield f"  {region}.{table.table}: {table.status.value}{reason}{rows}"
         for row in table.differences:
             yield f"    row {', '.join(map(_value, row.key))}: {row.status.value}"
             for column in row.columns:

@@ -24,6 +24,7 @@ from replicate.cli.help import help_
 from replicate.cli.instance import instance
 from replicate.cli.journal import journal
 from replicate.cli.lost import lost
+from replicate.cli.partition import partition
 from replicate.cli.peer import peer
 from replicate.cli.rebuild import rebuild
 from replicate.cli.receiver import receiver
@@ -35,6 +36,7 @@ from replicate.cli.seed import seed
 from replicate.cli.source import source
 from replicate.cli.statistics import statistics
 from replicate.cli.status import status, wait
+from replicate.cli.subscription import subscription
 from replicate.cli.switchover import switchover
 from replicate.cli.update import update
 
@@ -73,8 +75,8 @@ def root() -> None:
 
 
 for _verb in (
-    instance, region, peer, source, receiver, update, seed, switchover, promote, demote, rollback, lost, conflict,
-    status, wait, statistics, digest, compare, scr, journal, audit, config, certificate, archive, replay, rebuild,
-    bench, completion, help_,
+    instance, region, partition, subscription, peer, source, receiver, update, seed, switchover, promote, demote,
+    rollback, lost, conflict, status, wait, statistics, digest, compare, scr, journal, audit, config, certificate,
+    archive, replay, rebuild, bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

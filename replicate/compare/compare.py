@@ -84,7 +84,7 @@ class RegionComparison:
         if self.comparison is None:
             return (f"region {self.region}",)
         schema = (f"the schema of {self.region}",) if self.comparison.schema else ()
-        unequal = (one.table for one in self.comparison.tables if one.status is not digests.TableVerdict.EQUAL)
+        unequal = (one.table for one in self.comparison.tables if one.differs)
         return (*schema, *(f"{self.region}.{table}" for table in unequal))
 
 
@@ -106,6 +106,11 @@ class InstanceComparison:
     def differs(self) -> tuple[str, ...]:
         """What differs, by name: REGION.TABLE, the schema of a region, a region."""
         return tuple(name for region in self.regions for name in region.differs)
+
+
+def held_by(instance: Instance) -> digests.Holds:
+    """Which partitions' rows are there."""
+    return instance.content.holds
 
 
 def _progress(what: str, snapshot: Snapshot, told: Told | None) -> Callable[[str], digests.Progress | None]:
@@ -140,7 +145,7 @@ def digest(instance: Instance, *, at: int | None = None, timeout_s: float, told:
             instance.name,
             snapshot.seqno,
             tuple(
-                (name, digests.digest_region(connection, progress=progress(name)))
+                (name, digests.digest_region(connection, progress=progress(name), holds=held_by(door.instance)))
                 for name, connection in snapshot.regions.connections.items()
             ),
             str(uuid.UUID(bytes=instance.content.network)),
@@ -333,6 +338,10 @@ def _compared(
             lacking = first if here is None else second
             regions.append(RegionComparison(name, lacking.name, None, name in lacking.waiting))
         else:
-            found = digests.compare(here, there, limit=limit, progress=progress(name))
+            absent = [
+                digests.tables_without_rows(connection, held_by(instance))
+                for instance, connection in ((first, here), (second, there))
+            ]
+            found = digests.compare(here, there, limit=limit, progress=progress(name), left_out=absent[0] | absent[1])
             regions.append(RegionComparison(name, "", found))
     return InstanceComparison(first.name, second.name, one.seqno, tuple(regions))

@@ -13,7 +13,7 @@ from typing import Any
 
 from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest
 from replicate.errors import FormatUnknownError, UsageError, WrongNetworkError
-from replicate.region.sqlite.digest import RegionDigest, TableDigest
+from replicate.region.sqlite.digest import SEQUENCES, RegionDigest, TableDigest
 
 HOW = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
 
@@ -35,13 +35,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class DigestComparison:
-    """Two instances at the transaction `seqno`; `tables` were looked at."""
+    """Two instances at the transaction `seqno`; `tables` were looked at. `left_out`: REGION.TABLE of those whose rows
+    are not in both."""
 
     first: str
     second: str
     seqno: int
     tables: int
     differences: tuple[Difference, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -110,6 +112,7 @@ def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComp
         )
     here, there = dict(first.regions), dict(second.regions)
     differences: list[Difference] = []
+    left_out: list[str] = []
     tables = 0
     for name in dict.fromkeys([*here, *there]):
         one, other = here.get(name), there.get(name)
@@ -118,19 +121,27 @@ def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComp
             continue
         tables += len(one.tables)
         differences += _region_differences(name, one, other)
-    return DigestComparison(first.instance, second.instance, first.seqno, tables, tuple(differences))
+        left_out += [f"{name}.{table.table}" for table in (*one.tables, *other.tables) if not table.digest]
+    left_out = list(dict.fromkeys(left_out))
+    found = tuple(differences)
+    return DigestComparison(
+        first.instance, second.instance, first.seqno, tables - len(left_out), found, tuple(left_out)
+    )
 
 
 def _region_differences(region: str, one: RegionDigest, other: RegionDigest) -> list[Difference]:
     here = {table.table: f"{table.rows} rows, {table.digest}" for table in one.tables}
     there = {table.table: f"{table.rows} rows, {table.digest}" for table in other.tables}
+    absent = {table.table for table in (*one.tables, *other.tables) if not table.digest}
+    if absent:
+        absent.add(SEQUENCES)  # counters of those tables are in one of them
     found = [
         Difference(region, name, here.get(name), there.get(name))
         for name in dict.fromkeys([*here, *there])
-        if here.get(name) != there.get(name)
+        if here.get(name) != there.get(name) and not (name in absent and name in here and name in there)
     ]
     if one.schema != other.schema:
         found.append(Difference(region, "schema", one.schema, other.schema))
-    if not found and one.digest != other.digest:
+    if not found and not absent and one.digest != other.digest:
         found.append(Difference(region, "region", one.digest, other.digest))
     return found

@@ -163,6 +163,10 @@ class _Repairing:
                 why = digests.why_not_mendable(here, there, name)
                 if not why and definition is None:
                     why = "it is not replicated"
+                if definition is not None and not all(
+                    one.content.holds(definition.partition) for one in (self._mended, self._like)
+                ):
+                    why = "its partition is not in both"
                 if why or definition is None:
                     found.left[f"{region}.{name}"] = why
                     continue

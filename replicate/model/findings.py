@@ -52,6 +52,7 @@ _KINDS: Final = (
     FindingKind(
         "REGION_WAITS", "warning", "A region of the primary waits on a secondary for its seed; the others go on."
     ),
+    FindingKind("PARTITION_WAITS", "warning", "A secondary waits for a seed of partitions; those it has go on."),
     FindingKind("REGION_BUSY", "info", "A region is locked at this moment, so its position was not read."),
     FindingKind("WAL_PINNED", "warning", "A long reader keeps a region's WAL from being checkpointed, and it grows."),
     FindingKind("SEED_INCOMPLETE", "error", "The secondary holds only a part of its seed."),

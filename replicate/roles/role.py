@@ -81,6 +81,7 @@ def become_primary(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, exp
     """
     instance.reload()
     instance.refuse_feed(NEVER_PRIMARY)
+    instance.refuse_partial(NEVER_PRIMARY)
     if instance.role == "secondary":
         require_seeded(instance)
         with standing_still(instance, timeout_s) as door:

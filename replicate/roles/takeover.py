@@ -100,6 +100,7 @@ def promote(
         _refuse_another(instance, made, expect)
         return made
     instance.refuse_feed(NEVER_PRIMARY)
+    instance.refuse_partial(NEVER_PRIMARY)
     require_seeded(instance)
     _refuse_frozen(instance)
     if not force:

@@ -206,6 +206,14 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
     for name in instance.waiting:
         text = f"region {name} was added on the primary, and waits here for its seed; the others go on"
         yield Finding("REGION_WAITS", text, f"replicate -i INSTANCE seed --region {name}", name)
+    content = instance.content
+    held = {*content.partitions.names} if content.held is None else {*content.held}
+    wanted = {*content.partitions.names} if content.subscription is None else {*content.subscription}
+    if content.held is not None and (content.subscription is None or wanted - held):
+        lacks = ", ".join(map(content.partitions.name, sorted(wanted - held)))
+        names = lacks if content.subscription is not None else "ALL"
+        text = f"partition {names}: wanted, and not here; {instance.told_held}"
+        yield Finding("PARTITION_WAITS", text, "replicate -i INSTANCE seed --restart")
 
 
 def _unusable_certificate(instance: Instance) -> Iterator[Finding]:

@@ -92,15 +92,12 @@ FEATURE_FILTER: Final = "filter-1"
 """One that knows transactions told in other words (frames of the kinds RESTATED and RESTATED_LARGE)."""
 FEATURE_PATROL: Final = "patrol-1"
 """A receiver that verifies digests of ranges."""
+FEATURE_PARTITIONS: Final = "partitions-1"
+"""One that knows frames of the kind MIXED, and as a source sends the partitions that a RESTART wants."""
 FEATURES: Final = (
-    FEATURE_ZSTD,
-    FEATURE_SEED,
-    FEATURE_LOST,
-    FEATURE_ROLES,
-    FEATURE_FILTER,
-    FEATURE_SEED_REGIONS,
-    FEATURE_PATROL,
-)
+    FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS, FEATURE_PATROL,
+    FEATURE_PARTITIONS,
+)  # fmt: skip
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
 FEATURE_SINCE: Final = {
     FEATURE_ZSTD: 0,
@@ -110,6 +107,7 @@ FEATURE_SINCE: Final = {
     FEATURE_FILTER: 2,
     FEATURE_SEED_REGIONS: 2,
     FEATURE_PATROL: 2,
+    FEATURE_PARTITIONS: 2,
 }
 """The first minor version in which a feature may be used."""
 
@@ -239,6 +237,7 @@ class RefuseCode(StrEnum):
     SEED_FAILED = "SEED_FAILED"
     TOO_OLD = "TOO_OLD"
     FILTER_MISMATCH = "FILTER_MISMATCH"
+    PARTITION_NOT_HELD = "PARTITION_NOT_HELD"
     INTERNAL = "INTERNAL"
 
 

@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[2]
 # The ratchet. A row that turns green is counted here; a row that turns another colour is a promise that was broken.
 WORKING = {
     "389ds-changelog-processing": 5,
-    "allbase-audit-logging": 21,
-    "allbase-synchronization-checkpoint-records": 14,
+    "allbase-audit-logging": 29,
+    "allbase-synchronization-checkpoint-records": 15,
     "gtm-replication": 58,
     "multisite-epochs": 5,
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from replicate.admin.partitions import assign, create
 from replicate.instance.instance import Instance
 from replicate.journal.record import FrameBatch
 from replicate.transfer.seed.install import install_checked, seed_lock
@@ -78,7 +79,7 @@ class Backlog:
 
     @classmethod
     def create(cls, directory: Path) -> Backlog:
-        """Two sealed stretches, a schema change between them, and large transactions."""
+        """Two sealed stretches, a schema change between them, an assignment, and large transactions."""
         pair = Pair.create(directory, SCHEMA)
         base = make_seed(pair.primary, "west", directory / "base.seed")
         with pair.connect() as connection:
@@ -95,6 +96,8 @@ class Backlog:
         connection.execute("ALTER TABLE loose ADD COLUMN c DEFAULT 1")
         connection.commit()
         connection.close()
+        create(pair.primary, "sales")
+        assign(pair.primary, "sales", ["account", "pair"])  # from here on there are transactions over two partitions
         write(pair, 7, 40)
         write_large(pair)
         return cls(pair, directory / "base.seed", base.seqno)

@@ -22,9 +22,12 @@ from replicate.dbapi import Connection
 from replicate.door.recovery.opening import close_door, make_chain
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.door.snapshot import door_of
+from replicate.filters.restating import StreamLarge
+from replicate.filters.selection import PartitionSelection
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import FrameBatch, Head, read_head
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.settings.table import UpdateConfig
 from replicate.transfer.seed.direct import seed
@@ -104,14 +107,27 @@ class Pair:
     def deliver(self, pool: ReceivePool, *, upto: int | None = None, record_bytes: int = 64 * 1024) -> int:
         """Put the primary's transactions behind what the pool has received into the pool, until it is full.
 
-        Returns the last number received whole.
+        Returns the last number received whole. Of a secondary that has some partitions only, as its source does.
         """
         with door_of(self.primary) as door:
             door.sync_to_end()
         bound = self.last_seqno() if upto is None else upto
         reader = ChainReader(make_chain(self.primary), pool.last_received_seqno + 1)
+        self.secondary.reload()
+        selection: PartitionSelection | None = None
+        if self.secondary.content.held is not None or self.primary.partitions_now().keeps_back:
+            with door_of(self.primary) as door:
+                definitions = door.catalogue_now().definitions
+            # More than a source begins with: all that were ever defined. A table's id is of one definition only.
+            selection = PartitionSelection(self.secondary.content.held, definitions)
         try:
             while (found := reader.read(record_bytes, bound)) is not None:
+                if selection is not None and isinstance(found, FrameBatch):
+                    found = selection.take(found)
+                elif selection is not None and not selection.takes_whole(found.commit_frame, found.partitions):
+                    if not deliver_selected(pool, selection, found):
+                        break
+                    continue
                 if isinstance(found, LargeTransaction):
                     if not deliver_large(pool, found):
                         break
@@ -191,6 +207,28 @@ def deliver_large(pool: ReceivePool, large: LargeTransaction) -> bool:
         if not pool.offer(part, large.seqno, large.seqno, 1, RecordKind.PARTS):
             return False
     return pool.offer(large.commit_frame, large.seqno, large.seqno, 1, RecordKind.LARGE)
+
+
+def deliver_selected(pool: ReceivePool, selection: PartitionSelection, large: LargeTransaction) -> bool:
+    """What goes of a large transaction; False when the pool is full."""
+    for item in selection.large(large.commit_frame, large.parts(), large.token ^ 1):
+        if isinstance(item, FrameBatch):
+            return pool.offer(item.data, large.seqno, large.seqno, 1, RecordKind.FRAMES)
+        if isinstance(item, StreamLarge):
+            return pool.offer(item.frame, large.seqno, large.seqno, 1, RecordKind.LARGE)
+        for begin, head in _parts(item.frames):
+            part = item.frames[begin : begin + head.frame_bytes]
+            if not pool.offer(part, large.seqno, large.seqno, 1, RecordKind.PARTS):
+                return False
+    raise AssertionError("nothing commits it")
+
+
+def _parts(frames: bytes) -> Iterator[tuple[int, Head]]:
+    begin = 0
+    while begin < len(frames):
+        head = read_head(frames, begin)
+        yield begin, head
+        begin += head.frame_bytes
 
 
 def work_all(applier: Applier) -> Done:

@@ -23,6 +23,8 @@ from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.content import read_content
 from replicate.instance.archive_mark import archived_seqno, note_archived
+from replicate.instance.file import read_file
+from replicate.instance.instance import FILE_NAME as INSTANCE
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
 from replicate.settings.load import FILE_NAME as SETTINGS
@@ -125,9 +127,25 @@ def require_secondary(instance: Instance) -> None:
         )
 
 
+def require_whole_journal(path: Path) -> None:
+    """UsageError where `path` is an instance, or a copy of one, that has the rows of some partitions only: its journal
+    would pass for a whole one."""
+    if (path / INSTANCE).is_file() and read_file(path / INSTANCE).held is not None:
+        raise UsageError(
+            "the journal is that of an instance with the rows of some partitions only",
+            where=str(path),
+            do="Name the journal of one that has all, or an archive of that",
+        )
+
+
 def require_own_words(instance: Instance, names: Sequence[str | Path]) -> None:
     """UsageError where what is here went through a filter, or a filter is set on the way from these journals: they have
     the same transactions in other words, and nothing in them says so."""
+    instance.refuse_partial("a journal would bring the others, too")
+    for name in names:
+        path = local_path(archive_uri(str(name)))
+        if path is not None:
+            require_whole_journal(path)
     content = read_content(instance.run_directory)
     if content is not None and content.filter:
         raise UsageError(
@@ -323,6 +341,7 @@ def archive_journal(
     with spark() as session:
         from update_process.replay.archive.archive import Archive
 
+        require_whole_journal(path)
         archive = Archive(session, archive_uri(uri))
         done = archive.add(chain, clean=clean, reached=reached, told=told)
         if verify:

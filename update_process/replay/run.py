@@ -173,6 +173,7 @@ class Replay:
         """
         began_s = time.monotonic()
         self._routes = Routes(self.session)
+        self._routes.is_replay = True
         self._position = self.session.position
         self._points = dict(self._position.chains)
         first = self._position.last_seqno + 1

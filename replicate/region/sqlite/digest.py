@@ -28,6 +28,7 @@ from replicate.region.sqlite.schema import (
     definition_difference,
     is_autoincrement,
     read_definition,
+    recorded_definitions,
     rowid_name,
     schema_objects,
     user_tables,
@@ -42,13 +43,16 @@ SEQUENCES: Final = "sqlite_sequence"
 _SEQUENCE_QUERY: Final = COUNTERS + " ORDER BY name, seq"
 DIFFERENCES_DEFAULT: Final = 10
 
+Holds = Callable[[int], bool]
+"""Whether the rows of a partition are there, by its number."""
 Progress = Callable[[str, int], None]
 """Called with a table's name and the rows of it that have been read, after each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDigest:
-    """One table: its rows' number and the 128-bit digest of its definition and rows, in hexadecimal."""
+    """One table: its rows' number and the 128-bit digest of its definition and rows, in hexadecimal; "" for a table
+    whose rows are not here, since its partition is not."""
 
     table: str
     rows: int
@@ -71,6 +75,7 @@ class TableVerdict(Enum):
     DIFFERENT = "different"
     ONLY_FIRST = "missing in the second"
     ONLY_SECOND = "missing in the first"
+    LEFT_OUT = "left out, its partition is not in both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,11 @@ class TableComparison:
     rows_second: int
     differences: tuple[RowDifference, ...]
 
+    @property
+    def differs(self) -> bool:
+        """Whether it is not the same on both sides, as far as both have it."""
+        return self.status not in (TableVerdict.EQUAL, TableVerdict.LEFT_OUT)
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaDifference:
@@ -127,7 +137,7 @@ class Comparison:
     @property
     def equal(self) -> bool:
         """Whether nothing differs."""
-        return not self.schema and all(table.status is TableVerdict.EQUAL for table in self.tables)
+        return not self.schema and not any(table.differs for table in self.tables)
 
 
 @contextmanager
@@ -211,21 +221,35 @@ def digest_table(connection: apsw.Connection, table: str, *, progress: Progress 
             return _hash_rows(definition.table, rows, table_head(definition, "raw"), progress)
 
 
-def digest_region(connection: apsw.Connection, *, progress: Progress | None = None) -> RegionDigest:
-    """The digests of all user tables, sqlite_sequence and the schema, from one snapshot."""
+def digest_region(
+    connection: apsw.Connection, *, progress: Progress | None = None, holds: Holds | None = None
+) -> RegionDigest:
+    """The digests of all user tables, sqlite_sequence and the schema, from one snapshot. `holds`: which partitions'
+    rows are here; None: all."""
     with _snapshot(connection):
         others = own_tables(connection)
         names = [name for name in user_tables(connection) if name not in others]
-        tables = [digest_table(connection, name, progress=progress) for name in names]
+        absent = tables_without_rows(connection, holds)
+        tables = [
+            TableDigest(name, 0, "") if name in absent else digest_table(connection, name, progress=progress)
+            for name in names
+        ]
         # In a feed others may have brought the counters' table along.
         if connection.table_exists("main", SEQUENCES) and (
             not others or any(is_autoincrement(connection, name) for name in names)
         ):
-            tables.append(_hash_rows(SEQUENCES, _counters(connection, others), b"", progress))
+            tables.append(_hash_rows(SEQUENCES, _counters(connection, {*others, *absent}), b"", progress))
         objects = sorted(schema_objects(connection, others).items())
         schema = xxh3_128(msgpack.packb([[*key, sql] for key, sql in objects]))
     whole = xxh3_128(msgpack.packb([schema.hexdigest(), [[t.table, t.digest] for t in tables]]))
     return RegionDigest(tuple(tables), schema.hexdigest(), whole.hexdigest())
+
+
+def tables_without_rows(connection: apsw.Connection, holds: Holds | None) -> frozenset[str]:
+    """The tables whose partition `holds` does not know."""
+    if holds is None:
+        return frozenset()
+    return frozenset(one.table for one in recorded_definitions(connection) if not holds(one.partition))
 
 
 def _counters(connection: apsw.Connection, without: Container[str]) -> Iterator[Any]:
@@ -241,8 +265,10 @@ def compare(
     *,
     limit: int = DIFFERENCES_DEFAULT,
     progress: Progress | None = None,
+    left_out: frozenset[str] = frozenset(),
 ) -> Comparison:
-    """Compare two regions, each in one snapshot; at most `limit` differing rows are kept for each table.
+    """Compare two regions, each in one snapshot; at most `limit` differing rows are kept for each table. `left_out`:
+    tables whose rows are not in both.
 
     The snapshots are the callers' where they hold transactions: then the comparison is at the moment they chose.
     """
@@ -255,9 +281,11 @@ def compare(
                 tables.append(TableComparison(name, TableVerdict.ONLY_FIRST, "", 0, 0, ()))
             elif name not in here:
                 tables.append(TableComparison(name, TableVerdict.ONLY_SECOND, "", 0, 0, ()))
+            elif name in left_out:
+                tables.append(TableComparison(name, TableVerdict.LEFT_OUT, "", 0, 0, ()))
             else:
                 tables.append(compare_table(first, second, name, limit=limit, progress=progress))
-        tables.extend(_compare_sequences(first, second, limit, progress, others))
+        tables.extend(_compare_sequences(first, second, limit, progress, others | left_out))
         return Comparison(tuple(tables), schema_differences(first, second, others))
 
 

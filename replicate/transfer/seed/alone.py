@@ -56,6 +56,7 @@ from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.adopt_copy import adopt_at
+from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.snapshot import copy_pages
 from replicate.system.failpoint import hit
 from replicate.transfer.container import SeedHeader
@@ -71,7 +72,7 @@ from replicate.transfer.seed.install import (
     seed_lock,
     silent,
 )
-from replicate.transfer.seed.make import require_regions
+from replicate.transfer.seed.make import leaves, require_regions
 
 UPDATE: Final = "update"
 LOOK_S: Final = 0.1
@@ -207,6 +208,7 @@ def seed_alone(
                         directory / f"{name}.db",
                         lambda at, total, name=name, done=done: told(name, done + at, done + total),  # type: ignore[misc]
                     )
+                    take_out(directory / f"{name}.db", leaves(primary, secondary))
             # What the secondary has must not be lost by a crash of the primary: then it would be ahead of it.
             door.wait_durable(snapshot.seqno)
         copies = Copies(directory, tuple(names), snapshot.position, snapshot.csn, pages)
@@ -349,6 +351,7 @@ def _take(secondary: Instance, copies: Copies) -> None:
     content = secondary.content
     made = [(name, uuid.uuid4().bytes, secondary.path / "regions" / f"{name}.db") for name in copies.names]
     for name, region, _ in made:
+        take_out(copies.directory / f"{name}.db", content.holds)
         adopt_at(
             copies.directory / f"{name}.db",
             network=content.network,

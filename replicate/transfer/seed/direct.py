@@ -21,6 +21,7 @@ from replicate.errors import NotFoundError, UsageError, WrongNetworkError
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, write_consumer, write_hold
 from replicate.instance.instance import Instance
+from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.snapshot import copy_pages
 from replicate.transfer.seed.filtered import refuse_from, refuse_into
 from replicate.transfer.seed.install import (
@@ -35,7 +36,7 @@ from replicate.transfer.seed.install import (
     seed_lock,
     settle,
 )
-from replicate.transfer.seed.make import register_consumer, require_whole
+from replicate.transfer.seed.make import leaves, register_consumer, require_whole
 
 LOCK_TIMEOUT_S: Final = 30.0
 
@@ -109,6 +110,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
             for name, connection in snapshot.regions.connections.items():
                 told = None if progress is None else _named(progress, name)
                 copied[name] = copy_pages(connection, copies / f"{name}.db", told)
+                take_out(copies / f"{name}.db", leaves(primary, secondary))
         # What the secondary has must not be lost by a crash of the primary: then the secondary would be ahead of it.
         door.wait_durable(snapshot.seqno)
         settle(secondary, snapshot.position, snapshot.csn, snapshot.catalogue, copies, list(copied))

@@ -42,6 +42,7 @@ from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.bookkeeping import is_region, read_identity
 from replicate.region.sqlite.feed import others_tables
 from replicate.region.sqlite.open import open_region
+from replicate.region.sqlite.partial import take_out
 from replicate.system.failpoint import hit
 from replicate.system.files import replace_file, sync_directory
 from replicate.system.locks import FileLock
@@ -204,6 +205,7 @@ def settle(
     """
     made: list[tuple[str, bytes, Path]] = []
     for name in names:
+        take_out(copies / f"{name}.db", secondary.content.wants)
         region = uuid.uuid4().bytes
         adopt_at(
             copies / f"{name}.db",
@@ -215,6 +217,7 @@ def settle(
             csn=csn,
         )
         made.append((name, region, secondary.path / "regions" / f"{name}.db"))
+    secondary.note_seeded()
     secondary.raise_incarnation()  # its numbers stand for other transactions now: a lost file says of whose it is
     begin_journal(secondary, position, catalogue)
     hit("seed.journal_begun")

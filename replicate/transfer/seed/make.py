@@ -25,6 +25,7 @@ from replicate.door.snapshot import Snapshot, door_of, take_snapshot
 from replicate.errors import (
     AlreadyRunningError,
     DamagedError,
+    InternalError,
     NotFoundError,
     RegionDamagedError,
     TryAgainError,
@@ -33,7 +34,9 @@ from replicate.errors import (
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
+from replicate.limits import PARTITION_NONE
 from replicate.pool import control as word
+from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.snapshot import copy_pages, size_of
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
@@ -224,7 +227,7 @@ def _write(
     with SeedWriter(path) as writer:
         writer.begin(packed, catalogue, header.version)
         for region in regions:
-            for page in _region(writer, region, snapshot, path, progress, done, header.pages):
+            for page in _region(writer, region, snapshot, path, leaves(primary), progress, done, header.pages):
                 progress(region.name, done + page, header.pages)
             done += region.pages
         # What the secondary will have must not be lost by a crash of this host: it would be ahead of us.
@@ -234,6 +237,15 @@ def _write(
     return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size, consumer.name)
 
 
+def leaves(instance: Instance, to: Instance | None = None) -> Callable[[int], bool]:
+    """Whether the rows of a partition, by its number, leave that instance. UsageError of one that has not all of
+    them, where `to` wants more, or nobody knows what is wanted: a copy of it would pass for a whole one."""
+    wanted = None if to is None else to.content.subscription
+    if wanted is None or not all(map(instance.content.holds, wanted)):
+        instance.refuse_partial("a copy of it would pass for a whole one")
+    return lambda number: number != PARTITION_NONE and instance.content.holds(number)
+
+
 def _spare_bytes(primary: Instance, directory: Path) -> int:
     """What must stay free there: a seed must not take the room that the next commits need for their journal."""
     is_shared = os.stat(directory).st_dev == os.stat(primary.journal_directory).st_dev
@@ -241,7 +253,14 @@ def _spare_bytes(primary: Instance, directory: Path) -> int:
 
 
 def _region(
-    writer: SeedWriter, region: SeedRegion, snapshot: Snapshot, path: Path, progress: Progress, done: int, pages: int
+    writer: SeedWriter,
+    region: SeedRegion,
+    snapshot: Snapshot,
+    path: Path,
+    keeps: Callable[[int], bool],
+    progress: Progress,
+    done: int,
+    pages: int,
 ) -> Iterator[int]:
     """Copy one region aside and append it; yields the pages done."""
     copy = path.with_name(f".{path.name}.{region.name}.copy")
@@ -256,6 +275,9 @@ def _region(
                 where=str(copy),
                 do="Check the database: PRAGMA integrity_check",
             )
+        take_out(copy, keeps)
+        if os.stat(copy).st_size != region.bytes:
+            raise InternalError(f"the copy of region {region.name} has another size now")
         yield from writer.region(region, copy)
     finally:
         copy.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""Which partitions a secondary has: what is asked for, what is there, and what comes with the next seed.
+
+    instance file: subscription (wanted), held (there, and coming)
+
+Guarantees: what is held is whole: rows of it have come from the secondary's first transaction, or from a seed, on. What
+is added to a secondary that has transactions waits for a seed, and the others go on meanwhile; what is removed stays
+as it was, and gets no more.
+Leaves to others: asking for it (receiver_server/connection.py), and the seed (transfer/seed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replicate.daemon.files import DaemonFiles
+from replicate.errors import AlreadyRunningError, PermissionRefusedError, UsageError
+from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
+from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE
+from replicate.model.partitions import ALL
+
+RECEIVER = "receiver"
+
+
+def set_(instance: Instance, names: Sequence[str]) -> None:
+    """Want exactly those partitions, by name or number; ALL: whatever there is. UsageError for NONE, NotFoundError for
+    a partition that is not known here, PermissionRefusedError for a primary, AlreadyRunningError where the secondary is
+    empty and its Receiver Server may be filling it."""
+    _require_secondary(instance)
+    content = instance.content
+    wanted = None if [name.upper() for name in names] == [ALL] else _numbers(instance, names)
+    if _is_empty(instance):
+        if wanted != content.held and DaemonFiles(instance.path, RECEIVER).lock.probe() is not None:
+            raise AlreadyRunningError(
+                "the Receiver Server may be filling this instance",
+                where=str(instance.path),
+                do=f"Stop it first: replicate -i {instance.named} receiver stop",
+            )
+        instance.set_subscription(wanted, wanted)
+        return
+    held = content.held
+    if wanted is not None:
+        held = wanted if held is None else tuple(number for number in held if number in wanted)
+    instance.set_subscription(wanted, held)
+
+
+def add(instance: Instance, names: Sequence[str]) -> None:
+    """Want those, too. As `set_`."""
+    _require_secondary(instance)
+    now = instance.content.subscription
+    if now is None:
+        raise UsageError(
+            f"{instance.name} has all partitions",
+            where=str(instance.path),
+            do=f"Say which are wanted: replicate -i {instance.named} subscription set NAME…",
+        )
+    set_(instance, [str(number) for number in sorted({*now, *_numbers(instance, names)})])
+
+
+def remove(instance: Instance, names: Sequence[str]) -> None:
+    """Want those no more. As `set_`; UsageError when none would be left, or for all of them."""
+    _require_secondary(instance)
+    now = instance.content.subscription
+    if now is None:
+        raise UsageError(
+            f"{instance.name} has all partitions",
+            where=str(instance.path),
+            do=f"Say which are wanted: replicate -i {instance.named} subscription set NAME…",
+        )
+    left = sorted(set(now) - set(_numbers(instance, names)))
+    if not left:
+        raise UsageError(
+            "no partition would be left",
+            where=str(instance.path),
+            do=f"Stop its Receiver Server, or remove the instance: replicate -i {instance.named} instance remove",
+        )
+    set_(instance, [str(number) for number in left])
+
+
+def _numbers(instance: Instance, names: Sequence[str]) -> tuple[int, ...]:
+    known = instance.partitions_now()
+    found = set()
+    for name in names:
+        number = int(name) if name.isdigit() and PARTITION_DEFAULT <= int(name) < 64 else known.number(name)
+        if number == PARTITION_NONE:
+            raise UsageError("rows of tables in NONE never leave their instance", do="Name a partition")
+        found.add(number)
+    if not found:
+        raise UsageError("no partition is named", do="Name one, or ALL")
+    return tuple(sorted(found))
+
+
+def _is_empty(instance: Instance) -> bool:
+    """Whether no transaction has ever come here."""
+    return not instance.regions and not instance.waiting and not Chain(instance.journal_directory).first_seqnos()
+
+
+def _require_secondary(instance: Instance) -> None:
+    if instance.role != "secondary":
+        raise PermissionRefusedError(
+            f"instance {instance.name} is primary: it has all partitions",
+            where=str(instance.path),
+            do="Name a secondary with -i; here, replicate -i INSTANCE partition assign says what belongs to which",
+        )
