@@ -265,6 +265,15 @@ class SourceConnection:
                 RefuseCode.PARTITION_NOT_HELD,
                 f"{instance.name} {instance.told_held}, not partition {', '.join(map(known.name, lacks))}",
             )
+        peer = instance.peer(self.consumer.peer_name)
+        more = [number for number in restart.partitions if not peer.may_have(number)]
+        if more or (peer.partitions is not None and not restart.partitions):
+            may = ", ".join(map(known.name, peer.partitions or ()))
+            raise refusal(
+                RefuseCode.NOT_AUTHORISED,
+                f"{peer.name} may have partition {may} of {instance.name}, and asks for "
+                + (", ".join(map(known.name, more)) or "all"),
+            )
         if instance.told_held and not restart.partitions:
             raise refusal(
                 RefuseCode.PARTITION_NOT_HELD,

@@ -28,7 +28,7 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
     empty and its Receiver Server may be filling it."""
     _require_secondary(instance)
     content = instance.content
-    wanted = None if [name.upper() for name in names] == [ALL] else _numbers(instance, names)
+    wanted = None if [name.upper() for name in names] == [ALL] else numbers_of(instance, names)
     if _is_empty(instance):
         if wanted != content.held and DaemonFiles(instance.path, RECEIVER).lock.probe() is not None:
             raise AlreadyRunningError(
@@ -54,7 +54,7 @@ def add(instance: Instance, names: Sequence[str]) -> None:
             where=str(instance.path),
             do=f"Say which are wanted: replicate -i {instance.named} subscription set NAME…",
         )
-    set_(instance, [str(number) for number in sorted({*now, *_numbers(instance, names)})])
+    set_(instance, [str(number) for number in sorted({*now, *numbers_of(instance, names)})])
 
 
 def remove(instance: Instance, names: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ def remove(instance: Instance, names: Sequence[str]) -> None:
             where=str(instance.path),
             do=f"Say which are wanted: replicate -i {instance.named} subscription set NAME…",
         )
-    left = sorted(set(now) - set(_numbers(instance, names)))
+    left = sorted(set(now) - set(numbers_of(instance, names)))
     if not left:
         raise UsageError(
             "no partition would be left",
@@ -77,7 +77,9 @@ def remove(instance: Instance, names: Sequence[str]) -> None:
     set_(instance, [str(number) for number in left])
 
 
-def _numbers(instance: Instance, names: Sequence[str]) -> tuple[int, ...]:
+def numbers_of(instance: Instance, names: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of partitions, by name or number, ascending. UsageError for NONE, and for none at all;
+    NotFoundError."""
     known = instance.partitions_now()
     found = set()
     for name in names:

@@ -11,6 +11,7 @@ from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again, stop_and_start_again
 from replicate.errors import AlreadyRunningError, ConfigurationError
+from replicate.model.partitions import ALL
 from replicate.model.start_command import stop_command
 from replicate.settings.load import Address, parse_address
 
@@ -28,16 +29,26 @@ def peer() -> None:
 @click.argument("name")
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--certificate", default="", metavar="NAME", help="The name in its certificate, if that is not NAME.")
-@click.option("--replace", is_flag=True, help="Change the address (or certificate name) of a registered peer.")
-def add(name: str, address: str, certificate: str, replace: bool) -> None:
+@click.option("--partitions", metavar="NAME,…", help="The most that it may have, of partitions; or ALL.")
+@click.option("--replace", is_flag=True, help="Change what is registered of a peer.")
+def add(name: str, address: str, certificate: str, partitions: str | None, replace: bool) -> None:
     """Register NAME, whose Receiver Server listens at HOST:PORT. The journal is kept for it from now on.
 
     Another host is reached by TLS only, so this instance needs its certificate first.
     """
+    from replicate.instance.instance import AS_KNOWN
+
     opened = open_instance()
+    bound: tuple[int, ...] | None = AS_KNOWN
+    if partitions is not None:
+        from replicate.admin.subscriptions import numbers_of
+
+        bound = None if partitions.upper() == ALL else numbers_of(opened, partitions.split(","))
     where = checked_address(opened, name, address)
     known = next((entry for entry in opened.peers if entry.name == name), None)
-    entry = opened.register_peer(name, where.host, where.port, certificate=certificate, replace_address=replace)
+    entry = opened.register_peer(
+        name, where.host, where.port, certificate=certificate, replace_address=replace, partitions=bound
+    )
     emit(entry, _added(opened, known, entry))
 
 

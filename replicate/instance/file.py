@@ -82,13 +82,18 @@ class RegionEntry:
 class PeerEntry:
     """A registered consumer of this instance's journal, and where its Receiver Server listens. `certificate`: the name
     in its certificate, "" when that is its own. `passive`: nothing is sent to it until it is activated, or this
-    instance is made primary."""
+    instance is made primary. `partitions`: the most that it may have, ascending; None: all."""
 
     name: str
     host: str
     port: int
     certificate: str = ""
     passive: bool = False
+    partitions: tuple[int, ...] | None = None
+
+    def may_have(self, number: int) -> bool:
+        """Whether rows of that partition may go to it."""
+        return self.partitions is None or number in self.partitions
 
     @property
     def certificate_name(self) -> str:
@@ -231,6 +236,7 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
                 {"name": p.name, "host": p.host, "port": p.port}
                 | ({"certificate": p.certificate} if p.certificate else {})
                 | ({"mode": PASSIVE} if p.passive else {})
+                | ({"partitions": list(p.partitions)} if p.partitions is not None else {})
                 for p in content.peers
             ],
         }
@@ -247,7 +253,8 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
 
 
 def _format_of(content: InstanceFile) -> int:
-    if content.partitions != ONLY_DEFAULT or content.subscription is not None or content.held is not None:
+    choices = (content.subscription, content.held, *(p.partitions for p in content.peers))
+    if content.partitions != ONLY_DEFAULT or any(one is not None for one in choices):
         return WITH_PARTITIONS
     if content.fence is not None or content.overruled or content.frozen is not None or content.is_feed:
         return WITH_FENCE
@@ -282,12 +289,12 @@ def _frozen(facts: Any) -> Frozen | None:
     return None if facts is None else Frozen(int(facts["wall_ns"]), str(facts["by"]))
 
 
-def _subscription(facts: Any) -> tuple[int, ...] | None:
+def _numbers(facts: Any) -> tuple[int, ...] | None:
     if facts is None:
         return None
     wanted = tuple(facts)
     if not all(type(number) is int and 1 <= number <= PARTITION_MAX for number in wanted):
-        raise ValueError(f"subscription {facts!r}")
+        raise ValueError(f"partitions {facts!r}")
     return wanted
 
 
@@ -353,6 +360,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
                     int(p["port"]),
                     str(p.get("certificate", "")),
                     passive=_is_passive(p.get("mode", ACTIVE)),
+                    partitions=_numbers(p.get("partitions")),
                 )
                 for p in facts["peers"]
             ),
@@ -363,8 +371,8 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             is_restored=bool(facts.get("restored", False)),
             frozen=_frozen(facts.get("frozen")),
             partitions=unpack(facts["partitions"]) if "partitions" in facts else ONLY_DEFAULT,
-            subscription=_subscription(facts.get("subscription")),
-            held=_subscription(facts.get("held")),
+            subscription=_numbers(facts.get("subscription")),
+            held=_numbers(facts.get("held")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from replicate.errors import (
     AlreadyExistsError,
@@ -149,6 +150,10 @@ def _make_directory(directory: Path) -> None:
                 os.fsync(parent)
             finally:
                 os.close(parent)
+
+
+AS_KNOWN: Final = (0,)
+"""Of a peer that is registered again: the partitions that it may have stay as they are."""
 
 
 class Instance:
@@ -516,22 +521,34 @@ class Instance:
             self._store(replace(content, regions=tuple(r for r in content.regions if r.name != name)))
 
     def register_peer(
-        self, name: str, host: str, port: int, *, certificate: str = "", replace_address: bool = False
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        certificate: str = "",
+        replace_address: bool = False,
+        partitions: tuple[int, ...] | None = AS_KNOWN,
     ) -> PeerEntry:
-        """Enter a consumer. A known one with the same address is no error; with another one it is AlreadyExistsError,
-        unless `replace_address`. A running Source Server keeps the connection that it has; its next one goes there."""
+        """Enter a consumer, which may have those `partitions` at most. A known one with the same facts is no error;
+        with others it is AlreadyExistsError, unless `replace_address`. A running Source Server keeps the connection
+        that it has; its next one goes there."""
         self.refuse_feed("feeds nobody: what others write there is no part of the stream")
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path), do="Name another")
             entry = PeerEntry(name, host, port, certificate)
             known = next((p for p in content.peers if p.name == name), entry)
-            entry = replace(entry, passive=known.passive)
+            entry = replace(
+                entry, passive=known.passive, partitions=known.partitions if partitions == AS_KNOWN else partitions
+            )
             if known != entry and not replace_address:
                 raise AlreadyExistsError(
-                    f"peer {name} is registered already, at {known.host}:{known.port}",
+                    f"peer {name} is registered already, at {known.host}:{known.port}"
+                    + ("" if known.partitions == entry.partitions else ", with other partitions"),
                     where=str(self.path),
-                    do=f"If it has moved to {host}:{port}: add --replace, and start its Source Server again",
+                    do=f"If it is to be changed, or has moved to {host}:{port}: add --replace, and start its Source "
+                    "Server again",
                 )
             others = tuple(p for p in content.peers if p.name != name)
             self._store(replace(content, peers=(*others, entry)))
@@ -580,7 +597,10 @@ class Instance:
     def partitions_now(self) -> Partitions:
         """As whichever process last changed them has left them. Raises what reading the file raises; cheap while
         nobody has changed it."""
-        found = os.stat(self.path / FILE_NAME)
+        try:
+            found = os.stat(self.path / FILE_NAME)
+        except OSError:  # gone, with all of the instance: whoever needs it says so
+            return self.content.partitions
         stamp = (found.st_ino, found.st_mtime_ns)
         if stamp != self._partitions_stamp:
             self.reload()

@@ -29,11 +29,13 @@ from xxhash import xxh3_128
 from replicate.errors import DamagedError, FormatUnknownError, InternalError, ReplicateError
 from replicate.journal.record import catalogue_payload, decode, pack_frame
 from replicate.limits import CATALOGUE_BYTES_MAX, KIB, MIB, NAME_PATTERN, REGIONS_MAX
-from replicate.model.transaction import Catalogue, Kind
+from replicate.model.transaction import Catalogue, Kind, unpack_partitions
 from replicate.model.vector import U32_MAX, U64_MAX, Chains, Position, SynchronizationVector, pack_chains, unpack_chains
 
 SEED_FORMAT_VERSION: Final = 1
 PART_FORMAT_VERSION: Final = 2
+PARTIAL_FORMAT_VERSION: Final = 3
+"""Of a file with the rows of some partitions only."""
 """Of a file with some of the regions: a release that does not know it would take it for all of them."""
 MAGIC: Final = b"DSREPSED"
 PAGES_BYTES: Final = 256 * KIB
@@ -109,10 +111,14 @@ class SeedHeader:
     regions: tuple[SeedRegion, ...]
     is_part: bool = False
     """Some of the regions, for a secondary that has the others."""
+    partitions: tuple[int, ...] | None = None
+    """Those whose rows are in it, ascending; None: all, but NONE."""
 
     @property
     def version(self) -> int:
         """Of the file's format."""
+        if self.partitions is not None:
+            return PARTIAL_FORMAT_VERSION
         return PART_FORMAT_VERSION if self.is_part else SEED_FORMAT_VERSION
 
     @property
@@ -133,6 +139,8 @@ class SeedHeader:
             self.request, self.csn, self.created_wall_ns, self.release, position.last_seqno, position.vector.pack(),
             pack_chains(position.chains), [part for r in self.regions for part in (r.name, r.page_bytes, r.pages)],
         ]  # fmt: skip
+        if self.partitions is not None:
+            fields += [self.is_part, list(self.partitions)]
         return bytes(msgpack.packb(fields, use_bin_type=True))
 
     @classmethod
@@ -140,6 +148,11 @@ class SeedHeader:
         """The header that `pack` gave, of a file of that version. DamagedError when it is none."""
         try:
             fields = msgpack.unpackb(body, raw=False, max_map_len=0, max_ext_len=0)
+            is_part, partitions = version == PART_FORMAT_VERSION, None
+            if version == PARTIAL_FORMAT_VERSION:
+                *fields, is_part, numbers = fields
+                partitions = unpack_partitions(numbers)
+                _need(type(is_part) is bool and list(partitions) == sorted(set(partitions)), "partitions")
             network, primary, name, to, to_uuid, seed, request, csn, created, release, seqno, vector, chains, flat = (
                 fields
             )
@@ -157,9 +170,8 @@ class SeedHeader:
             position = Position(seqno, SynchronizationVector.unpack(vector), known)
         except UNREADABLE as error:
             raise DamagedError(f"the header of the seed makes no sense: {error}", do=_DO) from None
-        is_part = version == PART_FORMAT_VERSION
         known_of = (network, primary, name, to, to_uuid, seed, request, csn, created, release)
-        return cls(*known_of, position, regions, is_part)
+        return cls(*known_of, position, regions, is_part, partitions)
 
 
 UNREADABLE: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, ReplicateError)
@@ -258,9 +270,9 @@ def check_prefix(data: bytes, where: str) -> int:
         )
     _, version, check = _PREFIX.unpack(data)
     well = crc32c(data[:-_CHECK_BYTES]) == check
-    if version > PART_FORMAT_VERSION:
+    if version > PARTIAL_FORMAT_VERSION:
         raise FormatUnknownError(
-            f"the seed file has format {version}, this release knows up to {PART_FORMAT_VERSION}"
+            f"the seed file has format {version}, this release knows up to {PARTIAL_FORMAT_VERSION}"
             + ("" if well else "; its check does not match either, so it may be damaged"),
             where=where,
             do="Upgrade this instance first",

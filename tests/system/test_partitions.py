@@ -93,7 +93,7 @@ def test_a_third_site_has_what_its_relay_has_or_less(street: Street) -> None:
     street.others.append(third)
     street.on(street.secondary, "peer", "add", "third", f"127.0.0.1:{port}")
     refused = street.on(third, "seed", "--from", street.secondary, check=False)
-    assert "secondary has the rows of 2 only, and a copy of it would pass for a whole one" in refused.stderr
+    assert "the copy has the rows of 2; third wants all" in refused.stderr
     street.on(third, "subscription", "set", "2", "3")
     assert street.on(third, "seed", "--from", street.secondary, check=False).returncode
     street.on(third, "subscription", "set", "2")
@@ -113,3 +113,24 @@ def test_a_third_site_has_what_its_relay_has_or_less(street: Street) -> None:
         return any("PARTITION_NOT_HELD" in json.dumps(line) for line in street.log(street.secondary, "source-third"))
 
     wait_until(says_so, what="the relay refuses by name")
+
+
+@pytest.mark.slow
+def test_a_peer_that_asks_for_more_than_it_may_have(street: Street) -> None:
+    """Refused by name, and nothing lost: it goes on as soon as it may."""
+    street.on(
+        street.primary, "peer", "add", "secondary", f"127.0.0.1:{street.port()}", "--partitions", "stock", "--replace"
+    )
+    street.on(street.primary, "source", "stop", "--peer", "secondary")
+    street.on(street.primary, "source", "start", "--peer", "secondary")
+
+    def says_so() -> bool:
+        told = "secondary may have partition stock of primary, and asks for sales"
+        return any(told in json.dumps(line) for line in street.log(street.primary, "source-secondary"))
+
+    wait_until(says_so, what="the source refuses by name")
+    street.write("INSERT INTO account (owner) VALUES ('waits')", "INSERT INTO entry (amount) VALUES (1)")
+    street.on(
+        street.primary, "peer", "add", "secondary", f"127.0.0.1:{street.port()}", "--partitions", "2,stock", "--replace"
+    )
+    came(street, street.secondary, "account", "entry")

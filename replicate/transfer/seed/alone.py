@@ -64,6 +64,7 @@ from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.install import (
     Seeded,
     check_header,
+    check_partitions,
     check_places,
     copies_directory,
     extract,
@@ -72,7 +73,7 @@ from replicate.transfer.seed.install import (
     seed_lock,
     silent,
 )
-from replicate.transfer.seed.make import leaves, require_regions
+from replicate.transfer.seed.make import leaves, leaving, require_regions
 
 UPDATE: Final = "update"
 LOOK_S: Final = 0.1
@@ -194,6 +195,8 @@ def seed_alone(
     """Fill these regions of `secondary` from `primary`, which is on this host, live. Raises what `filling` and
     `take_in` raise, NotFoundError (no such region there), and what SQLite says."""
     require_regions(primary, names)
+    partitions = leaving(primary, secondary.name)
+    check_partitions(secondary, partitions, secondary.content.held, str(secondary.path))
     with filling(secondary, names, restart=restart):
         check_places(secondary, names)
         directory = copies_directory(secondary)
@@ -208,7 +211,7 @@ def seed_alone(
                         directory / f"{name}.db",
                         lambda at, total, name=name, done=done: told(name, done + at, done + total),  # type: ignore[misc]
                     )
-                    take_out(directory / f"{name}.db", leaves(primary, secondary))
+                    take_out(directory / f"{name}.db", leaves(partitions))
             # What the secondary has must not be lost by a crash of the primary: then it would be ahead of it.
             door.wait_durable(snapshot.seqno)
         copies = Copies(directory, tuple(names), snapshot.position, snapshot.csn, pages)

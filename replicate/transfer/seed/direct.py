@@ -28,6 +28,7 @@ from replicate.transfer.seed.install import (
     Progress,
     Seeded,
     begin,
+    check_partitions,
     check_places,
     check_secondary,
     copies_directory,
@@ -36,7 +37,7 @@ from replicate.transfer.seed.install import (
     seed_lock,
     settle,
 )
-from replicate.transfer.seed.make import leaves, register_consumer, require_whole
+from replicate.transfer.seed.make import leaves, leaving, register_consumer, require_whole
 
 LOCK_TIMEOUT_S: Final = 30.0
 
@@ -98,6 +99,8 @@ def _check(primary: Instance, secondary: Instance) -> None:
 
 
 def _seed(primary: Instance, secondary: Instance, progress: Progress | None, timeout_s: float) -> Seeded:
+    partitions = leaving(primary, secondary.name)
+    check_partitions(secondary, partitions, secondary.content.subscription, str(secondary.path))
     with door_of(primary) as door:
         consumer = register_consumer(primary, secondary.name, secondary.content.uuid.hex(), door)
         copied: dict[str, int] = {}
@@ -110,7 +113,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
             for name, connection in snapshot.regions.connections.items():
                 told = None if progress is None else _named(progress, name)
                 copied[name] = copy_pages(connection, copies / f"{name}.db", told)
-                take_out(copies / f"{name}.db", leaves(primary, secondary))
+                take_out(copies / f"{name}.db", leaves(partitions))
         # What the secondary has must not be lost by a crash of the primary: then the secondary would be ahead of it.
         door.wait_durable(snapshot.seqno)
         settle(secondary, snapshot.position, snapshot.csn, snapshot.catalogue, copies, list(copied))

@@ -344,11 +344,28 @@ def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
         )
 
 
+def check_partitions(
+    secondary: Instance, partitions: tuple[int, ...] | None, wanted: tuple[int, ...] | None, where: str
+) -> None:
+    """UsageError for a copy with the rows of some partitions only, where others are `wanted` (None: all)."""
+    if partitions is None or (wanted is not None and set(wanted) <= set(partitions)):
+        return
+    name = secondary.content.partitions.name
+    raise UsageError(
+        f"the copy has the rows of {', '.join(map(name, partitions)) or 'no partition'}; {secondary.name} wants "
+        + (", ".join(map(name, wanted)) if wanted is not None else "all"),
+        where=where,
+        do=f"Say what is wanted: replicate -i {secondary.named} subscription set NAME…; or have the peer given more "
+        "there: replicate -i PRIMARY peer add NAME HOST:PORT --replace",
+    )
+
+
 def check_base(secondary: Instance, header: SeedHeader, where: str) -> None:
     """Is this a seed of its network, for whichever instance it was made? UsageError, WrongNetworkError."""
     content = secondary.content
     if header.primary == content.uuid:
         raise UsageError("an instance cannot be seeded from itself", where=where, do="Name another secondary with -i")
+    check_partitions(secondary, header.partitions, content.held if header.is_part else content.subscription, where)
     if header.network != content.network:
         raise WrongNetworkError(
             f"the seed is of network {uuid.UUID(bytes=header.network)}, {secondary.name} belongs to "

@@ -218,6 +218,7 @@ def _write(
         position=snapshot.position,
         regions=regions,
         is_part=bool(only),
+        partitions=leaving(primary, consumer.name),
     )
     packed, catalogue = header.pack(), pack_catalogue(snapshot.catalogue.newest(), header.seqno)
     total_bytes = file_bytes(packed, catalogue, regions)
@@ -227,7 +228,9 @@ def _write(
     with SeedWriter(path) as writer:
         writer.begin(packed, catalogue, header.version)
         for region in regions:
-            for page in _region(writer, region, snapshot, path, leaves(primary), progress, done, header.pages):
+            for page in _region(
+                writer, region, snapshot, path, leaves(header.partitions), progress, done, header.pages
+            ):
                 progress(region.name, done + page, header.pages)
             done += region.pages
         # What the secondary will have must not be lost by a crash of this host: it would be ahead of us.
@@ -237,13 +240,19 @@ def _write(
     return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size, consumer.name)
 
 
-def leaves(instance: Instance, to: Instance | None = None) -> Callable[[int], bool]:
-    """Whether the rows of a partition, by its number, leave that instance. UsageError of one that has not all of
-    them, where `to` wants more, or nobody knows what is wanted: a copy of it would pass for a whole one."""
-    wanted = None if to is None else to.content.subscription
-    if wanted is None or not all(map(instance.content.holds, wanted)):
-        instance.refuse_partial("a copy of it would pass for a whole one")
-    return lambda number: number != PARTITION_NONE and instance.content.holds(number)
+def leaving(primary: Instance, consumer: str) -> tuple[int, ...] | None:
+    """The partitions whose rows go to that peer with a seed, ascending; None: all, but NONE. NotFoundError."""
+    held, bound = primary.content.held, primary.peer(consumer).partitions
+    if held is None or bound is None:
+        return bound if held is None else held
+    return tuple(number for number in held if number in bound)
+
+
+def leaves(partitions: tuple[int, ...] | None) -> Callable[[int], bool]:
+    """Whether the rows of a partition, by its number, are among them. NONE never is."""
+    if partitions is None:
+        return lambda number: number != PARTITION_NONE
+    return partitions.__contains__
 
 
 def _spare_bytes(primary: Instance, directory: Path) -> int:

@@ -209,14 +209,12 @@ def test_less_and_more(pair: Pair) -> None:
 def test_what_a_partial_secondary_never_is(pair: Pair) -> None:
     """Primary, source of a seed or of an archive, or the end of a replay."""
     from replicate.roles.role import become_primary
-    from replicate.transfer.seed.make import leaves
     from update_process.replay.command import require_own_words, require_whole_journal
 
     subscriptions.set_(pair.secondary, ["sales"])
     pair.seed()
     attempts: list[Callable[[], Any]] = [
         lambda: become_primary(pair.secondary),
-        lambda: leaves(pair.secondary),
         lambda: require_own_words(pair.secondary, [pair.primary.path]),
         lambda: require_own_words(pair.primary, [pair.secondary.path]),
         lambda: require_whole_journal(pair.secondary.path),
@@ -225,6 +223,42 @@ def test_what_a_partial_secondary_never_is(pair: Pair) -> None:
         with pytest.raises(UsageError, match="the rows of"):
             attempt()
     assert pair.secondary.role == "secondary"
+
+
+def test_what_a_peer_may_have(pair: Pair, tmp_path: Path) -> None:
+    """A seed has no more rows than that, says so, and is refused where more is wanted."""
+    from replicate.transfer.container import PARTIAL_FORMAT_VERSION
+    from replicate.transfer.seed.file import SeedReader
+    from replicate.transfer.seed.install import install_file
+    from replicate.transfer.seed.make import make_seed
+
+    for number, name in enumerate(NAMES[1:]):
+        assign(pair.primary, name, [f"t{number}"])
+    write(pair, *(f"INSERT INTO t{n} (v) VALUES ('row of {n}')" for n in range(6)))
+    bound = subscriptions.numbers_of(pair.primary, ["sales", "stock"])
+    pair.primary.register_peer("west", "127.0.0.1", 7430, partitions=bound, replace_address=True)
+    pair.primary.register_peer("west", "127.0.0.1", 7430)  # as it is
+    assert pair.primary.peer("west").partitions == (2, 3)
+    with pytest.raises(UsageError, match="the copy has the rows of sales, stock; west wants all"):
+        pair.seed()
+    made = make_seed(pair.primary, "west", tmp_path / "west.seed")
+    with closing(SeedReader(made.path)) as reader:
+        assert (reader.header.version, reader.header.partitions) == (PARTIAL_FORMAT_VERSION, (2, 3))
+    assert b"row of 0" in made.path.read_bytes()
+    for absent in (b"row of 2", b"row of 3", b"row of 5"):
+        assert absent not in made.path.read_bytes()
+    for wanted in (["ALL"], ["hr"], ["sales", "hr"]):
+        subscriptions.set_(pair.secondary, wanted)
+        with pytest.raises(UsageError, match="the copy has the rows of sales, stock; west wants"):
+            install_file(pair.secondary, made.path)
+    subscriptions.set_(pair.secondary, ["stock"])
+    install_file(pair.secondary, made.path)
+    pair.catch_up()
+    assert_restricted(pair, {3})
+    pair.primary.register_peer("west", "127.0.0.1", 7430, partitions=None, replace_address=True)
+    subscriptions.set_(pair.secondary, ["ALL"])
+    pair.seed(restart=True)
+    assert_restricted(pair, {1, 2, 3, 4})
 
 
 def test_what_is_refused(pair: Pair) -> None:

@@ -203,8 +203,8 @@ def test_what_is_refused_when_a_file_is_loaded(pair: Pair, tmp_path: Path) -> No
 def test_a_file_of_a_later_format(pair: Pair) -> None:
     path = make(pair)
     data = path.read_bytes()
-    path.write_bytes(pack_prefix(3) + data[PREFIX_BYTES:])
-    with pytest.raises(FormatUnknownError, match=r"format 3, this release knows up to 2 .*Upgrade"):
+    path.write_bytes(pack_prefix(4) + data[PREFIX_BYTES:])
+    with pytest.raises(FormatUnknownError, match=r"format 4, this release knows up to 3 .*Upgrade"):
         install_file(pair.secondary, path)
 
 
