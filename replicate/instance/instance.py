@@ -595,11 +595,11 @@ class Instance:
                 self._take(content)
 
     def partitions_now(self) -> Partitions:
-        """As whichever process last changed them has left them. Raises what reading the file raises; cheap while
+        """As the process that changed them last has left them. Raises what reading the file raises; cheap while
         nobody has changed it."""
         try:
             found = os.stat(self.path / FILE_NAME)
-        except OSError:  # gone, with all of the instance: whoever needs it says so
+        except OSError:  # gone, with all of the instance: who needs it says so
             return self.content.partitions
         stamp = (found.st_ino, found.st_mtime_ns)
         if stamp != self._partitions_stamp:

@@ -79,7 +79,7 @@ class Capture:
         self._buffer = bytearray()
         self._spooled = 0
         self._spool: Spool | None = None
-        self._limit = self._room = _LIMIT
+        self._limit = _LIMIT
         self._changes = 0
         self._tables: dict[str, CapturedTable | None] = {}
         self._tables_of: TableMap | None = None
@@ -125,13 +125,15 @@ class Capture:
         self._context = self._begun
         if tables is not self._tables_of:
             self._take_tables(tables)
+        elif tables.partitioned:
+            self._limit = frame_room(tables)
         self.active = True
 
     def clear(self, adopted: bool = False) -> None:
         """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
         # First what takes no call, at whose end an interrupt may arise.
         self._spooled = self._changes = 0
-        self._limit = self._room
+        self._limit = _LIMIT
         self._context = _FRESH
         self.active = self.poisoned = self._is_clear = False
         self._last = None
@@ -424,9 +426,8 @@ class Capture:
         if tables is not self._tables_of:
             self._tables_of = tables
             self._tables = {**tables.tables, **_OWN}
-            self._room = frame_room(tables)
             if self._spool is None:
-                self._limit = self._room
+                self._limit = frame_room(tables)
             self.counted = tables.autoincrement
             self.pressing = tables.virtual or bool(self._blobs)
             self.restless = self.pressing or self._net.pending > 0
