@@ -172,6 +172,13 @@ def _patrol(one: Line) -> Row:
     return f"patrol: {one['what']}", f"{figure['ratio']} × digest", f"{figure['rows_per_cpu_s']:,} rows a CPU second"
 
 
+def _partitions(one: Line) -> Row:
+    figure, ratio = one["figure"], one["ratio_to_whole"]
+    cpu = ", ".join(f"{name} {ratio[f'cpu_us_{name}']:.2f}" for name in ("source", "receiver", "update"))
+    text = f"{figure['from_first']:,.0f} transactions/s; {figure['bytes']:.0f} bytes each"
+    return f"partitions: {one['wanted']} wanted", f"CPU {cpu}; bytes {ratio['bytes']:.2f} × a whole secondary", text
+
+
 def _audit(one: Line) -> Row:
     figure = one["figure"]
     text = f"{figure['per_s']:,} transactions/s, {figure['cpu_us']} CPU µs each"
@@ -205,6 +212,7 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "audit": _audit,
     "filter": _filter,
     "large": _large,
+    "partitions": _partitions,
     "patrol": _patrol,
     "replay": _replay,
 }

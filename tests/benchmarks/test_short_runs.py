@@ -112,6 +112,13 @@ def test_filter(tmp_path: Path) -> None:
     assert all(line["figure"]["per_s"] > 0 for line in lines)
 
 
+def test_partitions(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "partitions", "--transactions", "2000", "--rounds", "1", "--wanted", "half", "nothing")
+    assert [one["wanted"] for one in lines] == ["whole", "half", "nothing"]
+    sizes = [one["figure"]["bytes"] for one in lines]
+    assert sizes[0] > sizes[1] > sizes[2] == 66
+
+
 def test_patrol(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "patrol", "--rows", "5000", "--rounds", "1")
     assert [line["what"] for line in lines] == [

@@ -1,4 +1,5 @@
-"""Windows as nearly all of them are: transactions of one origin that only change rows. Verified and kept by columns.
+"""Windows as nearly all of them are: transactions of one origin that only change rows, and numbers that hold nothing,
+as of partitions that are not here. Verified and kept by columns.
 
 Guarantees: what `verify_plain` gives has passed every check that `batch._verify` makes; for whatever is not plain or
 does not verify it gives None, and `_verify` has the verdict. What is done for each frame is done in C, in whole
@@ -41,6 +42,9 @@ START: Final = (0, 0)
 
 _INSERT: Final = int(Op.INSERT)
 _TRANSACTIONS: Final = {int(Kind.TRANSACTION)}
+_NULL: Final = int(Kind.NULL)
+_WITH_NULLS: Final = {int(Kind.TRANSACTION), _NULL}
+_NULL_ELEMENTS: Final = PAYLOAD + 2
 _HEAD: Final = itemgetter(*range(PAYLOAD))
 _CHECKED: Final = (0, 1, 3, 4, 5)
 """Of a body's head: kind, seqno, chain, origin, origin_seqno."""
@@ -138,9 +142,11 @@ def verify_plain(data: bytes, bodies: Sequence[Any], ends: list[int], next_seqno
     kinds, seqnos, chains, origins, origin_seqnos = [flat[place::width] for place in _CHECKED]
     origin, count = origins[0], len(bodies)
     last_origin_seqno, last_chain = points.get(origin, START)
+    found = set(kinds)
+    with_nulls = found == _WITH_NULLS
     if (
         not origin
-        or set(kinds) != _TRANSACTIONS
+        or (found != _TRANSACTIONS and not (with_nulls and _say_nothing(bodies)))
         or origins.count(origin) != count
         or seqnos != list(range(next_seqno, next_seqno + count))
         or origin_seqnos != list(range(last_origin_seqno + 1, last_origin_seqno + 1 + count))
@@ -148,8 +154,8 @@ def verify_plain(data: bytes, bodies: Sequence[Any], ends: list[int], next_seqno
         return None
     source = data if len(data) <= count * _COPIED_BYTES else memoryview(data)
     begin, follows = 0, True
-    for end, hashed in zip(ends, chains, strict=True):
-        if xxh3_64_intdigest(source[begin + ORIGIN_OFFSET : end], last_chain) != hashed:
+    for end, hashed, kind in zip(ends, chains, kinds, strict=True):
+        if xxh3_64_intdigest(source[begin + ORIGIN_OFFSET : end], last_chain) != hashed and kind != _NULL:
             follows = False  # go on all the same: a hash that is no number is a TypeError, wherever it stands
         begin, last_chain = end, hashed
     if not follows:
@@ -157,6 +163,8 @@ def verify_plain(data: bytes, bodies: Sequence[Any], ends: list[int], next_seqno
     if is_single:
         changes, change_ends = Changes(*(flat[place::width] for place in range(PAYLOAD, ONE_CHANGE))), None
     else:
+        if with_nulls:
+            bodies = [body if body[0] != _NULL else body[:PAYLOAD] for body in bodies]
         lengths = [len(body) - PAYLOAD for body in bodies]
         if {length & 3 for length in lengths} != {0}:
             return None
@@ -166,6 +174,11 @@ def verify_plain(data: bytes, bodies: Sequence[Any], ends: list[int], next_seqno
     if not BOUND.isdisjoint(changes.ops):
         return None
     return Plain(next_seqno, origin, origin_seqnos, chains, changes, change_ends)
+
+
+def _say_nothing(bodies: Sequence[Any]) -> bool:
+    """Whether the NULL records among them name no partition, as those of transactions that are not wanted do."""
+    return all(len(body) == _NULL_ELEMENTS and body[PAYLOAD + 1] in ([], ()) for body in bodies if body[0] == _NULL)
 
 
 def _flat(pieces: Iterable[Sequence[Any]]) -> list[Any]:

@@ -8,12 +8,13 @@ from itertools import chain
 import pytest
 
 from replicate.errors import DivergedError, GapError, JournalDamagedError, ReplicateError
+from replicate.journal.record import changes_of, pack_null, read_head
 from replicate.model.vector import Position, SynchronizationVector
 from tests.harness import frames
 from tests.harness.changed_frames import with_seqno
 from tests.harness.frames import Writer
 from update_process.plan import Window, advance, open_window
-from update_process.window.columns import PAYLOAD, Points
+from update_process.window.columns import Points
 
 PARTITIONS = {9: 1, 10: 2, 11: None}
 
@@ -28,7 +29,10 @@ def written(shape: str, count: int = 40) -> tuple[list[bytes], Writer]:
     writer = Writer(origin=7)
     made = []
     for number in range(count):
-        rows = 1 if shape == "single" else dice.choice([0, 1, 2, 5])
+        if shape == "with nulls" and dice.random() < 0.4:
+            made.append(pack_null(read_head(writer.frame([frames.INSERT, 9, 0, [number]])), "", ()))
+            continue
+        rows = 1 if shape in ("single", "with nulls") else dice.choice([0, 1, 2, 5])
         made.append(
             writer.frame(
                 list(
@@ -42,7 +46,7 @@ def written(shape: str, count: int = 40) -> tuple[list[bytes], Writer]:
     return made, writer
 
 
-@pytest.mark.parametrize("shape", ["single", "several"])
+@pytest.mark.parametrize("shape", ["single", "several", "with nulls"])
 def test_every_cut_has_the_changes_and_the_position_of_its_frames(shape: str) -> None:
     made, writer = written(shape)
     points: Points = {}
@@ -54,11 +58,14 @@ def test_every_cut_has_the_changes_and_the_position_of_its_frames(shape: str) ->
         for stop in range(start + 1, 41):
             bodies = found.bodies[start:stop]
             changes = list(chain.from_iterable(zip(*found.plain.changes(start, stop), strict=True)))
-            assert changes == list(chain.from_iterable(body[PAYLOAD:] for body in bodies))
+            assert changes == list(chain.from_iterable(map(changes_of, bodies)))
+            assert list(found.plain.seqnos(start, stop)) == [
+                body[1] for body in bodies for _ in range(0, len(changes_of(body)), 4)
+            ]
             assert found.position_at(before, start, stop, PARTITIONS.get) == advance(before, bodies, PARTITIONS.get)
 
 
-@pytest.mark.parametrize("shape", ["single", "several"])
+@pytest.mark.parametrize("shape", ["single", "several", "with nulls"])
 @pytest.mark.parametrize("step", [-1, 1])
 @pytest.mark.parametrize("place", [0, 1, 20, 39])
 def test_a_number_of_this_journal_that_does_not_follow_is_a_gap(shape: str, step: int, place: int) -> None:
@@ -104,11 +111,15 @@ def test_a_hash_that_is_no_number_makes_no_sense_wherever_it_stands(place: int, 
         window(made, points)
 
 
-@pytest.mark.parametrize("kind", ["null", "history", "schema", "other origin"])
+@pytest.mark.parametrize(
+    "kind", ["a null that names partitions", "nothing but nulls", "history", "schema", "other origin"]
+)
 def test_what_is_not_plain_is_left_to_the_loop(kind: str) -> None:
     made, writer = written("single", 3)
-    if kind == "null":
-        made.append(writer.frame(["void", []], frames.NULL))
+    if kind == "a null that names partitions":
+        made.append(writer.frame(["void", [1]], frames.NULL))
+    elif kind == "nothing but nulls":
+        made = [pack_null(read_head(frame), "", ()) for frame in made]
     elif kind == "schema":
         made.append(writer.frame([frames.SCHEMA, 0, "main", ["CREATE TABLE a (b)"]]))
     else:
