@@ -17,9 +17,10 @@ from replicate.errors import UsageError
 from replicate.journal.frame import AUDITED, FIXED_ELEMENTS, FRAME_HEAD_BYTES
 from replicate.journal.record import CHANGES_BEGIN
 from replicate.model.moment import shown_us, wall_us
+from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.transaction import Catalogue, Kind, Op, TableDefinition
 
-BY: Final = ("table", "op", "origin", "minute", "hour", "day")
+BY: Final = ("table", "op", "origin", "minute", "hour", "day", "partition")
 SPANS_US: Final = {"minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
 _ONE: Final = bytes([0xDC, 0, FIXED_ELEMENTS + 4])
 """The array's head of a body with one change, behind the frame's prefix."""
@@ -41,11 +42,12 @@ class Counts:
             raise UsageError(f"--by {','.join(by)} names one thing twice", do="Leave one out")
         self.by = tuple(by)
         self._span_us = SPANS_US[times[0]] if times else 0
-        self._reads = bool({"table", "op"} & set(by))
+        self._reads = bool({"table", "op", "partition"} & set(by))
         # By origin, span of time, and what tells operation and table: bytes of a frame, or both as they are decoded.
         self._changes: Counter[tuple[int, int, Any]] = Counter()
         self._transactions: Counter[tuple[int, int, Any]] = Counter()
         self._tables: dict[int, str] = {}
+        self._partitions: dict[int, str] = {}
         self._origins: dict[int, str] = {}
 
     def add(self, found: Iterable[Frames | Match]) -> None:
@@ -66,6 +68,7 @@ class Counts:
     def _learn_tables(self, definitions: Mapping[int, TableDefinition]) -> None:
         for key, definition in definitions.items():
             self._tables[key] = f"{definition.region}.{definition.table}"
+            self._partitions[key] = ONLY_DEFAULT.name(definition.partition)
 
     def _add_frames(self, frames: Frames) -> None:
         data, places, chooser, catalogue = frames
@@ -86,7 +89,7 @@ class Counts:
             else:
                 others.append(place)
         for (origin, bucket, what), count in singles.items():
-            op, ident = what[0], int.from_bytes(what[2:], "big") if what[1] == 0xCE else 0
+            op, ident = what[0], int.from_bytes(what[2:], "big") if what[1] == 0xCE and what[0] != Op.COMMENT else 0
             if wanted.chooses_changes and not chooser.takes(op, ident, None, ()):
                 continue
             group = (origin, bucket, (op, ident))
@@ -142,6 +145,8 @@ class Counts:
                 made.append(self._origins.get(origin, f"{origin:08x}"))
             elif word == "table":
                 made.append(self._tables.get(what[1], f"{what[1]:08x}") if what[1] else "")
+            elif word == "partition":
+                made.append(self._partitions.get(what[1], ""))
             elif word == "op":
                 made.append(Op(what[0]).name.lower() if isinstance(what[0], int) else what[0])
             else:

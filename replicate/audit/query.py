@@ -41,7 +41,8 @@ from replicate.model.vector import U64_MAX
 @dataclass(frozen=True, slots=True)
 class Query:
     """What is asked for. `first_seqno`, `last_seqno`: None for the oldest and the newest there is. Csns: see Selection.
-    `tables`, `origins`, `ops`, `key`: as an operator names them. `last_count`: of all that, only the last so many."""
+    `tables`, `origins`, `ops`, `key`: as an operator names them. `last_count`: of all that, only the last so many.
+    `partitions`: their numbers."""
 
     first_seqno: int | None = None
     last_seqno: int | None = None
@@ -53,6 +54,7 @@ class Query:
     ops: tuple[str, ...] = ()
     key: tuple[str, ...] | None = None
     comment: str | None = None
+    partitions: tuple[int, ...] = ()
 
     def check(self) -> None:
         """UsageError where something ends before it begins."""
@@ -77,7 +79,8 @@ class Query:
             if self.key is not None:
                 (name,) = tables
                 key = key_named(self.key, found.in_force()[name])
-        return Selection(self.first_csn, self.last_csn, tables, origins, ops_named(self.ops), key, self.comment)
+        ops, partitions = ops_named(self.ops), frozenset(self.partitions)
+        return Selection(self.first_csn, self.last_csn, tables, origins, ops, key, self.comment, partitions)
 
 
 @dataclass(frozen=True, slots=True)

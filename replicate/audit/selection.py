@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError
+from replicate.limits import PARTITION_MAX
 from replicate.model.transaction import History, Op, TableDefinition, changed_of
 from replicate.model.vector import U64_MAX
 
@@ -33,8 +34,8 @@ KeyValue = frozenset[tuple[type, Any]]
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Transactions with a csn from `first_csn` to `last_csn`, of one of `origins` (none: all), with a comment that
-    contains `comment` (None: with or without); and of these the changes of `tables` (none: all), of `ops` (none: all),
-    of rows whose `key` (None: any) is one of those before or after."""
+    contains `comment` (None: with or without); and of these the changes of `tables` (none: all), of tables in one of
+    `partitions` (none: any), of `ops` (none: all), of rows whose `key` (None: any) is one of those before or after."""
 
     first_csn: int = 0
     last_csn: int = U64_MAX
@@ -43,6 +44,7 @@ class Selection:
     ops: frozenset[Op] = frozenset()
     key: tuple[KeyValue, ...] | None = None
     comment: str | None = None
+    partitions: frozenset[int] = frozenset()
 
     @property
     def is_everything(self) -> bool:
@@ -52,7 +54,17 @@ class Selection:
     @property
     def chooses_changes(self) -> bool:
         """Whether of a transaction some changes may be left out."""
-        return bool(self.tables or self.ops or self.key is not None)
+        return bool(self.by_table or self.ops or self.key is not None)
+
+    @property
+    def by_table(self) -> bool:
+        """Whether a change is asked for by the table that it is of."""
+        return bool(self.tables or self.partitions)
+
+    def is_of(self, definition: TableDefinition) -> bool:
+        """Whether changes of that table, as it is defined so, are asked for."""
+        wanted = not self.tables or definition.name in self.tables
+        return wanted and (not self.partitions or definition.partition in self.partitions)
 
     @property
     def reads_changes(self) -> bool:
@@ -73,7 +85,9 @@ class Chooser:
     def __init__(self, selection: Selection, definitions: Mapping[int, TableDefinition]) -> None:
         self.selection = selection
         self.definitions = definitions
-        self.table_ids = frozenset(key for key, one in definitions.items() if one.name in selection.tables)
+        self.table_ids = frozenset(
+            key for key, one in definitions.items() if selection.by_table and selection.is_of(one)
+        )
         self.mark = self._mark()
         """Occurs in every frame with a change that is asked for, but for one that defines a table; None: in any."""
 
@@ -84,12 +98,14 @@ class Chooser:
         if wanted.comment:
             return re.compile(re.escape(wanted.comment.encode()))
         ids = sorted(key.to_bytes(4, "big") for key in self.table_ids)
-        if wanted.tables and wanted.ops:
+        if wanted.by_table and wanted.ops:
             marks = [bytes([op, 0xCE]) + ident for op in wanted.ops if op in _OF_TABLES for ident in ids]
-        elif wanted.tables:
+        elif wanted.by_table:
             marks = ids
         elif wanted.ops:
             marks = [bytes([op, 0xCE if op in _OF_TABLES else 0]) for op in wanted.ops]
+            if Op.COMMENT in wanted.ops:  # its id is its partition, or a table that was put into another one
+                marks += [bytes([Op.COMMENT, number]) for number in (*range(1, PARTITION_MAX + 1), 0xCE)]
         else:
             return None
         return re.compile(b"|".join(map(re.escape, sorted(marks))) if marks else rb"(?!)")
@@ -99,7 +115,7 @@ class Chooser:
         wanted = self.selection
         if wanted.ops and op not in wanted.ops:
             return False
-        if wanted.tables and (op not in _OF_TABLES or ident not in self.table_ids):
+        if wanted.by_table and (op not in _OF_TABLES or ident not in self.table_ids):
             return False
         return wanted.key is None or (op in _ROWS and self._has_key(op, ident, argument, values))
 

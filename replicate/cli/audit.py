@@ -16,6 +16,7 @@ import click
 
 from replicate.cli.common import LOOKS, Noun, emit, emit_lines, open_instance, wants_json
 from replicate.cli.engine import sessions_for
+from replicate.cli.words import partitions as known_partitions
 from replicate.cli.words import tables_of_journal
 from replicate.errors import DamagedError, UsageError
 
@@ -55,6 +56,14 @@ _OPTIONS = (
         shell_complete=tables_of_journal,
         help="Only changes of that table, or REGION.TABLE.",
     ),
+    click.option(
+        "--partition",
+        "partitions",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=known_partitions,
+        help="Only changes of tables in that partition, by its name or number.",
+    ),
     click.option("--key", "keys", metavar="VALUE,…", help="Only of the row with that key, before or after the change."),
 )
 _JOURNALS = click.option(
@@ -89,6 +98,7 @@ def selecting(verb: Verb) -> Verb:
         comment: str | None,
         ops: tuple[str, ...],
         tables: tuple[str, ...],
+        partitions: tuple[str, ...],
         keys: str | None,
         **rest: Any,
     ) -> Any:
@@ -107,6 +117,7 @@ def selecting(verb: Verb) -> Verb:
             ops=ops,
             key=None if keys is None else _words(keys),
             comment=comment,
+            partitions=tuple(map(_partition, partitions)),
         )
         query.check()
         return verb(query=query, **rest)
@@ -115,6 +126,16 @@ def selecting(verb: Verb) -> Verb:
     for option in reversed(_OPTIONS):
         made = option(made)
     return made
+
+
+def _partition(word: str) -> int:
+    """A partition's number: its own, or by the names that the instance has."""
+    from replicate.model.partitions import ONLY_DEFAULT
+
+    if word.isdigit():
+        return int(word)
+    known = ONLY_DEFAULT if word.upper() in ("DEFAULT", "NONE") else open_instance(LOOKS).content.partitions
+    return known.number(word)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -324,7 +345,9 @@ def _print(lines: Iterable[str], out: Path | None, *, at_once: bool = False) -> 
 @audit.command()
 @selecting
 @reading
-@click.option("--by", default="table,op", metavar="WHAT,…", help="table, op, origin; minute, hour or day [table,op].")
+@click.option(
+    "--by", default="table,op", metavar="WHAT,…", help="table, op, origin, partition; minute, hour or day [table,op]."
+)
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw FILE.png or FILE.svg.")
 def count(query: Query, journals: AskedJournals, by: str, picture: Path | None) -> None:
     """Count transactions and changes. --plot draws the changes over time by table (--by hour,table)."""

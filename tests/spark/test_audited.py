@@ -39,12 +39,14 @@ QUESTIONS = {
     "a comment": Query(comment="year"),
     "a table of a commented transaction": Query(comment="year", tables=("account",)),
     "no table of a commented transaction": Query(comment="year", tables=("loose",)),
+    "a partition": Query(partitions=(2,)),
+    "a table in a partition": Query(partitions=(1,), tables=("account", "loose"), ops=("insert", "define")),
     "an origin": Query(origins=("east",)),
     "an origin and a table": Query(30, origins=("east",), tables=("counted",)),
 }
 
 
-WAYS = (("table", "op"), ("op",), ("minute", "origin"), ("hour", "table"), ("day",))
+WAYS = (("table", "op"), ("op", "partition"), ("minute", "origin"), ("hour", "table"), ("day",))
 assert {word for words in WAYS for word in words} == set(BY)
 
 

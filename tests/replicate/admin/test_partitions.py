@@ -10,6 +10,10 @@ import pytest
 import replicate
 from replicate.admin import partitions
 from replicate.admin.creating import add_created_region
+from replicate.audit.changes import records_of
+from replicate.audit.count import Counts
+from replicate.audit.query import Query
+from replicate.audit.sources import find_in_instance
 from replicate.errors import BusyError, DamagedError, NotFoundError, NotPrimaryError, UsageError
 from replicate.instance.file import decode, encode
 from replicate.journal.chain import Chain
@@ -180,6 +184,16 @@ def test_comments(pair: Pair) -> None:
             connection.log_comment("nightly")
             connection.commit()
             assert last_frame(pair) == (Kind.MIXED, tuple(sorted((2, section))))
+            connection.log_comment("alone")
+            connection.commit()
+    texts = [one.text for match in find_in_instance(pair.primary, Query(ops=("comment",))) for one in records_of(match)]
+    assert texts == ["table account: partition DEFAULT to sales", *(["nightly", "alone"] * 3)]
+    by = Counts(["op", "partition"])
+    by.add(find_in_instance(pair.primary, Query(first_seqno=2)).frames())
+    assert ("comment", "", 7, 7) in list(by.rows())
+    assert ("insert", "2", 3, 3) in list(by.rows())
+    found = find_in_instance(pair.primary, Query(partitions=(2,), ops=("insert", "comment")))
+    assert [one.op for match in found for one in records_of(match)] == ["insert"] * 3
 
 
 def test_a_transaction_that_its_sections_make_too_large_for_a_frame(pair: Pair) -> None:

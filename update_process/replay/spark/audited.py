@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgpack
@@ -23,6 +23,7 @@ from replicate.audit.selection import KeyValue, Selection, TableName, key_named
 from replicate.audit.stretches import Stretch, StretchMatches
 from replicate.journal.record import CHANGES_BEGIN, LARGE_BEGINS
 from replicate.model.moment import CSN_COUNTER_BITS, shown_us
+from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.transaction import Kind
 from replicate.model.vector import U64_MAX
 from update_process.replay.archive.archive import require_rows, rows
@@ -107,13 +108,7 @@ class ArchiveTables:
             counted = changes.groupBy(*map(_group, by)).agg(*many).collect()
         origins = {one.origin.key: f"{one.name}/{one.incarnation}" for one in found.known().histories}
         told = (
-            [
-                origins.get(value, f"{value:08x}")
-                if word == "origin"
-                else (shown_us(value * SPANS_US[word]) if word in SPANS_US else value)
-                for word, value in zip(by, one[: len(by)], strict=True)
-            ]
-            + list(one[len(by) :])
+            [_told(word, value, origins) for word, value in zip(by, one[: len(by)], strict=True)] + list(one[len(by) :])
             for one in counted
         )
         return in_order(map(tuple, told))
@@ -187,6 +182,8 @@ def _chosen(wanted: Selection) -> Any:
     conditions = [f.lit(True)]
     if wanted.ops:
         conditions.append(f.col("op").isin(*(op.name.lower() for op in wanted.ops)))
+    if wanted.partitions:
+        conditions.append(f.col("partition").isin(*wanted.partitions))
     if wanted.tables:
         conditions.append(functools.reduce(operator.or_, map(_is_of, sorted(wanted.tables))))
     if wanted.key is not None:
@@ -199,6 +196,15 @@ def _is_of(name: TableName) -> Any:
 
     region, _, table = name
     return (f.col("region") == region) & (f.col("table_name") == table)
+
+
+def _told(word: str, value: Any, origins: Mapping[int, str]) -> object:
+    """What `audit count` says of a group."""
+    if word == "origin":
+        return origins.get(value, f"{value:08x}")
+    if word == "partition":
+        return "" if value is None else ONLY_DEFAULT.name(value)
+    return shown_us(value * SPANS_US[word]) if word in SPANS_US else value
 
 
 def _group(word: str) -> Any:
