@@ -118,8 +118,8 @@ class Attachments:
         """For an authorizer: NotSupportedError for a write to a database that is attached for reading."""
         if database in self._plain and action in _WRITES:
             raise NotSupportedError(
-                f"{database} is no region, and attached for reading only: what is written there could not be one "
-                "transaction with the region",
+                f"{database} is no region of this instance, and attached for reading only: what is written there "
+                "could not be one transaction with the region",
                 where=self._regions.region,
                 do="Write to it through a connection of its own, or make it a region: replicate -i INSTANCE region add",
                 table=name,

@@ -34,7 +34,7 @@ from replicate.journal.spool import Spool
 from replicate.limits import OPENING_S
 from replicate.model.partitions import Partitions
 from replicate.pool import control as word
-from replicate.region.sqlite.bookkeeping import is_region
+from replicate.region.sqlite.bookkeeping import is_region, read_identity
 from replicate.region.sqlite.functions import bring, names_brought
 from replicate.region.sqlite.sql.names import quote, quote_text
 from replicate.region.sqlite.sql.own_functions import names_used
@@ -170,21 +170,21 @@ class InstanceNeighbours:
             given.update(wanted)
 
     def attach_plain(self, file: str, schema: str, run: Callable[[str], object]) -> None:
-        """Attach a plain database for reading; it is watched from here on, as a region is.
+        """Attach a plain database, or a region of another instance, for reading; it is watched from here on, as a
+        region is.
 
-        NotSupportedError for a region of another instance, or a copy of one; what SQLite says of the file and the name.
-        Nothing is attached then.
+        NotSupportedError for a copy of a region; what SQLite says of the file and the name. Nothing is attached then.
         """
         path = os.path.realpath(file)
         watched = second_library.enter(path)
         try:
             probe = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
             try:
-                if is_region(probe):
+                if is_region(probe) and not _is_itself(probe, path):
                     raise NotSupportedError(
-                        "the file is a region of another instance, or a copy of a region",
+                        "the file is a copy of a region: nobody keeps it up to date",
                         where=path,
-                        do="Open it with replicate.connect; a copy is made plain by: replicate region plain PATH",
+                        do="Name the region's own file; a copy is made plain by: replicate region plain PATH",
                     )
             finally:
                 probe.close(True)
@@ -208,6 +208,12 @@ class InstanceNeighbours:
         """The session is closed."""
         while self._watched:
             second_library.leave(self._watched.popitem()[1])
+
+
+def _is_itself(connection: apsw.Connection, path: str) -> bool:
+    """Whether a region lies where it was made one."""
+    identity, found = read_identity(connection, where=path), os.stat(path)
+    return (identity.device, identity.inode) == (found.st_dev, found.st_ino)
 
 
 def the_primary_of(instances: Sequence[Named]) -> Named:

@@ -57,7 +57,7 @@ class Neighbours(Protocol):
         collations that the application has given the connection."""
 
     def attach_plain(self, file: str, schema: str, run: Callable[[str], object]) -> None:
-        """Attach a plain database for reading."""
+        """Attach a plain database, or a region of another instance, for reading."""
 
     def detached(self, schema: str) -> None:
         """What was attached under that name is no longer."""

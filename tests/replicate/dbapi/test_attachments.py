@@ -33,8 +33,7 @@ def test_what_can_not_be_attached_is_refused_and_nothing_is_attached(
         (several.path("two"), "region two is open on this connection already, as two"),
         (tmp_path / "link", "region two is open on this connection already, as two"),
         (several.path("main"), "region main is open on this connection already, as main"),
-        (tmp_path / "strange.db", "a region of another instance, or a copy of a region"),
-        (tmp_path / "copy.db", "a region of another instance, or a copy of a region"),
+        (tmp_path / "copy.db", "a copy of a region: nobody keeps it up to date"),
         ("file:x.db?mode=rwc", "a URI cannot be attached"),
     ):
         with pytest.raises(sqlite3.NotSupportedError, match=why):
@@ -44,6 +43,13 @@ def test_what_can_not_be_attached_is_refused_and_nothing_is_attached(
     (tmp_path / "text").write_text("no database " * 100)
     with pytest.raises(sqlite3.DatabaseError, match="not a database"):
         attached.execute("ATTACH ? AS more", (str(tmp_path / "text"),))
+    attached.execute("ATTACH ? AS strange", (str(tmp_path / "strange.db"),))  # for reading, as a plain one
+    assert attached.execute("SELECT count(*) FROM strange.t").fetchone() == (0,)
+    with pytest.raises(sqlite3.NotSupportedError, match="strange is no region of this instance"):
+        attached.execute("INSERT INTO strange.t VALUES (1, 2)")
+    with pytest.raises(sqlite3.NotSupportedError, match="attached for reading only"):
+        attached.execute("CREATE TABLE strange.u (a)")
+    attached.execute("DETACH strange")
     plain = str(make_database(tmp_path / "plain.db", "CREATE TABLE p (a)"))
     for text in ("ATTACH ? AS two", "ATTACH ? AS Main"):  # the name is taken
         with pytest.raises(sqlite3.OperationalError, match="already in use"):
@@ -116,7 +122,9 @@ def test_a_plain_file_is_attached_for_reading(several: Several, attached: Any, t
         "ALTER TABLE plain.p ADD COLUMN b",
         "INSERT INTO t VALUES (9, 'by the trigger')",
     ):
-        with pytest.raises(sqlite3.NotSupportedError, match="plain is no region, and attached for reading only"):
+        with pytest.raises(
+            sqlite3.NotSupportedError, match="plain is no region of this instance, and attached"
+        ):
             attached.execute(text)
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         attached.execute("PRAGMA plain.user_version = 5")
