@@ -12,13 +12,16 @@ beginning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Any, Final
 
+from crc32c import crc32c
+
 from replicate.errors import JournalDamagedError
 from replicate.filters.restating import Restating, StreamItem, StreamLarge
-from replicate.journal.frame import FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, NUMBERED
+from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, NUMBERED, PREFIX
 from replicate.journal.record import (
     CHANGES_BEGIN,
     DEFINE_MARK,
@@ -38,11 +41,22 @@ from replicate.journal.sections import owners_of, section_of
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
 from replicate.model.transaction import Kind, Op, TableDefinition
 
-_FIRST: Final = Struct(">BBI")
-"""The operation, the marker of a table id, and the id, of the first change of a transaction."""
+_BEHIND_KIND: Final = FRAME_PREFIX_BYTES + 4
+_FRAME: Final = Struct(f">xI6xHB{FRAME_HEAD_BYTES - _BEHIND_KIND}xBBI")
+"""Of a frame LENGTH, COUNT and KIND, and of its first change the operation, the marker of an id, and the id."""
+_NULL_FRONT: Final = bytes([0xDC, 0, FIXED_ELEMENTS + 2, Kind.NULL])
+_NULL_PAYLOAD: Final = b"\xa0\x90"
+_NULL_PREFIX: Final = PREFIX.pack(
+    0xCE, len(_NULL_FRONT) + FRAME_HEAD_BYTES - _BEHIND_KIND + len(_NULL_PAYLOAD), 0xCE, 0
+)[:-4]
 _ID: Final = 0xCE
-_FOR_EVERYBODY: Final = tuple(map(bytes, ((Op.SCHEMA, 0), (Op.REGION, 0), (Op.COMMENT, 0), (Op.COMMENT, _ID))))
+_FOR_EVERYBODY: Final = re.compile(b"[\\x05\\x06\\x08]\\x00|[\\x04\\x06]\\xce")
+"""SCHEMA, COMMENT or REGION of no table, DEFINE, or COMMENT of a table: what a transaction that begins with a row may
+hold for everybody, if it is from before there were partitions."""
+_OF_ONE: Final = FIXED_ELEMENTS + 4
+"""COUNT of a transaction with one change."""
 _ONE_CHANGE: Final = 4
+_OF_TABLES: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE)))
 _MIXED, _TRANSACTION, _RESTATED = int(Kind.MIXED), int(Kind.TRANSACTION), int(Kind.RESTATED)
 
 
@@ -53,6 +67,8 @@ class PartitionSelection:
         """`definitions`: of all tables at the stream's beginning, by their ids."""
         self._wanted = None if wanted is None else frozenset(wanted)
         self._partitions = {key: one.partition for key, one in definitions.items()}
+        self._tables = {key for key, number in self._partitions.items() if self.wants(number)}
+        self._unwanted = self._partitions.keys() - self._tables
         self.kept_back = 0
         """Transactions of which nothing went, so far."""
 
@@ -66,38 +82,50 @@ class PartitionSelection:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has
         defined."""
         data, offset, kept, pieces = batch.data, 0, 0, list[bytes]()
-        defines = DEFINE_MARK in data
-        while offset < len(data):
-            length, kind, _ = NUMBERED.unpack_from(data, offset)
+        size, wanted, unwanted = len(data), self._tables, self._unwanted
+        padded = data + bytes(_FRAME.size)  # the last frame may be shorter
+        unpack = _FRAME.unpack_from
+        defines = data.find(DEFINE_MARK)
+        while offset < size:
+            length, count, kind, op, marker, ident = unpack(padded, offset)
             end = offset + length + FRAME_PREFIX_BYTES
-            if defines and kind in CHANGES_BEGIN and data.find(DEFINE_MARK, offset, end) >= 0:
-                self._learn(data[offset:end])
-            if kind in CHANGES_BEGIN:
-                made = self._goes(data, offset, end, kind)
-                if made is not None:
-                    pieces += (data[kept:offset], made)
-                    kept = end
+            if 0 <= defines < end:
+                if kind in CHANGES_BEGIN:
+                    self._learn(data[offset:end])
+                defines = data.find(DEFINE_MARK, end)
+            if kind == _TRANSACTION and marker == _ID and ident in wanted and op in _OF_TABLES:
+                offset = end
+                continue
+            made: bytes | None = None
+            if (
+                kind == _TRANSACTION
+                and marker == _ID
+                and ident in unwanted
+                and op in _OF_TABLES
+                and (count == _OF_ONE or not _FOR_EVERYBODY.search(data, offset + FRAME_HEAD_BYTES, end))
+            ):
+                # `pack_null`, written out: passed for each transaction that is not wanted.
+                body = _NULL_FRONT + data[offset + _BEHIND_KIND : offset + FRAME_HEAD_BYTES] + _NULL_PAYLOAD
+                made = _NULL_PREFIX + crc32c(body).to_bytes(4, "big") + body
+                self.kept_back += 1
+            elif kind == _MIXED:
+                frame = data[offset:end]
+                told = trim(frame, self.wants)
+                self.kept_back += NUMBERED.unpack_from(told)[1] == Kind.NULL
+                made = None if told is frame else told
+            elif kind in CHANGES_BEGIN:
+                made = self._told_again(data[offset:end], kind)
+            if made is not None:
+                if kept < offset:
+                    pieces.append(data[kept:offset])
+                pieces.append(made)
+                kept = end
             offset = end
         if not pieces:
             return batch
-        return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join((*pieces, data[kept:])))
-
-    def _goes(self, data: bytes, offset: int, end: int, kind: int) -> bytes | None:
-        """What goes in the place of a frame; None: it goes as it is."""
-        if kind == _TRANSACTION:
-            begin = offset + FRAME_HEAD_BYTES
-            if end - begin >= _FIRST.size:
-                op, marker, ident = _FIRST.unpack_from(data, begin)
-                number = section_of(op, ident if marker == _ID else data[begin + 1], self._partitions)
-                is_wanted = self.wants(number)
-                if number != PARTITION_STREAM and not _may_be_mixed(data, begin, end):
-                    return None if is_wanted else self._null(data[offset:end])
-        frame = data[offset:end]
-        if kind == _MIXED:
-            made = trim(frame, self.wants)
-            self.kept_back += NUMBERED.unpack_from(made)[1] == Kind.NULL
-            return None if made is frame else made
-        return self._told_again(frame, kind)
+        if kept < size:
+            pieces.append(data[kept:])
+        return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join(pieces))
 
     def _told_again(self, frame: bytes, kind: int) -> bytes | None:
         """Of a transaction whose changes may be of several sections, and say so nowhere."""
@@ -124,7 +152,11 @@ class PartitionSelection:
         changes = changes_of(decode_batch(frame, count=1)[2])
         for place in range(0, len(changes) - 3, 4):
             if changes[place] == Op.DEFINE:
-                section_of(Op.DEFINE, changes[place + 1], self._partitions, changes[place + 3])
+                self._define(changes[place + 1], changes[place + 3])
+
+    def _define(self, table_id: int, values: Any) -> None:
+        section_of(Op.DEFINE, table_id, self._partitions, values)
+        (self._tables if self.wants(self._partitions[table_id]) else self._unwanted).add(table_id)
 
     # Large transactions.
 
@@ -140,7 +172,9 @@ class PartitionSelection:
         head = read_head(commit_frame)
         made = Restating(head.seqno, head.origin, token)
         for change in _changes(parts):
-            if self.wants(section_of(change[0], change[1], self._partitions, change[3])):
+            if change[0] == Op.DEFINE:
+                self._define(change[1], change[3])
+            if self.wants(section_of(change[0], change[1], self._partitions)):
                 made.add(pack_changes(change))
                 if (ready := made.parts()) is not None:
                     yield ready
@@ -160,7 +194,7 @@ class PartitionSelection:
             return
         for change in _changes(parts()):
             if change[0] == Op.DEFINE:
-                section_of(Op.DEFINE, change[1], self._partitions, change[3])
+                self._define(change[1], change[3])
 
 
 def _defines(parts: Iterable[bytes]) -> bool:
@@ -172,12 +206,6 @@ def _defines(parts: Iterable[bytes]) -> bool:
             return True
         last = piece[-1:]
     return False
-
-
-def _may_be_mixed(data: bytes, begin: int, end: int) -> bool:
-    """Whether a transaction that begins with a row may hold what goes to everybody: one from before there were
-    partitions. Cheap; wrong now and then for one that does not."""
-    return data.find(DEFINE_MARK, begin, end) >= 0 or any(data.find(mark, begin, end) >= 0 for mark in _FOR_EVERYBODY)
 
 
 def _changes(parts: Iterable[bytes]) -> Iterator[list[Any]]:

@@ -122,9 +122,7 @@ def test_a_plain_file_is_attached_for_reading(several: Several, attached: Any, t
         "ALTER TABLE plain.p ADD COLUMN b",
         "INSERT INTO t VALUES (9, 'by the trigger')",
     ):
-        with pytest.raises(
-            sqlite3.NotSupportedError, match="plain is no region of this instance, and attached"
-        ):
+        with pytest.raises(sqlite3.NotSupportedError, match="plain is no region of this instance, and attached"):
             attached.execute(text)
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         attached.execute("PRAGMA plain.user_version = 5")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from replicate.errors import JournalDamagedError
@@ -59,14 +59,20 @@ NEWER = {number: table(number, 2) for number in NUMBERS}
 DEFINITIONS = {one.table_id: one for one in TABLES.values()}
 
 Row = tuple[str, int]
-WHATS = ("row", "row", "row", "ddl", "comment", "moved", "sequence", "define")
+WHATS = ("row", "row", "newer", "ddl", "comment", "moved", "sequence", "define")
 rows = st.lists(
     st.tuples(st.sampled_from(WHATS), st.sampled_from(NUMBERS)),
     min_size=1,
     max_size=5,
 )
+older = st.lists(st.tuples(st.sampled_from(("row", "ddl", "moved", "define")), st.just(1)), min_size=1, max_size=3)
+"""Changes from before there were partitions, which are all in one frame."""
 transactions = st.lists(
-    st.tuples(st.sampled_from(("mixed", "plain", "restated", "null")), rows), min_size=1, max_size=8
+    st.one_of(
+        st.tuples(st.just("plain"), older), st.tuples(st.sampled_from(("mixed", "plain", "restated", "null")), rows)
+    ),
+    min_size=1,
+    max_size=8,
 )
 wishes = st.one_of(st.none(), st.sets(st.sampled_from(NUMBERS[:3]), min_size=1))
 
@@ -75,10 +81,13 @@ def section(row: Row) -> int:
     return {"ddl": 0, "define": 0, "moved": 0}.get(row[0], row[1])
 
 
-def flat(row: Row, value: int) -> list[Any]:
+def flat(row: Row, value: int, known: frozenset[int] = frozenset()) -> list[Any]:
+    """`known`: the tables that have been defined again."""
     what, number = row
     defined = TABLES[number]
+    newer = NEWER[number] if number in known else defined
     return {
+        "newer": [Op.INSERT, newer.table_id, 0, [value]],
         "row": [Op.INSERT, defined.table_id, 0, [value]],
         "sequence": [Op.SEQUENCE, defined.table_id, 0, [None, value]],
         "ddl": [Op.SCHEMA, 0, "shop", [f"CREATE {value}"]],
@@ -98,10 +107,13 @@ class History:
 
 def made(history: Sequence[tuple[str, list[Row]]]) -> History:
     frames, changes, chains = [], [], [0]
+    known: set[int] = set()
     partitions = {key: one.partition for key, one in DEFINITIONS.items()}
     partitions |= {one.table_id: one.partition for one in NEWER.values()}
     for at, (kind, listed) in enumerate(history, 1):
-        one = [(section(row), flat(row, 100 * at + place)) for place, row in enumerate(listed)]
+        one = [(section(row), flat(row, 100 * at + place, frozenset(known))) for place, row in enumerate(listed)]
+        if kind != "null":
+            known |= {number for what, number in listed if what == "define"}
         packed = pack_changes([element for _, change in one for element in change])
         sections = {number for number, _ in one}
         if kind == "null":
@@ -131,6 +143,10 @@ def batches(data: bytes, borders: set[int]) -> Iterator[FrameBatch]:
 
 
 @given(transactions, wishes, st.sets(st.integers(1, 8)))
+@example([("plain", [("row", 1), ("ddl", 1)])], {2}, set())
+@example([("plain", [("row", 1), ("moved", 1)])], {2}, set())
+@example([("plain", [("row", 1), ("define", 1)])], {2}, set())
+@example([("mixed", [("define", 2)]), ("mixed", [("define", 1), ("row", 2)]), ("mixed", [("newer", 1)])], {2}, set())
 def test_what_goes_is_the_history_restricted(
     history: list[tuple[str, list[Row]]], wanted: set[int] | None, borders: set[int]
 ) -> None:
