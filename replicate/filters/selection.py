@@ -67,8 +67,7 @@ class PartitionSelection:
         """`definitions`: of all tables at the stream's beginning, by their ids."""
         self._wanted = None if wanted is None else frozenset(wanted)
         self._partitions = {key: one.partition for key, one in definitions.items()}
-        self._tables = {key for key, number in self._partitions.items() if self.wants(number)}
-        self._unwanted = self._partitions.keys() - self._tables
+        self._tables = {key: self.wants(number) for key, number in self._partitions.items()}
         self.kept_back = 0
         """Transactions of which nothing went, so far."""
 
@@ -82,7 +81,7 @@ class PartitionSelection:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has
         defined."""
         data, offset, kept, pieces = batch.data, 0, 0, list[bytes]()
-        size, wanted, unwanted = len(data), self._tables, self._unwanted
+        size, tables, of_tables = len(data), self._tables, _OF_TABLES
         padded = data + bytes(_FRAME.size)  # the last frame may be shorter
         unpack = _FRAME.unpack_from
         defines = data.find(DEFINE_MARK)
@@ -93,17 +92,12 @@ class PartitionSelection:
                 if kind in CHANGES_BEGIN:
                     self._learn(data[offset:end])
                 defines = data.find(DEFINE_MARK, end)
-            if kind == _TRANSACTION and marker == _ID and ident in wanted and op in _OF_TABLES:
+            goes = tables.get(ident) if kind == _TRANSACTION and marker == _ID and op in of_tables else None
+            if goes:
                 offset = end
                 continue
             made: bytes | None = None
-            if (
-                kind == _TRANSACTION
-                and marker == _ID
-                and ident in unwanted
-                and op in _OF_TABLES
-                and (count == _OF_ONE or not _FOR_EVERYBODY.search(data, offset + FRAME_HEAD_BYTES, end))
-            ):
+            if goes is False and (count == _OF_ONE or not _FOR_EVERYBODY.search(data, offset + FRAME_HEAD_BYTES, end)):
                 # `pack_null`, written out: passed for each transaction that is not wanted.
                 body = _NULL_FRONT + data[offset + _BEHIND_KIND : offset + FRAME_HEAD_BYTES] + _NULL_PAYLOAD
                 made = _NULL_PREFIX + crc32c(body).to_bytes(4, "big") + body
@@ -156,7 +150,7 @@ class PartitionSelection:
 
     def _define(self, table_id: int, values: Any) -> None:
         section_of(Op.DEFINE, table_id, self._partitions, values)
-        (self._tables if self.wants(self._partitions[table_id]) else self._unwanted).add(table_id)
+        self._tables[table_id] = self.wants(self._partitions[table_id])
 
     # Large transactions.
 

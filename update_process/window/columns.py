@@ -143,7 +143,7 @@ def verify_plain(data: bytes, bodies: Sequence[Any], ends: list[int], next_seqno
     origin, count = origins[0], len(bodies)
     last_origin_seqno, last_chain = points.get(origin, START)
     found = set(kinds)
-    with_nulls = found == _WITH_NULLS
+    with_nulls = _NULL in found and found <= _WITH_NULLS
     if (
         not origin
         or (found != _TRANSACTIONS and not (with_nulls and _say_nothing(bodies)))
