@@ -220,8 +220,15 @@ class Writer:
         world.log("commits", parts, len(payload), "large" if is_large else "", "defines" if defines else "")
         partitions = tuple(1 + number for number in parts)
         names = touched if world.climate.regions > 1 else None
+        tables: dict[int, int] | None = None
+        if len(parts) > 1 or (defines and world.climate.regions > 1):  # as of tables in two partitions
+            tables = {
+                definition_of(one, number).table_id: 1 + number
+                for number in range(2)
+                for one in range(1, world.versions[number] + 1)
+            }
         if not is_large:
-            return CapturedChanges(payload, changes, partitions, defines, None, defines, names)
+            return CapturedChanges(payload, changes, partitions, defines, None, defines, names, tables)
         door = self.session.door
         spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
         try:

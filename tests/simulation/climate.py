@@ -61,6 +61,8 @@ class Climate:
         self.window_bytes: int = dice.choice([12, 12, 2, 0.5]) * 1024
         self.count: int = dice.choice([0, 2, 3, 5, 8, 12])
         self._draw_weights()
+        self.is_partial: bool = self.regions > 1 and dice.random() < 0.4
+        """The secondary has the partition of the first region's table only."""
 
     def _pace_s(self) -> float:
         """A writer's pause: quick ones are done before much has failed; others write as long as things fail."""

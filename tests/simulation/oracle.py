@@ -9,6 +9,8 @@ Refuses to know: how anything is done.
 
 from __future__ import annotations
 
+from itertools import chain as flatten
+
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.record import decode_batch
 from replicate.model.transaction import Op
@@ -39,10 +41,12 @@ class Lane:
 class Oracle:
     """One lane for each region, and what holds for all of them together."""
 
-    def __init__(self, primary: list[Region], secondary: list[Region]) -> None:
+    def __init__(self, primary: list[Region], secondary: list[Region], *, is_partial: bool = False) -> None:
+        """`is_partial`: rows of the second region never come to the secondary, though numbers and forms do."""
+        self.is_partial = is_partial
         self.lanes = [Lane(here, there) for here, there in zip(primary, secondary, strict=True)]
-        self.transactions: list[tuple[int, ...]] = []
-        """Rows of one transaction each, in several regions: there together, or not at all."""
+        self.transactions: list[tuple[tuple[int, ...], ...]] = []
+        """Rows of one transaction each, by region: there together, or not at all."""
         self.acknowledged: set[int] = set()
         """Rows of which a writer was told that they are committed, and which no crash since may have taken."""
         self.failed: set[int] = set()
@@ -91,6 +95,11 @@ class Oracle:
     def on_secondary(self, region: Region, pending: Pending) -> None:
         """A region of the secondary has committed these."""
         lane = self.lanes[region.number]
+        if self.is_partial and region.number:
+            if pending.rows:
+                raise ViolationError("partition", f"rows {pending.rows} came, and their partition is not wanted")
+            self.most_applied_seqno = max(self.most_applied_seqno, min(one.secondary.seqno for one in self.lanes))
+            return
         count = len(pending.rows)
         start = len(region.rows) - count
         known = lane.truth[start : start + count]
@@ -111,7 +120,7 @@ class Oracle:
         for number, rows in parts.items():
             self.lanes[number].ends.add(rows[-1])
         if len(parts) > 1:
-            self.transactions.append(tuple(row for rows in parts.values() for row in rows))
+            self.transactions.append(tuple(tuple(parts[number]) for number in sorted(parts)))
 
     def on_acknowledged(self, rows: list[int]) -> None:
         """A writer was told: committed."""
@@ -171,8 +180,9 @@ class Oracle:
         if self.taken_back:
             self._check_kept(kept)
 
-    def _check_whole(self, present: set[int]) -> None:
-        for rows in self.transactions:
+    def _check_whole(self, present: set[int], *, is_secondary: bool = False) -> None:
+        for parts in self.transactions:
+            rows = parts[0] if self.is_partial and is_secondary else tuple(flatten.from_iterable(parts))
             there = present.intersection(rows)
             if there and len(there) < len(rows):
                 raise ViolationError("I2 whole", f"of the transaction with rows {rows} only {sorted(there)} are there")
@@ -202,4 +212,5 @@ class Oracle:
                 raise ViolationError("I2 prefix", f"a region holds {region.seqno}, the journal ends with {last_seqno}")
             if region.rows != lane.truth[: len(region.rows)]:
                 raise ViolationError("I2 prefix", "the secondary's rows are no prefix of the primary's")
-        self._check_whole(set().union(*(lane.secondary.present for lane in self.lanes)))
+        held = self.lanes[:1] if self.is_partial else self.lanes
+        self._check_whole(set().union(*(lane.secondary.present for lane in held)), is_secondary=True)

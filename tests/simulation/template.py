@@ -40,7 +40,8 @@ def define(version: int, region: int = 0) -> bytes:
     return change(Op.DEFINE, definition.table_id, version, definition.pack())
 
 
-def _instance_file(name: str, role: str, regions: int) -> bytes:
+def instance_file(name: str, role: str, regions: int, held: tuple[int, ...] | None = None) -> bytes:
+    """Of an instance that was just made. `held`: the partitions that it has."""
     content = InstanceFile(
         network=NETWORK,
         uuid=(b"p" if role == "primary" else b"s") * 16,
@@ -53,6 +54,8 @@ def _instance_file(name: str, role: str, regions: int) -> bytes:
         peers=(PeerEntry("oslo", "10.0.0.2", 7430),) if role == "primary" else (),
         next_region_id=regions,
         home=f"/{name}",
+        subscription=held,
+        held=held,
     )
     return encode(content)
 
@@ -61,7 +64,7 @@ def new_disk(name: str, role: str, regions: int) -> Disk:
     """A disk with an instance that was just made."""
     disk = Disk(directories(name))
     inode: Inode = disk.make()
-    inode.write(0, _instance_file(name, role, regions))
+    inode.write(0, instance_file(name, role, regions))
     inode.sync()
     disk.names[f"/{name}/{replicate.instance.instance.FILE_NAME}"] = inode
     disk.certain = dict(disk.names)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from replicate.door.recovery.opening import make_chain, open_door
 from replicate.errors import ReplicateError
+from replicate.instance.instance import FILE_NAME
 from replicate.journal import durable
 from replicate.journal.reader import ChainReader
 from replicate.journal.walk import walk
@@ -97,7 +98,13 @@ class World:
         self.secondary = Host("oslo", disk_there.copy(), [region.copy() for region in regions_there], config)
         self.hosts = (self.primary, self.secondary)
         self.network.hosts = list(self.hosts)
-        self.oracle = Oracle(self.primary.regions, self.secondary.regions)
+        self.oracle = Oracle(self.primary.regions, self.secondary.regions, is_partial=self.climate.is_partial)
+        if self.climate.is_partial:
+            file = self.secondary.disk.names[f"/oslo/{FILE_NAME}"]
+            file.truncate(0)
+            file.write(0, template.instance_file("oslo", "secondary", self.climate.regions, held=(1,)))
+            file.sync()
+            self.figures["worlds with a part"] += 1
         self.faults = Faults(self, self.climate)
 
     # What the simulated modules ask.
