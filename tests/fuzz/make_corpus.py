@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from replicate.instance.consumers import write_hold
 from replicate.instance.file import InstanceFile, PeerEntry, RegionEntry, encode
 from replicate.journal.durable import DurableSidecar
-from replicate.journal.record import pack_part
+from replicate.journal.record import mixed, pack_changes, pack_frame, pack_part, trim
 from replicate.model.transaction import Catalogue, History
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool.ring import RecordKind, pack_head, pack_padding
@@ -199,6 +199,11 @@ def journal() -> Made:
     made = Journal(large=(3,), parts=2, part_bytes=60)
     made.write(4)
     yield "journal_record", "large", b"\x00" + made.frames[2]
+    changes = pack_changes([5, 0, "main", ["CREATE"], 1, 0x80000001, 0, [1], 1, 0x80000002, 0, [b"x"]])
+    mixed_payload, count = mixed(changes, 12, {0x80000001: 1, 0x80000002: 63})
+    mixed_frame, _ = pack_frame(9, 5, 4, 3, 7, 5, 9 << 12, mixed_payload, count)
+    yield "journal_record", "mixed", b"\x00" + mixed_frame
+    yield "journal_record", "mixed-trimmed", b"\x00" + trim(mixed_frame, {0, 63}.__contains__)
     yield "journal_record", "part", b"\x01" + made.parts[3][1]
     maker = FrameMaker()
     three = maker.transactions(2, "x") + maker.null() + maker.history(2) + maker.transaction(7)
