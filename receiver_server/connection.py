@@ -33,7 +33,7 @@ from replicate.filters.content import Content, mismatch, note_content, read_cont
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.stream import FilteredStream
 from replicate.journal.record import FrameBatch, check_frame
-from replicate.limits import BATCH_BYTES_MAX
+from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.transaction import Kind
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
@@ -140,6 +140,9 @@ class ReceiverConnection:
         self._is_waiting = trio.Event()
         self._filtering: FilteredStream | None = None
         self._is_stopped = False
+        self._has_asked = False
+        self._asked_for: tuple[int, ...] | None = None
+        """Once it has: the partitions; None: all."""
         self._duplicates = 0
 
     @property
@@ -296,7 +299,9 @@ class ReceiverConnection:
 
     def _send_restart(self, found: Reference) -> None:
         source = self.source
-        source.instance.partitions_now()  # and what is held
+        source.instance.partitions_now()
+        self._asked_for = source.instance.content.held
+        self._has_asked = True
         # What a filter, or a choice of partitions, has made of the first parts is told again from its beginning.
         parts = found.parts if self._filtering is None else None
         source.known(found)
@@ -308,7 +313,8 @@ class ReceiverConnection:
             found.position.chains,
             next_part=parts.next_part if parts is not None else 0,
             token=parts.token if parts is not None else 0,
-            partitions=source.instance.content.held or (),
+            # Of one that has none yet: what goes to everybody, and no more.
+            partitions=() if self._asked_for is None else self._asked_for or (PARTITION_STREAM,),
             stop_filter=source.settings.stop_source_filter,
         )
         self.say(
@@ -500,6 +506,11 @@ class ReceiverConnection:
         link, source = self.link, self.source
         if link.is_closed:
             return
+        if self._has_asked:
+            source.instance.partitions_now()
+            if source.instance.content.held != self._asked_for:
+                self.end("which partitions are wanted here has changed")
+                return
         pool = source.pool
         received = link.last_received_seqno
         applied = min(source.applied_seqno, received)

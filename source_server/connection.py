@@ -37,7 +37,6 @@ from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, decode_batch, large_commit_of, read_head
 from replicate.limits import PARTITION_NONE
 from replicate.model.moment import wall_ns
-from replicate.model.partitions import ONLY_DEFAULT
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.security.authenticate import Authenticated
@@ -138,8 +137,8 @@ class SourceConnection:
         self._agreed: Agreed | None = None
         self._filtering: SourceFiltering | None = None
         self._selection: PartitionSelection | None = None
-        self._partitions = ONLY_DEFAULT
-        """The instance's, by which the stream was begun."""
+        self._content, self._choice = consumer.instance.content, self._chosen_by()
+        """The instance file, as it was read last, and what of it the stream was begun by."""
         self._seed: SeedSending | None = None
         self._is_seeds_turn = False
         self._counted = (0, 0, 0)
@@ -259,24 +258,27 @@ class SourceConnection:
     def _select(self, agreed: Agreed, restart: Restart) -> Agreed:
         """The same start, of what the peer wants and may have."""
         instance = self.consumer.instance
-        self._partitions = known = instance.partitions_now()
-        if lacks := [number for number in restart.partitions if not instance.content.holds(number)]:
+        known = instance.partitions_now()
+        self._content, self._choice = instance.content, self._chosen_by()
+        held = instance.content.holds
+        if lacks := [one for one in restart.partitions if one == PARTITION_NONE or not held(one)]:
             raise refusal(
-                RefuseCode.PARTITION_NOT_HELD,
-                f"{instance.name} {instance.told_held}, not partition {', '.join(map(known.name, lacks))}",
+                RefuseCode.PARTITION_REFUSED,
+                f"{instance.name} {instance.told_held or 'has nothing of that'}, not partition "
+                f"{', '.join(map(known.name, lacks))}",
             )
         peer = instance.peer(self.consumer.peer_name)
         more = [number for number in restart.partitions if not peer.may_have(number)]
         if more or (peer.partitions is not None and not restart.partitions):
             may = ", ".join(map(known.name, peer.partitions or ()))
             raise refusal(
-                RefuseCode.NOT_AUTHORISED,
+                RefuseCode.PARTITION_REFUSED,
                 f"{peer.name} may have partition {may} of {instance.name}, and asks for "
                 + (", ".join(map(known.name, more)) or "all"),
             )
         if instance.told_held and not restart.partitions:
             raise refusal(
-                RefuseCode.PARTITION_NOT_HELD,
+                RefuseCode.PARTITION_REFUSED,
                 f"{instance.name} {instance.told_held}, and cannot send all of them",
             )
         definitions = agreed.known.newest().definitions
@@ -287,6 +289,21 @@ class SourceConnection:
         self._selection = PartitionSelection(restart.partitions or None, definitions)
         # What goes of the first parts of a large transaction is told again from its beginning.
         return replace(agreed, from_part=0)
+
+    def _chosen_by(self) -> tuple[object, ...]:
+        """What decides which partitions go: those that there are, what is held here, what the peer may have."""
+        content, name = self.consumer.instance.content, self.consumer.peer_name
+        bound = next((one.partitions for one in content.peers if one.name == name), None)
+        return content.partitions, content.held, bound
+
+    def _is_chosen_otherwise(self) -> bool:
+        """Whether that is not so any more. Cheap: the file is read when it has changed."""
+        instance = self.consumer.instance
+        instance.partitions_now()
+        if instance.content is self._content:
+            return False
+        self._content = instance.content
+        return self._chosen_by() != self._choice
 
     async def _through_filter(self, agreed: Agreed) -> Agreed:
         """The same start, of what the filter makes. FilterError, ConfigurationError."""
@@ -416,8 +433,8 @@ class SourceConnection:
             if found is None:
                 await self._doorbell.wait(lambda: reader.has_news, IDLE_S)
                 continue
-            if consumer.instance.partitions_now() != self._partitions:
-                self.begin_again("the partitions of this instance have changed")
+            if self._is_chosen_otherwise():
+                self.begin_again("which partitions go to this peer has changed")
                 return
             last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
             if consumer.words[word.LAST_DURABLE_SEQNO] < last:

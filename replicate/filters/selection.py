@@ -75,7 +75,7 @@ class PartitionSelection:
         """Whether changes of that section go."""
         if number == PARTITION_STREAM:
             return True
-        return number != PARTITION_NONE if self._wanted is None else number in self._wanted
+        return number != PARTITION_NONE and (self._wanted is None or number in self._wanted)
 
     def take(self, batch: FrameBatch) -> FrameBatch:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has

@@ -26,7 +26,7 @@ from replicate.errors import (
     PermissionRefusedError,
     UsageError,
 )
-from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, REGIONS_MAX
+from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.vector import Origin
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
@@ -93,7 +93,7 @@ class PeerEntry:
 
     def may_have(self, number: int) -> bool:
         """Whether rows of that partition may go to it."""
-        return self.partitions is None or number in self.partitions
+        return self.partitions is None or number in (PARTITION_STREAM, *self.partitions)
 
     @property
     def certificate_name(self) -> str:
@@ -204,6 +204,8 @@ class InstanceFile:
 
     def holds(self, number: int) -> bool:
         """Whether the rows of that partition are here, all of them."""
+        if number == PARTITION_STREAM:  # what goes to everybody
+            return True
         if self.role == "secondary" and number == PARTITION_NONE:
             return False
         return self.held is None or number in self.held

@@ -79,6 +79,11 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         PeerRefusedError,
         f"Give the new source the filter of the one before it; or seed the secondary from it: {_ANEW}",
     ),
+    RefuseCode.PARTITION_REFUSED: (
+        PeerRefusedError,
+        "Say on the secondary what is wanted: replicate -i INSTANCE subscription set NAME…; or have the source give it "
+        "more: replicate -i INSTANCE peer add NAME HOST:PORT --partitions NAME,… --replace",
+    ),
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
     RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, _MORE),
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 
+from receiver_server.link import ReceiverLink
 from replicate.door.door import Door
 from replicate.door.durability import Durability
 from replicate.door.recovery.opening import SEEDING_MARKER, close_door, make_chain, open_door
@@ -22,6 +24,7 @@ from replicate.door.snapshot import door_of
 from replicate.errors import DiskFullError, JournalDamagedError, NotFoundError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
+from replicate.limits import PARTITION_NONE
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.system.locks import FileLock
@@ -450,3 +453,57 @@ async def test_pruning_follows_the_consumer(pair: Pair, monkeypatch: pytest.Monk
         running.start("update", pair.secondary, serve_update)
         await wait_until_async(lambda: len(make_chain(pair.primary).first_seqnos()) == 2)
         await wait_until_async(lambda: source.log.events("journal pruned"))
+
+
+@pytest.mark.parametrize(
+    ("held", "asks", "refused"),
+    [
+        (None, None, ""),
+        ((), (0,), ""),
+        ((1,), (1,), ""),
+        (None, (PARTITION_NONE,), "has nothing of that, not partition NONE"),
+        ((1,), (1, PARTITION_NONE), "has nothing of that, not partition NONE"),
+    ],
+    ids=["all", "none yet", "one", "what never leaves", "and what never leaves"],
+)
+async def test_what_is_asked_for_and_what_may_be(
+    pair: Pair,
+    monkeypatch: pytest.MonkeyPatch,
+    held: tuple[int, ...] | None,
+    asks: tuple[int, ...] | None,
+    refused: str,
+) -> None:
+    """Partitions in the restart: a secondary that has none yet does not ask for all."""
+    pair.secondary.set_subscription(held, held)
+    asked: list[tuple[int, ...]] = []
+    real = ReceiverLink.send_restart
+
+    def send_restart(self: ReceiverLink, *words: Any, partitions: tuple[int, ...], **more: Any) -> None:
+        asked.append(partitions)
+        real(self, *words, partitions=asks if refused and asks else partitions, **more)
+
+    monkeypatch.setattr(ReceiverLink, "send_restart", send_restart)
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        point(pair.primary, "west", receiver)
+        source = running.source(pair.primary)
+        if refused:
+            await wait_until_async(lambda: refused in str(source.facts.get("last_error")))
+            return
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        assert asked == [asks or ()]
+        pair.write(3)
+        last = pair.last_seqno()
+        await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
+        # What is asked for changes: it connects again by itself, with the next that comes or heartbeat.
+        pair.secondary.set_subscription((1,), (1,))
+        pair.write(1)
+        if asks != (1,):
+            await wait_until_async(lambda: asked[-1] == (1,) and source.facts.get("state") == "sending")
+        pair.primary.reload()
+        port = pair.primary.peer("west").port
+        pair.primary.register_peer("west", "127.0.0.1", port, partitions=(2,), replace_address=True)
+        pair.write(1)
+        await wait_until_async(
+            lambda: "west may have partition 2 of east, and asks for" in str(source.facts.get("last_error"))
+        )

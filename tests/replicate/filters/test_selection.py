@@ -183,6 +183,14 @@ def test_what_all_goes_is_the_same_batch() -> None:
     assert PartitionSelection({1}, DEFINITIONS).take(batch) is not batch
 
 
+def test_none_never_goes_whoever_asks() -> None:
+    whole = made([("mixed", [("row", PARTITION_NONE)]), ("mixed", [("row", PARTITION_NONE), ("row", 1)])])
+    for wanted in (None, {1, PARTITION_NONE}, set(NUMBERS)):
+        sent = PartitionSelection(wanted, DEFINITIONS).take(FrameBatch(1, 2, 2, whole.data)).data
+        bodies = decode_batch(sent)[2::3]
+        assert [len(changes_of(body)) // 4 for body in bodies] == [0, 1]
+
+
 def test_a_table_that_nobody_has_defined() -> None:
     whole = made([("mixed", [("row", 2)])])
     with pytest.raises(JournalDamagedError, match="nobody has defined"):
