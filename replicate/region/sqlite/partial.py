@@ -13,6 +13,7 @@ from pathlib import Path
 
 import apsw
 
+from replicate.model.transaction import Catalogue
 from replicate.region.sqlite.adopt_copy import becoming_whole
 from replicate.region.sqlite.bookkeeping import clear_ring
 from replicate.region.sqlite.schema import recorded_definitions
@@ -23,11 +24,14 @@ _INCREMENTAL_AT = 64
 """Where in a file's header it stands that free pages are given back when somebody asks, and not at each commit."""
 
 
-def take_out(path: Path, keeps: Callable[[int], bool]) -> list[str]:
+def take_out(path: Path, keeps: Callable[[int], bool], known: Catalogue | None = None) -> list[str]:
     """Take the rows of each table out of the copy whose partition `keeps` does not know; the tables that are empty now.
+    `known`: what was in force at the copy; where all of it is kept the copy is not opened.
 
     Raises RegionDamagedError, DiskFullError and what SQLite says; the copy must be thrown away then.
     """
+    if known is not None and all(keeps(one.partition) for one in known.in_force().values()):
+        return []
     with becoming_whole(path, plain=True) as connection:
         if all(keeps(one.partition) for one in recorded_definitions(connection)):
             return []

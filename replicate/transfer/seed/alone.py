@@ -211,7 +211,7 @@ def seed_alone(
                         directory / f"{name}.db",
                         lambda at, total, name=name, done=done: told(name, done + at, done + total),  # type: ignore[misc]
                     )
-                    take_out(directory / f"{name}.db", leaves(partitions))
+                    take_out(directory / f"{name}.db", leaves(partitions), snapshot.catalogue)
             # What the secondary has must not be lost by a crash of the primary: then it would be ahead of it.
             door.wait_durable(snapshot.seqno)
         copies = Copies(directory, tuple(names), snapshot.position, snapshot.csn, pages)
@@ -354,7 +354,8 @@ def _take(secondary: Instance, copies: Copies) -> None:
     content = secondary.content
     made = [(name, uuid.uuid4().bytes, secondary.path / "regions" / f"{name}.db") for name in copies.names]
     for name, region, _ in made:
-        take_out(copies.directory / f"{name}.db", content.holds)
+        if content.held is not None:
+            take_out(copies.directory / f"{name}.db", content.holds)
         adopt_at(
             copies.directory / f"{name}.db",
             network=content.network,

@@ -113,7 +113,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
             for name, connection in snapshot.regions.connections.items():
                 told = None if progress is None else _named(progress, name)
                 copied[name] = copy_pages(connection, copies / f"{name}.db", told)
-                take_out(copies / f"{name}.db", leaves(partitions))
+                take_out(copies / f"{name}.db", leaves(partitions), snapshot.catalogue)
         # What the secondary has must not be lost by a crash of the primary: then the secondary would be ahead of it.
         door.wait_durable(snapshot.seqno)
         settle(secondary, snapshot.position, snapshot.csn, snapshot.catalogue, copies, list(copied))

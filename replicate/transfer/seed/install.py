@@ -205,7 +205,7 @@ def settle(
     """
     made: list[tuple[str, bytes, Path]] = []
     for name in names:
-        take_out(copies / f"{name}.db", secondary.content.wants)
+        take_out(copies / f"{name}.db", secondary.content.wants, catalogue)
         region = uuid.uuid4().bytes
         adopt_at(
             copies / f"{name}.db",
