@@ -13,10 +13,12 @@ import click
 from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, instance_name, open_instance
 from replicate.cli.words import instances
 from replicate.errors import DamagedError, FormatUnknownError, NotFoundError, UsageError
+from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.start_command import start_command
 from replicate.pasteable import pasteable
 
 if TYPE_CHECKING:
+    from replicate.instance.file import InstanceFile
     from replicate.instance.instance import Instance
 
 
@@ -151,9 +153,16 @@ def _facts(made: Instance) -> dict[str, str | int | Path | list[dict[str, str | 
         "network": str(uuid.UUID(bytes=content.network)),
         "uuid": str(uuid.UUID(bytes=content.uuid)),
         "incarnation": content.incarnation,
+        **({"partitions": ", ".join(content.partitions.names.values())} if content.partitions != ONLY_DEFAULT else {}),
+        **({"subscription": _told(content, content.subscription)} if content.subscription is not None else {}),
+        **({"held": _told(content, content.held)} if content.held is not None else {}),
         "regions": [{"region_id": r.region_id, "name": r.name, "path": str(r.path)} for r in made.regions],
         "peers": [{"name": p.name, "host": p.host, "port": p.port} for p in made.peers],
     }
+
+
+def _told(content: InstanceFile, numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(content.partitions.name, numbers)) or "nothing yet"
 
 
 def _uuid(text: str) -> bytes:

@@ -98,6 +98,10 @@ def list_() -> None:
 
     opened = open_instance(LOOKS)
     rows = []
+
+    def told(numbers: tuple[int, ...]) -> str:
+        return ", ".join(map(opened.content.partitions.name, numbers))
+
     for entry in opened.peers:
         consumer = read_consumer(opened.consumers_directory, entry.name)
         rows.append(
@@ -108,6 +112,7 @@ def list_() -> None:
                 "acknowledged_seqno": consumer.acknowledged_seqno if consumer else 0,
                 "needs_seed": consumer.needs_seed if consumer else False,
                 "passive": entry.passive,
+                **({"partitions": told(entry.partitions)} if entry.partitions is not None else {}),
             }
         )
     emit(
@@ -121,7 +126,8 @@ def list_() -> None:
 def _noted(peer: dict[str, Any]) -> str:
     if peer["needs_seed"]:
         return "must be seeded again"
-    return "passive until this instance is primary" if peer["passive"] else ""
+    bound = f"{peer['partitions']} at most" if "partitions" in peer else ""
+    return ", ".join(filter(None, ("passive until this instance is primary" if peer["passive"] else "", bound)))
 
 
 @peer.command()

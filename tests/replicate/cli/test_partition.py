@@ -55,5 +55,8 @@ def test_a_primary(pair: Pair) -> None:
     listed = told("-i", "east", "partition", "list")
     assert [one["tables"] for one in listed] == [[], ["main.account", "main.entry"], [], []]
     assert "comments go to everybody" in said("-i", "east", "partition", "comments", "ALL")
+    said("-i", "east", "peer", "add", "west", "127.0.0.1:7430", "--partitions", "stock,2", "--replace")
+    assert said("-i", "east", "peer", "list").endswith("sales, stock at most\n")
+    assert told("-i", "east", "instance", "show")["partitions"] == "DEFAULT, sales, stock"
     assert "partition stock, number 40, dropped" in said("-i", "east", "partition", "drop", "stock")
     assert said("-i", "east", "subscription", "list") == "all partitions\n"

@@ -23,6 +23,8 @@ def test_a_secondary(pair: Pair) -> None:
         "sales    number 2  here",
         "next: replicate -i west seed --restart",
     ]
+    shown = told("-i", "west", "instance", "show")
+    assert (shown["subscription"], shown["held"]) == ("DEFAULT, sales", "sales")
     assert told("-i", "west", "subscription", "remove", "default") == [
         {"name": "DEFAULT", "number": 1, "state": "not wanted"},
         {"name": "sales", "number": 2, "state": "here"},
