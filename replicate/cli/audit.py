@@ -351,7 +351,7 @@ def _print(lines: Iterable[str], out: Path | None, *, at_once: bool = False) -> 
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw FILE.png or FILE.svg.")
 def count(query: Query, journals: AskedJournals, by: str, picture: Path | None) -> None:
     """Count transactions and changes. --plot draws the changes over time by table (--by hour,table)."""
-    from replicate.audit.count import Counts
+    from replicate.audit.count import Counts, in_order
 
     words = tuple(word.strip() for word in by.split(","))
     if picture is not None:
@@ -373,6 +373,8 @@ def count(query: Query, journals: AskedJournals, by: str, picture: Path | None) 
             except DamagedError as error:  # what was counted is told first
                 damage = error
         rows = list(counts.rows())
+    if "partition" in words and not journals.names:
+        rows = in_order(_named(rows, words.index("partition")))
     if picture is not None:
         from replicate.audit.picture import draw
 
@@ -385,6 +387,14 @@ def count(query: Query, journals: AskedJournals, by: str, picture: Path | None) 
         emit([dict(zip(names, row, strict=True)) for row in rows], table_lines(names, rows))
     if damage is not None:
         raise damage
+
+
+def _named(rows: Iterable[tuple[object, ...]], at: int) -> Iterator[tuple[object, ...]]:
+    """Partitions by the names that the instance has for them."""
+    known = open_instance(LOOKS).content.partitions
+    for row in rows:
+        number = str(row[at])
+        yield (*row[:at], known.name(int(number)) if number.isdigit() else number, *row[at + 1 :])
 
 
 @audit.command()

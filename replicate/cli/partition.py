@@ -29,7 +29,8 @@ def create(name: str, number: int | None) -> None:
 
     opened = open_instance()
     number = made(opened, name, number)
-    next_ = f"next: replicate -i {opened.named} partition assign {name} TABLE…"
+    verb = f"partition assign {name} TABLE…" if opened.role == "primary" else f"subscription set {name}"
+    next_ = f"next: replicate -i {opened.named} {verb}"
     emit({"name": name, "number": number}, [f"partition {name}, number {number}", next_])
 
 

@@ -537,12 +537,13 @@ class Instance:
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path), do="Name another")
-            entry = PeerEntry(name, host, port, certificate)
-            known = next((p for p in content.peers if p.name == name), entry)
-            entry = replace(
-                entry, passive=known.passive, partitions=known.partitions if partitions == AS_KNOWN else partitions
-            )
-            if known != entry and not replace_address:
+            known = next((p for p in content.peers if p.name == name), None)
+            if partitions == AS_KNOWN:
+                partitions = None if known is None else known.partitions
+            passive = known is not None and known.passive
+            entry = PeerEntry(name, host, port, certificate, passive, partitions)
+            if known not in (None, entry) and not replace_address:
+                assert known is not None
                 raise AlreadyExistsError(
                     f"peer {name} is registered already, at {known.host}:{known.port}"
                     + ("" if known.partitions == entry.partitions else ", with other partitions"),

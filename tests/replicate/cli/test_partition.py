@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from replicate.cli.root import root
+from replicate.errors import AlreadyExistsError
 from tests.harness.pair import Pair
 
 
@@ -57,6 +58,14 @@ def test_a_primary(pair: Pair) -> None:
     assert "comments go to everybody" in said("-i", "east", "partition", "comments", "ALL")
     said("-i", "east", "peer", "add", "west", "127.0.0.1:7430", "--partitions", "stock,2", "--replace")
     assert said("-i", "east", "peer", "list").endswith("sales, stock at most\n")
+    assert "registered" in said("-i", "east", "peer", "add", "north", "127.0.0.1:7431", "--partitions", "sales")
+    assert "registered already" in said("-i", "east", "peer", "add", "north", "127.0.0.1:7431")
+    with pytest.raises(AlreadyExistsError, match="with other partitions"):
+        said("-i", "east", "peer", "add", "north", "127.0.0.1:7431", "--partitions", "stock")
+    said("-i", "east", "peer", "add", "north", "127.0.0.1:7431", "--partitions", "ALL", "--replace")
+    assert "north  127.0.0.1:7431  durable up to 0\n" in said("-i", "east", "peer", "list")
+    counted = told("-i", "east", "audit", "count", "--by", "partition")
+    assert [one["partition"] for one in counted] == ["", "DEFAULT", "sales"]
     assert told("-i", "east", "instance", "show")["partitions"] == "DEFAULT, sales, stock"
     assert "partition stock, number 40, dropped" in said("-i", "east", "partition", "drop", "stock")
     assert said("-i", "east", "subscription", "list") == "all partitions\n"
