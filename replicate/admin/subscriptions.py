@@ -46,27 +46,13 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
 
 def add(instance: Instance, names: Sequence[str]) -> None:
     """Want those, too. As `set_`."""
-    _require_secondary(instance)
-    now = instance.content.subscription
-    if now is None:
-        raise UsageError(
-            f"{instance.name} has all partitions",
-            where=str(instance.path),
-            do=f"Say which are wanted: replicate -i {instance.named} subscription set NAME…",
-        )
+    now = _wanted(instance)
     set_(instance, [str(number) for number in sorted({*now, *numbers_of(instance, names)})])
 
 
 def remove(instance: Instance, names: Sequence[str]) -> None:
     """Want those no more. As `set_`; UsageError when none would be left, or for all of them."""
-    _require_secondary(instance)
-    now = instance.content.subscription
-    if now is None:
-        raise UsageError(
-            f"{instance.name} has all partitions",
-            where=str(instance.path),
-            do=f"Say which are wanted: replicate -i {instance.named} subscription set NAME…",
-        )
+    now = _wanted(instance)
     left = sorted(set(now) - set(numbers_of(instance, names)))
     if not left:
         raise UsageError(
@@ -75,6 +61,19 @@ def remove(instance: Instance, names: Sequence[str]) -> None:
             do=f"Stop its Receiver Server, or remove the instance: replicate -i {instance.named} instance remove",
         )
     set_(instance, [str(number) for number in left])
+
+
+def _wanted(instance: Instance) -> tuple[int, ...]:
+    """What is wanted now, of a secondary that does not want all. UsageError, PermissionRefusedError."""
+    _require_secondary(instance)
+    now = instance.content.subscription
+    if now is None:
+        raise UsageError(
+            f"{instance.name} has all partitions",
+            where=str(instance.path),
+            do=f"Say which are wanted: replicate -i {instance.named} subscription set NAME…",
+        )
+    return now
 
 
 def numbers_of(instance: Instance, names: Sequence[str]) -> tuple[int, ...]:
