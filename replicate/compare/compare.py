@@ -108,11 +108,6 @@ class InstanceComparison:
         return tuple(name for region in self.regions for name in region.differs)
 
 
-def held_by(instance: Instance) -> digests.Holds:
-    """Which partitions' rows are there."""
-    return instance.content.holds
-
-
 def _progress(what: str, snapshot: Snapshot, told: Told | None) -> Callable[[str], digests.Progress | None]:
     """What tells of a region's tables how far the reading of all is; nothing is asked for nobody."""
     if told is None:
@@ -145,7 +140,7 @@ def digest(instance: Instance, *, at: int | None = None, timeout_s: float, told:
             instance.name,
             snapshot.seqno,
             tuple(
-                (name, digests.digest_region(connection, progress=progress(name), holds=held_by(door.instance)))
+                (name, digests.digest_region(connection, progress=progress(name), holds=door.instance.content.holds))
                 for name, connection in snapshot.regions.connections.items()
             ),
             str(uuid.UUID(bytes=instance.content.network)),
@@ -339,7 +334,7 @@ def _compared(
             regions.append(RegionComparison(name, lacking.name, None, name in lacking.waiting))
         else:
             absent = [
-                digests.tables_without_rows(connection, held_by(instance))
+                digests.tables_without_rows(connection, instance.content.holds)
                 for instance, connection in ((first, here), (second, there))
             ]
             found = digests.compare(here, there, limit=limit, progress=progress(name), left_out=absent[0] | absent[1])

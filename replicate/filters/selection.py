@@ -57,6 +57,7 @@ _OF_ONE: Final = FIXED_ELEMENTS + 4
 """COUNT of a transaction with one change."""
 _ONE_CHANGE: Final = 4
 _OF_TABLES: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE)))
+_REGION: Final = int(Op.REGION)
 _MIXED, _TRANSACTION, _RESTATED = int(Kind.MIXED), int(Kind.TRANSACTION), int(Kind.RESTATED)
 
 
@@ -93,7 +94,7 @@ class PartitionSelection:
                     self._learn(data[offset:end])
                 defines = data.find(DEFINE_MARK, end)
             goes = tables.get(ident) if kind == _TRANSACTION and marker == _ID and op in of_tables else None
-            if goes:
+            if goes or (op == _REGION and kind == _TRANSACTION):  # a region that is added has no rows
                 offset = end
                 continue
             made: bytes | None = None

@@ -175,7 +175,7 @@ class InstanceFile:
     frozen: Frozen | None = None
     """Whatever its role."""
     partitions: Partitions = ONLY_DEFAULT
-    """Of a secondary: as its source has told them, so that it knows their names."""
+    """On a secondary they say what numbers are called; the tables are where its source has put them."""
     subscription: tuple[int, ...] | None = None
     """On a secondary: the partitions whose rows are wanted there, ascending; None: all of them."""
     held: tuple[int, ...] | None = None

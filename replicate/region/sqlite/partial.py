@@ -1,7 +1,10 @@
 """Taking the rows of whole partitions out of a copy of a region, so that they never leave this host, or never arrive.
 
-Guarantees: of the rows nothing is left in the file, also not in its free pages or in the ring; the tables stay, with
-their definitions, indexes and guards, and so does every other row. The number of pages does not change.
+The copy is written again after that: pages that were free, and what is left of old rows in pages that others use now,
+may hold rows that were deleted long before.
+
+Guarantees: of the rows nothing is left in the file, also not of those that were there once; the tables stay, with their
+definitions, indexes and guards, and so does every other row, under its rowid.
 Leaves to others: which partitions go. Only for a copy that nobody else has open.
 """
 
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import apsw
 
+from replicate.errors import InternalError
 from replicate.model.transaction import Catalogue
 from replicate.region.sqlite.adopt_copy import becoming_whole
 from replicate.region.sqlite.bookkeeping import clear_ring
@@ -20,40 +24,55 @@ from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import shadow_tables, virtual_tables
 
-_INCREMENTAL_AT = 64
-"""Where in a file's header it stands that free pages are given back when somebody asks, and not at each commit."""
-
 
 def take_out(path: Path, keeps: Callable[[int], bool], known: Catalogue | None = None) -> list[str]:
     """Take the rows of each table out of the copy whose partition `keeps` does not know; the tables that are empty now.
     `known`: what was in force at the copy; where all of it is kept the copy is not opened.
 
-    Raises RegionDamagedError, DiskFullError and what SQLite says; the copy must be thrown away then.
+    Raises RegionDamagedError, DiskFullError, InternalError and what SQLite says; the copy must be thrown away then.
     """
     if known is not None and all(keeps(one.partition) for one in known.in_force().values()):
         return []
-    with becoming_whole(path, plain=True) as connection:
-        if all(keeps(one.partition) for one in recorded_definitions(connection)):
-            return []
-        frees = int(connection.pragma("auto_vacuum")) == 1
-        if frees:
-            connection.pragma("auto_vacuum", 2)
-        emptied = _take_out(connection, keeps)
-    if frees:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.pwrite(fd, bytes(4), _INCREMENTAL_AT)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    again = path.with_name(f"{path.name}.again")
+    again.unlink(missing_ok=True)
+    try:
+        with becoming_whole(path, plain=True) as connection:
+            if all(keeps(one.partition) for one in recorded_definitions(connection)):
+                return []
+            emptied = _take_out(connection, keeps)
+            connection.execute("VACUUM INTO ?", (os.fspath(again),))
+            _check_rowids(connection, again)
+        os.chmod(again, 0o600)
+        with becoming_whole(again, plain=True):
+            pass  # all of it is on the disk
+        os.replace(again, path)
+    finally:
+        again.unlink(missing_ok=True)
     return emptied
+
+
+def _check_rowids(connection: apsw.Connection, again: Path) -> None:
+    """InternalError where SQLite has given rows other rowids. VACUUM may, VACUUM INTO does not (measured); but no
+    promise of SQLite's says so."""
+    written = apsw.Connection(os.fspath(again), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        written.pragma("journal_mode", "WAL")  # as every region's file
+        for one in recorded_definitions(connection):
+            if not one.rowid:
+                continue
+            names = {column.name.lower() for column in one.columns}
+            rowid = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), "rowid")
+            query = f"SELECT count(*), min({rowid}), max({rowid}), total({rowid}) FROM main.{quote(one.table)}"
+            if connection.execute(query).fetchall() != written.execute(query).fetchall():
+                raise InternalError(f"the copy of table {one.table} has other rowids", where=os.fspath(again))
+    finally:
+        written.close(True)
 
 
 def _take_out(connection: apsw.Connection, keeps: Callable[[int], bool]) -> list[str]:
     gone = [one.table for one in recorded_definitions(connection) if not keeps(one.partition)]
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     connection.pragma("foreign_keys", False)
-    connection.pragma("secure_delete", 1)
     shadows = shadow_tables(connection)
     made_by = {
         shadow: name

@@ -6,7 +6,7 @@ here too, so the secondary is never ahead of us.
 Refuses to know: how the file gets to the secondary, and the layout of its bytes (transfer/seed/file.py).
 
 SQLite gives the pages of one moment only by its backup, so each region is first copied aside, one at a time: the disk
-needs room for the file and the largest region.
+needs room for the file and the largest region; where rows stay here, for the file and twice all regions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import replicate
 from replicate.daemon.files import DaemonFiles
@@ -25,7 +27,6 @@ from replicate.door.snapshot import Snapshot, door_of, take_snapshot
 from replicate.errors import (
     AlreadyRunningError,
     DamagedError,
-    InternalError,
     NotFoundError,
     RegionDamagedError,
     TryAgainError,
@@ -203,41 +204,82 @@ def _write(
         name: connection for name, connection in snapshot.regions.connections.items() if not only or name in only
     }
     refuse_from(primary, connections)
-    regions = tuple(SeedRegion(name, *size_of(connection)) for name, connection in connections.items())
-    header = SeedHeader(
-        network=primary.content.network,
-        primary=primary.content.uuid,
-        primary_name=primary.name,
-        secondary_name=consumer.name,
-        secondary_uuid=bytes.fromhex(consumer.uuid) if consumer.uuid else NO_ID,
-        seed=uuid.uuid4().bytes,
-        request=request,
-        csn=snapshot.csn,
-        created_wall_ns=time.time_ns(),
-        release=replicate.__version__,
-        position=snapshot.position,
-        regions=regions,
-        is_part=bool(only),
-        partitions=leaving(primary, consumer.name),
-    )
-    packed, catalogue = header.pack(), pack_catalogue(snapshot.catalogue.newest(), header.seqno)
-    total_bytes = file_bytes(packed, catalogue, regions)
-    needed_bytes = total_bytes + max(region.bytes for region in regions)
-    require_free(path.parent, needed_bytes, "the seed file", spare_bytes=_spare_bytes(primary, path.parent))
-    done = 0
-    with SeedWriter(path) as writer:
-        writer.begin(packed, catalogue, header.version)
-        for region in regions:
-            for page in _region(
-                writer, region, snapshot, path, leaves(header.partitions), progress, done, header.pages
-            ):
-                progress(region.name, done + page, header.pages)
-            done += region.pages
-        # What the secondary will have must not be lost by a crash of this host: it would be ahead of us.
-        door.wait_durable(snapshot.seqno)
-        size = writer.finish()
+    partitions, spare_bytes = leaving(primary, consumer.name), _spare_bytes(primary, path.parent)
+    with ExitStack() as stack:
+        cut = _cut_copies(stack, connections, snapshot, path, leaves(partitions), spare_bytes, progress)
+        regions = tuple(
+            SeedRegion(name, *size_of(connection)) if name not in cut else cut[name]
+            for name, connection in connections.items()
+        )
+        header = SeedHeader(
+            network=primary.content.network,
+            primary=primary.content.uuid,
+            primary_name=primary.name,
+            secondary_name=consumer.name,
+            secondary_uuid=bytes.fromhex(consumer.uuid) if consumer.uuid else NO_ID,
+            seed=uuid.uuid4().bytes,
+            request=request,
+            csn=snapshot.csn,
+            created_wall_ns=time.time_ns(),
+            release=replicate.__version__,
+            position=snapshot.position,
+            regions=regions,
+            is_part=bool(only),
+            partitions=partitions,
+        )
+        packed, catalogue = header.pack(), pack_catalogue(snapshot.catalogue.newest(), header.seqno)
+        total_bytes = file_bytes(packed, catalogue, regions)
+        needed_bytes = total_bytes + (0 if cut else max(region.bytes for region in regions))
+        require_free(path.parent, needed_bytes, "the seed file", spare_bytes=spare_bytes)
+        done = 0
+        with SeedWriter(path) as writer:
+            writer.begin(packed, catalogue, header.version)
+            for region in regions:
+                pages = (
+                    writer.region(region, _aside(path, region.name))
+                    if cut
+                    else _region(writer, region, snapshot, path, progress, done, header.pages)
+                )
+                for page in pages:
+                    progress(region.name, done + page, header.pages)
+                done += region.pages
+            # What the secondary will have must not be lost by a crash of this host: it would be ahead of us.
+            door.wait_durable(snapshot.seqno)
+            size = writer.finish()
     assert size == total_bytes
     return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size, consumer.name)
+
+
+def _cut_copies(
+    stack: ExitStack,
+    connections: Mapping[str, Any],
+    snapshot: Snapshot,
+    path: Path,
+    keeps: Callable[[int], bool],
+    spare_bytes: int,
+    progress: Progress,
+) -> dict[str, SeedRegion]:
+    """All regions copied aside, without the rows that stay here, and what stands in the file for each; nothing where
+    all rows go. They are smaller then, so they are made before the file is begun. `stack` removes them."""
+    if all(keeps(one.partition) for one in snapshot.catalogue.in_force().values()):
+        return {}
+    made: dict[str, SeedRegion] = {}
+    all_pages = sum(size_of(connection)[1] for connection in connections.values())
+    for name, connection in connections.items():
+        page_bytes, pages = size_of(connection)
+        require_free(path.parent, 2 * page_bytes * pages, "a region's copy", spare_bytes=spare_bytes)
+        copy = _aside(path, name)
+        stack.callback(copy.unlink, missing_ok=True)
+        copy.unlink(missing_ok=True)
+        copy_pages(connection, copy, lambda _done, _all, name=name: progress(name, 0, all_pages))  # type: ignore[misc]
+        take_out(copy, keeps)
+        made[name] = SeedRegion(name, page_bytes, os.stat(copy).st_size // page_bytes)
+    return made
+
+
+def _aside(path: Path, region: str) -> Path:
+    """Where a region is copied, beside the seed file."""
+    return path.with_name(f".{path.name}.{region}.copy")
 
 
 def leaving(primary: Instance, consumer: str) -> tuple[int, ...] | None:
@@ -262,17 +304,10 @@ def _spare_bytes(primary: Instance, directory: Path) -> int:
 
 
 def _region(
-    writer: SeedWriter,
-    region: SeedRegion,
-    snapshot: Snapshot,
-    path: Path,
-    keeps: Callable[[int], bool],
-    progress: Progress,
-    done: int,
-    pages: int,
+    writer: SeedWriter, region: SeedRegion, snapshot: Snapshot, path: Path, progress: Progress, done: int, pages: int
 ) -> Iterator[int]:
     """Copy one region aside and append it; yields the pages done."""
-    copy = path.with_name(f".{path.name}.{region.name}.copy")
+    copy = _aside(path, region.name)
     copy.unlink(missing_ok=True)
     try:
         copied = copy_pages(
@@ -284,8 +319,6 @@ def _region(
                 where=str(copy),
                 do="Check the database: PRAGMA integrity_check",
             )
-        if take_out(copy, keeps, snapshot.catalogue) and os.stat(copy).st_size != region.bytes:
-            raise InternalError(f"the copy of region {region.name} has another size now")
         yield from writer.region(region, copy)
     finally:
         copy.unlink(missing_ok=True)

@@ -12,8 +12,10 @@ from typing import Any
 import apsw
 import pytest
 
+import replicate
 from replicate.admin import partitions, subscriptions
 from replicate.admin.partitions import assign
+from replicate.admin.regions import add_region
 from replicate.compare.compare import compare, digest
 from replicate.compare.digest import compare_digests
 from replicate.daemon.files import DaemonFiles
@@ -26,6 +28,8 @@ from replicate.errors import (
 )
 from replicate.region.sqlite.digest import TableVerdict
 from replicate.status.collect import collect
+from replicate.transfer.seed.install import install_file
+from replicate.transfer.seed.make import make_seed
 from tests.harness.pair import Pair
 
 SCHEMA = "".join(f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY AUTOINCREMENT, v);\n" for n in range(6))
@@ -171,6 +175,59 @@ def test_rows_of_none_are_in_no_copy(pair: Pair) -> None:
         pair.catch_up()
 
 
+def test_rows_that_were_deleted_long_before_are_in_no_copy_either(pair: Pair, tmp_path: Path) -> None:
+    """They stand in free pages, and in what is left of old pages that other tables use now."""
+    secret = b"never-to-leave"
+    assign(pair.primary, "NONE", ["t0"])
+    with closing(pair.connect()) as connection:
+        for number in range(400):
+            connection.execute("INSERT INTO t0 (v) VALUES (?)", (f"{secret.decode()} {number} {'x' * 900}",))
+        connection.commit()
+        connection.execute("DELETE FROM t0 WHERE id > 5")
+        connection.commit()
+        for _ in range(60):
+            connection.execute("INSERT INTO t1 (v) VALUES (?)", ("y" * 6000,))
+        connection.commit()
+    raw = apsw.Connection(str(pair.primary.region("main").path))
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw.close()
+    assert pair.primary.region("main").path.read_bytes().count(secret) > 20
+    made = make_seed(pair.primary, "west", tmp_path / "west.seed")
+    assert secret not in made.path.read_bytes()
+    pair.seed()
+    assert secret not in pair.secondary.region("main").path.read_bytes()
+    pair.catch_up()
+    assert_restricted(pair, {1})
+
+
+def test_a_region_that_is_added_comes_with_its_counters(pair: Pair, tmp_path: Path) -> None:
+    """Also those of tables that are not wanted: they are of the definitions, and no rows."""
+    for table in range(6):
+        assign(pair.primary, "stock", [f"t{table}"])
+    subscriptions.set_(pair.secondary, ["sales"])
+    pair.seed()
+    path = make_plain(tmp_path / "side.db")
+    add_region(pair.primary, path, name="side")
+    with closing(replicate.connect(pair.primary.path, "side")) as connection:
+        connection.execute("INSERT INTO c (v) VALUES (2)")
+        connection.commit()
+    pair.catch_up()
+    pair.secondary.reload()
+    assert [one.name for one in pair.secondary.regions] == ["main", "side"]
+    found = apsw.Connection(str(pair.secondary.region("side").path), flags=apsw.SQLITE_OPEN_READONLY)
+    assert found.execute("SELECT (SELECT count(*) FROM c), (SELECT seq FROM sqlite_sequence)").fetchall() == [(0, 9)]
+    found.close()
+
+
+def make_plain(path: Path) -> Path:
+    """A database with a counter, and no rows."""
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE c (id INTEGER PRIMARY KEY AUTOINCREMENT, v)")
+    connection.execute("INSERT INTO c VALUES (9, 1); DELETE FROM c")
+    connection.close()
+    return path
+
+
 def test_less_and_more(pair: Pair) -> None:
     for number, name in enumerate(NAMES[1:]):
         assign(pair.primary, name, [f"t{number}"])
@@ -229,8 +286,6 @@ def test_what_a_peer_may_have(pair: Pair, tmp_path: Path) -> None:
     """A seed has no more rows than that, says so, and is refused where more is wanted."""
     from replicate.transfer.container import PARTIAL_FORMAT_VERSION
     from replicate.transfer.seed.file import SeedReader
-    from replicate.transfer.seed.install import install_file
-    from replicate.transfer.seed.make import make_seed
 
     for number, name in enumerate(NAMES[1:]):
         assign(pair.primary, name, [f"t{number}"])
@@ -306,11 +361,9 @@ def test_a_virtual_table_that_is_not_wanted(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("mode", ["NONE", "FULL", "INCREMENTAL"])
-def test_a_seed_file_keeps_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """The rows are taken out of a copy whose pages have been counted."""
-    from replicate.transfer.seed.install import install_file
-    from replicate.transfer.seed.make import make_seed
-
+def test_a_seed_file_in_each_mode_of_giving_pages_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
     monkeypatch.setenv("REPLICATE_SHM_DIR", "")
     pair = Pair.create(tmp_path, f"PRAGMA auto_vacuum = {mode}; {SCHEMA}")
     assign(pair.primary, "NONE", ["t0"])
