@@ -16,6 +16,7 @@ from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError, UsageError
 from replicate.journal.record import changes_of
 from replicate.limits import PARTITION_NONE
+from replicate.model.partitions import MOVED_EMPTY
 from replicate.model.region_record import without_making
 from replicate.model.transaction import TABLE_ID_MIN, Catalogue, History, Kind, Op, TableDefinition
 from replicate.region.protocol import RowsOfRegion
@@ -226,23 +227,27 @@ class Routes:
             )
 
     def _check_moves(self, changes: Sequence[Any]) -> None:
-        """HardResyncNeededError for a table that comes, with rows, from a partition that is not here into one that
-        is."""
+        """HardResyncNeededError for a table that comes from a partition that is not here into one that is: with rows,
+        or without any where some are here, from when it was in a partition of ours before."""
         came = {
             changes[place + 1]: changes[place + 2]
             for place in range(0, len(changes), 4)
-            if changes[place] == Op.COMMENT and changes[place + 1] >= TABLE_ID_MIN and changes[place + 2]
+            if changes[place] == Op.COMMENT and changes[place + 1] >= TABLE_ID_MIN
         }
         for place in range(0, len(changes) if came else 0, 4):
             if changes[place] != Op.DEFINE or changes[place + 1] not in came:
                 continue
             instance, definition = self._session.door.instance, TableDefinition.unpack(changes[place + 3])
             known = instance.partitions_now()
-            before, after = came[changes[place + 1]], definition.partition
-            if instance.content.holds(after) and not instance.content.holds(before):
+            told = came[changes[place + 1]]
+            before, after, is_empty = told & ~MOVED_EMPTY, definition.partition, bool(told & MOVED_EMPTY)
+            if not instance.content.holds(after) or instance.content.holds(before):
+                continue
+            rows = self._session.rows.get(definition.region)
+            if not is_empty or (rows is not None and rows.has_rows(definition.table)):
                 raise HardResyncNeededError(
                     f"table {definition.table} of region {definition.region} was put into partition "
-                    f"{known.name(after)} with rows that are not here: they were in {known.name(before)}",
+                    f"{known.name(after)}; what it had in {known.name(before)} is not here",
                     where=str(instance.path),
                     do="Seed this secondary again: replicate -i INSTANCE seed --restart",
                 )

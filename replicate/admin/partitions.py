@@ -22,7 +22,7 @@ from replicate.errors import NotFoundError, NotPrimaryError, UsageError
 from replicate.instance.instance import Instance
 from replicate.journal.record import pack_elements
 from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE
-from replicate.model.partitions import Partitions
+from replicate.model.partitions import MOVED_EMPTY, Partitions
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.protocol import CapturedChanges
 from replicate.region.sqlite.empty import reading
@@ -127,10 +127,10 @@ def _assign(door: Door, region: str, wanted: Sequence[str], number: int) -> list
 
 
 def _flat(moves: Iterable[tuple[TableDefinition, TableDefinition, bool]], known: Partitions) -> Iterator[object]:
-    """The transaction's changes. The comment's argument is the former partition if the table had rows, else 0."""
+    """The transaction's changes. The comment's argument is the former partition, with MOVED_EMPTY if so."""
     for was, after, has_rows in moves:
         text = f"table {after.table}: partition {known.name(was.partition)} to {known.name(after.partition)}"
-        yield from (int(Op.COMMENT), after.table_id, was.partition if has_rows else 0, [text])
+        yield from (int(Op.COMMENT), after.table_id, was.partition | (0 if has_rows else MOVED_EMPTY), [text])
         yield from (int(Op.DEFINE), after.table_id, after.version, after.pack())
 
 

@@ -20,6 +20,8 @@ from replicate.limits import PARTITION_DEFAULT, PARTITION_MAX, PARTITION_NONE, P
 DEFAULT: Final = "DEFAULT"
 NONE: Final = "NONE"
 ALL: Final = "ALL"
+MOVED_EMPTY: Final = 0x8000_0000
+"""Beside the former partition in the argument of the comment that tells of a table's move: it had no rows."""
 _RESERVED: Final = {NONE: PARTITION_NONE, ALL: PARTITION_STREAM}
 LIMIT: Final = 16
 """So many partitions an instance has at most, until it is told otherwise."""

@@ -190,6 +190,9 @@ class RowsOfRegion(Protocol):
     def apply_run(self, op: int, table_id: int, arg: Any, values: Sequence[Any]) -> None:
         """Changes of one kind in one table."""
 
+    def has_rows(self, table: str) -> bool:
+        """Whether a table of the region has any."""
+
     def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
         """See PlaceOf in sqlite/apply/order.py."""
 

@@ -279,6 +279,10 @@ class Rows:
     def settle_sequences(self) -> None:
         """The model's tables count no AUTOINCREMENT."""
 
+    def has_rows(self, table: str) -> bool:
+        """No table is ever put into another partition."""
+        raise NotImplementedError
+
     def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
         """No change may be moved."""
 

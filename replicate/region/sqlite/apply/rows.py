@@ -45,6 +45,7 @@ from replicate.region.sqlite.schema import (
     record_definition,
     sequence_value,
 )
+from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import allow_shadow_rows
 
 PLANS_MAX: Final = 10_000
@@ -216,6 +217,10 @@ class RowApplier:
                 where=self._connection.filename,
                 seqno=self.seqno,
             )
+
+    def has_rows(self, table: str) -> bool:
+        """Whether a table of the region has any."""
+        return bool(self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM main.{quote(table)})").get)
 
     def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
         """See row_order.PlaceOf."""
