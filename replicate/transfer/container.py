@@ -1,16 +1,14 @@
 """The bytes of a seed file: every region of an instance at one sequence number, to be read in one pass.
 
-    FILE    = MAGIC(8) VERSION(u32) CHECK(u32, over both), then records: HEADER, CATALOGUE, then for each region in the
-              order of the header REGION and its PAGES, then END; big-endian throughout
-    RECORD  = CHECK(u32) TYPE(u8) LENGTH(u32) POSITION(u64) BODY    CHECK = crc32c of all behind it
+    FILE    = records (records.py): HEADER, CATALOGUE, then for each region in the order of the header REGION and its
+              PAGES, then END
     PAGES   = FIRST_PAGE(u32) and whole pages;  the other bodies are msgpack
 
-POSITION is where in the file the record begins, so a piece that was moved or doubled is found; END holds a digest of
-all bytes before it, so a file that was put together from two is found. How long the file will be follows from its
-header and catalogue, and every cut is at a place where reading can go on. VERSION 2 holds some regions, 1 all.
+END holds a digest of all bytes before it, so a file that was put together from two is found. How long the file will be
+follows from its header and catalogue, and every cut is at a place where reading can go on. VERSION 2 holds some
+regions, 1 all.
 
-Guarantees: whatever is read is verified before anything is done with it; DamagedError names the offset. A file of a
-later format is refused by name. No record is longer than its type allows, so memory is bounded.
+Guarantees: those of records.py; records come in this order, or DamagedError names the offset.
 Refuses to know: files, and what is done with the pages. Pure.
 """
 
@@ -23,36 +21,27 @@ from enum import IntEnum
 from typing import Any, Final
 
 import msgpack
-from crc32c import crc32c
 from xxhash import xxh3_128
 
-from replicate.errors import DamagedError, FormatUnknownError, InternalError, ReplicateError
+from replicate.errors import DamagedError
 from replicate.journal.record import catalogue_payload, decode, pack_frame
 from replicate.limits import CATALOGUE_BYTES_MAX, KIB, MIB, NAME_PATTERN, REGIONS_MAX
 from replicate.model.transaction import Catalogue, Kind, unpack_partitions
 from replicate.model.vector import U32_MAX, U64_MAX, Chains, Position, SynchronizationVector, pack_chains, unpack_chains
+from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES, UNREADABLE, ContainerRecordHead, RecordFormat, need
 
 SEED_FORMAT_VERSION: Final = 1
 PART_FORMAT_VERSION: Final = 2
 PARTIAL_FORMAT_VERSION: Final = 3
 """Of a file with the rows of some partitions only."""
 """Of a file with some of the regions: a release that does not know it would take it for all of them."""
-MAGIC: Final = b"DSREPSED"
 PAGES_BYTES: Final = 256 * KIB
 """Bytes of pages in one record; a multiple of every page size."""
 NO_ID: Final = bytes(16)
 
-_PREFIX: Final = struct.Struct(">8sII")
-_HEAD: Final = struct.Struct(">IBIQ")
 _FIRST_PAGE: Final = struct.Struct(">I")
-PREFIX_BYTES: Final = _PREFIX.size
-HEAD_BYTES: Final = _HEAD.size
-_CHECK_BYTES: Final = 4
 _NAME: Final = re.compile(NAME_PATTERN)
 _PAGE_SIZES: Final = frozenset(2**n for n in range(9, 17))
-_DO: Final = (
-    "Copy the file again; if it is damaged where it was made, make it again: replicate -i PRIMARY seed --to-file"
-)
 
 
 class RecordType(IntEnum):
@@ -65,14 +54,21 @@ class RecordType(IntEnum):
     END = 5
 
 
-LIMITS: Final = {
-    RecordType.HEADER: 1 * MIB,
-    RecordType.CATALOGUE: CATALOGUE_BYTES_MAX,
-    RecordType.REGION: 4 * KIB,
-    RecordType.PAGES: _FIRST_PAGE.size + PAGES_BYTES,
-    RecordType.END: 4 * KIB,
-}
-"""Most bytes of a body by type; looked at before the body is read."""
+SEED: Final = RecordFormat(
+    b"DSREPSED",
+    "seed file",
+    (SEED_FORMAT_VERSION, PARTIAL_FORMAT_VERSION),
+    {
+        RecordType.HEADER: 1 * MIB,
+        RecordType.CATALOGUE: CATALOGUE_BYTES_MAX,
+        RecordType.REGION: 4 * KIB,
+        RecordType.PAGES: _FIRST_PAGE.size + PAGES_BYTES,
+        RecordType.END: 4 * KIB,
+    },
+    make_do="Make one: replicate -i PRIMARY seed --to-file FILE --for NAME",
+    damaged_do="Copy the file again; if it is damaged where it was made, make it again: replicate -i PRIMARY seed "
+    "--to-file",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,78 +148,51 @@ class SeedHeader:
             if version == PARTIAL_FORMAT_VERSION:
                 *fields, is_part, numbers = fields
                 partitions = unpack_partitions(numbers)
-                _need(type(is_part) is bool and list(partitions) == sorted(set(partitions)), "partitions")
+                need(type(is_part) is bool and list(partitions) == sorted(set(partitions)), "partitions")
             network, primary, name, to, to_uuid, seed, request, csn, created, release, seqno, vector, chains, flat = (
                 fields
             )
             for one in (network, primary, to_uuid, seed, request):
-                _need(type(one) is bytes and len(one) == 16, "a UUID of 16 bytes")
+                need(type(one) is bytes and len(one) == 16, "a UUID of 16 bytes")
             for one in (name, to):
-                _need(type(one) is str and _NAME.match(one) is not None, "a name")
+                need(type(one) is str and _NAME.match(one) is not None, "a name")
             for one in (csn, created, seqno):
-                _need(type(one) is int and 0 <= one <= U64_MAX, "a number of 64 bits")
-            _need(type(release) is str and type(flat) is list and len(flat) % 3 == 0, "a release and regions")
+                need(type(one) is int and 0 <= one <= U64_MAX, "a number of 64 bits")
+            need(type(release) is str and type(flat) is list and len(flat) % 3 == 0, "a release and regions")
             regions = tuple(_region(*flat[i : i + 3]) for i in range(0, len(flat), 3))
             names = {region.name for region in regions}
-            _need(0 < len(names) == len(regions) <= REGIONS_MAX, "regions of different names")
+            need(0 < len(names) == len(regions) <= REGIONS_MAX, "regions of different names")
             known: Chains = unpack_chains(chains)
             position = Position(seqno, SynchronizationVector.unpack(vector), known)
         except UNREADABLE as error:
-            raise DamagedError(f"the header of the seed makes no sense: {error}", do=_DO) from None
+            raise DamagedError(f"the header of the seed makes no sense: {error}", do=SEED.damaged_do) from None
         known_of = (network, primary, name, to, to_uuid, seed, request, csn, created, release)
         return cls(*known_of, position, regions, is_part, partitions)
 
 
-UNREADABLE: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, ReplicateError)
-"""What taking a body to pieces may raise, whatever its bytes."""
-
-
-def _need(well: bool, what: str) -> None:
-    if not well:
-        raise ValueError(f"expected {what}")
-
-
 def _region(name: Any, page_bytes: Any, pages: Any) -> SeedRegion:
-    _need(type(name) is str and _NAME.match(name) is not None, "a region's name")
-    _need(type(page_bytes) is int and page_bytes in _PAGE_SIZES, "a page size")
-    _need(type(pages) is int and 0 < pages <= U32_MAX, "a number of pages")
+    need(type(name) is str and _NAME.match(name) is not None, "a region's name")
+    need(type(page_bytes) is int and page_bytes in _PAGE_SIZES, "a page size")
+    need(type(pages) is int and 0 < pages <= U32_MAX, "a number of pages")
     return SeedRegion(name, page_bytes, pages)
 
 
 # Writing.
 
 
-def pack_prefix(version: int = SEED_FORMAT_VERSION) -> bytes:
-    """The first PREFIX_BYTES of a file."""
-    front = _PREFIX.pack(MAGIC, version, 0)[:-_CHECK_BYTES]
-    return front + crc32c(front).to_bytes(_CHECK_BYTES, "big")
-
-
-def pack_record(kind: RecordType, position: int, *body: bytes) -> list[bytes]:
-    """One record, in pieces: the body is not copied. InternalError when it is longer than its type allows."""
-    length = sum(map(len, body))
-    if length > LIMITS[kind]:
-        raise InternalError(f"a record {kind.name} of {length} bytes; at most {LIMITS[kind]} are allowed")
-    head = _HEAD.pack(0, kind, length, position)[_CHECK_BYTES:]
-    check = crc32c(head)
-    for piece in body:
-        check = crc32c(piece, check)
-    return [check.to_bytes(_CHECK_BYTES, "big") + head, *body]
-
-
 def pack_pages(position: int, first_page: int, data: bytes) -> list[bytes]:
     """A PAGES record."""
-    return pack_record(RecordType.PAGES, position, _FIRST_PAGE.pack(first_page), data)
+    return SEED.pack_record(RecordType.PAGES, position, _FIRST_PAGE.pack(first_page), data)
 
 
 def pack_region(position: int, region: SeedRegion) -> list[bytes]:
     """A REGION record."""
-    return pack_record(RecordType.REGION, position, _region_body(region))
+    return SEED.pack_record(RecordType.REGION, position, _region_body(region))
 
 
 def pack_end(position: int, digest: bytes) -> list[bytes]:
     """The END record; `digest`: of all bytes before it."""
-    return pack_record(RecordType.END, position, _end_body(digest))
+    return SEED.pack_record(RecordType.END, position, _end_body(digest))
 
 
 def _region_body(region: SeedRegion) -> bytes:
@@ -252,63 +221,12 @@ def file_bytes(header: bytes, catalogue: bytes, regions: tuple[SeedRegion, ...])
 # Reading.
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRecordHead:
-    """The head of a record; its body has `length` bytes."""
-
-    check: int
-    kind: RecordType
-    length: int
-    position: int
-
-
-def check_prefix(data: bytes, where: str) -> int:
-    """The version of the file. FormatUnknownError for a later format, DamagedError for what is no seed file."""
-    if len(data) != PREFIX_BYTES or data[: len(MAGIC)] != MAGIC:
-        raise DamagedError(
-            "this is no seed file", where=where, do="Make one: replicate -i PRIMARY seed --to-file FILE --for NAME"
-        )
-    _, version, check = _PREFIX.unpack(data)
-    well = crc32c(data[:-_CHECK_BYTES]) == check
-    if version > PARTIAL_FORMAT_VERSION:
-        raise FormatUnknownError(
-            f"the seed file has format {version}, this release knows up to {PARTIAL_FORMAT_VERSION}"
-            + ("" if well else "; its check does not match either, so it may be damaged"),
-            where=where,
-            do="Upgrade this instance first",
-        )
-    if not well or version < SEED_FORMAT_VERSION:
-        raise DamagedError("the beginning of the seed file does not verify", where=f"{where}, offset 0", do=_DO)
-    return int(version)
-
-
-def read_head(data: bytes, position: int, where: str) -> ContainerRecordHead:
-    """The head at `position`. DamagedError when it cannot be one; nothing of the body is verified yet."""
-    check, number, length, said = _HEAD.unpack(data)
-    limit = LIMITS.get(number)
-    if limit is None or length > limit or said != position:
-        raise damaged("no record begins here", position, where)
-    return ContainerRecordHead(check, RecordType(number), length, position)
-
-
-def check_body(head: ContainerRecordHead, body: bytes, where: str) -> None:
-    """DamagedError when head and body do not verify."""
-    packed = _HEAD.pack(0, head.kind, head.length, head.position)[_CHECK_BYTES:]
-    if len(body) != head.length or crc32c(body, crc32c(packed)) != head.check:
-        raise damaged(f"the check of a record {head.kind.name} does not fit its content", head.position, where)
-
-
-def damaged(what: str, position: int, where: str) -> DamagedError:
-    """The error of a file that is damaged at `position`."""
-    return DamagedError(what, where=f"{where}, offset {position}", do=_DO, offset=position)
-
-
 def unpack_catalogue(body: bytes, seqno: int) -> Catalogue:
     """The catalogue of the seed at `seqno`. DamagedError when it is none."""
     transaction = decode(body)
     found = transaction.content[0] if transaction.kind is Kind.CATALOGUE and transaction.content else None
     if not isinstance(found, Catalogue) or transaction.seqno != seqno + 1:
-        raise DamagedError("the catalogue is not that of the seed", do=_DO)
+        raise DamagedError("the catalogue is not that of the seed", do=SEED.damaged_do)
     return found
 
 
@@ -342,18 +260,20 @@ class SeedSequence:
     _digest: Any = None
 
     def __post_init__(self) -> None:
-        self._digest = xxh3_128(pack_prefix(self.version))
+        self._digest = xxh3_128(SEED.pack_prefix(self.version))
 
-    def take(self, head: ContainerRecordHead, body: bytes) -> Pages | None:
+    def take(self, head: ContainerRecordHead[RecordType], body: bytes) -> Pages | None:
         """Act on a record that `check_body` has verified; its pages, if it holds some. DamagedError out of order."""
         try:
             pages = self._take(head.kind, body)
         except DamagedError as error:
-            raise damaged(error.what, head.position, self.where) from error
+            raise SEED.damaged(error.what, head.position, self.where) from error
         except UNREADABLE as error:
-            raise damaged(f"a record {head.kind.name} makes no sense: {error}", head.position, self.where) from error
+            raise SEED.damaged(
+                f"a record {head.kind.name} makes no sense: {error}", head.position, self.where
+            ) from error
         if not self.is_complete:
-            for piece in pack_record(head.kind, head.position, body):
+            for piece in SEED.pack_record(head.kind, head.position, body):
                 self._digest.update(piece)
         return pages
 

@@ -28,7 +28,7 @@ from replicate.pool import control
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
 from replicate.region.sqlite.bookkeeping import read_identity
 from replicate.settings.load import Config, load
-from replicate.transfer.container import PARTIAL_FORMAT_VERSION, check_prefix, pack_prefix
+from replicate.transfer.container import PARTIAL_FORMAT_VERSION, SEED
 from replicate.transfer.seed.incoming import SOCKET_NAME
 from replicate.transfer.seed.request import read_answer
 from replicate.wire import codec
@@ -196,7 +196,7 @@ def test_every_file_names_its_version_and_another_one_is_refused_by_name(pair: P
         SegmentHeader.unpack(bytes(head))
 
     with refused(PARTIAL_FORMAT_VERSION + 1, PARTIAL_FORMAT_VERSION):
-        check_prefix(pack_prefix(PARTIAL_FORMAT_VERSION + 1), "x.seed")
+        SEED.check_prefix(SEED.pack_prefix(PARTIAL_FORMAT_VERSION + 1), "x.seed")
 
     copy = apsw.Connection(":memory:")
     region = apsw.Connection(str(pair.primary.region("main").path), flags=apsw.SQLITE_OPEN_READONLY)

@@ -24,24 +24,18 @@ from replicate.system.failpoint import hit
 from replicate.system.files import sync_directory
 from replicate.system.os_errors import io_error
 from replicate.transfer.container import (
-    HEAD_BYTES,
     PAGES_BYTES,
-    PREFIX_BYTES,
+    SEED,
     Pages,
     SeedHeader,
     SeedRegion,
     SeedSequence,
-    check_body,
-    check_prefix,
-    damaged,
     pack_end,
     pack_pages,
-    pack_prefix,
-    pack_record,
     pack_region,
-    read_head,
 )
 from replicate.transfer.container import RecordType as Type
+from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES
 
 SYNC_BYTES: Final = 32 * MIB
 """Synced this often while it is written, so that the last sync, which cannot be interrupted, is short."""
@@ -107,9 +101,9 @@ class SeedWriter:
 
     def begin(self, header: bytes, catalogue: bytes, version: int) -> None:
         """The bodies of the first two records, and the version of the format."""
-        self._write([pack_prefix(version)])
-        self._write(pack_record(Type.HEADER, self.written_bytes, header))
-        self._write(pack_record(Type.CATALOGUE, self.written_bytes, catalogue))
+        self._write([SEED.pack_prefix(version)])
+        self._write(SEED.pack_record(Type.HEADER, self.written_bytes, header))
+        self._write(SEED.pack_record(Type.CATALOGUE, self.written_bytes, catalogue))
 
     def region(self, region: SeedRegion, copy: Path) -> Iterator[int]:
         """Append the database file `copy`; yields the pages done after each record. Raises JournalIOError."""
@@ -190,7 +184,7 @@ class SeedReader:
         except OSError as error:
             raise io_error(error, "the seed file cannot be opened", str(path)) from error
         try:
-            self._sequence = SeedSequence(str(path), check_prefix(self._read(PREFIX_BYTES), str(path)))
+            self._sequence = SeedSequence(str(path), SEED.check_prefix(self._read(PREFIX_BYTES), str(path)))
             self.good_bytes = PREFIX_BYTES
             while self._sequence.catalogue is None:
                 self._next()
@@ -235,18 +229,18 @@ class SeedReader:
             if pages is not None:
                 yield pages
         if self._read(1):
-            raise damaged("there is something behind the end of the seed", self.good_bytes, str(self.path))
+            raise SEED.damaged("there is something behind the end of the seed", self.good_bytes, str(self.path))
 
     def _next(self) -> Pages | None:
         position, where = self.good_bytes, str(self.path)
         raw = self._read(HEAD_BYTES)
         if len(raw) < HEAD_BYTES:
             raise self._cut(position)
-        head = read_head(raw, position, where)
+        head = SEED.read_head(raw, position, where)
         body = self._read(head.length)
         if len(body) < head.length:
             raise self._cut(position)
-        check_body(head, body, where)
+        SEED.check_body(head, body, where)
         pages = self._sequence.take(head, body)
         self.good_bytes = position + HEAD_BYTES + head.length
         return pages
@@ -254,7 +248,7 @@ class SeedReader:
     def _cut(self, position: int) -> DamagedError:
         size = os.fstat(self._fd).st_size
         whole = f", of {self.file_bytes}" if self.file_bytes else ""
-        return damaged(f"the seed file was cut: it ends after {size} bytes{whole}", position, str(self.path))
+        return SEED.damaged(f"the seed file was cut: it ends after {size} bytes{whole}", position, str(self.path))
 
     def _read(self, count: int) -> bytes:
         try:

@@ -27,7 +27,8 @@ from replicate.instance.instance import Instance
 from replicate.limits import KIB
 from replicate.status.collect import collect
 from replicate.system import failpoint
-from replicate.transfer.container import HEAD_BYTES, PREFIX_BYTES, RecordType, pack_prefix, pack_record, read_head
+from replicate.transfer.container import SEED, RecordType
+from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES
 from replicate.transfer.seed.file import SeedReader, good_bytes_of, read_header
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import forget_seed, kept_seed, make_seed
@@ -60,7 +61,7 @@ def records(path: Path) -> list[tuple[int, RecordType, int]]:
     """(offset, type, bytes in all) of every record."""
     data, found, at = path.read_bytes(), [], PREFIX_BYTES
     while at < len(data):
-        head = read_head(data[at : at + HEAD_BYTES], at, "")
+        head = SEED.read_head(data[at : at + HEAD_BYTES], at, "")
         found.append((at, head.kind, HEAD_BYTES + head.length))
         at += HEAD_BYTES + head.length
     return found
@@ -203,7 +204,7 @@ def test_what_is_refused_when_a_file_is_loaded(pair: Pair, tmp_path: Path) -> No
 def test_a_file_of_a_later_format(pair: Pair) -> None:
     path = make(pair)
     data = path.read_bytes()
-    path.write_bytes(pack_prefix(4) + data[PREFIX_BYTES:])
+    path.write_bytes(SEED.pack_prefix(4) + data[PREFIX_BYTES:])
     with pytest.raises(FormatUnknownError, match=r"format 4, this release knows up to 3 .*Upgrade"):
         install_file(pair.secondary, path)
 
@@ -260,7 +261,7 @@ def test_records_out_of_order_are_refused(pair: Pair) -> None:
         for other in RecordType:
             if other is not kind:
                 body = data[at + HEAD_BYTES : at + size]
-                path.write_bytes(data[:at] + b"".join(pack_record(other, at, body[:4096])) + data[at + size :])
+                path.write_bytes(data[:at] + b"".join(SEED.pack_record(other, at, body[:4096])) + data[at + size :])
                 with pytest.raises(DamagedError, match=r"out of its order|makes no sense"):
                     install_file(pair.secondary, path)
 
