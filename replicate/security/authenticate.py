@@ -299,6 +299,8 @@ def check_credentials(instance: Instance) -> None:
     and peers want them by now: flags and the next peer may. Nothing is made, connected or changed."""
     authenticator = Authenticator(instance, instance.config, _Silent())
     for peer in instance.peers:
+        if peer.by_packets:
+            continue
         authenticator.check(Address(peer.host, peer.port), where=f"peer {peer.name}", is_receiver=False)
     if instance.role == "secondary":
         listen = parse_address(instance.config.receiver.listen, where=LISTEN)

@@ -1,0 +1,68 @@
+"""Sealing for one reader, by the key of its certificate: HPKE (RFC 9180) with P-256, HKDF-SHA256 and AES-256-GCM.
+
+Guarantees: nobody but the holder of the certificate's key reads what is sealed, and what was changed does not open; the
+certificate is of our CA and valid now, or nothing is sealed. All of it is the library's; nothing here is a scheme.
+Refuses to know: who made it (a signature within says that), and files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from replicate.errors import ConfigurationError, DamagedError
+from replicate.security.guarded_file import read_guarded
+from replicate.security.signing import certified
+from replicate.security.tls_files import TlsFiles
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.hpke import Suite
+
+_INFO: Final = b"Dualsite Replicate sealed packet 1"
+_KEY_DO: Final = "Use a certificate of `replicate certificate issue`, whose key is one"
+
+
+def _suite() -> Suite:
+    from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+    return Suite(KEM.P256, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+
+
+def _is_p256(key: object) -> bool:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1"
+
+
+def seal(data: bytes, certificate: bytes, files: TlsFiles, now_s: float, *, where: str) -> bytes:
+    """`data`, to be read by the owner of the certificate (PEM). NotAuthenticatedError: it is not of our CA, or not
+    valid now; ConfigurationError: its key is none of P-256. `where`: the certificate's file."""
+    _, key = certified(certificate, files, now_s)
+    if not _is_p256(key):
+        raise ConfigurationError("nothing can be sealed for a key that is not of P-256", where=where, do=_KEY_DO)
+    return _suite().encrypt(data, key, info=_INFO)  # type: ignore[arg-type]
+
+
+def unseal(sealed: bytes, files: TlsFiles, *, where: str) -> bytes:
+    """What was sealed for us. DamagedError: it was changed, or is sealed for another key; ConfigurationError and
+    others: our key cannot be used. `where`: the sealed file."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(read_guarded(files.key, is_secret=True, what="the private key"), None)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"the private key cannot be used: {error}",
+            where=str(files.key),
+            do="Store it in PEM form, without password",
+        ) from error
+    if not _is_p256(key):
+        raise ConfigurationError("a key that is not of P-256 opens nothing", where=str(files.key), do=_KEY_DO)
+    try:
+        return _suite().decrypt(sealed, key, info=_INFO)  # type: ignore[arg-type]
+    except (InvalidTag, ValueError) as error:
+        raise DamagedError(
+            "this does not open: it was changed, or is sealed for another key than ours",
+            where=where,
+            do="Copy it again. If our certificate was issued again since: send a receipt, and have it exported again",
+        ) from error
