@@ -285,6 +285,15 @@ class TryAgainError(ReplicateError):
     remedy = "Try again."
 
 
+class PacketGapError(TryAgainError):
+    """Packets are here that cannot be applied before others, which are missing."""
+
+    code = "PACKET_GAP"
+    remedy = (
+        "Import the packets that are missing; if they are lost, have the sender make them again (`packet recover`)."
+    )
+
+
 class BusyError(TryAgainError):
     """Another writer held the lock for the whole time-out."""
 

@@ -67,7 +67,7 @@ def show() -> None:
     facts = _facts(opened)
     rows = [(key, value) for key, value in facts.items() if not isinstance(value, list)]
     rows += [("region", f"{r.name}  {r.path}") for r in opened.regions]
-    rows += [("peer", f"{p.name}  {p.host}:{p.port}") for p in opened.peers]
+    rows += [("peer", f"{p.name}  {p.address}") for p in opened.peers]
     emit(facts, columns(rows))
 
 

@@ -10,7 +10,7 @@ from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again, stop_and_start_again
-from replicate.errors import AlreadyRunningError, ConfigurationError
+from replicate.errors import AlreadyRunningError, ConfigurationError, UsageError
 from replicate.model.partitions import ALL
 from replicate.model.start_command import stop_command
 from replicate.settings.load import Address, parse_address
@@ -27,24 +27,30 @@ def peer() -> None:
 
 @peer.command()
 @click.argument("name")
-@click.argument("address", metavar="HOST:PORT")
+@click.argument("address", metavar="[HOST:PORT]", required=False)
+@click.option("--packets", is_flag=True, help="No line leads to it: it gets packets (replicate help packets).")
 @click.option("--certificate", default="", metavar="NAME", help="The name in its certificate, if that is not NAME.")
 @click.option("--partitions", metavar="NAME,…", help="The most that it may have, of partitions; or ALL.")
 @click.option("--replace", is_flag=True, help="Change what is registered of a peer.")
-def add(name: str, address: str, certificate: str, partitions: str | None, replace: bool) -> None:
+def add(name: str, address: str | None, packets: bool, certificate: str, partitions: str | None, replace: bool) -> None:
     """Register NAME, whose Receiver Server listens at HOST:PORT. The journal is kept for it from now on.
 
     Another host is reached by TLS only, so this instance needs its certificate first.
     """
     from replicate.instance.instance import AS_KNOWN
 
+    if packets == bool(address):
+        raise UsageError(
+            "a peer has an address, or gets packets",
+            do=f"replicate -i INSTANCE peer add {name} HOST:PORT; or: replicate -i INSTANCE peer add {name} --packets",
+        )
     opened = open_instance()
     bound: tuple[int, ...] | None = AS_KNOWN
     if partitions is not None:
         from replicate.admin.subscriptions import numbers_of
 
         bound = None if partitions.upper() == ALL else numbers_of(opened, partitions.split(","))
-    where = checked_address(opened, name, address)
+    where = checked_address(opened, name, address) if address else Address("", 0)
     known = next((entry for entry in opened.peers if entry.name == name), None)
     entry = opened.register_peer(
         name, where.host, where.port, certificate=certificate, replace_address=replace, partitions=bound
@@ -76,17 +82,25 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
     from replicate.status.collect import collect
 
     name = f"source-{entry.name}"
-    start = start_again(opened, name)
-    at = f"peer {entry.name} at {entry.host}:{entry.port}"
+    at = f"peer {entry.name} {entry.whereabouts}"
     is_running = DaemonFiles(opened.path, name).lock.probe() is not None
+    if entry.by_packets:
+        do = (
+            f"stop its Source Server: {stop_command(name)}"
+            if is_running
+            else f"seed it: replicate -i {opened.named} seed --to-file FILE --for {entry.name}; then, again and again: "
+            f"replicate -i {opened.named} packet export --to {entry.name}"
+        )
+        return [f"{at} registered" + (" already" if known == entry else ""), f"next: {do}"]
+    start = start_again(opened, name)
     if known == entry:
         return [f"{at} was registered already"] + ([] if is_running else [f"next: {start}"])
     if known is None or not is_running:
-        return [f"{at} registered" + (f", before at {known.host}:{known.port}" if known else ""), f"next: {start}"]
+        return [f"{at} registered" + (f", before {known.whereabouts}" if known else ""), f"next: {start}"]
     if not any(report.is_connected for report in collect(opened).peers if report.name == entry.name):
-        return [f"{at} registered, before at {known.host}:{known.port}; its Source Server goes there at its next try"]
+        return [f"{at} registered, before {known.whereabouts}; its Source Server goes there at its next try"]
     return [
-        f"{at} registered; its Source Server stays connected to {known.host}:{known.port} as long as that answers",
+        f"{at} registered; its Source Server stays connected to {known.address} as long as that answers",
         f"next, to have it go there now: {stop_and_start_again(opened, name)}",
     ]
 
@@ -97,7 +111,8 @@ def list_() -> None:
     from replicate.instance.consumers import read_consumer
 
     opened = open_instance(LOOKS)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    addresses = {entry.name: entry.address for entry in opened.peers}
 
     def told(numbers: tuple[int, ...]) -> str:
         return ", ".join(map(opened.content.partitions.name, numbers))
@@ -109,6 +124,7 @@ def list_() -> None:
                 "name": entry.name,
                 "host": entry.host,
                 "port": entry.port,
+                **({"by_packets": True} if entry.by_packets else {}),
                 "acknowledged_seqno": consumer.acknowledged_seqno if consumer else 0,
                 "needs_seed": consumer.needs_seed if consumer else False,
                 "passive": entry.passive,
@@ -118,7 +134,13 @@ def list_() -> None:
     emit(
         rows,
         columns(
-            [r["name"], f"{r['host']}:{r['port']}", f"durable up to {r['acknowledged_seqno']}", _noted(r)] for r in rows
+            [
+                r["name"],
+                addresses[r["name"]],
+                f"durable up to {r['acknowledged_seqno']}",
+                _noted(r),
+            ]
+            for r in rows
         ),
     )
 
@@ -136,6 +158,8 @@ def remove(name: str) -> None:
     """Forget NAME: the journal is no longer kept for it."""
     from replicate.compare.last import forget_compared
     from replicate.instance.consumers import remove_consumer
+    from replicate.transfer.packet.store import NAME as EPOCHS_NAME
+    from replicate.transfer.packet.store import change_epochs
     from replicate.transfer.seed.make import kept_seed
 
     opened = open_instance()
@@ -150,6 +174,8 @@ def remove(name: str) -> None:
     opened.unregister_peer(name)
     remove_consumer(opened.consumers_directory, name)
     forget_compared(opened, name)
+    if (opened.consumers_directory / EPOCHS_NAME).exists():
+        change_epochs(opened.consumers_directory, lambda known: known.forgotten(name))
     kept_seed(opened, name).unlink(missing_ok=True)
     emit({"removed": name, "lacked": lacked}, [f"peer {name} removed", *_last_word(opened, name, lacked)])
 

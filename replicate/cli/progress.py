@@ -135,6 +135,13 @@ def tell_replay(line: Line, one: Progress) -> None:
 
 
 @contextmanager
+def exporting() -> Iterator[Callable[[int, int], None]]:
+    """What tells how many transactions are in packets."""
+    with _line() as line:
+        yield lambda done, whole: None if line is None else line.show("exporting", done, whole, "transactions")
+
+
+@contextmanager
 def archiving() -> Iterator[Callable[[Step], None]]:
     """What tells how far an archive is."""
     with _line() as line:

@@ -20,10 +20,12 @@ from replicate.cli.compare import compare, digest
 from replicate.cli.completion import completion
 from replicate.cli.config import config
 from replicate.cli.conflict import conflict
+from replicate.cli.epochs import epochs
 from replicate.cli.help import help_
 from replicate.cli.instance import instance
 from replicate.cli.journal import journal
 from replicate.cli.lost import lost
+from replicate.cli.packet import packet
 from replicate.cli.partition import partition
 from replicate.cli.peer import peer
 from replicate.cli.rebuild import rebuild
@@ -32,6 +34,7 @@ from replicate.cli.region import region
 from replicate.cli.replay import replay
 from replicate.cli.roles import demote, promote, rollback
 from replicate.cli.scr import scr
+from replicate.cli.scrub import scrub
 from replicate.cli.seed import seed
 from replicate.cli.source import source
 from replicate.cli.statistics import statistics
@@ -77,6 +80,6 @@ def root() -> None:
 for _verb in (
     instance, region, partition, subscription, peer, source, receiver, update, seed, switchover, promote, demote,
     rollback, lost, conflict, status, wait, statistics, digest, compare, scr, journal, audit, config, certificate,
-    archive, replay, rebuild, bench, completion, help_,
+    archive, replay, rebuild, packet, epochs, scrub, bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

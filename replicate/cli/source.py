@@ -42,13 +42,28 @@ def _one(peer: str | None) -> daemons.Daemon:
 def _peer(opened: Instance, peer: str | None) -> PeerEntry:
     """The one named, or the only one there is. UsageError, NotFoundError."""
     if peer is not None:
-        return opened.peer(peer)
-    if len(opened.peers) != 1:
-        known = ", ".join(entry.name for entry in opened.peers)
+        return _on_a_line(opened, opened.peer(peer))
+    lines = [entry for entry in opened.peers if not entry.by_packets]
+    if len(lines) != 1:
+        if opened.peers and not lines:
+            return _on_a_line(opened, opened.peers[0])
+        known = ", ".join(entry.name for entry in lines)
         text = f"there are several peers: {known}" if known else "no peer is registered"
         do = "Name one with --peer" if known else "Add it: replicate -i INSTANCE peer add NAME HOST:PORT"
         raise UsageError(text, where=str(opened.path), do=do)
-    return opened.peers[0]
+    return lines[0]
+
+
+def _on_a_line(opened: Instance, entry: PeerEntry) -> PeerEntry:
+    """UsageError for one that gets packets."""
+    if entry.by_packets:
+        raise UsageError(
+            f"peer {entry.name} gets packets, and no Source Server sends to it",
+            where=str(opened.path),
+            do=f"replicate -i {opened.named} packet export --to {entry.name}; or give it a line: replicate -i "
+            f"{opened.named} peer add {entry.name} HOST:PORT --replace",
+        )
+    return entry
 
 
 def _start(daemon: daemons.Daemon, settings: dict[str, object], timeout_s: float | None, is_passive: bool) -> None:
@@ -88,7 +103,7 @@ def _names(peer: str | None) -> list[str]:
     ran = {name for name in daemon_names(path) if name.startswith(PREFIX)}
     if peer is None:
         try:
-            registered = {PREFIX + entry.name for entry in open_instance(LOOKS).peers}
+            registered = {PREFIX + entry.name for entry in open_instance(LOOKS).peers if not entry.by_packets}
             return sorted(registered | {name for name in ran if DaemonFiles(path, name).lock.probe() is not None})
         except ReplicateError:
             if ran:

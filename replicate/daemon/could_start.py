@@ -82,7 +82,7 @@ def check_addresses(instance: Instance) -> None:
 
 
 def _names(instance: Instance) -> list[str]:
-    names = [f"source-{peer.name}" for peer in instance.peers]
+    names = [f"source-{peer.name}" for peer in instance.peers if not peer.by_packets]
     return names + ["receiver", "update"] * (instance.role == "secondary")
 
 

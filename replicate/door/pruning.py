@@ -12,9 +12,10 @@ Refuses to know: who asks and how often, what a consumer does about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -36,6 +37,7 @@ from replicate.region.kind import KIND
 from replicate.system.locks import FileLock
 
 KEPT_SEGMENTS_MIN: Final = 2
+_NOTHING: Final[Mapping[str, int]] = {}
 NOTE_BEHIND: Final = 100_000
 """So many transactions a region must be behind the newest segment before it is told that it lacks none of them."""
 
@@ -47,13 +49,21 @@ def _nobody(_consumer: Consumer) -> None:
     pass
 
 
-def prune_journal(door: Door, on_drop: Callable[[Consumer], None] = _nobody) -> list[int]:
+def prune_journal(
+    door: Door,
+    on_drop: Callable[[Consumer], None] = _nobody,
+    *,
+    aged: Mapping[str, int] = _NOTHING,
+    upto: int | None = None,
+    dry_run: bool = False,
+) -> list[int]:
     """Remove what may go; the first seqnos of the segments removed, oldest first. Blocks on the disk.
 
-    `on_drop` is told each consumer that was given up. Returns at once, empty, while another process prunes, or has a
-    region in hands in which nothing was written for long. Raises
-    JournalIOError (a sync or an unlink failed: nothing, or only a part, was removed), DamagedError for a consumer's
-    position that cannot be read, BusyError (a process that has the positions stands still).
+    `aged`: consumer -> up to where nothing is kept for it, beside what is noted of that. `upto`: nothing behind that
+    transaction is removed. `dry_run`: only tell what would be. `on_drop` is told each consumer that was given up.
+    Returns at once, empty, while another process prunes, or has a region in hands in which nothing was written for
+    long. Raises JournalIOError (a sync or an unlink failed: nothing, or only a part, was removed), DamagedError for a
+    consumer's position that cannot be read, BusyError (a process that has the positions stands still).
     """
     instance = door.instance
     lock = FileLock(instance.locks_directory / "prune.lock")
@@ -64,7 +74,8 @@ def prune_journal(door: Door, on_drop: Callable[[Consumer], None] = _nobody) -> 
         content = read_file(instance.path / FILE_NAME)
         # A chain of our own: the door's is used by other threads.
         chain = Chain(instance.journal_directory, network=content.network, instance=content.uuid)
-        return _Pruning(door, content, chain).run(on_drop)
+        pruning = _Pruning(door, content, chain, aged, upto)
+        return pruning.would_remove() if dry_run else pruning.run(on_drop)
     finally:
         lock.close()
 
@@ -72,8 +83,12 @@ def prune_journal(door: Door, on_drop: Callable[[Consumer], None] = _nobody) -> 
 class _Pruning:
     """One run."""
 
-    def __init__(self, door: Door, content: InstanceFile, chain: Chain) -> None:
+    def __init__(
+        self, door: Door, content: InstanceFile, chain: Chain, aged: Mapping[str, int], upto: int | None
+    ) -> None:
         self._door = door
+        self._aged = aged
+        self._upto = upto
         self._directory = door.instance.consumers_directory
         self._settings = door.instance.config.journal
         self._regions = content.regions
@@ -110,6 +125,11 @@ class _Pruning:
             removed += self._remove(self._below(self._consumers))
         return removed
 
+    def would_remove(self) -> list[int]:
+        """The first seqnos of the segments that `run` would remove now."""
+        below = self._below(self._consumers) or 0
+        return [first for first, following in pairwise(self._chain.first_seqnos()) if following <= below]
+
     def _give_up(self, consumer: Consumer, below: int, on_drop: Callable[[Consumer], None]) -> Consumer:
         """The consumer as it stands now: given up, unless it needs nothing any more of what is to go below that number
         (it has gone on since we read it, or a seed was made for it)."""
@@ -136,7 +156,8 @@ class _Pruning:
         return None, []
 
     def _needed(self, consumer: Consumer) -> int | None:
-        return needed_seqno(self._directory, consumer)
+        needed = needed_seqno(self._directory, consumer)
+        return None if needed is None else max(needed, self._aged.get(consumer.name, 0))
 
     def _below(self, consumers: list[Consumer]) -> int | None:
         """All segments that hold only seqnos below this one may go; None when there is none."""
@@ -146,6 +167,8 @@ class _Pruning:
         needed = [seqno for consumer in consumers if (seqno := self._needed(consumer)) is not None]
         if self._archived is not None:
             needed.append(self._archived)
+        if self._upto is not None:
+            needed.append(self._upto)
         if (kept := kept_behind(self._door.instance.locks_directory, self._door.instance.run_directory)) is not None:
             needed.append(kept)
         below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])

@@ -1,7 +1,8 @@
 """What each registered consumer of our journal has durably applied: one small file each, below INSTANCE/consumers.
 
 A seed that is on its way to a consumer is a *hold*: a file of its own beside the position, because the Source Server
-goes on to move the position of a consumer that still lives.
+goes on to move the position of a consumer that still lives. What was exported to one so long ago that it is not kept
+any more, confirmed or not, is *aged*, in a file of its own, too.
 
 Guarantees: pruning asks `needed_seqno` and never goes beyond it; a registered consumer that has applied nothing
 counts as zero; a file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more
@@ -91,10 +92,38 @@ def remove_consumer(directory: Path, name: str) -> None:
     """Forget a consumer: nothing is kept for it any more."""
     _path(directory, name).unlink(missing_ok=True)
     _hold_path(directory, name).unlink(missing_ok=True)
+    _aged_path(directory, name).unlink(missing_ok=True)
 
 
 def _hold_path(directory: Path, name: str) -> Path:
     return directory / f"{check_name(name, 'peer')}.hold"
+
+
+def _aged_path(directory: Path, name: str) -> Path:
+    return directory / f"{check_name(name, 'peer')}.aged"
+
+
+def write_aged(directory: Path, name: str, seqno: int | None) -> None:
+    """Nothing up to `seqno` is kept for the consumer any more. None: what it has not confirmed is kept again."""
+    if seqno is None:
+        _aged_path(directory, name).unlink(missing_ok=True)
+    else:
+        replace_file(_aged_path(directory, name), _packed({"seqno": seqno}))
+
+
+def read_aged(directory: Path, name: str) -> int:
+    """Up to where nothing is kept for the consumer any more; 0 when all is. DamagedError, FormatUnknownError."""
+    path = _aged_path(directory, name)
+    try:
+        return max(0, int(_unpacked(read_private(path), path)["seqno"]))
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise DamagedError(
+            f"what is not kept any more for consumer {name} is not readable",
+            where=str(path),
+            do="Remove the file: what the consumer has not confirmed is kept then",
+        ) from error
 
 
 def write_hold(directory: Path, name: str, seqno: int | None) -> None:
@@ -126,4 +155,5 @@ def needed_seqno(directory: Path, consumer: Consumer) -> int | None:
     held = read_hold(directory, consumer.name)
     if consumer.needs_seed:
         return held
-    return consumer.acknowledged_seqno if held is None else min(held, consumer.acknowledged_seqno)
+    needed = consumer.acknowledged_seqno if held is None else min(held, consumer.acknowledged_seqno)
+    return max(needed, read_aged(directory, consumer.name))

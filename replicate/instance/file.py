@@ -46,7 +46,10 @@ operator's word, or make a feed primary, and stop at the tables that others have
 WITH_PARTITIONS: Final = 5
 """Format of a file with `partitions`, or with `subscription`: a release that does not know them would send rows that
 are to stay here, and ask for everything where rows of some partitions are here."""
-FORMATS: Final = (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS)
+WITH_PACKETS: Final = 6
+"""Format of a file with a peer that no line leads to: a release that does not know it would want a Source Server for
+it."""
+FORMATS: Final = (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS)
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
 _ELSE: Final = (
@@ -80,7 +83,8 @@ class RegionEntry:
 
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
-    """A registered consumer of this instance's journal, and where its Receiver Server listens. `certificate`: the name
+    """A registered consumer of this instance's journal, and where its Receiver Server listens: at port 0 nowhere, for
+    it gets packets. `certificate`: the name
     in its certificate, "" when that is its own. `passive`: nothing is sent to it until it is activated, or this
     instance is made primary. `partitions`: the most that it may have, ascending; None: all."""
 
@@ -90,6 +94,21 @@ class PeerEntry:
     certificate: str = ""
     passive: bool = False
     partitions: tuple[int, ...] | None = None
+
+    @property
+    def by_packets(self) -> bool:
+        """It has no address: it gets packets, and no Source Server sends to it."""
+        return not self.port
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        return "by packets" if self.by_packets else f"{self.host}:{self.port}"
+
+    @property
+    def whereabouts(self) -> str:
+        """The same as the end of a sentence."""
+        return self.address if self.by_packets else f"at {self.address}"
 
     def may_have(self, number: int) -> bool:
         """Whether rows of that partition may go to it."""
@@ -255,6 +274,8 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
 
 
 def _format_of(content: InstanceFile) -> int:
+    if any(p.by_packets for p in content.peers):
+        return WITH_PACKETS
     choices = (content.subscription, content.held, *(p.partitions for p in content.peers))
     if content.partitions != ONLY_DEFAULT or any(one is not None for one in choices):
         return WITH_PARTITIONS

@@ -545,10 +545,10 @@ class Instance:
             if known not in (None, entry) and not replace_address:
                 assert known is not None
                 raise AlreadyExistsError(
-                    f"peer {name} is registered already, at {known.host}:{known.port}"
+                    f"peer {name} is registered already, {known.whereabouts}"
                     + ("" if known.partitions == entry.partitions else ", with other partitions"),
                     where=str(self.path),
-                    do=f"If it is to be changed, or has moved to {host}:{port}: add --replace, and start its Source "
+                    do=f"If it is to be changed, or is now {entry.whereabouts}: add --replace, and start its Source "
                     "Server again",
                 )
             others = tuple(p for p in content.peers if p.name != name)

@@ -53,6 +53,10 @@ _KINDS: Final = (
         "REGION_WAITS", "warning", "A region of the primary waits on a secondary for its seed; the others go on."
     ),
     FindingKind("PARTITION_WAITS", "warning", "A secondary waits for a seed of partitions; those it has go on."),
+    FindingKind(
+        "PACKET_UNCONFIRMED", "warning", "A peer that gets packets has not confirmed one for confirm_within_s."
+    ),
+    FindingKind("PACKET_WAITS", "warning", "Packets are here that cannot be applied before others, which are missing."),
     FindingKind("REGION_BUSY", "info", "A region is locked at this moment, so its position was not read."),
     FindingKind("WAL_PINNED", "warning", "A long reader keeps a region's WAL from being checkpointed, and it grows."),
     FindingKind("SEED_INCOMPLETE", "error", "The secondary holds only a part of its seed."),

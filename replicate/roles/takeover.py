@@ -267,17 +267,27 @@ def _finished(instance: Instance, finish: Callable[[], int], *, force: bool) -> 
         return last_seqno(instance), str(error)
 
 
+def _send(instance: Instance) -> list[str]:
+    """How the peers get what is written now."""
+    return [
+        f"next: replicate -i {instance.named} packet export --to {peer.name}"
+        if peer.by_packets
+        else f"next: {start_command(f'source-{peer.name}', of=instance.named)}"
+        for peer in instance.consumers
+    ]
+
+
 def next_steps(instance: Instance, promoted: Promoted) -> list[str]:
     """What to do after a promotion, as commands; nothing where there was none."""
     if promoted.overruled is not None:
         name, seqno = promoted.overruled
         return [
             f"next, there, before anything more is written: {back(f'replicate -i {name}', seqno)}",
-            *(f"next: {start_command(f'source-{peer.name}', of=instance.named)}" for peer in instance.consumers),
+            *_send(instance),
         ]
     if not promoted.source:
         return []
-    lines = [f"next: {start_command(f'source-{peer.name}', of=instance.named)}" for peer in instance.consumers]
+    lines = _send(instance)
     if not lines:
         lines = [f"next, for each secondary: replicate -i {instance.named} peer add NAME HOST:PORT"]
     if promoted.source and promoted.source != instance.name:

@@ -29,6 +29,7 @@ from replicate.settings.table import (
     JournalConfig,
     LogConfig,
     LoopbackConfig,
+    PacketsConfig,
     ReceiverConfig,
     RegionConfig,
     Scalar,
@@ -74,6 +75,7 @@ class Config:
     source: SourceConfig = field(default_factory=SourceConfig)
     receiver: ReceiverConfig = field(default_factory=ReceiverConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
+    packets: PacketsConfig = field(default_factory=PacketsConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     loopback: LoopbackConfig = field(default_factory=LoopbackConfig)
     daemon: DaemonConfig = field(default_factory=DaemonConfig)

@@ -339,6 +339,45 @@ class UpdateConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PacketsConfig:
+    """[packets]"""
+
+    outbox: str = _setting(
+        "packets/outbox", "Where `packet export` puts packets; relative to the instance's directory."
+    )
+    inbox: str = _setting(
+        "packets/inbox", "Where `packet import` looks for packets; relative to the instance's directory."
+    )
+    max_bytes: int = _setting(
+        256 * MIB, "Most bytes of one packet; what is more goes into the next.", unit="bytes", least=8 * MIB, most=2**50
+    )
+    unsigned: Literal["refuse", "accept"] = _setting(
+        "refuse",
+        "What an instance with a certificate does with packets that nobody has signed.",
+        choices=("refuse", "accept"),
+    )
+    keep_days: int = _setting(
+        0,
+        "So long after its export a packet's content is kept for a replica that has not confirmed it; 0: until it "
+        "does.",
+        unit="days",
+        least=0,
+        most=36_500,
+    )
+    confirm_within_s: float = _setting(
+        7 * 86_400.0,
+        "status warns when a replica that gets packets has confirmed nothing for so long; 0: it never does.",
+        unit="s",
+        least=0.0,
+        most=3.2e9,
+    )
+    hook: str = _setting(
+        "",
+        "A command that is run after each export, with the packet's file as its last argument; no shell; '' for none.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TlsConfig:
     """[tls]"""
 

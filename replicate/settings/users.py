@@ -21,6 +21,7 @@ _OF_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "source": (SOURCE,),
     "receiver": (RECEIVER,),
     "update": (UPDATE,),
+    "packets": (),  # of each `packet`, and of `status`
     "tls": (SOURCE, RECEIVER),
     "loopback": (SOURCE, RECEIVER),
     "daemon": _DAEMONS,

@@ -53,6 +53,7 @@ from replicate.status.comparing import ComparedReport, RepairedReport, compared_
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.others import OtherInstance, look_for, placed
+from replicate.status.packets import look_at_packets
 from replicate.status.patrol import patrol_findings, patrol_report
 from replicate.status.report import (
     DaemonReport,
@@ -127,14 +128,16 @@ def collect(instance: Instance) -> Status:
     problems += _unusable_certificate(instance)
     problems += _read_only(instance, regions)
     journal = _journal(instance, words, closed, regions, problems)
-    peers = tuple(_peer(instance, entry, journal, now, problems) for entry in instance.consumers)
+    lines = [entry for entry in instance.consumers if not entry.by_packets]
+    peers = tuple(_peer(instance, entry, journal, now, problems) for entry in lines)
+    packets = look_at_packets(instance, journal.last_written_seqno, now_wall_ns, problems)
     receiving = _receiving(instance, journal, now) if instance.role == "secondary" else None
     problems += rollback_findings(instance, is_at_work=bool(receiving and receiving.receiver.instead))
     connected = [peer.name for peer in peers if peer.is_connected]
     problems += succession_findings(instance, journal.last_written_seqno, connected)
     problems += frozen_findings(instance)
     problems += lost_findings(instance)
-    found = findings(instance.role, journal, regions, peers, receiving)
+    found = findings(instance.role, journal, regions, peers, receiving, packets)
     content = instance.content
     noted = look_at_compared(instance.path)
     compared = _compared(noted, now_wall_ns)
@@ -173,6 +176,7 @@ def collect(instance: Instance) -> Status:
         findings=each_once(_named(instance, others, finding) for finding in (*problems, *found)),
         compared=compared,
         patrol=patrol_report(patrolled, now_wall_ns),
+        packets=packets,
     )
 
 

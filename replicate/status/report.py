@@ -234,6 +234,20 @@ class PatrolReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PacketsReport:
+    """A peer that gets packets. `exported_seqno`: the last transaction that is in a packet for it, or in its seed;
+    `confirmed_seqno`: what it has said that it has; `backlog`: committed, and in no packet yet. `unconfirmed_s`: since
+    when a packet is out that it has not confirmed; None when there is none."""
+
+    name: str
+    exported_seqno: int
+    confirmed_seqno: int
+    backlog: int
+    unconfirmed_s: float | None
+    needs_seed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """All of it. `bottleneck` is empty when everything is known to be level."""
 
@@ -254,6 +268,8 @@ class Status:
     """The last compare with each other instance, the newest last."""
     patrol: PatrolReport | None = None
     """None where no source has told of any range yet."""
+    packets: tuple[PacketsReport, ...] = ()
+    """The peers that get packets."""
 
     @property
     def is_wrong(self) -> bool:
@@ -330,6 +346,7 @@ def findings(
     regions: tuple[RegionReport, ...],
     peers: tuple[PeerReport, ...],
     receiving: ReceivingReport | None,
+    packets: tuple[PacketsReport, ...] = (),
 ) -> tuple[Finding, ...]:
     """All that an operator should know, errors first."""
     found = [
@@ -338,7 +355,7 @@ def findings(
         *(finding for peer in peers for finding in (*_peer_findings(role, peer), *_archive_need(journal, peer))),
         *(_receiving_findings(receiving) if receiving is not None else ()),
     ]
-    if role == "primary" and not peers:
+    if role == "primary" and not peers and not packets:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate -i INSTANCE peer add NAME HOST:PORT"))
     return tuple(sorted(found, key=_worst_first))
 

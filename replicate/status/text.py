@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from replicate.model.findings import CODES, FindingKind
-from replicate.status.report import DaemonReport, PeerReport, ReceivingReport, RegionReport, Status
+from replicate.status.comparing import ago
+from replicate.status.report import DaemonReport, PacketsReport, PeerReport, ReceivingReport, RegionReport, Status
 
 WIDTH_LEAST: Final = 40
 _COMMAND: Final = re.compile(
@@ -67,6 +68,9 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
             yield 4, f"read {peer.transactions_from_pool} from the pool, {peer.transactions_from_files} from files"
         if peer.update_state:
             yield 4, f"the Update Process there is {peer.update_state} since {peer.not_applying_since}"
+    for to in status.packets:
+        yield 2, f"peer {to.name}: by packets, exported up to {to.exported_seqno}, confirmed up to {to.confirmed_seqno}"
+        yield 4, f"not exported {to.backlog}" + _unconfirmed(to)
     if status.receiving is not None:
         receiving = status.receiving
         yield from _source(receiving)
@@ -88,6 +92,10 @@ def _region(region: RegionReport) -> str:
     if region.pinned_by:
         state = f"WAL {size(region.wal_bytes)}"
     return f"region {region.name}: {state}, applied {_number(region.last_seqno)}, {region.path}"
+
+
+def _unconfirmed(to: PacketsReport) -> str:
+    return "" if to.unconfirmed_s is None else f", a packet unconfirmed for {ago(to.unconfirmed_s)}"
 
 
 def _peer(peer: PeerReport, written: int) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,427 @@
+"""`replicate packet export|import|list|show|verify|exports|recover`: replication without a line."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from replicate.cli.common import LOOKS, Noun, columns, emit, has_instance, open_instance
+from replicate.cli.engine import sessions_for
+from replicate.cli.replay import summary_lines
+from replicate.cli.words import peers
+from replicate.daemon.heard import utc
+from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
+from replicate.status.text import size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from replicate.instance.instance import Instance
+    from replicate.transfer.packet.export import Exported
+    from replicate.transfer.packet.format import PacketSummary
+    from replicate.transfer.packet.read import PacketReader
+    from replicate.transfer.packet.write import Seal
+    from update_process.replay.packets import Imported
+
+FILE_BYTES_MAX = 2**50
+
+
+@click.group(cls=Noun)
+def packet() -> None:
+    """Carry what others lack as files, where no line leads to them."""
+
+
+@packet.command()
+@click.option(
+    "--to", "targets", metavar="PEER", multiple=True, shell_complete=peers, help="Whom it is for (repeatable)."
+)
+@click.option("--file", "file", metavar="FILE", help="Write one packet, to this file.")
+@click.option("--outbox", metavar="DIR", help="Write packets into this directory [packets.outbox].")
+@click.option("--max-bytes", type=int, metavar="N", help="Most bytes of one packet [packets.max_bytes].")
+@click.option("--encrypt", is_flag=True, help="Seal each packet, so that its target alone reads it.")
+@click.option("--receipt", is_flag=True, help="Say how far this instance is, and send nothing else.")
+def export(
+    targets: tuple[str, ...],
+    file: str | None,
+    outbox: str | None,
+    max_bytes: int | None,
+    encrypt: bool,
+    receipt: bool,
+) -> None:
+    """Write what the peers lack as packets; without --to, for each peer that gets packets.
+
+    It goes on where the last export to them ended, whether or not that has arrived: `packet recover` is for a packet
+    that is lost.
+    """
+    import replicate
+    from replicate.cli.progress import exporting
+    from replicate.transfer.packet.export import PACKET_BYTES_MIN, ExportRun, sealer_of, signer_of
+    from replicate.transfer.packet.scrub import age
+
+    if file and outbox:
+        raise UsageError("--file and --outbox together make no sense", do="Give one of them")
+    opened = open_instance()
+    wanted = targets or tuple(entry.name for entry in opened.peers if entry.by_packets)
+    if not wanted:
+        raise UsageError(
+            "no peer gets packets",
+            where=str(opened.path),
+            do=f"replicate -i {opened.named} peer add NAME --packets; or name one with --to",
+        )
+    if max_bytes is not None and max_bytes < PACKET_BYTES_MIN:
+        raise UsageError(f"a packet of {max_bytes} bytes is too small", do=f"Allow at least {PACKET_BYTES_MIN}")
+    bound = max_bytes or (FILE_BYTES_MAX if file else opened.config.packets.max_bytes)
+    name_of = _names(opened, file, outbox)
+    groups = [wanted] if targets and not encrypt else [(name,) for name in wanted]
+
+    def sealer(target: str) -> Seal:
+        return sealer_of(opened, target, time.time())
+
+    made: list[Exported] = []
+    try:
+        with (
+            ExportRun(
+                opened,
+                sign=signer_of(opened),
+                seal=sealer if encrypt else None,
+                release=replicate.__version__,
+                now_ns=time.time_ns,
+            ) as run,
+            exporting() as told,
+        ):
+            for group in groups:
+                if receipt:
+                    made.append(run.receipt(group, name_of))
+                else:
+                    for one in run.increments(group, name_of, max_bytes=bound, is_one=bool(file), told=told):
+                        made.append(one)
+            last = run.last_seqno
+        age(opened, time.time_ns())
+    finally:
+        _run_hook(opened, made)
+    lines = [_exported(one) for one in made] or [f"nothing to send: {', '.join(wanted)} should have {last}"]
+    emit({"seqno": last, "packets": made}, lines)
+
+
+def _names(opened: Instance, file: str | None, outbox: str | None) -> Callable[[str], Path]:
+    place = Path(file).absolute().parent if file else Path(outbox) if outbox else None
+    if place is not None and not place.is_dir():
+        raise NotFoundError("there is no such directory", where=str(place), do="Make it, or name another")
+    if file:
+        path = Path(file).absolute()
+        return lambda _name: path
+    directory = Path(outbox).absolute() if outbox else opened.path / opened.config.packets.outbox
+    if not outbox:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return lambda name: directory / name
+
+
+def _exported(one: Exported) -> str:
+    what = _brings(one.first_seqno, one.last_seqno, one.is_receipt)
+    return f"packet {one.number} for {', '.join(one.targets)}: {what}, {size(one.bytes)}: {one.path}"
+
+
+def _brings(first_seqno: int, last_seqno: int, is_receipt: bool) -> str:
+    if is_receipt:
+        return f"receipt at {last_seqno}"
+    if last_seqno < first_seqno:
+        return f"a part of {first_seqno}"
+    return f"transactions {first_seqno} to {last_seqno}"
+
+
+def _run_hook(opened: Instance, made: list[Exported]) -> None:
+    """The packets are whole, whatever becomes of it."""
+    words = shlex.split(opened.config.packets.hook)
+    for one in made if words else []:
+        try:
+            done = subprocess.run([*words, str(one.path)], check=False)
+        except OSError as error:
+            raise ConfigurationError(
+                f"packet {one.number} is whole, and packets.hook cannot be run: {error.strerror}",
+                where=words[0],
+                do=f"Carry {one.path} yourself, and mend the setting",
+            ) from error
+        if done.returncode:
+            raise ConfigurationError(
+                f"packet {one.number} is whole, and packets.hook ended with {done.returncode}",
+                where=words[0],
+                do=f"Carry {one.path} yourself, and look at what the command has said",
+            )
+
+
+@packet.command(name="import")
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR]…")
+@click.option("--dry-run", is_flag=True, help="Verify and read; change nothing.")
+@click.option("--remove", is_flag=True, help="Remove the packets that are applied whole.")
+@click.option("--master", metavar="URL", help="The Spark master [local[*]]; with it Spark is the engine.")
+@click.option("--engine", type=click.Choice(["local", "spark"]), help="Who finds the net change [local].")
+def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | None, engine: str | None) -> None:
+    """Apply packets, in whatever order they came; without a name, those in packets.inbox.
+
+    The daemons of this secondary must be stopped meanwhile. What cannot be applied before another packet is there
+    waits, and the exit code is 75.
+    """
+    from replicate.cli.progress import replaying
+    from update_process.replay.packets import import_packets
+
+    spark = sessions_for(engine, master)
+    opened = open_instance()
+    places = [Path(one).absolute() for one in paths]
+    if not places:
+        places = [opened.path / opened.config.packets.inbox]
+        places[0].mkdir(mode=0o700, parents=True, exist_ok=True)
+    with replaying() as told:
+        done = import_packets(opened, places, now_s=time.time(), spark=spark, dry_run=dry_run, remove=remove, told=told)
+    errors = done.errors
+    facts: dict[str, Any] = {
+        name: getattr(done, name)
+        for name in (
+            "seqno",
+            "applied",
+            "in_part",
+            "known",
+            "waiting",
+            "heard",
+            "for_others",
+            "removed",
+            "dry_run",
+            "replayed",
+        )
+    }
+    emit(facts, _imported(opened, done))
+    for error in errors[:-1]:
+        click.echo(f"replicate: {error}", err=True)
+    if errors:
+        raise errors[-1]
+
+
+def _imported(opened: Instance, done: Imported) -> list[str]:
+    lines = []
+    if done.replayed is not None:
+        count = len(done.applied)
+        verb = "would be applied" if done.dry_run else "applied"
+        lines.append(f"{count} packet{'s' * (count != 1)} {verb}{', another in part' if done.in_part else ''}")
+        replayed = summary_lines(done.replayed, opened)
+        lines += [line for line in replayed if not line.startswith("next:")]
+    lines += [f"{done.known} bring nothing that is not here"] if done.known else []
+    lines += [f"{done.for_others} are for others"] if done.for_others else []
+    lines += [f"heard of {', '.join(done.heard)}"] if done.heard else []
+    lines += [f"waits: {path}" for path in done.waiting]
+    return lines or ["no packet for this instance is there"]
+
+
+# Looking at them.
+
+
+def _read(file: Path) -> PacketReader:
+    """What is sealed is opened where an instance is named that it is for."""
+    from replicate.transfer.packet.offered import unsealer_of
+    from replicate.transfer.packet.read import PacketReader
+
+    return PacketReader(file, unsealer_of(open_instance(LOOKS)) if has_instance() else None)
+
+
+def _files(paths: tuple[str, ...]) -> Iterator[Path]:
+    from replicate.transfer.packet.read import packets_in
+
+    places = [Path(one) for one in paths]
+    if not places:
+        opened = open_instance(LOOKS)
+        both = (opened.path / opened.config.packets.inbox, opened.path / opened.config.packets.outbox)
+        places = [one for one in both if one.is_dir()]
+    for place in places:
+        yield from packets_in(place)
+
+
+@packet.command(name="list")
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR]…")
+def list_(paths: tuple[str, ...]) -> None:
+    """List packets, by what they say they are; without a name, those in the inbox and the outbox."""
+    rows, lines = [], []
+    for file in _files(paths):
+        try:
+            with _read(file) as reader:
+                rows.append(one := _facts(reader))
+        except ReplicateError as error:
+            rows.append({"file": str(file), "error": str(error)})
+            lines.append(f"{file}: {error.what}")
+            continue
+        made = f"{utc(one['created_wall_ns'])}, {size(one['bytes'])}"
+        lines.append(f"{file}: {one['sender']} {one['number']} for {', '.join(one['targets'])}, {_range(one)}; {made}")
+    emit(rows, lines or ["no packet is there"])
+
+
+def _facts(reader: PacketReader) -> dict[str, Any]:
+    summary = reader.summary
+    return {
+        "file": str(reader.path),
+        "bytes": reader.bytes,
+        "sender": summary.sender_name,
+        "number": summary.number,
+        "before": summary.before,
+        "targets": list(summary.targets),
+        "receipt": summary.is_receipt,
+        "first_seqno": summary.first_seqno,
+        "last_seqno": summary.last_seqno,
+        "inside": summary.inside,
+        "end_inside": summary.end_inside,
+        "sender_seqno": summary.own.last_seqno,
+        "created_wall_ns": summary.created_wall_ns,
+        "release": summary.release,
+        "signed": reader.signature is not None,
+        "sealed": reader.is_sealed,
+    }
+
+
+def _range(facts: dict[str, Any]) -> str:
+    if facts["receipt"]:
+        return f"receipt at {facts['sender_seqno']}"
+    first, last = facts["first_seqno"], facts["last_seqno"]
+    text = f"{first} to {last}" if last >= first else f"of {first}"
+    return text + (f", and a part of {last + 1}" if facts["end_inside"] and last >= first else "")
+
+
+@packet.command()
+@click.argument("file", metavar="FILE")
+def show(file: str) -> None:
+    """Show what a packet says it is, with its epochs: what it needs, and what it leads to."""
+    with _read(Path(_one(file))) as reader:
+        facts = _facts(reader)
+        names = {one.key: f"{one.instance}/{one.incarnation}" for one in reader.summary.origins}
+        epochs = _epochs(reader.summary, names)
+        signer = _signer(reader)
+    facts |= {"epochs": epochs, "signer": signer}
+    lines = columns(
+        [
+            ["packet", f"{facts['number']} of {facts['sender']}, for {', '.join(facts['targets'])}"],
+            ["brings", _range(facts)],
+            ["made", f"{utc(facts['created_wall_ns'])} by {facts['release']}"],
+            ["size", size(facts["bytes"])],
+            ["signed", signer or "no"],
+            ["sealed", "yes" if facts["sealed"] else "no"],
+        ]
+    )
+    lines += columns(
+        [["origin", "needs", "leads to", "the sender has"], *([str(v) for v in one.values()] for one in epochs)]
+    )
+    emit(facts, lines)
+
+
+def _epochs(summary: PacketSummary, names: dict[int, str]) -> list[dict[str, Any]]:
+    vectors = {"base": summary.base.vector, "end": summary.end.vector, "sender": summary.own.vector}
+    keys = dict.fromkeys(key for vector in vectors.values() for key in vector.origins())
+    return [
+        {"origin": names.get(key, f"{key:08x}"), **{name: vector.last(key) for name, vector in vectors.items()}}
+        for key in keys
+    ]
+
+
+def _signer(reader: PacketReader) -> str:
+    if reader.signature is None:
+        return ""
+    from replicate.security.certificate import describe
+
+    found = describe(reader.signature.certificates, where=str(reader.path))
+    return ", ".join(found.instances or found.names) + f", until {utc(int(found.not_after_s * 1e9))}"
+
+
+def _one(file: str) -> str:
+    if Path(file).is_dir():
+        raise UsageError("this is a directory", where=file, do="Name one packet")
+    return file
+
+
+@packet.command()
+@click.argument("paths", nargs=-1, metavar="FILE|DIR…", required=True)
+def verify(paths: tuple[str, ...]) -> None:
+    """Read packets whole, and say whether every byte of them is as it was made; with -i, whether it may be imported
+    there, too."""
+    from replicate.transfer.packet.offered import judge
+
+    opened = open_instance(LOOKS) if has_instance() else None
+    rows = []
+    for file in _files(paths):
+        with _read(file) as reader:
+            reader.verify()
+            if opened is not None:
+                judge(opened, reader, time.time())
+            rows.append(_facts(reader))
+    emit(rows, [f"{one['file']}: whole, {_range(one)}" for one in rows] or ["no packet is there"])
+
+
+# What was exported.
+
+
+@packet.command()
+@click.option("--to", "target", metavar="PEER", shell_complete=peers, help="Only those for this one.")
+def exports(target: str | None) -> None:
+    """List the packets that this instance has made."""
+    from replicate.transfer.packet.store import read_epochs
+
+    opened = open_instance(LOOKS)
+    found = [one for one in read_epochs(opened.consumers_directory).exports if not target or target in one.targets]
+    rows = [
+        {
+            "number": one.number,
+            "targets": list(one.targets),
+            "first_seqno": one.base.seqno + 1,
+            "last_seqno": one.last_seqno,
+            "wall_ns": one.wall_ns,
+            "bytes": one.bytes,
+            "file": one.file,
+        }
+        for one in found
+    ]
+    emit(
+        rows,
+        columns(
+            [
+                str(one.number),
+                f"for {', '.join(one.targets)}",
+                _brings(one.base.seqno + 1, one.last_seqno, one.is_receipt),
+                size(one.bytes),
+                utc(one.wall_ns),
+                one.file,
+            ]
+            for one in found
+        )
+        or ["no packet was made here"],
+    )
+
+
+@packet.command()
+@click.option("--to", "target", metavar="PEER", required=True, shell_complete=peers, help="Whom it was for.")
+@click.option("--number", type=int, metavar="N", help="The packet that is lost; `packet exports` lists them.")
+@click.option("--receipt", metavar="FILE", help="A packet of the peer's own, which says what it has.")
+def recover(target: str, number: int | None, receipt: str | None) -> None:
+    """Have the next export to PEER begin where a packet did that is lost; never before what the peer has confirmed."""
+    from replicate.transfer.packet.epochs import Epochs
+    from replicate.transfer.packet.offered import look, take_words
+    from replicate.transfer.packet.store import change_epochs, read_epochs
+
+    if (number is None) == (receipt is None):
+        raise UsageError("say which packet is lost, or what the peer has", do="--number N, or --receipt FILE")
+    opened = open_instance()
+    opened.peer(target)
+    if receipt is not None:
+        inbox = look(opened, [Path(_one(receipt))], time.time())
+        errors: list[ReplicateError] = list(inbox.refused)
+        heard, refused = take_words(opened, inbox.packets, read_epochs(opened.consumers_directory).waiting)
+        errors += refused
+        if errors:
+            raise errors[0]
+        if heard != (target,):
+            raise UsageError(f"the packet is not of {target}", where=receipt, do="Name one that it has made")
+
+    def changed(known: Epochs) -> Epochs:
+        return known.confirmed(target) if number is None else known.recovered(target, number)
+
+    after = change_epochs(opened.consumers_directory, changed).of(target).known
+    begins = 0 if after is None else after.seqno
+    next_ = f"next: replicate -i {opened.named} packet export --to {target}"
+    emit({"peer": target, "seqno": begins}, [f"the next packet for {target} begins after transaction {begins}", next_])

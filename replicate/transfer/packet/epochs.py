@@ -1,0 +1,164 @@
+"""The epochs: how far each replica is, as last heard of it, and as it should be once what was exported has arrived.
+
+A *row* says how far a replica is, in the stream and of each origin. Of itself an instance knows it exactly. Of another
+it knows what that one has said (*heard*), and how far it has exported since (*estimated*). An export begins at the
+estimate and moves it, without an answer; a packet that is lost leaves a gap until the estimate is taken back.
+
+Guarantees: an estimate is above what was heard, or there is none. What a replica says of itself counts, newest word
+first, also when it is less than before: then it was restored from a backup, and estimates of it are void.
+Refuses to know: files (store.py), and the journal. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from replicate.errors import NotFoundError, UsageError
+from replicate.model.vector import Position
+from replicate.transfer.packet.format import OriginName, PacketSummary
+
+EXPORTS_KEPT: Final = 1000
+"""Of older exports `packet recover` knows nothing any more; the epochs do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """`position`: how far the replica is (was, at `wall_ns`)."""
+
+    position: Position
+    wall_ns: int
+
+    @property
+    def seqno(self) -> int:
+        """The last transaction that it has."""
+        return self.position.last_seqno
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One other replica."""
+
+    heard: EpochRow | None = None
+    estimated: EpochRow | None = None
+
+    @property
+    def known(self) -> EpochRow | None:
+        """Where the next export to it begins; None when nothing is known."""
+        return self.estimated or self.heard
+
+
+@dataclass(frozen=True, slots=True)
+class PacketExport:
+    """A packet that was made: for whom, from where (`base`) to which transaction, and as which file."""
+
+    number: int
+    packet: bytes
+    targets: tuple[str, ...]
+    base: EpochRow
+    last_seqno: int
+    wall_ns: int
+    file: str
+    bytes: int
+    is_receipt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """What this instance knows of all others. `last_number`: of its last packet. `origins`: by key, beside those that
+    its own journal names. `waiting`: packets that are here and cannot be applied
+    yet, by what they say they are, and the last transaction of each."""
+
+    replicas: Mapping[str, Replica] = field(default_factory=dict)
+    exports: tuple[PacketExport, ...] = ()
+    last_number: int = 0
+    origins: Mapping[int, OriginName] = field(default_factory=dict)
+    waiting: tuple[tuple[str, int], ...] = ()
+
+    def of(self, name: str) -> Replica:
+        """What is known of one; nothing, where it was never met."""
+        return self.replicas.get(name, Replica())
+
+    def _with(self, name: str, replica: Replica) -> Epochs:
+        return replace(self, replicas={**self.replicas, name: replica})
+
+    def last_to(self, targets: Iterable[str]) -> int:
+        """The number of the last packet for any of them; 0 when there is none."""
+        wanted = set(targets)
+        return max((one.number for one in self.exports if wanted & set(one.targets)), default=0)
+
+    def unconfirmed_since(self, name: str, now_ns: int, confirmed_seqno: int = 0) -> int:
+        """When the first of the packets was made that the replica has not confirmed, in nanoseconds of the wall clock;
+        `now_ns` when there is none. `confirmed_seqno`: what it has told on a line."""
+        heard = self.of(name).heard
+        has = max(confirmed_seqno, heard.seqno if heard else 0)
+        made = [one.wall_ns for one in self.exports if name in one.targets and one.last_seqno > has]
+        return min(made, default=now_ns)
+
+    # What moves them.
+
+    def exported(self, summary: PacketSummary, file: str, size: int) -> Epochs:
+        """After a packet is whole and durable in `file`."""
+        wall = summary.created_wall_ns
+        export = PacketExport(
+            summary.number, summary.packet, summary.targets, EpochRow(summary.base, wall), summary.last_seqno, wall,
+            file, size, summary.is_receipt,
+        )  # fmt: skip
+        moved = replace(
+            self, last_number=summary.number, exports=(*self.exports, export)[-EXPORTS_KEPT:], waiting=self.waiting
+        )
+        for name in summary.targets:
+            known = moved.of(name)
+            if known.known is None or known.known.seqno < summary.last_seqno:
+                moved = moved._with(name, replace(known, estimated=EpochRow(summary.end, wall)))
+        return moved
+
+    def heard(self, name: str, row: EpochRow) -> Epochs:
+        """After the replica has said that it is there. An older word than the last one changes nothing."""
+        known = self.of(name)
+        if known.heard is not None and row.wall_ns < known.heard.wall_ns:
+            return self
+        was_restored = known.heard is not None and row.seqno < known.heard.seqno
+        is_there = known.estimated is not None and row.seqno >= known.estimated.seqno
+        return self._with(name, Replica(row, None if was_restored or is_there else known.estimated))
+
+    def named(self, origins: Iterable[OriginName]) -> Epochs:
+        """With who is behind further origins."""
+        return replace(self, origins={**self.origins, **{one.key: one for one in origins}})
+
+    def estimate(self, name: str, row: EpochRow) -> Epochs:
+        """As an operator says: the next export to it begins there. UsageError below what was heard of it."""
+        known = self.of(name)
+        if known.heard is not None and row.seqno < known.heard.seqno:
+            raise UsageError(
+                f"{name} has said that it has transaction {known.heard.seqno}; {row.seqno} is less",
+                do=f"If it was restored from a backup, import its receipt: there, packet export --to HERE --receipt; "
+                f"else say {known.heard.seqno} or more",
+            )
+        is_heard = known.heard is not None and row.seqno == known.heard.seqno
+        return self._with(name, replace(known, estimated=None if is_heard else row))
+
+    def recovered(self, name: str, number: int) -> Epochs:
+        """As if the packet with that number had never been made for the replica: the next export begins where that one
+        did, or at what was heard since. NotFoundError."""
+        export = next((one for one in self.exports if one.number == number and name in one.targets), None)
+        if export is None:
+            known = [one.number for one in self.exports if name in one.targets]
+            raise NotFoundError(
+                f"no packet {number} was made for {name}" + (f"; known are {known[0]} to {known[-1]}" if known else ""),
+                do=f"replicate -i INSTANCE packet exports lists them; or say where to begin: epochs set {name} N",
+            )
+        known_of = self.of(name)
+        if known_of.known is not None and known_of.known.seqno <= export.base.seqno:
+            return self
+        is_heard = known_of.heard is not None and known_of.heard.seqno >= export.base.seqno
+        return self._with(name, replace(known_of, estimated=None if is_heard else export.base))
+
+    def confirmed(self, name: str) -> Epochs:
+        """As if nothing had been exported to the replica since it was heard of last."""
+        return self._with(name, replace(self.of(name), estimated=None))
+
+    def forgotten(self, name: str) -> Epochs:
+        """Without a replica."""
+        return replace(self, replicas={key: one for key, one in self.replicas.items() if key != name})

@@ -1,0 +1,456 @@
+"""Exports what other replicas lack: increments of the journal, cut into packets.
+
+Guarantees: only what is durable here is exported, in the journal's order, byte for byte; a packet is whole and durable
+before the epochs move, so a kill in between exports the same again, and never leaves a gap; transactions are never cut,
+but large ones, which go on in the next packet. Where an increment begins is compared with what was known of it then: a
+journal that has another past is refused.
+Refuses to know: how packets travel, and who imports them.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from replicate.door.door import Door
+from replicate.door.recovery.opening import make_chain
+from replicate.door.snapshot import door_of
+from replicate.errors import DivergedError, JournalMissingError, NotFoundError, UsageError
+from replicate.instance.consumers import read_consumer, read_hold
+from replicate.instance.instance import Instance
+from replicate.journal.header import SegmentHeader
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.segment import catalogue_frame
+from replicate.limits import FRAME_BYTES_MAX, KIB, MIB
+from replicate.model.transaction import Catalogue
+from replicate.model.vector import Position
+from replicate.pool import control as word
+from replicate.security.guarded_file import read_guarded
+from replicate.security.sealing import seal
+from replicate.security.signing import sign
+from replicate.security.tls_files import TlsFiles
+from replicate.system.failpoint import hit
+from replicate.system.locks import FileLock
+from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.format import PIECE_BYTES, TARGETS_MAX, OriginName, PacketSummary, SegmentPart, Signature
+from replicate.transfer.packet.read import SUFFIX
+from replicate.transfer.packet.sealed import PLAIN_BYTES_MAX, pack_sealed
+from replicate.transfer.packet.store import change_epochs, read_epochs
+from replicate.transfer.packet.write import PIECE_OVERHEAD_BYTES, PacketWriter, Seal, Sign, unsigned
+from replicate.transfer.seed.file import require_free
+
+LOCK_NAME: Final = "packets.lock"
+LOCK_TIMEOUT_S: Final = 5.0
+PACKET_BYTES_MIN: Final = 8 * MIB
+TAIL_BYTES: Final = 128 * KIB
+"""Left in a packet for its summary, its signature and its end."""
+READ_BYTES: Final = 256 * KIB
+NAMED_MAX: Final = 3
+"""Of more targets than these, a packet's name says how many they are."""
+
+Told = Callable[[int, int], None]
+"""Is told how many transactions are exported, of how many."""
+
+
+def quiet(_done: int, _whole: int) -> None:
+    """A Told that tells nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A packet that was made. `last_seqno` below `first_seqno`: a receipt, or a part of a large transaction."""
+
+    path: Path
+    number: int
+    targets: tuple[str, ...]
+    first_seqno: int
+    last_seqno: int
+    bytes: int
+    is_receipt: bool
+
+
+def signer_of(instance: Instance) -> Sign:
+    """Signs by the instance's certificate; nothing where it has none."""
+    files = TlsFiles.of(instance.path, instance.config.tls)
+    if not files.are_there():
+        return unsigned
+    return lambda body: Signature(*sign(body, files))
+
+
+def sealer_of(instance: Instance, target: str, now_s: float) -> Seal:
+    """Seals for that peer, whose certificate is here. NotFoundError when it is not, or this instance has none."""
+    files = TlsFiles.of(instance.path, instance.config.tls)
+    if not files.are_there():
+        raise NotFoundError(
+            f"{instance.name} has no certificate, so it knows nobody's",
+            where=str(files.certificate),
+            do=f"Make some: replicate -i {instance.named} certificate issue {instance.name} --ca DIR",
+        )
+    path = certificate_of(instance, target)
+    try:
+        certificate = read_guarded(path, is_secret=False, what=f"the certificate of {target}")
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"the certificate of {target} is not here",
+            where=str(path),
+            do="Import a receipt that it has signed, or put its certificate.pem there",
+        ) from error
+
+    def sealed(plain: bytes) -> Iterator[bytes]:
+        return pack_sealed(seal(plain, certificate, files, now_s, where=str(path)), target)
+
+    return sealed
+
+
+def certificate_of(instance: Instance, target: str) -> Path:
+    """Where a peer's certificate is kept, which packets for it are sealed by."""
+    return instance.path / "tls" / "peers" / f"{target}.pem"
+
+
+def packets_lock(instance: Instance) -> FileLock:
+    """Held by the process that exports or imports packets here."""
+    return FileLock(instance.locks_directory / LOCK_NAME)
+
+
+def with_live(instance: Instance, epochs: Epochs, position_at: Callable[[int], Position]) -> Epochs:
+    """With what lines and seeds say of registered peers: how far one has told that it is; and that the seed which was
+    made for it will bring it there. `position_at` gives the position at a number of our journal."""
+    directory, last_seqno = instance.consumers_directory, position_at(0).last_seqno
+    for peer in instance.peers:
+        consumer, held = read_consumer(directory, peer.name), read_hold(directory, peer.name)
+        seeded = held if held is not None and held <= last_seqno else 0
+        if consumer is not None and consumer.uuid and not consumer.needs_seed:
+            if consumer.acknowledged_wall_ns:
+                row = EpochRow(position_at(consumer.acknowledged_seqno), consumer.acknowledged_wall_ns)
+                epochs = epochs.heard(peer.name, row)
+            else:  # filled on this host, and not met on a line since
+                seeded = max(seeded, consumer.acknowledged_seqno)
+        known = epochs.of(peer.name)
+        if seeded and (known.known is None or known.known.seqno < seeded):
+            estimated = EpochRow(position_at(seeded), 0)
+            epochs = replace(epochs, replicas={**epochs.replicas, peer.name: replace(known, estimated=estimated)})
+    return epochs
+
+
+class ExportRun:
+    """One run of exports from an instance, whose door is open meanwhile. For one thread; as a context manager."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        sign: Sign = unsigned,
+        seal: Callable[[str], Seal] | None = None,
+        release: str,
+        now_ns: Callable[[], int],
+    ) -> None:
+        """`sign`: as `PacketWriter`; `seal`: gives the target's seal; `now_ns`: the wall clock."""
+        self.instance = instance
+        self._seal = seal
+        self._sign = sign
+        self._release = release
+        self._now_ns = now_ns
+        self._lock = packets_lock(instance)
+        self._door: Door | None = None
+        self._entered = door_of(instance)
+        self._last_seqno = 0
+        self._reader = ChainReader(make_chain(instance))
+
+    def __enter__(self) -> ExportRun:
+        """BusyError while packets are exported or imported here; NotFoundError: not seeded."""
+        try:
+            self._lock.acquire(LOCK_TIMEOUT_S, what="the lock of the packets")
+            self._door = self._entered.__enter__()
+            self._door.sync_to_end()
+            self._last_seqno = int(self._door.words[word.LAST_DURABLE_SEQNO])
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+        if self._door is not None:
+            self._door = None
+            self._entered.__exit__(None, None, None)
+        self._lock.close()
+
+    # What is known.
+
+    @property
+    def last_seqno(self) -> int:
+        """The last transaction that is exported: it is durable here."""
+        return self._last_seqno
+
+    def catalogue_at(self, seqno: int) -> Catalogue:
+        """What is in force after transaction `seqno`. JournalMissingError."""
+        return self._reader.catalogue_at(seqno + 1)
+
+    def position_at(self, seqno: int) -> Position:
+        """Where our journal is at a number; 0: at its durable end. What the journal does not hold any more, or not yet,
+        has its number alone."""
+        seqno = seqno or self._last_seqno
+        try:
+            here = self.catalogue_at(seqno)
+        except JournalMissingError:
+            return Position(seqno)
+        return Position(seqno, here.vector, here.chains)
+
+    def epochs(self) -> Epochs:
+        """What is known of the others now."""
+        epochs = read_epochs(self.instance.consumers_directory)
+        return with_live(self.instance, epochs, self._position_if_here)
+
+    def _position_if_here(self, seqno: int) -> Position:
+        return Position(seqno) if seqno > self._last_seqno else self.position_at(seqno)
+
+    def base_of(self, name: str) -> Position:
+        """Where the next increment for that peer begins. NotFoundError: no such peer, or nothing is known of it;
+        UsageError: a packet cannot bring it what it should have; DivergedError; JournalMissingError."""
+        instance = self.instance
+        self._refuse_other_words(name)
+        consumer = read_consumer(instance.consumers_directory, name)
+        row = self.epochs().of(name).known
+        lost = consumer is not None and consumer.needs_seed
+        if row is None or (lost and read_hold(instance.consumers_directory, name) is None):
+            raise NotFoundError(
+                f"{name} was given up, as the journal was kept for it for too long"
+                if lost
+                else f"nothing is known of what {name} has",
+                where=str(instance.path),
+                do=f"Seed it: replicate -i {instance.named} seed --to-file FILE --for {name}; or import its receipt "
+                f"(there: packet export --to {instance.name} --receipt); or, if you know it: epochs set {name} N",
+            )
+        if row.seqno > self._last_seqno:
+            raise DivergedError(
+                f"{name} should have transaction {row.seqno}, and the journal here ends with {self._last_seqno}",
+                where=str(instance.path),
+                do=f"If this instance was restored from a backup, it must follow {name}, or {name} be seeded again; "
+                f"compare them: replicate -i {instance.named} scr --with-scr FILE",
+            )
+        try:
+            here = self.catalogue_at(row.seqno)
+        except JournalMissingError as error:
+            raise JournalMissingError(
+                f"{name} should have transaction {row.seqno}; of what comes behind it the journal here has lost some",
+                where=error.where,
+                do=f"Seed it again: replicate -i {instance.named} seed --to-file FILE --for {name}; or replay an "
+                "archive there, and import its receipt",
+            ) from error
+        known = row.position.chains
+        if known and dict(here.chains) != dict(known):
+            raise DivergedError(
+                f"at transaction {row.seqno}, which {name} should have, the journal here has another past than then",
+                where=str(instance.path),
+                do=f"Import a receipt of {name}, which says what it has; or seed it again",
+            )
+        return Position(row.seqno, here.vector, here.chains)
+
+    def _refuse_other_words(self, name: str) -> None:
+        instance = self.instance
+        instance.refuse_partial("a packet of its journal would lack the others")
+        peer = instance.peer(name)
+        if peer.partitions is not None:
+            raise UsageError(
+                f"{name} may have some partitions only, and a packet brings all",
+                where=str(instance.path),
+                do=f"Send to it by a line; or let it have all: replicate -i {instance.named} peer add {name} … "
+                "--partitions ALL --replace",
+            )
+        if instance.config.source.filter:
+            raise UsageError(
+                "a source.filter is set, which tells the stream in other words, and packets are not",
+                where=str(instance.path),
+                do=f"Send by a line; or: replicate -i {instance.named} config unset source.filter",
+            )
+
+    # Exporting.
+
+    def increments(
+        self,
+        targets: Sequence[str],
+        name_of: Callable[[str], Path],
+        *,
+        max_bytes: int,
+        is_one: bool = False,
+        told: Told = quiet,
+    ) -> Iterator[Exported]:
+        """Packets with everything that one of the targets lacks; none, when they lack nothing. Each is given when it is
+        durable, and the epochs have moved.
+
+        `name_of`: where a packet of that name goes. `max_bytes`: of one packet. `is_one`: all must fit one packet.
+        Raises what `base_of` and the journal raise, UsageError, DiskFullError, JournalIOError; what was given before is
+        whole and counts.
+        """
+        wanted = tuple(dict.fromkeys(targets))
+        if not 0 < len(wanted) <= TARGETS_MAX:
+            raise UsageError(f"{len(wanted)} targets", do=f"Name 1 to {TARGETS_MAX}")
+        base = min((self.base_of(name) for name in wanted), key=lambda one: one.last_seqno)
+        first, inside = base.last_seqno, 0
+        if self._seal is not None:  # sealed as a whole, in memory
+            max_bytes = min(max_bytes, PLAIN_BYTES_MAX)
+        while base.last_seqno < self._last_seqno:
+            made = self._packet(wanted, base, inside, name_of, max_bytes)
+            if is_one and made.end.last_seqno < self._last_seqno:
+                raise UsageError(
+                    f"one file of {max_bytes} bytes takes up to transaction {made.end.last_seqno} only",
+                    where=str(made.exported.path),
+                    do="The file is whole. Export again, to another file; or name an --outbox, or a larger --max-bytes",
+                )
+            base, inside = made.end, made.end_inside
+            told(base.last_seqno - first, self._last_seqno - first)
+            yield made.exported
+
+    def receipt(self, targets: Sequence[str], name_of: Callable[[str], Path]) -> Exported:
+        """A packet that says how far this instance is, and brings nothing."""
+        own = self.position_at(0)
+        return self._packet(tuple(dict.fromkeys(targets)), own, 0, name_of, PACKET_BYTES_MIN).exported
+
+    def _packet(
+        self, targets: tuple[str, ...], base: Position, inside: int, name_of: Callable[[str], Path], max_bytes: int
+    ) -> _CutPacket:
+        epochs = read_epochs(self.instance.consumers_directory)
+        number, before = epochs.last_number + 1, epochs.last_to(targets)
+        to = "+".join(targets) if len(targets) <= NAMED_MAX else f"{len(targets)}-replicas"
+        path = name_of(f"{self.instance.name}.{to}.{number:06d}{SUFFIX}")
+        if self._seal is not None and len(targets) > 1:
+            raise UsageError("a sealed packet is for one target", do="Export to each of them")
+        seal = None if self._seal is None else self._seal(targets[0])
+        require_free(path.parent, min(max_bytes, PACKET_BYTES_MIN), "a packet")
+        content = self.instance.content
+        with PacketWriter(path, seal) as writer:
+            cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES)
+            end, end_inside = cut.run(base, inside, self._last_seqno)
+            own = self.position_at(0)
+            histories = self.catalogue_at(self._last_seqno).histories
+            summary = PacketSummary(
+                uuid.uuid4().bytes, content.network, content.uuid, content.name, targets, number, before, base, inside,
+                end, end_inside, own,
+                tuple(OriginName(one.origin.key, one.name, one.incarnation) for one in histories),
+                self._now_ns(), self._release, b"",
+            )  # fmt: skip
+            summary = writer.finish(summary, self._sign)
+        hit("packet.before_epochs")
+        change_epochs(
+            self.instance.consumers_directory,
+            lambda known: self._as_heard(known, targets).exported(summary, str(path), writer.written_bytes),
+        )
+        return _CutPacket(
+            Exported(
+                path, number, targets, summary.first_seqno, end.last_seqno, writer.written_bytes, summary.is_receipt
+            ),
+            end,
+            end_inside,
+        )
+
+    def _as_heard(self, known: Epochs, targets: tuple[str, ...]) -> Epochs:
+        """What lines say is stored with the export: an estimate below it would be no estimate."""
+        live = with_live(self.instance, known, self._position_if_here)
+        named = {name: live.replicas[name] for name in targets if name in live.replicas}
+        return replace(known, replicas={**known.replicas, **named})
+
+    def _header_at(self, first_seqno: int) -> tuple[SegmentHeader, Catalogue]:
+        content, here = self.instance.content, self.catalogue_at(first_seqno - 1)
+        origin_seqno, chain = here.chains.get(content.origin.key, (0, 0))
+        header = SegmentHeader(
+            content.network,
+            content.uuid,
+            content.incarnation,
+            first_seqno,
+            self._now_ns(),
+            origin_seqno=origin_seqno,
+            chain=chain,
+        )
+        return header, here
+
+
+@dataclass(frozen=True, slots=True)
+class _CutPacket:
+    exported: Exported
+    end: Position
+    end_inside: int
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Writes what comes next of the journal, as much as fits `budget` bytes."""
+
+    writer: PacketWriter
+    reader: ChainReader
+    header_at: Callable[[int], tuple[SegmentHeader, Catalogue]]
+    budget: int
+    _buffer: bytearray = field(default_factory=bytearray)
+    _is_open: bool = False
+    """An ordinary segment is under way."""
+
+    def run(self, base: Position, inside: int, last_seqno: int) -> tuple[Position, int]:
+        """From behind `base`, of whose next transaction `inside` bytes are written elsewhere, to `last_seqno` at most:
+        where it ends, and so many bytes of the transaction behind that."""
+        done = base.last_seqno
+        self.reader.seek(done + 1)
+        end_inside = 0
+        while done < last_seqno and self._room() > 0:
+            found = self.reader.read(READ_BYTES, last_seqno)
+            if found is None:
+                break
+            if isinstance(found, LargeTransaction):
+                self._flush()
+                self._is_open = False
+                end_inside = self._large(found, inside)
+                inside = 0
+                if end_inside:
+                    break
+                done = found.seqno
+                continue
+            if not self._is_open:
+                self._begin(found.first_seqno)
+            self._buffer += found.data
+            while len(self._buffer) >= PIECE_BYTES:
+                self._put(PIECE_BYTES)
+            done = found.last_seqno
+        self._flush()
+        if done == base.last_seqno:
+            return base, end_inside
+        _, here = self.header_at(done + 1)
+        return Position(done, here.vector, here.chains), end_inside
+
+    def _room(self) -> int:
+        """How many bytes may be read now, so that they surely fit."""
+        pieces = len(self._buffer) // PIECE_BYTES + 4
+        pending = len(self._buffer) + READ_BYTES + FRAME_BYTES_MAX + pieces * PIECE_OVERHEAD_BYTES
+        return self.budget - self.writer.written_bytes - pending
+
+    def _begin(self, first_seqno: int) -> None:
+        header, catalogue = self.header_at(first_seqno)
+        self.writer.segment(SegmentPart(first_seqno))
+        self._buffer += header.pack() + catalogue_frame(catalogue, header)
+        self._is_open = True
+
+    def _put(self, count: int) -> None:
+        self.writer.piece(bytes(self._buffer[:count]))
+        del self._buffer[:count]
+
+    def _flush(self) -> None:
+        while self._buffer:
+            self._put(min(PIECE_BYTES, len(self._buffer)))
+
+    def _large(self, found: LargeTransaction, inside: int) -> int:
+        """The rest of a large transaction's segment from byte `inside` on: 0 when all of it is written, else up to
+        where."""
+        with open(found.path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(inside)
+            self.writer.segment(SegmentPart(found.seqno, size, inside))
+            while inside < size:
+                room = self.budget - self.writer.written_bytes - 2 * PIECE_OVERHEAD_BYTES
+                count = min(PIECE_BYTES, size - inside, room)
+                if count < min(PIECE_BYTES, size - inside):
+                    return inside
+                data = file.read(count)
+                self.writer.piece(data)
+                inside += len(data)
+        return 0

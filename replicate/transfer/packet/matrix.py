@@ -1,0 +1,113 @@
+"""The epoch matrix: a row for each replica that is known, a column for each origin.
+
+Guarantees: the own row is what the journal says, to the last durable transaction; the others are what was heard of
+them, on a line or by packets, and what was exported since, which is marked as an estimate.
+Refuses to know: how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import replicate as package
+from replicate.errors import UsageError
+from replicate.instance.instance import Instance
+from replicate.model.vector import Position
+from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.export import ExportRun
+from replicate.transfer.packet.format import OriginName
+from replicate.transfer.packet.store import change_epochs
+
+NANOSECONDS: Final = 1e9
+OWN: Final = "own"
+HEARD: Final = "heard"
+ESTIMATED: Final = "estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRow:
+    """`epochs`: of each origin of the matrix. `age_s`: since it was heard of, also where a later estimate is shown;
+    None: never. `is_late`: it gets packets, and has confirmed nothing for too long."""
+
+    name: str
+    kind: str
+    seqno: int
+    epochs: tuple[int, ...]
+    age_s: float | None
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EpochMatrix:
+    """`origins`: the columns."""
+
+    origins: tuple[str, ...]
+    rows: tuple[MatrixRow, ...]
+
+
+def matrix_of(instance: Instance, now_ns: int, *, by_origin: bool = False) -> EpochMatrix:
+    """As it is now. NotFoundError (not seeded), DamagedError for epochs that cannot be read."""
+    with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns) as run:
+        known, own = run.epochs(), run.position_at(0)
+        names = {
+            one.origin.key: OriginName(one.origin.key, one.name, one.incarnation)
+            for one in run.catalogue_at(run.last_seqno).histories
+        }
+    by_packets = {peer.name: peer.by_packets for peer in instance.peers}
+    return lay_out(
+        instance.name, own, known, {**known.origins, **names}, by_packets, now_ns,
+        instance.config.packets.confirm_within_s, by_origin,
+    )  # fmt: skip
+
+
+def lay_out(
+    name: str,
+    own: Position,
+    known: Epochs,
+    origins: Mapping[int, OriginName],
+    peers: Mapping[str, bool],
+    now_ns: int,
+    confirm_within_s: float,
+    by_origin: bool = False,
+) -> EpochMatrix:
+    """The matrix. `peers`: the registered ones, and whether they get packets. Pure."""
+    columns: dict[str, list[int]] = {}
+    for one in sorted(origins.values(), key=lambda one: (one.instance, one.incarnation)):
+        columns.setdefault(f"{one.instance}/{one.incarnation}" if by_origin else one.instance, []).append(one.key)
+
+    def epochs(position: Position) -> tuple[int, ...]:
+        return tuple(sum(position.vector.last(key) for key in keys) for keys in columns.values())
+
+    rows = [MatrixRow(name, OWN, own.last_seqno, epochs(own), 0.0)]
+    for other in dict.fromkeys((*peers, *known.replicas)):
+        replica = known.of(other)
+        row = replica.known or EpochRow(Position(), 0)
+        heard_ns = replica.heard.wall_ns if replica.heard else 0
+        kind = ESTIMATED if replica.estimated else HEARD
+        age_s = max(0.0, (now_ns - heard_ns) / NANOSECONDS) if heard_ns else None
+        since_s = (now_ns - known.unconfirmed_since(other, now_ns)) / NANOSECONDS
+        late = peers.get(other, False) and 0 < confirm_within_s < since_s
+        rows.append(MatrixRow(other, kind, row.seqno, epochs(row.position), age_s, late))
+    return EpochMatrix(tuple(columns), tuple(rows))
+
+
+def set_estimate(instance: Instance, name: str, seqno: int, now_ns: int) -> None:
+    """Have the next export to the peer begin behind that transaction. UsageError beyond what is here, or below what was
+    heard."""
+    with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns) as run:
+        if seqno > run.last_seqno:
+            raise UsageError(
+                f"the journal here ends with transaction {run.last_seqno}; {seqno} is beyond that",
+                where=str(instance.path),
+                do=f"Say {run.last_seqno} at most",
+            )
+        row = EpochRow(run.position_at(seqno) if seqno else Position(), now_ns)
+        live = run.epochs().of(name)
+
+        def changed(epochs: Epochs) -> Epochs:
+            heard = replace(epochs, replicas={**epochs.replicas, name: live}) if live.known else epochs
+            return heard.estimate(name, row)
+
+        change_epochs(instance.consumers_directory, changed)

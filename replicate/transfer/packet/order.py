@@ -1,0 +1,87 @@
+"""In which order packets can be applied, and what those lack that cannot.
+
+Guarantees: whatever is there, doubled, overlapping and in any order, the way goes as far as the bases allow, by the
+packet that leads furthest at each step. A large transaction goes on in packets of the same sender only: its bytes are
+that one's.
+Refuses to know: files. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from replicate.transfer.packet.format import PacketSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Everything up to `seqno` is there, and of the large transaction behind it as many bytes as `parts` says by
+    sender: they are those of its journal."""
+
+    seqno: int
+    parts: Mapping[bytes, int] = field(default_factory=dict)
+
+    def behind(self, packet: PacketSummary) -> Reached:
+        """With the packet, which it takes."""
+        last, part = packet.end.last_seqno, {packet.sender: packet.end_inside}
+        return Reached(last, part) if last > self.seqno else Reached(self.seqno, {**self.parts, **part})
+
+    def takes(self, packet: PacketSummary) -> bool:
+        """Whether the packet goes on from here, and brings something."""
+        has = self.parts.get(packet.sender, 0)
+        if packet.end.last_seqno < self.seqno or (packet.end.last_seqno == self.seqno and packet.end_inside <= has):
+            return False
+        return packet.base.last_seqno < self.seqno or (packet.base.last_seqno == self.seqno and packet.inside <= has)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """`chosen`: to be taken in this order, as places in what was given; they lead to transaction `seqno`. `waiting`:
+    those that bring something behind that."""
+
+    chosen: tuple[int, ...]
+    waiting: tuple[int, ...]
+    seqno: int
+
+
+def order_of(seqno: int, packets: Sequence[PacketSummary]) -> Order:
+    """What can be applied behind transaction `seqno`."""
+    place, way, lead = Reached(seqno), [], 0
+    while True:
+        fitting = [at for at, packet in enumerate(packets) if at not in way and place.takes(packet)]
+        if not fitting:
+            break
+        at = max(fitting, key=lambda one: (packets[one].end.last_seqno, packets[one].end_inside, -one))
+        place = place.behind(packets[at])
+        way.append(at)
+        if packets[at].end.last_seqno > (packets[way[lead - 1]].end.last_seqno if lead else seqno):
+            lead = len(way)
+    reached = place.seqno
+    waiting = tuple(at for at, packet in enumerate(packets) if _brings(packet, reached))
+    return Order(tuple(way[:lead]), waiting, reached)
+
+
+def _brings(packet: PacketSummary, seqno: int) -> bool:
+    return packet.end.last_seqno > seqno or (packet.end.last_seqno == seqno and packet.end_inside > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PacketGap:
+    """What is missing before `packet` can be applied: the transactions `first_seqno` to `last_seqno`. `last_seqno` 0: a
+    part of the large transaction `first_seqno`, before that packet, or, where `is_behind`, behind it."""
+
+    packet: PacketSummary
+    first_seqno: int
+    last_seqno: int = 0
+    is_behind: bool = False
+
+
+def gap_of(seqno: int, waiting: Iterable[PacketSummary]) -> PacketGap | None:
+    """What is missing first behind transaction `seqno`; None where nothing waits."""
+    known = sorted(waiting, key=lambda one: (one.base.last_seqno, one.inside, one.number))
+    before = [one for one in known if one.base.last_seqno > seqno or one.inside]
+    if before:
+        nearest = before[0]
+        return PacketGap(nearest, seqno + 1, nearest.base.last_seqno if nearest.base.last_seqno > seqno else 0)
+    return PacketGap(known[-1], seqno + 1, is_behind=True) if known else None

@@ -1,0 +1,189 @@
+"""`replicate packet`: a site without a line, from its registration to its receipts, in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from replicate.cli.root import root
+from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, PacketGapError, UsageError
+from tests.harness.pair import Pair, assert_equal
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    made = Pair.create(tmp_path)
+    said("-i", "east", "peer", "remove", "west")
+    said("-i", "east", "peer", "add", "west", "--packets")
+    said("-i", "east", "seed", "--to-file", str(tmp_path / "west.seed"), "--for", "west")
+    said("-i", "west", "seed", "--from-file", str(tmp_path / "west.seed"))
+    return made
+
+
+def said(*words: str) -> str:
+    done = CliRunner().invoke(root, list(words), standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def told(*words: str) -> Any:
+    return json.loads(said("--json", *words))
+
+
+def outbox(pair: Pair) -> list[Path]:
+    return sorted((pair.primary.path / "packets" / "outbox").iterdir())
+
+
+def test_there_and_back(pair: Pair) -> None:
+    assert said("-i", "east", "peer", "list").startswith("west  by packets")
+    assert said("-i", "east", "packet", "export").startswith("nothing to send: west should have 2")
+    last = pair.write(5)
+    words = said("-i", "east", "packet", "export", "--to", "west")
+    assert words.startswith(f"packet 1 for west: transactions 3 to {last}, ")
+    (path,) = outbox(pair)
+    assert path.stat().st_mode & 0o077 == 0
+    assert said("packet", "list", str(path)).startswith(f"{path}: east 1 for west, 3 to {last}; ")
+    assert said("packet", "verify", str(path)) == f"{path}: whole, 3 to {last}\n"
+    shown = told("packet", "show", str(path))
+    assert shown["epochs"][0].keys() == {"origin", "base", "end", "sender"}
+    assert (shown["number"], shown["before"], shown["signer"], shown["sealed"]) == (1, 0, "", False)
+    assert "east/1" in said("packet", "show", str(path))
+    assert f"1 packet would be applied\nwould replay {last - 2} transactions" in said(
+        "-i", "west", "packet", "import", "--dry-run", str(path)
+    )
+    done = told("-i", "west", "packet", "import", str(path.parent), "--remove")
+    assert (done["seqno"], done["applied"], done["removed"], done["heard"]) == (last, [str(path)], 1, ["east"])
+    assert_equal(pair)
+    assert said("-i", "west", "packet", "import", str(path.parent)) == "no packet for this instance is there\n"
+    (pair.directory / "stick").mkdir()
+    assert f"receipt at {last}" in said(
+        "-i", "west", "packet", "export", "--to", "east", "--receipt", "--outbox", str(pair.directory / "stick")
+    )
+    assert said("-i", "east", "packet", "import", str(pair.directory / "stick")) == "heard of west\n"
+    assert f"durable up to {last}" in said("-i", "east", "peer", "list")
+    assert said("-i", "east", "packet", "exports", "--to", "nobody") == "no packet was made here\n"
+    assert [one["number"] for one in told("-i", "east", "packet", "exports")] == [1]
+
+
+def test_a_gap_ends_with_its_own_code(pair: Pair) -> None:
+    pair.write(2)
+    said("-i", "east", "packet", "export")
+    pair.write(2)
+    said("-i", "east", "packet", "export")
+    first, second = outbox(pair)
+    with pytest.raises(PacketGapError) as caught:
+        said("-i", "west", "packet", "import", str(second))
+    assert caught.value.exit_code == 75
+    first.unlink()
+    words = said("-i", "east", "packet", "recover", "--to", "west", "--number", "1")
+    assert words.startswith("the next packet for west begins after transaction 2\nnext: replicate -i ")
+    said("-i", "east", "packet", "export")
+    said("-i", "west", "packet", "import", str(second.parent))
+    assert_equal(pair)
+
+
+def test_recovering_by_a_receipt(pair: Pair) -> None:
+    pair.write(2)
+    said("-i", "east", "packet", "export")
+    (lost,) = outbox(pair)
+    lost.unlink()
+    said("-i", "west", "packet", "export", "--to", "east", "--receipt", "--file", "back.packet")
+    told_of = told("-i", "east", "packet", "recover", "--to", "west", "--receipt", "back.packet")
+    assert told_of == {"peer": "west", "seqno": 2}
+    said("-i", "east", "packet", "export")
+    said("-i", "west", "packet", "import", str(lost.parent))
+    assert_equal(pair)
+
+
+def test_the_hook_is_told_each_packet(pair: Pair) -> None:
+    hook = pair.directory / "hook.sh"
+    hook.write_text('#!/bin/sh\necho "$1:$2" >>"$0.log"\nexit 0\n')
+    hook.chmod(0o755)
+    said("-i", "east", "config", "set", "packets.hook", f"{hook} 'a b'")
+    pair.write(1)
+    said("-i", "east", "packet", "export")
+    assert (pair.directory / "hook.sh.log").read_text() == f"a b:{outbox(pair)[0]}\n"
+    hook.write_text("#!/bin/sh\nexit 3\n")
+    pair.write(1)
+    with pytest.raises(ConfigurationError, match=r"packet 2 is whole, and packets\.hook ended with 3"):
+        said("-i", "east", "packet", "export")
+    said("-i", "east", "config", "set", "packets.hook", "/nowhere")
+    pair.write(1)
+    with pytest.raises(ConfigurationError, match="cannot be run"):
+        said("-i", "east", "packet", "export")
+    assert len(outbox(pair)) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("packet", "export", "--file", "a", "--outbox", "b"), UsageError),
+        (("packet", "export", "--max-bytes", "5"), UsageError),
+        (("packet", "export", "--to", "nobody"), NotFoundError),
+        (("packet", "export", "--outbox", "nowhere"), NotFoundError),
+        (("packet", "export", "--encrypt"), NotFoundError),
+        (("packet", "recover", "--to", "west"), UsageError),
+        (("packet", "recover", "--to", "west", "--number", "1", "--receipt", "x"), UsageError),
+        (("packet", "recover", "--to", "west", "--number", "9"), NotFoundError),
+        (("packet", "show", "."), UsageError),
+        (("packet", "import", "nowhere"), NotFoundError),
+        (("peer", "add", "off"), UsageError),
+        (("peer", "add", "off", "127.0.0.1:7430", "--packets"), UsageError),
+        (("peer", "add", "west", "127.0.0.1:7430"), AlreadyExistsError),
+        (("source", "start"), UsageError),
+        (("source", "start", "--peer", "west"), UsageError),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
+)
+def test_refused(pair: Pair, words: tuple[str, ...], error: type[Exception]) -> None:
+    pair.write(1)
+    with pytest.raises(error) as caught:
+        said("-i", "east", *words)
+    assert caught.value.do  # type: ignore[attr-defined]
+    assert not (pair.primary.path / "packets" / "outbox").exists() or outbox(pair) == []
+
+
+def test_a_list_tells_what_cannot_be_read_and_goes_on(pair: Pair) -> None:
+    pair.write(1)
+    said("-i", "east", "packet", "export")
+    (path,) = outbox(pair)
+    path.with_name("a.packet").write_bytes(b"a")
+    listed = told("-i", "east", "packet", "list")
+    assert [one.get("error", "") != "" for one in listed] == [True, False]
+    path.unlink()
+    os.unlink(path.with_name("a.packet"))
+    assert said("-i", "east", "packet", "list") == "no packet is there\n"
+
+
+def test_status_tells_of_packets(pair: Pair) -> None:
+    last = pair.write(3)
+    words = said("-i", "east", "status")
+    assert "peer west: by packets, exported up to 2, confirmed up to 0" in words
+    assert "not exported 3" in words
+    assert "NO_PEER" not in words
+    assert "source-west" not in words
+    said("-i", "east", "packet", "export")
+    said("-i", "east", "config", "set", "packets.confirm_within_s", "0.001")
+    assert "PACKET_UNCONFIRMED" in said("-i", "east", "status")
+    found = told("-i", "east", "status")["packets"]
+    assert [(one["name"], one["exported_seqno"], one["backlog"]) for one in found] == [("west", last, 0)]
+
+
+def test_a_peer_may_get_a_line_later(pair: Pair) -> None:
+    said("-i", "east", "peer", "add", "west", "127.0.0.1:7430", "--replace")
+    assert "127.0.0.1:7430" in said("-i", "east", "peer", "list")
+    last = pair.write(2)
+    assert f"transactions 3 to {last}" in said("-i", "east", "packet", "export", "--to", "west")
+    with pytest.raises(UsageError, match="no peer gets packets"):
+        said("-i", "east", "packet", "export")
+    said("-i", "east", "peer", "remove", "west")
+    assert told("-i", "east", "epochs")["replicas"][1:] == []

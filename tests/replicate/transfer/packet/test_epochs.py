@@ -1,0 +1,142 @@
+"""The epochs: exports move them at once, replicas' own words correct them, and a lost packet is taken back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicate.errors import NotFoundError, UsageError
+from replicate.transfer.packet.epochs import EXPORTS_KEPT, EpochRow, Epochs
+from tests.harness.packets import position, summary
+
+
+def row(seqno: int, wall_ns: int = 1) -> EpochRow:
+    return EpochRow(position(seqno), wall_ns)
+
+
+def exported(epochs: Epochs, base: int, end: int, *targets: str) -> Epochs:
+    number = epochs.last_number + 1
+    return epochs.exported(summary(base, end, number=number, targets=targets or ("west",)), f"{number}.packet", 9)
+
+
+def known(epochs: Epochs, name: str = "west") -> int | None:
+    found = epochs.of(name).known
+    return None if found is None else found.seqno
+
+
+def test_an_export_moves_the_row_without_an_answer() -> None:
+    epochs = exported(Epochs().heard("west", row(10)), 10, 25)
+    assert known(epochs) == 25
+    heard = epochs.of("west").heard
+    assert heard is not None
+    assert heard.seqno == 10
+    assert epochs.last_number == 1
+    assert epochs.last_to(["west"]) == 1
+    assert epochs.last_to(["off"]) == 0
+
+
+def test_a_receipt_settles_the_estimate_or_leaves_it() -> None:
+    epochs = exported(Epochs().heard("west", row(10)), 10, 25)
+    assert epochs.heard("west", row(25, 2)).of("west").estimated is None
+    still = epochs.heard("west", row(18, 2))  # a packet is on its way
+    assert known(still) == 25
+    assert known(still.confirmed("west")) == 18
+
+
+def test_a_replica_that_has_less_than_it_said_was_restored() -> None:
+    epochs = exported(Epochs().heard("west", row(20, 5)), 20, 40)
+    restored = epochs.heard("west", row(12, 6))
+    assert known(restored) == 12
+    assert restored.of("west").estimated is None
+    assert epochs.heard("west", row(12, 4)) == epochs  # an older word
+
+
+def test_a_lost_packet_is_exported_again_and_never_below_what_is_confirmed() -> None:
+    epochs = Epochs().heard("west", row(10))
+    for base, end in ((10, 20), (20, 30), (30, 40)):
+        epochs = exported(epochs, base, end)
+    assert known(epochs.recovered("west", 2)) == 20
+    heard = epochs.heard("west", row(25, 9))
+    assert known(heard.recovered("west", 2)) == 25
+    twice = exported(epochs.recovered("west", 1), 10, 40)
+    assert known(twice) == 40
+    assert known(twice.recovered("west", 3)) == 30
+    with pytest.raises(NotFoundError, match="known are 1 to 3"):
+        epochs.recovered("west", 9)
+    with pytest.raises(NotFoundError, match="no packet 1 was made for off"):
+        epochs.recovered("off", 1)
+
+
+def test_recovering_never_moves_forward() -> None:
+    epochs = exported(exported(Epochs().heard("west", row(10)), 10, 20), 20, 30).recovered("west", 1)
+    assert known(epochs.recovered("west", 2)) == 10
+
+
+def test_several_targets_move_together_and_one_ahead_stays() -> None:
+    epochs = Epochs().heard("west", row(10)).heard("off", row(50))
+    epochs = exported(epochs, 10, 30, "west", "off")
+    assert (known(epochs), known(epochs, "off")) == (30, 50)
+
+
+def test_an_operator_says_where_to_begin() -> None:
+    epochs = Epochs().estimate("west", row(7))
+    assert known(epochs) == 7
+    heard = epochs.heard("west", row(5, 3))
+    assert known(heard.estimate("west", row(5))) == 5
+    assert heard.estimate("west", row(5)).of("west").estimated is None
+    with pytest.raises(UsageError, match="has transaction 5; 4 is less"):
+        heard.estimate("west", row(4))
+
+
+def test_old_exports_are_forgotten_and_their_number_is_not_used_again() -> None:
+    epochs = Epochs()
+    for at in range(EXPORTS_KEPT + 3):
+        epochs = exported(epochs, at, at + 1)
+    assert len(epochs.exports) == EXPORTS_KEPT
+    assert epochs.exports[0].number == 4
+    assert epochs.last_number == EXPORTS_KEPT + 3
+    assert known(epochs.forgotten("west")) is None
+
+
+def test_since_when_a_packet_is_unconfirmed() -> None:
+    epochs = Epochs().heard("west", row(10))
+    for base, end, wall_ns in ((10, 20, 100), (20, 30, 200)):
+        made = summary(base, end, number=epochs.last_number + 1, wall_ns=wall_ns)
+        epochs = epochs.exported(made, "f", 1)
+    assert epochs.unconfirmed_since("west", 999) == 100
+    assert epochs.unconfirmed_since("west", 999, 20) == 200
+    assert epochs.unconfirmed_since("west", 999, 30) == 999
+    assert epochs.heard("west", row(20, 5)).unconfirmed_since("west", 999) == 200
+    assert epochs.unconfirmed_since("off", 999) == 999
+
+
+STEPS = st.lists(
+    st.tuples(st.just("export"), st.integers(0, 5))
+    | st.tuples(st.just("hear"), st.integers(0, 30))
+    | st.tuples(st.just("recover"), st.integers(1, 9)),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_an_estimate_is_above_what_was_heard(steps: list[tuple[str, int]]) -> None:
+    """And the next export begins at one of the two: nothing is left out that the replica has not confirmed, or that was
+    exported and not taken back."""
+    epochs = Epochs().heard("west", row(0, 0))
+    for wall_ns, (step, number) in enumerate(steps, 1):
+        begins = known(epochs)
+        assert begins is not None
+        if step == "export":
+            epochs = exported(epochs, begins, begins + number)
+            assert known(epochs) == begins + number
+        elif step == "hear":
+            epochs = epochs.heard("west", row(number, wall_ns))
+        elif any(one.number == number for one in epochs.exports):
+            epochs = epochs.recovered("west", number)
+            after = known(epochs)
+            assert after is not None
+            assert after <= begins
+        one = epochs.of("west")
+        assert one.heard is not None
+        assert one.estimated is None or one.estimated.seqno > one.heard.seqno
