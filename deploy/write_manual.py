@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -123,7 +123,12 @@ def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
     shown_parameters = [one for one in command.params if one.name not in _global_names()]
     yield f"\n{'#' * level} {path}\n"
     if isinstance(command, click.Group):
-        yield f"{_first(command)} Verbs: {', '.join(f'`{verb}`' for verb in sorted(command.commands))}."
+        verbs = f"Verbs: {', '.join(f'`{verb}`' for verb in sorted(command.commands))}."
+        if command.invoke_without_command:
+            yield f"{_help(command)}\n\n{verbs}"
+            yield from _options(shown_parameters)
+        else:
+            yield f"{_first(command)} {verbs}"
         for verb, one in sorted(command.commands.items()):
             yield from _command(f"{path} {verb}", one, level + 1)
         return
@@ -133,7 +138,11 @@ def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
     words = [path, *(["[OPTIONS]"] if len(arguments) < len(shown_parameters) else []), *arguments]
     yield f"    {' '.join(words)}\n"
     yield _help(command)
-    options = [one for one in shown_parameters if isinstance(one, click.Option) and not one.hidden]
+    yield from _options(shown_parameters)
+
+
+def _options(parameters: Sequence[click.Parameter]) -> Iterator[str]:
+    options = [one for one in parameters if isinstance(one, click.Option) and not one.hidden]
     if options:
         yield ""
         yield from _table(("option", "what it says"), *((f"`{_spelling(one)}`", _meaning(one)) for one in options))

@@ -32,7 +32,7 @@ WORKING = {
     "allbase-audit-logging": 29,
     "allbase-synchronization-checkpoint-records": 15,
     "gtm-replication": 58,
-    "multisite-epochs": 5,
+    "multisite-epochs": 19,
 }
 PROMISE_MAX = 100
 

@@ -103,6 +103,11 @@ PLACES = {
     f"{UNITS}/dualsite-compare@.service",
     f"{UNITS}/dualsite-compare@.timer",
     f"{UNITS}/dualsite-compare@.service.d/20-compare.conf",
+    f"{UNITS}/dualsite-packet-export@.service",
+    f"{UNITS}/dualsite-packet-export@.timer",
+    f"{UNITS}/dualsite-packet-import@.service",
+    f"{UNITS}/dualsite-packet-import@.timer",
+    f"{UNITS}/dualsite-packet-.service.d/20-packet.conf",
     "usr/lib/sysusers.d/dualsite.conf",
     "usr/lib/tmpfiles.d/dualsite.conf",
     "usr/bin/replicate",
@@ -362,7 +367,15 @@ def test_without_a_root_directory_root_is_needed(script: str, machine: Machine) 
 
 
 @pytest.mark.parametrize(
-    "script", ["install", "uninstall", "installed.sh", "hooks/commit-msg", "systemd/examples/compare-with-host"]
+    "script",
+    [
+        "install",
+        "uninstall",
+        "installed.sh",
+        "hooks/commit-msg",
+        "systemd/examples/compare-with-host",
+        "systemd/examples/ship-packet",
+    ],
 )
 def test_shellcheck_finds_nothing(script: str) -> None:
     if shutil.which("shellcheck") is None:

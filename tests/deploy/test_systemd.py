@@ -31,7 +31,8 @@ UNITS = CHECKOUT / "deploy" / "systemd"
 COMMON = (UNITS / "dualsite-.service.d" / "10-common.conf").read_text()
 NAMES = ("source", "receiver", "update")
 """The daemons."""
-ALL = (*NAMES, "compare")
+ALL = (*NAMES, "compare", "packet-export", "packet-import")
+TIMERS = ("compare", "packet-export", "packet-import")
 EXPOSURE_MOST = 2.0
 
 
@@ -71,7 +72,7 @@ def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False)
 
 
-@pytest.mark.parametrize("unit", [*(f"{name}@.service" for name in ALL), "compare@.timer"])
+@pytest.mark.parametrize("unit", [*(f"{name}@.service" for name in ALL), *(f"{name}@.timer" for name in TIMERS)])
 def test_systemd_finds_nothing_wrong_with_the_unit(unit: str, units: Path) -> None:
     done = analyze("verify", units / f"dualsite-{unit}")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

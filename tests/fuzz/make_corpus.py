@@ -13,7 +13,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import apsw
@@ -32,6 +32,12 @@ from replicate.region.protocol import ScrRow
 from replicate.region.sqlite.bookkeeping import make_tables, write_scr, write_slot
 from replicate.settings.load import default_text
 from replicate.transfer.container import SeedHeader, SeedRegion, pack_catalogue
+from replicate.transfer.packet.epochs import EpochRow
+from replicate.transfer.packet.format import SegmentPart, Signature
+from replicate.transfer.packet.sealed import pack_sealed
+from replicate.transfer.packet.store import NAME as EPOCHS_NAME
+from replicate.transfer.packet.store import change_epochs
+from replicate.transfer.packet.write import PacketWriter
 from replicate.transfer.seed.file import SeedWriter
 from replicate.wire.codec import encode as encode_message
 from replicate.wire.compression import Compressor
@@ -62,6 +68,7 @@ from replicate.wire.state import Role
 from tests.harness import frames as by_hand
 from tests.harness.journals import FrameMaker, ToyJournal, define_payload, insert_payload, make_definition
 from tests.harness.link_pair import NETWORK, ConnectionPair, Journal, connected
+from tests.harness.packets import summary as summary_of
 from tests.harness.pools import frame
 from update_process.replay.archive.manifest import Range, SegmentCopy
 
@@ -296,6 +303,12 @@ def files() -> Made:
     yield "conflict", "one", b'{"seqno": 7, "region": "main", "key": [1], "expected": {"a": {"blob": "00"}}}\n'
 
 
+def _consumers(home: str) -> Path:
+    for name in ("locks", "consumers"):
+        (Path(home) / name).mkdir()
+    return Path(home) / "consumers"
+
+
 def seeds() -> Made:
     regions = (SeedRegion("main", 512, 3), SeedRegion("two", 1024, 1))
     position = Position(4, SynchronizationVector({(7, 0): 4}), {7: (4, 99)})
@@ -316,6 +329,26 @@ def seeds() -> Made:
     yield "seed_file", "whole", b"\x01" + whole
     yield "seed_file", "mended", b"\x00" + whole
     yield "seed_file", "cut", b"\x01" + whole[:-200]
+    with tempfile.TemporaryDirectory() as home:
+        with PacketWriter(Path(home) / "packet") as packet:
+            packet.segment(SegmentPart(6))
+            packet.piece(bytes(500))
+            packet.segment(SegmentPart(8, 60, 20))
+            packet.piece(bytes(range(40)))
+            summary = summary_of(5, 9, number=3, before=2)
+            packet.finish(replace(summary, created_wall_ns=7), lambda _body: Signature(b"pem", b"value"))
+        whole = (Path(home) / "packet").read_bytes()
+        row = EpochRow(summary.base, 3)
+        change_epochs(_consumers(home), lambda known: known.heard("oslo", row).exported(summary, "f", 9))
+        stored = (Path(home) / "consumers" / EPOCHS_NAME).read_bytes()
+    yield "packet_file", "whole", b"\x01" + whole
+    yield "packet_file", "mended", b"\x00" + whole
+    yield "packet_file", "cut", b"\x01" + whole[:-9]
+    sealed = b"".join(pack_sealed(bytes(range(90)), "oslo"))
+    yield "sealed_packet", "whole", b"\x01" + sealed
+    yield "sealed_packet", "mended", b"\x00" + sealed
+    yield "epochs_file", "one", stored
+    yield "epochs_file", "wrong", stored.replace(b"oslo", b"osla")
     yield "seed_request", "any", b'{"format": 1, "from": null}\n'
     yield "seed_request", "named", b'{"format": 1, "from": "oslo"}\n'
     yield "seed_request", "regions", b'{"format": 2, "from": null, "regions": ["main", "side"]}\n'

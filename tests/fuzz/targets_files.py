@@ -26,6 +26,11 @@ from replicate.instance.file import check_unique, decode, encode
 from replicate.limits import NAME_PATTERN
 from replicate.region.sqlite.forensics.pages import NotOurPage, children, rows
 from replicate.settings.load import load, shown, toml_value
+from replicate.transfer.packet.format import PacketSummary
+from replicate.transfer.packet.read import PacketReader
+from replicate.transfer.packet.sealed import pack_sealed, unpack_sealed
+from replicate.transfer.packet.store import NAME as EPOCHS_NAME
+from replicate.transfer.packet.store import read_epochs
 from replicate.transfer.seed.file import SeedReader, good_bytes_of
 from replicate.transfer.seed.request import SeedFailedError, read_answer
 from tests.fuzz import repair
@@ -164,6 +169,36 @@ def seed_file(data: bytes) -> None:
     with SeedReader(path) as reader:
         pages = sum(len(piece.data) for piece in reader.pages())
         assert pages == sum(region.bytes for region in reader.header.regions)
+
+
+def packet_file(data: bytes) -> None:
+    """A packet, read to its end."""
+    if not data:
+        return
+    path = directory("packets") / "a.packet"
+    path.write_bytes(data[1:] if data[0] & 1 else repair.seed_records(data[1:]))
+    with PacketReader(path) as reader:
+        assert PacketSummary.unpack(reader.summary.pack()) == reader.summary
+        for part in reader.verify():
+            assert part.first_seqno > 0
+
+
+def sealed_packet(data: bytes) -> None:
+    """A packet that is sealed for somebody."""
+    if not data:
+        return
+    raw = data[1:] if data[0] & 1 else repair.seed_records(data[1:])
+    target, sealed = unpack_sealed(lambda at, count: raw[at : at + count], len(raw), "here")
+    assert b"".join(pack_sealed(sealed, target)) == raw
+
+
+def epochs_file(data: bytes) -> None:
+    """What is known of other replicas."""
+    home = directory("epochs")
+    (home / EPOCHS_NAME).write_bytes(data)
+    found = read_epochs(home)
+    for name in found.replicas:
+        assert found.confirmed(name).of(name).estimated is None
 
 
 def digest(data: bytes) -> None:
