@@ -75,6 +75,7 @@ STEPS: Final = (
     Step("journal", "bench_scaling", ("--part", "journal", "--rounds", ROUNDS), ("--transactions", "2000000")),
     Step("wire", "bench_wire", ("--rounds", ROUNDS), ("--transactions", "200000")),
     Step("filter", "bench_filter", ("--rounds", ROUNDS), ("--transactions", "50000")),
+    Step("packets", "bench_packets", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("partitions", "bench_partitions", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("patrol", "bench_patrol", ("--rounds", ROUNDS), ("--rows", "200000")),
     _commit("row", "off"),

@@ -179,6 +179,13 @@ def _partitions(one: Line) -> Row:
     return f"partitions: {one['wanted']} wanted", f"CPU {cpu}; bytes {ratio['bytes']:.2f} × a whole secondary", text
 
 
+def _packets(one: Line) -> Row:
+    figure, ratio = one["figure"], one["ratio"]
+    text = f"{figure['import']:,.0f} a second; export {figure['export']:,.0f}; {figure['bytes']:.0f} bytes each"
+    beside = f"{ratio['import_to_replay']:.2f} × a replay of the journal, {ratio['import_to_line']:.2f} × a line"
+    return "packets: import", beside, text
+
+
 def _audit(one: Line) -> Row:
     figure = one["figure"]
     text = f"{figure['per_s']:,} transactions/s, {figure['cpu_us']} CPU µs each"
@@ -212,6 +219,7 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "audit": _audit,
     "filter": _filter,
     "large": _large,
+    "packets": _packets,
     "partitions": _partitions,
     "patrol": _patrol,
     "replay": _replay,

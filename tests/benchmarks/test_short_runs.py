@@ -112,6 +112,12 @@ def test_filter(tmp_path: Path) -> None:
     assert all(line["figure"]["per_s"] > 0 for line in lines)
 
 
+def test_packets(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, "packets", "--transactions", "2000", "--rounds", "1")
+    assert min(line["figure"].values()) > 0
+    assert set(line["ratio"]) == {"import_to_replay", "import_to_line", "export_to_line"}
+
+
 def test_partitions(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "partitions", "--transactions", "2000", "--rounds", "1", "--wanted", "half", "nothing")
     assert [one["wanted"] for one in lines] == ["whole", "half", "nothing"]

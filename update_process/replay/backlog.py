@@ -132,9 +132,11 @@ class Journals:
         *,
         stage: Path | None = None,
         spark: Callable[[], Any] | None = None,
+        segments: Sequence[tuple[Path, int]] = (),
     ) -> None:
-        """Look at each. NotFoundError, UsageError, WrongNetworkError, JournalDamagedError, FormatUnknownError, and what
-        reading an archive's manifests raises."""
+        """Look at each. `segments`: further directories of one segment, and with which transaction that ends: it need
+        not be looked for. NotFoundError, UsageError, WrongNetworkError, JournalDamagedError, FormatUnknownError, and
+        what reading an archive's manifests raises."""
         self.archives: list[ArchiveRanges] = []
         self.chains: list[ChainPart] = []
         """Of each directory its unbroken parts."""
@@ -148,6 +150,9 @@ class Journals:
                 assert path is not None
                 self.chains += parts_of(journal_directory(path), network=network)
         self._ends = [_end(chain) for chain in self.chains]
+        for directory, last_seqno in segments:
+            self.chains += parts_of(directory, network=network)
+            self._ends.append((last_seqno, last_seqno))
         self._archived = max((one.ranges[-1].last_seqno for one in self.archives), default=0)
 
     @property

@@ -73,8 +73,9 @@ def replay(
         stage_of(instance) as stage,
         one_session(spark, told) as get,
     ):
+        journals = Journals(names, instance.content.network, stage=stage, spark=get)
         return replay_locked(
-            instance, names, stage, get, last_seqno=last_seqno, verify=verify, dry_run=dry_run, told=told
+            instance, journals, stage, get, last_seqno=last_seqno, verify=verify, dry_run=dry_run, told=told
         )
 
 
@@ -171,7 +172,7 @@ def require_own_words(instance: Instance, names: Sequence[str | Path]) -> None:
 
 def replay_locked(
     instance: Instance,
-    names: Sequence[str | Path],
+    journals: Journals,
     stage: Path,
     get: OneSession | None,
     *,
@@ -183,7 +184,6 @@ def replay_locked(
 ) -> Summary:
     """The same for one who has stopped the daemons, and holds the seed's lock, the stage and `one_session`.
     `goes_on_by`: as `Replay`."""
-    journals = Journals(names, instance.content.network, stage=stage, spark=get)
     target = target_seqno(journals, last_seqno)
     with apply_session(instance) as session:
         done = session.position.last_seqno

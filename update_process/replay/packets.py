@@ -36,6 +36,7 @@ from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.seed.file import require_free
 from replicate.transfer.seed.install import seed_lock
 from update_process.replay.apply import Progress, Told
+from update_process.replay.backlog import Journals
 from update_process.replay.command import (
     SparkSessions,
     one_session,
@@ -143,10 +144,11 @@ def _apply(
     ):
         order = order_of(_last_seqno(instance), summaries)
         chosen = [inbox.packets[at] for at in order.chosen]
-        directories = _unpack(instance, chosen, stage, told)
+        segments = _unpack(instance, chosen, stage, told)
         hit("packet.unpacked")
+        journals = Journals((), instance.content.network, stage=stage, segments=segments)
         done.replayed = replay_locked(
-            instance, directories, stage, get, last_seqno=order.seqno, dry_run=dry_run, told=told
+            instance, journals, stage, get, last_seqno=order.seqno, dry_run=dry_run, told=told
         )
     done.seqno = done.seqno if dry_run else order.seqno
     done.applied = tuple(str(inbox.packets[at].path) for at in order.chosen if at not in order.waiting)
@@ -159,14 +161,18 @@ def _last_seqno(instance: Instance) -> int:
         return int(door.words[word.LAST_SEQNO])
 
 
-def _unpack(instance: Instance, packets: Sequence[Offered], stage: Path, told: Told) -> list[Path]:
-    """The segments of these packets, each in a directory of its own below the stage; all of them have verified. What is
-    here of a large transaction only in part is left out: it is waited for, or another packet has it whole."""
+def _unpack(instance: Instance, packets: Sequence[Offered], stage: Path, told: Told) -> list[tuple[Path, int]]:
+    """The segments of these packets, each in a directory of its own below the stage, and with which transaction it
+    ends; all of them have verified. What is here of a large transaction only in part is left out: it is waited for, or
+    another packet has it whole."""
     unpacked: dict[Path, _Unpacked] = {}
     whole, done, room = sum(one.size for one in packets), 0, 0
     for number, one in enumerate(packets):
         with PacketReader(one.path, unsealer_of(instance)) as reader:
+            open_: _Unpacked | None = None
             for part, pieces in reader.segments():
+                if open_ is not None:
+                    open_.last_seqno = part.first_seqno - 1
                 # What goes on in the next packet is the sender's own segment: its bytes come together again.
                 name = f"large-{one.summary.sender.hex()}" if part.size else f"{number}"
                 directory = stage / f"{name}-{part.first_seqno}"
@@ -177,9 +183,12 @@ def _unpack(instance: Instance, packets: Sequence[Offered], stage: Path, told: T
                         room = LOOK_EVERY_BYTES
                     here.add(part.offset, piece)
                     room -= len(piece)
+                open_ = None if part.size else here
+            if open_ is not None:
+                open_.last_seqno = one.summary.last_seqno
         done += one.size
         told(Progress("unpacking", done, whole))
-    return [directory for directory, one in unpacked.items() if one.is_whole]
+    return [(directory, one.last_seqno) for directory, one in unpacked.items() if one.is_whole]
 
 
 class _Unpacked:
@@ -187,6 +196,8 @@ class _Unpacked:
 
     def __init__(self, directory: Path, part: SegmentPart) -> None:
         self.path = directory / segment_name(part.first_seqno)
+        self.last_seqno = part.first_seqno
+        """The last transaction in it."""
         self._size = part.size
         self._reached = 0
         """All bytes before this offset are there."""

@@ -111,7 +111,7 @@ def rebuild(
                 hit("rebuild.installed")
                 instance.reload()
             again = "the same command without --restart" if restart else "the same command"
-            done = replay_locked(instance, names, stage, get, last_seqno=target, told=told, goes_on_by=again)
+            done = replay_locked(instance, journals, stage, get, last_seqno=target, told=told, goes_on_by=again)
             if done.seqno > target:
                 raise AlreadyExistsError(
                     f"{instance.name} stands at transaction {done.seqno} already, beyond {target}",

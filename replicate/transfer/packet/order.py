@@ -47,23 +47,29 @@ class Order:
 
 def order_of(seqno: int, packets: Sequence[PacketSummary]) -> Order:
     """What can be applied behind transaction `seqno`."""
-    place, way, lead = Reached(seqno), [], 0
+    place, lead = Reached(seqno), 0
+    way: list[int] = []
+    left = sorted(range(len(packets)), key=lambda at: packets[at].base.last_seqno, reverse=True)
+    near: list[int] = []  # those that may fit: they begin no later than what is reached, and bring something
     while True:
-        fitting = [at for at, packet in enumerate(packets) if at not in way and place.takes(packet)]
+        while left and packets[left[-1]].base.last_seqno <= place.seqno:
+            near.append(left.pop())
+        near = [at for at in near if _ends(packets[at]) > (place.seqno, 0)]
+        fitting = [at for at in near if place.takes(packets[at])]
         if not fitting:
             break
-        at = max(fitting, key=lambda one: (packets[one].end.last_seqno, packets[one].end_inside, -one))
+        at = max(fitting, key=lambda one: (_ends(packets[one]), -one))
         place = place.behind(packets[at])
         way.append(at)
+        near.remove(at)
         if packets[at].end.last_seqno > (packets[way[lead - 1]].end.last_seqno if lead else seqno):
             lead = len(way)
-    reached = place.seqno
-    waiting = tuple(at for at, packet in enumerate(packets) if _brings(packet, reached))
-    return Order(tuple(way[:lead]), waiting, reached)
+    waiting = tuple(at for at, packet in enumerate(packets) if _ends(packet) > (place.seqno, 0))
+    return Order(tuple(way[:lead]), waiting, place.seqno)
 
 
-def _brings(packet: PacketSummary, seqno: int) -> bool:
-    return packet.end.last_seqno > seqno or (packet.end.last_seqno == seqno and packet.end_inside > 0)
+def _ends(packet: PacketSummary) -> tuple[int, int]:
+    return packet.end.last_seqno, packet.end_inside
 
 
 @dataclass(frozen=True, slots=True)

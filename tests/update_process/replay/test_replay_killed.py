@@ -40,8 +40,8 @@ REPLAY = (
     *("replay.committed", "replay.alone", "replay.large"),
 )
 REBUILD = ("seed.journal_begun", "rebuild.installed", "replay.committed", "rebuild.replayed")
-ELSEWHERE = ("archive.", "replay.staged")
-"""Of the archive, and of Spark: tests/spark/test_archive_steps.py."""
+ELSEWHERE = ("archive.", "replay.staged", "packet.")
+"""Of the archive, and of Spark: tests/spark/test_archive_steps.py; of packets: test_packets.py."""
 
 
 def killed(point: str, number: int, work: Callable[[], object]) -> bool:
