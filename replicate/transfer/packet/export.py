@@ -49,6 +49,7 @@ PACKET_BYTES_MIN: Final = 8 * MIB
 TAIL_BYTES: Final = 128 * KIB
 """Left in a packet for its summary, its signature and its end."""
 READ_BYTES: Final = 256 * KIB
+NUMBERS_TRIED: Final = 1000
 NAMED_MAX: Final = 3
 """Of more targets than these, a packet's name says how many they are."""
 
@@ -316,7 +317,7 @@ class ExportRun:
         epochs = read_epochs(self.instance.consumers_directory)
         number, before = epochs.last_number + 1, epochs.last_to(targets)
         to = "+".join(targets) if len(targets) <= NAMED_MAX else f"{len(targets)}-replicas"
-        path = name_of(f"{self.instance.name}.{to}.{number:06d}{SUFFIX}")
+        number, path = _free(number, lambda at: name_of(f"{self.instance.name}.{to}.{at:06d}{SUFFIX}"))
         if self._seal is not None and len(targets) > 1:
             raise UsageError("a sealed packet is for one target", do="Export to each of them")
         seal = None if self._seal is None else self._seal(targets[0])
@@ -366,6 +367,15 @@ class ExportRun:
             chain=chain,
         )
         return header, here
+
+
+def _free(number: int, path_of: Callable[[int], Path]) -> tuple[int, Path]:
+    """The next number, from `number` on, whose packet is not there: one that was killed before the epochs moved has
+    left its packet, and after a restored backup the epochs are old. Where all of some are there, the last of these."""
+    for at in range(number, number + NUMBERS_TRIED):
+        if not path_of(at).exists():
+            return at, path_of(at)
+    return at, path_of(at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,9 @@ def test_killed_before_the_epochs_moved_it_is_exported_again(pair: Pair) -> None
         export(pair.primary, pair.directory / "out", "west")
     assert ranges(pair) == []
     (lost,) = (pair.directory / "out").iterdir()
-    (one,) = export(pair.primary, pair.directory / "again", "west")
-    assert one.path.name == lost.name
+    (one,) = export(pair.primary, pair.directory / "out", "west")
+    assert (lost.name, one.path.name) == ("east.west.000001.packet", "east.west.000002.packet")
+    assert one.first_seqno == pair.last_seqno(pair.secondary) + 1
     take(pair.secondary, lost, one.path)
     assert take(pair.secondary, lost, one.path).known == 2
 
