@@ -30,7 +30,7 @@ def scr(other: str | None, file: str | None) -> int:
     With another site, both arrays beside each other, and what the secondary would be told if it connected now. Exit
     code 1 where it would be refused.
     """
-    from replicate.compare.scr import array_of, compare_with
+    from replicate.compare.scr import array_of, compare_with, told
     from replicate.errors import UsageError
 
     if other is not None and file is not None:
@@ -38,7 +38,7 @@ def scr(other: str | None, file: str | None) -> int:
     opened = open_instance(DOOR)
     if other is None and file is None:
         array = array_of(opened)
-        emit(array, _array_lines(array))
+        emit(told(array), _array_lines(array))
         return 0
     if other is not None:
         from replicate.instance.instance import Instance, resolve_instance
@@ -68,6 +68,10 @@ def _array_lines(array: Array) -> list[str]:
     rows: list[tuple[object, ...]] = [
         (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
         for one in array.records
+    ]
+    rows += [
+        (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
+        for one in array.partitions
     ]
     return [
         f"{array.instance} ({array.role}) at transaction {array.seqno}, its journal from {array.oldest_seqno} on",

@@ -1,7 +1,7 @@
 """Synchronization checkpoint records: how far a site is, origin by origin, and what two such arrays say of each other.
 
 One record for each incarnation that has written the journal (its *origin*): the origin's own number of its last
-transaction here, and the number that this site has for it. All tables are in the partition DEFAULT.
+transaction here, and the number that this site has for it. Where partitions are in use, one more for each of them.
 
 Guarantees: the verdict is that of `resync.decide`, which answers a secondary that connects: no second rule. What an
 array of another host leaves open is said to be open, never hoped. An array of another network is refused.
@@ -13,15 +13,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from replicate.compare.scr_partitions import LastInPartition, last_of_each, last_within
+from replicate.door.recovery.opening import make_chain
 from replicate.door.restart_view import view_for
 from replicate.door.snapshot import door_of
 from replicate.errors import DamagedError, FormatUnknownError, ReplicateError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
-from replicate.limits import PARTITION_STREAM
-from replicate.model.transaction import History
+from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE, PARTITION_STREAM
+from replicate.model.partitions import ONLY_DEFAULT
+from replicate.model.transaction import Catalogue, History
 from replicate.model.vector import U64_MAX, Chains, Position, SynchronizationVector
 from replicate.wire.message import Restart
 from replicate.wire.resync import (
@@ -36,7 +39,12 @@ from replicate.wire.resync import (
 )
 
 FORMAT: Final = 1
+WITH_PARTITIONS: Final = 2
+"""Format of an array with records of partitions."""
 DEFAULT: Final = "DEFAULT"
+STREAM: Final = "ALL"
+"""What the records of whole origins are of, where partitions are in use."""
+NOT_HELD: Final = "not held"
 EVEN: Final = "even"
 DIVERGED: Final = "diverged"
 _DO: Final = "Print it again there: replicate -i INSTANCE --json scr"
@@ -61,8 +69,23 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """The last transaction of a partition here, as `Record` has it of an origin. Of a secondary that was just seeded it
+    is the seed's: everything up to there is in it. `is_held`: its rows are here."""
+
+    audit_name: str
+    partition_id: str
+    global_commit_id: int
+    log_file_timestamp: int
+    local_commit_id: int
+    number: int
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Array:
-    """Of one site: `seqno` is its last transaction, `oldest_seqno` the first one that its journal holds."""
+    """Of one site: `seqno` is its last transaction, `oldest_seqno` the first one that its journal holds. `partitions`:
+    none where all tables are in DEFAULT."""
 
     instance: str
     uuid: str
@@ -72,6 +95,7 @@ class Array:
     oldest_seqno: int
     records: tuple[Record, ...]
     format: int = FORMAT
+    partitions: tuple[PartitionRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +130,48 @@ def array_of(instance: Instance) -> Array:
     """How far it is. Raises what opening its door raises (NotFoundError: not seeded)."""
     with door_of(instance) as door:
         viewed = view_for(door, Restart(U64_MAX))
-    return _array(instance, viewed.source)
+        return _array(instance, viewed.source, _partitions(instance, viewed.source, viewed.here))
 
 
-def _array(instance: Instance, view: SourceView) -> Array:
+def _partitions(instance: Instance, view: SourceView, catalogue: Catalogue) -> tuple[PartitionRecord, ...]:
+    """None where all tables are in DEFAULT. Of a partition that no transaction in the journal changes, the record says
+    what the journal's beginning does."""
+    content, position = instance.content, view.position
+    used = {one.partition for one in catalogue.in_force().values()} - {PARTITION_NONE}
+    known = instance.partitions_now()
+    if used <= {PARTITION_DEFAULT} and content.held is None and known == ONLY_DEFAULT:
+        return ()
+    named = {one.origin.key: one for one in view.histories}
+    found = last_of_each(make_chain(instance), position.last_seqno, {one for one in used if content.holds(one)})
+    newest = max(view.histories, key=lambda one: one.seqno)
+    records = []
+    for number in sorted(used | set(known.names)):
+        last = found.get(number) or _before_the_journal(position, newest.origin.key, number)
+        by = named.get(last.origin, newest)
+        records.append(
+            PartitionRecord(
+                by.name,
+                known.name(number),
+                last.origin_seqno,
+                by.incarnation,
+                last.seqno,
+                number,
+                content.holds(number),
+            )
+        )
+    return tuple(records)
+
+
+def _before_the_journal(position: Position, newest: int, number: int) -> LastInPartition:
+    """Of a partition that no transaction in the journal changes: what a seed or the journal's beginning says."""
+    told = {key: last for (key, partition), last in position.vector.items() if partition == number}
+    if newest in told:  # the newest origin has written alone since it began
+        here = position.last_seqno - (position.vector.last(newest) - told[newest])
+        return LastInPartition(0, here, newest, told[newest])
+    return LastInPartition(0, 0, *next(iter(told.items()), (0, 0)))
+
+
+def _array(instance: Instance, view: SourceView, partitions: tuple[PartitionRecord, ...] = ()) -> Array:
     position, histories = view.position, sorted(view.histories, key=lambda one: one.seqno)
     records = []
     for place, history in enumerate(histories):
@@ -119,7 +181,7 @@ def _array(instance: Instance, view: SourceView) -> Array:
         records.append(
             Record(
                 history.name,
-                DEFAULT,
+                STREAM if partitions else DEFAULT,
                 last,
                 history.incarnation,
                 ends,
@@ -133,8 +195,17 @@ def _array(instance: Instance, view: SourceView) -> Array:
     content = instance.content
     network = str(uuid.UUID(bytes=content.network))
     return Array(
-        content.name, content.uuid.hex(), network, content.role, position.last_seqno, view.oldest_seqno, tuple(records)
-    )
+        content.name, content.uuid.hex(), network, content.role, position.last_seqno, view.oldest_seqno, tuple(records),
+        WITH_PARTITIONS if partitions else FORMAT, partitions,
+    )  # fmt: skip
+
+
+def told(array: Array) -> dict[str, Any]:
+    """The array as `--json scr` prints it, and `parse` reads it."""
+    facts = asdict(array)
+    if not array.partitions:
+        del facts["partitions"]
+    return facts
 
 
 # As a file of the other host has it.
@@ -145,28 +216,33 @@ def parse(text: str, *, where: str) -> Array:
     try:
         facts: dict[str, Any] = json.loads(text)
         number = facts["format"]
-        if type(number) is not int or number != FORMAT:
+        if type(number) is not int or number not in (FORMAT, WITH_PARTITIONS):
             raise FormatUnknownError(
-                f"the array has format {str(number)[:20]}, this release knows {FORMAT}", where=where, do=_DO
+                f"the array has format {str(number)[:20]}, this release knows {FORMAT} and {WITH_PARTITIONS}",
+                where=where,
+                do=_DO,
             )
+        partitions = [] if number == FORMAT else facts.pop("partitions")
+        kept = tuple(PartitionRecord(**_checked(PartitionRecord, one)) for one in partitions)
         records = tuple(Record(**_checked(Record, one)) for one in facts.pop("records"))
-        return Array(**_checked(Array, facts | {"records": records}))
+        return replace(Array(**_checked(Array, facts | {"records": records})), partitions=kept)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedError(f"this is no array of checkpoint records: {error}", where=where, do=_DO) from None
 
 
 def _checked(kind: type, facts: Mapping[str, Any]) -> dict[str, Any]:
-    known = kind.__annotations__
+    known = {name: told for name, told in kind.__annotations__.items() if kind is not Array or name != "partitions"}
     if facts.keys() != known.keys():
         raise ValueError(f"not the fields of {kind.__name__}")
     for name, value in facts.items():
         well = {
             "int": type(value) is int and 0 <= value <= U64_MAX,
             "str": type(value) is str,
+            "bool": type(value) is bool,
         }
         if not well.get(str(known[name]), True):
             raise ValueError(f"{name} is {value!r}"[:80])
-    for name in ("chain", "instance") if kind is Record else ("uuid",):
+    for name in {Record: ("chain", "instance"), Array: ("uuid",)}.get(kind, ()):
         bytes.fromhex(facts[name])
     return dict(facts)
 
@@ -208,10 +284,50 @@ def compare_with(here: Instance, other: Instance | Array) -> BothArrays:
     restart = Restart(secondary.seqno + 1, at.vector, at.chains)
     live = here if is_source else other if isinstance(other, Instance) else None
     if live is None:
-        return _by_arrays(source, secondary, restart)
+        made = _by_arrays(source, secondary, restart)
+        return replace(made, rows=(*made.rows, *by_numbers(source, secondary))) if made.is_well else made
     with door_of(live) as door:
         view = view_for(door, restart).source
-    return verdict_of(_array(live, view), secondary, decide(restart, view))
+        made = verdict_of(_array(live, view, source.partitions), secondary, decide(restart, view))
+        if not made.is_well or not source.partitions:
+            return made
+        lacks = last_within(make_chain(live), restart.next_seqno, view.position.last_seqno)
+    return replace(made, rows=(*made.rows, *by_counts(source, secondary, lacks)))
+
+
+def by_counts(source: Array, secondary: Array, lacks: Mapping[int, LastInPartition]) -> list[BothRecords]:
+    """A row for each partition of the source, where the secondary is in step up to its end and `lacks` these of what
+    comes after it. Pure."""
+    held = {one.number: one for one in secondary.partitions}
+    rows = []
+    for ours in source.partitions:
+        theirs, last = held.get(ours.number), lacks.get(ours.number)
+        has = ours.global_commit_id if last is None else theirs.global_commit_id if theirs else 0
+        rows.append(_of_partition(ours, theirs, has, last.count if last else 0))
+    return rows
+
+
+def by_numbers(source: Array, secondary: Array) -> list[BothRecords]:
+    """The same by two arrays alone. How many transactions of a partition are between two numbers they do not tell, so
+    the difference is one of numbers of the origin. Pure."""
+    held = {one.number: one for one in secondary.partitions}
+    rows = []
+    for ours in source.partitions:
+        theirs = held.get(ours.number)
+        # What was seeded is said to be as far as the seed, which may be beyond the partition's last.
+        has = min(theirs.global_commit_id if theirs else 0, ours.global_commit_id)
+        rows.append(_of_partition(ours, theirs, has, ours.global_commit_id - has, " at most"))
+    return rows
+
+
+def _of_partition(
+    ours: PartitionRecord, theirs: PartitionRecord | None, has: int, lacks: int, more: str = ""
+) -> BothRecords:
+    is_held = theirs is None or theirs.is_held
+    state = (f"behind by {lacks}{more}" if lacks else EVEN) if is_held else NOT_HELD
+    return BothRecords(
+        ours.audit_name, ours.partition_id, ours.log_file_timestamp, ours.global_commit_id, has, lacks, state
+    )
 
 
 def _is_source(here: Instance, ours: Array, theirs: Array) -> bool:
@@ -250,7 +366,15 @@ def verdict_of(source: Array, secondary: Array, decision: Decision) -> BothArray
         least = min(here, common.get(key, here))
         state = DIVERGED if key in diverged else _state(least if there > least else here, there)
         rows.append(
-            BothRecords(record.audit_name, DEFAULT, record.log_file_timestamp, here, there, abs(here - there), state)
+            BothRecords(
+                record.audit_name,
+                STREAM if source.partitions else DEFAULT,
+                record.log_file_timestamp,
+                here,
+                there,
+                abs(here - there),
+                state,
+            )
         )
     text, do = _words(source, secondary, decision)
     return BothArrays(source.instance, secondary.instance, tuple(rows), text, do, isinstance(decision, StartAt))

@@ -38,7 +38,7 @@ from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.region.kind import KIND
-from replicate.region.protocol import AppliedRegion, FileFacts, RowsOfRegion, ScrRow
+from replicate.region.protocol import AppliedRegion, FileFacts, RowsOfRegion, ScrRow, partition_row
 from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 
@@ -344,7 +344,7 @@ class ApplySession:
             if before.chains.get(origin) != (last, chain)
         ]
         rows += [
-            ScrRow(origin, partition, last, position.chains[origin][1], csn, position.last_seqno)
+            partition_row(position, origin, partition, last)
             for (origin, partition), last in position.vector.beyond(before.vector).items()
             if partition != PARTITION_STREAM
         ]

@@ -72,6 +72,14 @@ def scr_chains(rows: Iterable[ScrRow]) -> dict[int, tuple[int, int]]:
     return {row.origin: (row.origin_seqno, row.chain) for row in rows if row.partition == PARTITION_STREAM}
 
 
+def partition_row(position: Position, origin: int, partition: int, origin_seqno: int) -> ScrRow:
+    """The checkpoint record of a partition, where `position` ends with transactions of that origin alone, from
+    `origin_seqno` on. Its number here follows from that; its chain hash and csn, which the stream's record has for the
+    whole stream, are 0: the journal has them at that number."""
+    here = position.last_seqno - (position.chains[origin][0] - origin_seqno)
+    return ScrRow(origin, partition, origin_seqno, 0, 0, here)
+
+
 def scr_rows(position: Position, csn: int) -> list[ScrRow]:
     """The checkpoint records that say `position`: one for each origin's whole stream and for each partition."""
     rows = [
@@ -79,7 +87,7 @@ def scr_rows(position: Position, csn: int) -> list[ScrRow]:
         for origin, (last, chain) in position.chains.items()
     ]
     rows += [
-        ScrRow(origin, partition, last, position.chains[origin][1], csn, position.last_seqno)
+        partition_row(position, origin, partition, last)
         for (origin, partition), last in position.vector.items()
         if partition != PARTITION_STREAM and origin in position.chains
     ]

@@ -210,10 +210,9 @@ class _Redo:
             yield
 
     def _scr(self, head: Head) -> list[ScrRow]:
-        return [
-            ScrRow(head.origin, partition, head.origin_seqno, head.chain, head.csn, head.seqno)
-            for partition in (PARTITION_STREAM, *sorted(self._touched))
-        ]
+        stream = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)
+        touched = sorted(self._touched)
+        return [stream, *(ScrRow(head.origin, one, head.origin_seqno, 0, 0, head.seqno) for one in touched)]
 
     def _ours(self, flat: Sequence[Any]) -> list[Any]:
         """The changes of this region; those of others only tell which partitions were touched."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from replicate.cli.root import root
-from replicate.compare.scr import array_of
+from replicate.compare.scr import array_of, told
 from replicate.errors import JournalIOError, NotFoundError, UsageError
 from replicate.instance.instance import Instance
 from tests.harness.pair import Pair
@@ -45,7 +45,7 @@ def test_the_command(level: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
         assert re.search(r"east \(source\) +west +difference +state\n", said)
     made = json.loads(run(level.primary, "--json", "scr", "--with", str(level.secondary.path))[1])
     assert (made["rows"][0]["state"], made["is_well"]) == ("behind by 1", True)
-    file.write_text(json.dumps(asdict(replace(array_of(level.secondary), seqno=99))))
+    file.write_text(json.dumps(told(replace(array_of(level.secondary), seqno=99))))
     code, said = run(level.primary, "scr", "--with-scr", str(file))
     assert (code, "west is ahead, and refused" in said) == (1, True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.compare import scr
-from replicate.compare.scr import Array, BothArrays, array_of, compare_with, parse, verdict_of
+from replicate.compare.scr import Array, BothArrays, array_of, compare_with, parse, told, verdict_of
 from replicate.door.snapshot import door_of
 from replicate.errors import DamagedError, FormatUnknownError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
@@ -37,7 +37,7 @@ def states(found: BothArrays) -> list[str]:
 
 def by_file(here: Instance, other: Instance) -> BothArrays:
     """With what the other host prints."""
-    return compare_with(here, parse(json.dumps(asdict(array_of(other))), where="x"))
+    return compare_with(here, parse(json.dumps(told(array_of(other))), where="x"))
 
 
 def test_an_array_names_its_origins_and_both_numbers_of_their_last_transactions(level: Pair) -> None:
@@ -148,9 +148,9 @@ def test_what_is_refused(level: Pair, tmp_path: Any) -> None:
         compare_with(level.primary, replace(array, network="00000000-0000-4000-8000-000000000001"))
     with pytest.raises(UsageError, match="even with itself"):
         compare_with(level.secondary, array)
-    text = json.dumps(asdict(array))
-    with pytest.raises(FormatUnknownError, match="format 2, this release knows 1"):
-        parse(text.replace('"format": 1', '"format": 2'), where="x")
+    text = json.dumps(told(array))
+    with pytest.raises(FormatUnknownError, match="format 3, this release knows 1 and 2"):
+        parse(text.replace('"format": 1', '"format": 3'), where="x")
     for wrong in ("", "{}", "[]", "null", text.replace('"seqno": ', '"seqno": -'), text.replace('"begins"', '"ends"'),
                   text.replace('"chain": "', '"chain": "z')):  # fmt: skip
         with pytest.raises(DamagedError, match="no array of checkpoint records"):

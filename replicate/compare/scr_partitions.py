@@ -1,0 +1,83 @@
+"""Which transactions of a journal change which partitions: how many, and the last one of each.
+
+Guarantees: exact, by the frames themselves: what a transaction over several partitions says of its sections, what a
+large one or one with nothing to apply names, else the tables that are changed. What is of no partition, such as a
+comment for everybody, counts for none.
+Refuses to know: what that means for two sites (scr.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+
+from replicate.journal.chain import Chain
+from replicate.journal.frame import FIXED_ELEMENTS
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import changes_of, decode_batch, large_commit_of, read_head
+from replicate.journal.sections import section_of
+from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
+from replicate.model.transaction import Kind, unpack_partitions
+
+
+@dataclass(frozen=True, slots=True)
+class LastInPartition:
+    """Of the transactions that change a partition: how many there are, and of the last one the number, its origin and
+    its number there."""
+
+    count: int
+    seqno: int
+    origin: int
+    origin_seqno: int
+
+
+def last_within(chain: Chain, first_seqno: int, last_seqno: int) -> dict[int, LastInPartition]:
+    """By partition, of the transactions `first_seqno` to `last_seqno`. Raises what reading the journal raises."""
+    found: dict[int, LastInPartition] = {}
+    if first_seqno > last_seqno:
+        return found
+    with closing(ChainReader(chain, first_seqno)) as reader:
+        partitions = {one.table_id: one.partition for one in reader.catalogue_at(first_seqno).definitions.values()}
+
+        def note(sections: Iterable[int], seqno: int, origin: int, origin_seqno: int) -> None:
+            for number in sections:
+                if number != PARTITION_STREAM:
+                    known = found.get(number)
+                    found[number] = LastInPartition(1 + (known.count if known else 0), seqno, origin, origin_seqno)
+
+        while (batch := reader.read(BATCH_BYTES_MAX, last_seqno)) is not None:
+            if isinstance(batch, LargeTransaction):
+                head = read_head(batch.commit_frame)
+                note(batch.partitions, head.seqno, head.origin, head.origin_seqno)
+                continue
+            for body in decode_batch(batch.data)[2::3]:
+                note(_sections(body, partitions), body[1], body[4], body[5])
+    return found
+
+
+def _sections(body: list[object], partitions: dict[int, int]) -> set[int]:
+    if body[0] == Kind.NULL:
+        return set(unpack_partitions(body[FIXED_ELEMENTS + 1]))
+    if commit := large_commit_of(body):
+        return set(unpack_partitions(commit[-1]))
+    flat = changes_of(body)
+    return {
+        section_of(flat[at], flat[at + 1], partitions, flat[at + 3]) for at in range(0, len(flat), 4)
+    }  # fmt: skip
+
+
+def last_of_each(chain: Chain, last_seqno: int, wanted: Collection[int]) -> dict[int, LastInPartition]:
+    """The last transaction of each of these partitions, as far as the journal holds one; `count` is that of the segment
+    which it is in. The newest segments are read first, and no more of them than are needed."""
+    found: dict[int, LastInPartition] = {}
+    end = last_seqno
+    for first in sorted(chain.first_seqnos(), reverse=True):
+        if first > last_seqno:
+            continue
+        for number, last in last_within(chain, first, end).items():
+            found.setdefault(number, last)
+        end = first - 1
+        if found.keys() >= set(wanted):
+            break
+    return found
