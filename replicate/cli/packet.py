@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,10 +103,13 @@ def export(
                         made.append(one)
             last = run.last_seqno
         age(opened, time.time_ns())
-    finally:
-        _run_hook(opened, made)
+    except BaseException:
+        with suppress(ConfigurationError):  # what was made before is whole, and to be sent
+            _run_hook(opened, made)
+        raise
     lines = [_exported(one) for one in made] or [f"nothing to send: {', '.join(wanted)} should have {last}"]
     emit({"seqno": last, "packets": made}, lines)
+    _run_hook(opened, made)
 
 
 def _names(opened: Instance, file: str | None, outbox: str | None) -> Callable[[str], Path]:

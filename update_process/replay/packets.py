@@ -20,7 +20,7 @@ from typing import Final
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import NotFoundError, PacketGapError, ReplicateError
+from replicate.errors import DamagedError, NotFoundError, PacketGapError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.journal.segment import segment_name
 from replicate.limits import MIB
@@ -169,6 +169,8 @@ def _unpack(instance: Instance, packets: Sequence[Offered], stage: Path, told: T
     whole, done, room = sum(one.size for one in packets), 0, 0
     for number, one in enumerate(packets):
         with PacketReader(one.path, unsealer_of(instance)) as reader:
+            if reader.summary != one.summary:  # which was judged, and has the digest of all that follows
+                raise DamagedError("this packet was replaced meanwhile", where=str(one.path), do="Import it again")
             open_: _Unpacked | None = None
             for part, pieces in reader.segments():
                 if open_ is not None:

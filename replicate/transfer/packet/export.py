@@ -20,11 +20,12 @@ from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.errors import DivergedError, JournalMissingError, NotFoundError, UsageError
+from replicate.filters.content import read_content
 from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.instance import Instance
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.segment import catalogue_frame
+from replicate.journal.segment import catalogue_frame, read_exactly
 from replicate.limits import FRAME_BYTES_MAX, KIB, MIB
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
@@ -35,6 +36,7 @@ from replicate.security.signing import sign
 from replicate.security.tls_files import TlsFiles
 from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
+from replicate.system.os_errors import io_error
 from replicate.transfer.packet.epochs import EpochRow, Epochs
 from replicate.transfer.packet.format import PIECE_BYTES, TARGETS_MAX, OriginName, PacketSummary, SegmentPart, Signature
 from replicate.transfer.packet.read import SUFFIX
@@ -117,10 +119,11 @@ def packets_lock(instance: Instance) -> FileLock:
     return FileLock(instance.locks_directory / LOCK_NAME)
 
 
-def with_live(instance: Instance, epochs: Epochs, position_at: Callable[[int], Position]) -> Epochs:
+def with_live(instance: Instance, epochs: Epochs, position_at: Callable[[int], Position], last_seqno: int) -> Epochs:
     """With what lines and seeds say of registered peers: how far one has told that it is; and that the seed which was
-    made for it will bring it there. `position_at` gives the position at a number of our journal."""
-    directory, last_seqno = instance.consumers_directory, position_at(0).last_seqno
+    made for it will bring it there. `position_at` gives the position at a number of our journal, whose last one is
+    `last_seqno`."""
+    directory = instance.consumers_directory
     for peer in instance.peers:
         consumer, held = read_consumer(directory, peer.name), read_hold(directory, peer.name)
         seeded = held if held is not None and held <= last_seqno else 0
@@ -148,14 +151,16 @@ class ExportRun:
         seal: Callable[[str], Seal] | None = None,
         release: str,
         now_ns: Callable[[], int],
+        is_look: bool = False,
     ) -> None:
-        """`sign`: as `PacketWriter`; `seal`: gives the target's seal; `now_ns`: the wall clock."""
+        """`sign`: as `PacketWriter`; `seal`: gives the target's seal; `now_ns`: the wall clock. `is_look`: nothing is
+        exported, so it may be beside one that does."""
         self.instance = instance
         self._seal = seal
         self._sign = sign
         self._release = release
         self._now_ns = now_ns
-        self._lock = packets_lock(instance)
+        self._lock = None if is_look else packets_lock(instance)
         self._door: Door | None = None
         self._entered = door_of(instance)
         self._last_seqno = 0
@@ -164,7 +169,8 @@ class ExportRun:
     def __enter__(self) -> ExportRun:
         """BusyError while packets are exported or imported here; NotFoundError: not seeded."""
         try:
-            self._lock.acquire(LOCK_TIMEOUT_S, what="the lock of the packets")
+            if self._lock is not None:
+                self._lock.acquire(LOCK_TIMEOUT_S, what="the lock of the packets")
             self._door = self._entered.__enter__()
             self._door.sync_to_end()
             self._last_seqno = int(self._door.words[word.LAST_DURABLE_SEQNO])
@@ -178,7 +184,8 @@ class ExportRun:
         if self._door is not None:
             self._door = None
             self._entered.__exit__(None, None, None)
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     # What is known.
 
@@ -192,22 +199,23 @@ class ExportRun:
         return self._reader.catalogue_at(seqno + 1)
 
     def position_at(self, seqno: int) -> Position:
-        """Where our journal is at a number; 0: at its durable end. What the journal does not hold any more, or not yet,
-        has its number alone."""
-        seqno = seqno or self._last_seqno
+        """Where our journal is at a number. What it does not hold any more, or not yet, has its number alone."""
+        if not 0 < seqno <= self._last_seqno:
+            return Position(seqno)
         try:
             here = self.catalogue_at(seqno)
         except JournalMissingError:
             return Position(seqno)
         return Position(seqno, here.vector, here.chains)
 
+    def end(self) -> Position:
+        """How far this instance is itself: to its last durable transaction."""
+        return self.position_at(self._last_seqno)
+
     def epochs(self) -> Epochs:
         """What is known of the others now."""
         epochs = read_epochs(self.instance.consumers_directory)
-        return with_live(self.instance, epochs, self._position_if_here)
-
-    def _position_if_here(self, seqno: int) -> Position:
-        return Position(seqno) if seqno > self._last_seqno else self.position_at(seqno)
+        return with_live(self.instance, epochs, self.position_at, self._last_seqno)
 
     def base_of(self, name: str) -> Position:
         """Where the next increment for that peer begins. NotFoundError: no such peer, or nothing is known of it;
@@ -254,6 +262,19 @@ class ExportRun:
     def _refuse_other_words(self, name: str) -> None:
         instance = self.instance
         instance.refuse_partial("a packet of its journal would lack the others")
+        if instance.partitions_now().keeps_back:
+            raise UsageError(
+                f"{instance.name} has rows in the partition NONE, which never leave it, and a packet brings all",
+                where=str(instance.path),
+                do="Send by a line, which leaves them out",
+            )
+        content = read_content(instance.run_directory)
+        if content is not None and content.filter:
+            raise UsageError(
+                f"what is here came from {content.name} through the filter {content.filter}, in other words",
+                where=str(instance.path),
+                do=f"Export from {content.name}",
+            )
         peer = instance.peer(name)
         if peer.partitions is not None:
             raise UsageError(
@@ -308,7 +329,7 @@ class ExportRun:
 
     def receipt(self, targets: Sequence[str], name_of: Callable[[str], Path]) -> Exported:
         """A packet that says how far this instance is, and brings nothing."""
-        own = self.position_at(0)
+        own = self.end()
         return self._packet(tuple(dict.fromkeys(targets)), own, 0, name_of, PACKET_BYTES_MIN).exported
 
     def _packet(
@@ -326,7 +347,7 @@ class ExportRun:
         with PacketWriter(path, seal) as writer:
             cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES)
             end, end_inside = cut.run(base, inside, self._last_seqno)
-            own = self.position_at(0)
+            own = self.end()
             histories = self.catalogue_at(self._last_seqno).histories
             summary = PacketSummary(
                 uuid.uuid4().bytes, content.network, content.uuid, content.name, targets, number, before, base, inside,
@@ -350,7 +371,7 @@ class ExportRun:
 
     def _as_heard(self, known: Epochs, targets: tuple[str, ...]) -> Epochs:
         """What lines say is stored with the export: an estimate below it would be no estimate."""
-        live = with_live(self.instance, known, self._position_if_here)
+        live = with_live(self.instance, known, self.position_at, self._last_seqno)
         named = {name: live.replicas[name] for name in targets if name in live.replicas}
         return replace(known, replicas={**known.replicas, **named})
 
@@ -410,9 +431,10 @@ class _Cut:
             if isinstance(found, LargeTransaction):
                 self._flush()
                 self._is_open = False
-                end_inside = self._large(found, inside)
+                reached, size = self._large(found, inside)
                 inside = 0
-                if end_inside:
+                if reached < size:
+                    end_inside = reached
                     break
                 done = found.seqno
                 continue
@@ -448,19 +470,24 @@ class _Cut:
         while self._buffer:
             self._put(min(PIECE_BYTES, len(self._buffer)))
 
-    def _large(self, found: LargeTransaction, inside: int) -> int:
-        """The rest of a large transaction's segment from byte `inside` on: 0 when all of it is written, else up to
-        where."""
-        with open(found.path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(inside)
-            self.writer.segment(SegmentPart(found.seqno, size, inside))
+    def _large(self, found: LargeTransaction, inside: int) -> tuple[int, int]:
+        """The rest of a large transaction's segment from byte `inside` on, as much as fits: up to which byte it is
+        written, and how many it has."""
+        try:
+            fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise io_error(error, "a segment of the journal cannot be read", found.path) from error
+        try:
+            size, is_begun = os.fstat(fd).st_size, False
             while inside < size:
-                room = self.budget - self.writer.written_bytes - 2 * PIECE_OVERHEAD_BYTES
-                count = min(PIECE_BYTES, size - inside, room)
-                if count < min(PIECE_BYTES, size - inside):
-                    return inside
-                data = file.read(count)
-                self.writer.piece(data)
-                inside += len(data)
-        return 0
+                count = min(PIECE_BYTES, size - inside)
+                if self.budget - self.writer.written_bytes < count + 4 * PIECE_OVERHEAD_BYTES:
+                    break
+                if not is_begun:
+                    self.writer.segment(SegmentPart(found.seqno, size, inside))
+                    is_begun = True
+                self.writer.piece(read_exactly(fd, count, inside, found.path))
+                inside += count
+        finally:
+            os.close(fd)
+        return inside, size

@@ -49,8 +49,8 @@ class EpochMatrix:
 
 def matrix_of(instance: Instance, now_ns: int, *, by_origin: bool = False) -> EpochMatrix:
     """As it is now. NotFoundError (not seeded), DamagedError for epochs that cannot be read."""
-    with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns) as run:
-        known, own = run.epochs(), run.position_at(0)
+    with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns, is_look=True) as run:
+        known, own = run.epochs(), run.end()
         names = {
             one.origin.key: OriginName(one.origin.key, one.name, one.incarnation)
             for one in run.catalogue_at(run.last_seqno).histories
@@ -96,14 +96,14 @@ def lay_out(
 def set_estimate(instance: Instance, name: str, seqno: int, now_ns: int) -> None:
     """Have the next export to the peer begin behind that transaction. UsageError beyond what is here, or below what was
     heard."""
-    with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns) as run:
+    with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns, is_look=True) as run:
         if seqno > run.last_seqno:
             raise UsageError(
                 f"the journal here ends with transaction {run.last_seqno}; {seqno} is beyond that",
                 where=str(instance.path),
                 do=f"Say {run.last_seqno} at most",
             )
-        row = EpochRow(run.position_at(seqno) if seqno else Position(), now_ns)
+        row = EpochRow(run.position_at(seqno), now_ns)
         live = run.epochs().of(name)
 
         def changed(epochs: Epochs) -> Epochs:

@@ -11,7 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from replicate.cli.root import root
-from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, PacketGapError, UsageError
+from replicate.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    DiskFullError,
+    NotFoundError,
+    PacketGapError,
+    UsageError,
+)
+from replicate.system import failpoint
 from tests.harness.pair import Pair, assert_equal
 
 
@@ -121,6 +129,17 @@ def test_the_hook_is_told_each_packet(pair: Pair) -> None:
     with pytest.raises(ConfigurationError, match="cannot be run"):
         said("-i", "east", "packet", "export")
     assert len(outbox(pair)) == 3
+
+
+def test_a_hook_that_fails_does_not_hide_why_the_export_ended(pair: Pair) -> None:
+    said("-i", "east", "config", "set", "packets.hook", "false")
+    pair.write(1)
+    failpoint.arm("packet.write:2:errno=ENOSPC")
+    with pytest.raises(DiskFullError):
+        said("-i", "east", "packet", "export")
+    failpoint.disarm()
+    with pytest.raises(ConfigurationError, match="ended with 1"):
+        said("-i", "east", "packet", "export")
 
 
 @pytest.mark.parametrize(

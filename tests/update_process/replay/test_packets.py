@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ from replicate.instance.consumers import read_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.status.collect import collect
 from replicate.transfer.packet.export import packets_lock
-from replicate.transfer.packet.store import read_epochs
+from replicate.transfer.packet.offered import Inbox, look
+from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair, work_all
 from tests.harness.replaying import assert_equal
@@ -209,8 +211,6 @@ def test_a_restored_secondary_says_so_and_gets_it_again(pair: Pair) -> None:
 
 
 def test_a_lost_packet_and_then_both_arrive(pair: Pair) -> None:
-    from replicate.transfer.packet.store import change_epochs
-
     lost, later = several(pair, 2)
     change_epochs(pair.primary.consumers_directory, lambda known: known.recovered("west", 1))
     (again,) = export(pair.primary, pair.directory / "again", "west")
@@ -276,6 +276,23 @@ def test_damage_is_found_before_anything_is_applied(pair: Pair) -> None:
     assert str(paths[2]) in caught.value.where
     assert pair.last_seqno(pair.secondary) == stands
     take(pair.secondary, *paths[:2])
+
+
+def test_a_packet_that_is_replaced_after_it_was_judged_is_not_taken(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = several(pair, 2)
+    stands = pair.last_seqno(pair.secondary)
+
+    def judged_then_replaced(*arguments: Any) -> Inbox:
+        inbox = look(*arguments)
+        shutil.copy(two, one)
+        return inbox
+
+    monkeypatch.setattr("update_process.replay.packets.look", judged_then_replaced)
+    with pytest.raises(DamagedError, match="replaced meanwhile"):
+        take(pair.secondary, one)
+    assert pair.last_seqno(pair.secondary) == stands
 
 
 def test_a_cut_packet_is_named_and_the_others_go_in(pair: Pair) -> None:
