@@ -1,4 +1,4 @@
-"""`replicate subscription set|add|remove|list`."""
+"""`replicate subscription set|add|remove|list|show`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ def subscription() -> None:
     """Say which partitions' rows this secondary gets."""
 
 
+_with_parents = click.option(
+    "--with-parents", is_flag=True, help="And the partitions of the tables that theirs refer to by foreign keys."
+)
+
+
 @subscription.command(name="set")
 @click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
-def set_(name: tuple[str, ...]) -> None:
+@_with_parents
+def set_(name: tuple[str, ...], with_parents: bool) -> None:
     """Get the rows of exactly these partitions, each by its name or number. ALL: of whatever there is.
 
     Tables of the others are here, too, with their definitions: as they were, and empty where they are new.
@@ -28,19 +34,35 @@ def set_(name: tuple[str, ...]) -> None:
     from replicate.admin.subscriptions import set_ as done
 
     opened = open_instance()
-    done(opened, name)
+    done(opened, _and_parents(opened, name) if with_parents else name)
     _tell(opened)
 
 
 @subscription.command()
 @click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
-def add(name: tuple[str, ...]) -> None:
+@_with_parents
+def add(name: tuple[str, ...], with_parents: bool) -> None:
     """Get the rows of these partitions, too. They come with the next seed; the others go on."""
     from replicate.admin.subscriptions import add as done
 
     opened = open_instance()
-    done(opened, name)
+    done(opened, _and_parents(opened, name) if with_parents else name)
     _tell(opened)
+
+
+def _and_parents(opened: Instance, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The partitions' numbers, with those that their tables refer to. UsageError where no table is here yet."""
+    from replicate.admin.references import references_of, with_parents
+    from replicate.admin.subscriptions import numbers_of
+    from replicate.errors import UsageError
+
+    if not opened.regions:
+        raise UsageError(
+            f"{opened.name} has no tables yet, so it does not know what they refer to",
+            where=str(opened.path),
+            do="Name all partitions; or seed it first, with DEFAULT say, and add the others then",
+        )
+    return tuple(str(number) for number in with_parents(references_of(opened), numbers_of(opened, names)))
 
 
 @subscription.command()
@@ -62,16 +84,41 @@ def list_() -> None:
     emit([row._asdict() for row in rows], _lines(opened, rows))
 
 
+@subscription.command()
+@click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
+def show(name: tuple[str, ...]) -> None:
+    """Show the tables of these partitions, and which of them refer to tables whose rows are not here."""
+    from replicate.admin.partitions import tables_of
+    from replicate.admin.references import outside, references_of
+    from replicate.admin.subscriptions import numbers_of
+
+    opened = open_instance(LOOKS)
+    numbers, tables = numbers_of(opened, name), tables_of(opened)
+    held = [number for number in tables if opened.content.holds(number)]
+    lacking = {(one.region, one.child): one for one in outside(references_of(opened), held)}
+    known = opened.content.partitions
+    facts, lines = [], []
+    for row in _rows(opened, numbers):
+        names = sorted(tables.get(row.number, ()))
+        facts.append({**row._asdict(), "tables": [".".join(one) for one in names]})
+        lines.append(f"{row.name}, number {row.number}: {row.state}")
+        for one in names:
+            to = lacking.get(one)
+            more = f", refers to {to.parent}, which is in {known.name(to.parent_partition)}: not here" if to else ""
+            lines.append(f"  {'.'.join(one)}{more}")
+    emit(facts, lines)
+
+
 class _Subscribed(NamedTuple):
     name: str
     number: int
     state: str
 
 
-def _rows(opened: Instance) -> list[_Subscribed]:
+def _rows(opened: Instance, only: tuple[int, ...] = ()) -> list[_Subscribed]:
     content = opened.content
     known = content.partitions
-    numbers = {*(content.subscription or ()), *(content.held or ()), *known.names}
+    numbers = set(only) or {*(content.subscription or ()), *(content.held or ()), *known.names}
     states = {
         (True, True): "here",
         (True, False): "waits for a seed",
@@ -93,11 +140,27 @@ def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:
     return lines
 
 
+def _outside(opened: Instance) -> list[str]:
+    """What the wanted rows refer to that is not wanted: a takeover would find children without parents."""
+    from replicate.admin.references import outside, references_of
+
+    references = references_of(opened)
+    wanted = {number for one in references for number in (one.child_partition, one.parent_partition)}
+    found = outside(references, {number for number in wanted if opened.content.wants(number)})
+    known = opened.content.partitions
+    return [
+        f"{one.region}.{one.child} refers to {one.parent}, which is in {known.name(one.parent_partition)} and not "
+        "wanted (--with-parents)"
+        for one in found
+    ]
+
+
 def _tell(opened: Instance) -> None:
     from replicate.daemon.files import DaemonFiles
 
     rows = _rows(opened)
     lines = _lines(opened, rows)
+    lines += _outside(opened)
     if DaemonFiles(opened.path, "receiver").lock.probe() is not None:
         lines.append("its Receiver Server connects again within a heartbeat, and asks so")
     emit([row._asdict() for row in rows], lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from replicate.errors import ReplicateError
@@ -31,3 +33,35 @@ def test_a_secondary(pair: Pair) -> None:
     ]
     with pytest.raises(ReplicateError, match="a table is where its source has put it"):
         said("-i", "west", "partition", "assign", "sales", "account")
+
+
+def test_what_rows_refer_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    pair = Pair.create(
+        tmp_path,
+        "CREATE TABLE person (id INTEGER PRIMARY KEY);CREATE TABLE bill (id INTEGER PRIMARY KEY, of REFERENCES person)",
+    )
+    for site in ("east", "west"):
+        said("-i", site, "partition", "create", "money", "--id", "2")
+        said("-i", site, "partition", "create", "people", "--id", "3")
+    said("-i", "east", "partition", "assign", "money", "bill")
+    said("-i", "east", "partition", "assign", "people", "person")
+    with pytest.raises(ReplicateError, match="has no tables yet"):
+        said("-i", "west", "subscription", "set", "money", "--with-parents")
+    said("-i", "west", "subscription", "set", "money")
+    pair.seed()
+    outside = "main.bill refers to person, which is in people and not wanted (--with-parents)"
+    assert outside in said("-i", "west", "subscription", "set", "money")
+    assert said("-i", "west", "subscription", "show", "money", "people").splitlines() == [
+        "money, number 2: here",
+        "  main.bill, refers to person, which is in people: not here",
+        "people, number 3: not wanted",
+        "  main.person",
+    ]
+    assert told("-i", "west", "subscription", "show", "3") == [
+        {"name": "people", "number": 3, "state": "not wanted", "tables": ["main.person"]}
+    ]
+    words = said("-i", "west", "subscription", "add", "money", "--with-parents")
+    assert "people   number 3  waits for a seed" in words
+    assert outside not in words
