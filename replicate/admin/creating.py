@@ -19,8 +19,10 @@ from replicate.region.sqlite.create import create_database
 from replicate.region.sqlite.open import COMPANIONS, Told
 
 
-def add_created_region(instance: Instance, file: Path, *, name: str, told: Told | None = None) -> RegionEntry:
-    """Make an empty database at `file`, and that the region `name`; `told` as add_region has it.
+def add_created_region(
+    instance: Instance, file: Path, *, name: str, told: Told | None = None, partition: str | None = None
+) -> RegionEntry:
+    """Make an empty database at `file`, and that the region `name`; `told` and `partition` as add_region has them.
 
     Raises AlreadyExistsError (something is there), NotFoundError (there is no such directory), PermissionRefusedError,
     DiskFullError, and what `add_region` does.
@@ -33,7 +35,7 @@ def add_created_region(instance: Instance, file: Path, *, name: str, told: Told 
         do = f"Name another path; or, to add the database that is there: replicate -i {named}"
         raise AlreadyExistsError(error.what, where=error.where, do=do) from error
     try:
-        return add_region(instance, file, name=name, told=told)
+        return add_region(instance, file, name=name, told=told, partition=partition)
     except ReplicateError:
         instance.reload()
         if all(entry.path != file for entry in instance.regions):

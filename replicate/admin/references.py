@@ -16,7 +16,7 @@ from replicate.region.sqlite.sql.names import quote
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ForeignReference:
     """Rows of `child` refer to rows of `parent`; each is in that partition."""
 
     region: str
@@ -26,7 +26,7 @@ class Reference:
     parent_partition: int
 
 
-def references_of(instance: Instance) -> list[Reference]:
+def references_of(instance: Instance) -> list[ForeignReference]:
     """Those that lead from one partition to another. Raises what reading the regions raises."""
     found = []
     for entry in instance.regions:
@@ -38,17 +38,17 @@ def references_of(instance: Instance) -> list[Reference]:
                     parent = tables.get(name)
                     if parent is not None and parent.partition != child.partition:
                         found.append(
-                            Reference(entry.name, child.table, child.partition, parent.table, parent.partition)
+                            ForeignReference(entry.name, child.table, child.partition, parent.table, parent.partition)
                         )
     return found
 
 
-def outside(references: Collection[Reference], numbers: Collection[int]) -> list[Reference]:
+def outside(references: Collection[ForeignReference], numbers: Collection[int]) -> list[ForeignReference]:
     """Those from one of the partitions to none of them. Pure."""
     return [one for one in references if one.child_partition in numbers and one.parent_partition not in numbers]
 
 
-def with_parents(references: Collection[Reference], numbers: Collection[int]) -> tuple[int, ...]:
+def with_parents(references: Collection[ForeignReference], numbers: Collection[int]) -> tuple[int, ...]:
     """The partitions, and those that their rows refer to, directly or not; ascending. Pure."""
     found = set(numbers)
     while missing := {one.parent_partition for one in outside(references, found)}:

@@ -24,7 +24,8 @@ from replicate.errors import AlreadyExistsError, NotFoundError, NotSupportedErro
 from replicate.instance.file import RegionEntry, check_name
 from replicate.instance.instance import Instance
 from replicate.journal.record import pack_elements
-from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX
+from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PARTITION_NONE
+from replicate.model.partitions import Partitions
 from replicate.model.region_record import Making, RegionAdded, pack
 from replicate.model.transaction import TableDefinition
 from replicate.pool import control as word
@@ -40,13 +41,20 @@ LOCK_TIMEOUT_S = 30.0
 
 
 def add_region(
-    instance: Instance, path: str | os.PathLike[str], *, name: str = "main", told: Told | None = None
+    instance: Instance,
+    path: str | os.PathLike[str],
+    *,
+    name: str = "main",
+    told: Told | None = None,
+    partition: str | None = None,
 ) -> RegionEntry:
     """Make the SQLite database at `path` the region `name` of a primary; returns its entry. `told`: how far it is.
+    `partition`: of its tables, by name or number; None: that of new tables.
 
-    Raises PermissionRefusedError (a secondary: it gets its regions by the seed), AlreadyExistsError, NotSupportedError
-    (something in it cannot be replicated exactly), RegionDamagedError, BusyError, DiskFullError and what the door
-    raises. After a failure the database is plain SQLite still, or the same call finishes the work.
+    Raises NotFoundError (no such partition), PermissionRefusedError (a secondary: it gets its regions by the seed),
+    AlreadyExistsError, NotSupportedError (something in it cannot be replicated exactly), RegionDamagedError, BusyError,
+    DiskFullError and what the door raises. After a failure the database is plain SQLite still, or the same call
+    finishes the work.
     """
     check_name(name, "region")
     if instance.role != "primary":
@@ -55,12 +63,16 @@ def add_region(
             where=str(instance.path),
             do="Add it on the primary, then run here: replicate -i INSTANCE seed",
         )
+    known = instance.partitions_now()
+    number = known.default if partition is None else known.number(partition)
+    if number == PARTITION_NONE:
+        instance.change_partitions(Partitions.keeping_back)  # Source Servers know before the first row comes
     file = Path(os.path.abspath(path))
     _check_file(file, name)
     set_init(file, instance.config.region.init, name)
     door = open_door(instance)
     try:
-        region_uuid = _install(instance, file, name, told)
+        region_uuid = _install(instance, file, name, told, number)
         entry = _register(instance, file, name, region_uuid)
         door.instance.reload()  # it may be another one than ours: that of an earlier opener of the door
         _journal(door, entry)
@@ -114,7 +126,7 @@ def _was_here(instance: Instance, name: str) -> bool:
         return any(definition.region == name for definition in door.catalogue_now().definitions.values())
 
 
-def _install(instance: Instance, file: Path, name: str, told: Told | None) -> bytes:
+def _install(instance: Instance, file: Path, name: str, told: Told | None, partition: int) -> bytes:
     """The bookkeeping, unless an interrupted `add_region` of ours has made it already. The region's UUID."""
     connection = open_region(file, plain=True)
     try:
@@ -132,7 +144,15 @@ def _install(instance: Instance, file: Path, name: str, told: Told | None) -> by
                 raise _taken(name, entry)
         region_uuid = uuid.uuid4().bytes
         content = instance.content
-        install(connection, network=content.network, instance=content.uuid, region=region_uuid, name=name, told=told)
+        install(
+            connection,
+            network=content.network,
+            instance=content.uuid,
+            region=region_uuid,
+            name=name,
+            told=told,
+            partition=partition,
+        )
         return region_uuid
     finally:
         connection.close(True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance
-from replicate.cli.words import regions
+from replicate.cli.words import partitions, regions
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -28,7 +28,13 @@ def region() -> None:
 )
 @click.option("--create", is_flag=True, help="Make an empty database at PATH first; nothing may be there yet.")
 @click.option("--yes", is_flag=True, help="Do not ask about a database with rows, which the secondaries get by a seed.")
-def add(path: Path, name: str | None, create: bool, yes: bool) -> None:
+@click.option(
+    "--partition",
+    metavar="NAME",
+    shell_complete=partitions,
+    help="The partition of its tables [that of new tables: partition default].",
+)
+def add(path: Path, name: str | None, create: bool, yes: bool, partition: str | None) -> None:
     """Make the existing SQLite database at PATH a region, in place.
 
     The secondaries make one without rows themselves; one with rows waits there for a seed, and the others go on.
@@ -41,7 +47,7 @@ def add(path: Path, name: str | None, create: bool, yes: bool) -> None:
     path, name = path.absolute(), name or ("main" if not opened.regions else path.stem)
     next_ = _announced(opened, path, name, create=create, yes=yes)
     with reading() as told:
-        added = (add_created_region if create else add_region)(opened, path, name=name, told=told)
+        added = (add_created_region if create else add_region)(opened, path, name=name, told=told, partition=partition)
     emit(
         added,
         [

@@ -34,7 +34,7 @@ from replicate.errors import (
     RegionReplacedError,
     ReplicateError,
 )
-from replicate.limits import FORMAT_VERSION, OPENING_S
+from replicate.limits import FORMAT_VERSION, OPENING_S, PARTITION_DEFAULT
 from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import FileFacts
 from replicate.region.sqlite import schema
@@ -333,12 +333,13 @@ def install(
     name: str,
     check: bool = True,
     told: Told | None = None,
+    partition: int = PARTITION_DEFAULT,
 ) -> Installed:
     """Make the database behind a `plain` connection a region, in place and in one transaction.
 
     Converts to WAL mode, creates the bookkeeping tables, records the table definitions and puts guards on every user
-    table. With `check` SQLite first reads through the whole file (quick_check), so that damage is not replicated, and
-    `told` is told how far it is.
+    table. `partition`: of its tables. With `check` SQLite first reads through the whole file (quick_check), so that
+    damage is not replicated, and `told` is told how far it is.
 
     Raises AlreadyExistsError (a region already), NotSupportedError (something that cannot be replicated exactly, by
     name), RegionDamagedError, BusyError, DiskFullError. After a failure the schema and the journal mode are as before.
@@ -365,7 +366,7 @@ def install(
         with write_transaction(connection, where):
             make_tables(connection)
             write_identity(connection, identity)
-            definitions = schema.record_definitions(connection, region=name).definitions
+            definitions = schema.record_definitions(connection, region=name, default=partition).definitions
             install_guards(connection, schema.guarded_tables(connection))
             version = store_schema_version(connection)
     except BaseException:

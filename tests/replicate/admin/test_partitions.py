@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 import replicate
 from replicate.admin import partitions
 from replicate.admin.creating import add_created_region
+from replicate.admin.regions import add_region
 from replicate.audit.changes import records_of
 from replicate.audit.count import Counts
 from replicate.audit.query import Query
@@ -273,3 +275,27 @@ def test_unused_partitions_change_no_byte(pair: Pair) -> None:
         connection.execute("INSERT INTO fresh VALUES (1)")
         connection.commit()
     assert last_frame(pair) == (Kind.TRANSACTION, ())
+
+
+def added(pair: Pair, **options: str) -> set[int]:
+    """The partitions of the tables of a further database."""
+    path = pair.directory / f"more{len(pair.primary.regions)}.db"
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE more (id INTEGER PRIMARY KEY); CREATE TABLE still (id INTEGER PRIMARY KEY)")
+    connection.close()
+    add_region(pair.primary, path, name=path.stem, **options)
+    pair.primary.reload()
+    tables = partitions.tables_of(pair.primary)
+    return {number for number, names in tables.items() if any(region == path.stem for region, _ in names)}
+
+
+def test_a_database_comes_into_the_partition_of_new_tables_or_another(pair: Pair) -> None:
+    assert added(pair) == {1}
+    assert added(pair, partition="stock") == {9}
+    partitions.change(pair.primary, lambda known: known.with_default("sales"))
+    assert added(pair) == {2}
+    assert not pair.primary.partitions_now().keeps_back
+    assert added(pair, partition="none") == {PARTITION_NONE}
+    assert pair.primary.partitions_now().keeps_back
+    with pytest.raises(NotFoundError, match="no partition nowhere"):
+        added(pair, partition="nowhere")

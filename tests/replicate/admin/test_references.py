@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.admin.partitions import assign, create
-from replicate.admin.references import Reference, outside, references_of, with_parents
+from replicate.admin.references import ForeignReference, outside, references_of, with_parents
 from tests.harness.pair import Pair
 
 SCHEMA = """
@@ -33,8 +33,8 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 def test_those_that_lead_elsewhere(pair: Pair) -> None:
     assert sorted(references_of(pair.primary), key=lambda one: one.child) == [
-        Reference("main", "Account", 3, "country", 2),
-        Reference("main", "bill", 4, "Account", 3),
+        ForeignReference("main", "Account", 3, "country", 2),
+        ForeignReference("main", "bill", 4, "Account", 3),
     ]
     assert references_of(pair.secondary) == []
     pair.seed()
@@ -51,7 +51,7 @@ def test_parents_of_parents_go_along(pair: Pair) -> None:
 
 @given(st.sets(st.tuples(st.integers(1, 6), st.integers(1, 6)), max_size=9), st.sets(st.integers(1, 6), min_size=1))
 def test_nothing_is_outside_and_nothing_too_much(pairs: set[tuple[int, int]], numbers: set[int]) -> None:
-    references = [Reference("main", f"c{a}", a, f"p{b}", b) for a, b in pairs if a != b]
+    references = [ForeignReference("main", f"c{a}", a, f"p{b}", b) for a, b in pairs if a != b]
     whole = with_parents(references, numbers)
     assert outside(references, whole) == []
     assert set(whole) >= numbers
