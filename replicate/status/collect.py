@@ -53,9 +53,10 @@ from replicate.status.comparing import ComparedReport, RepairedReport, compared_
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.others import OtherInstance, look_for, placed
-from replicate.status.packets import look_at_packets
+from replicate.status.packets import hears_by_packets, look_at_packets
 from replicate.status.patrol import patrol_findings, patrol_report
 from replicate.status.report import (
+    NEVER_STARTED,
     DaemonReport,
     JournalReport,
     PeerReport,
@@ -137,7 +138,7 @@ def collect(instance: Instance) -> Status:
     problems += succession_findings(instance, journal.last_written_seqno, connected)
     problems += frozen_findings(instance)
     problems += lost_findings(instance)
-    found = findings(instance.role, journal, regions, peers, receiving, packets)
+    found = findings(instance.role, journal, regions, peers, receiving, packets, by_packets=hears_by_packets(instance))
     content = instance.content
     noted = look_at_compared(instance.path)
     compared = _compared(noted, now_wall_ns)
@@ -386,7 +387,7 @@ def _daemon(instance: Instance, name: str) -> tuple[DaemonReport, Mapping[str, A
     said: DaemonStatus | None = DaemonFiles(instance.path, name).read_status()
     given = missing_settings(instance.path, name, instance.config)
     if said is None:
-        return DaemonReport(name, "never started", 0, "", given=given), {}
+        return DaemonReport(name, NEVER_STARTED, 0, "", given=given), {}
     error = instance.pasteable(said.error)
     failed = str(said.facts.get("filter_error") or "")
     report = DaemonReport(

@@ -39,6 +39,14 @@ def look_at_packets(
     return reports
 
 
+def hears_by_packets(instance: Instance) -> bool:
+    """Whether it is a secondary that another instance's packets have reached."""
+    try:
+        return instance.role == "secondary" and bool(read_epochs(instance.consumers_directory).replicas)
+    except ReplicateError:  # which `look_at_packets` tells
+        return False
+
+
 def _report(instance: Instance, epochs: Epochs, name: str, last_seqno: int, now_wall_ns: int) -> PacketsReport:
     consumer = read_consumer(instance.consumers_directory, name) or Consumer(name)
     held, replica = read_hold(instance.consumers_directory, name) or 0, epochs.of(name)

@@ -63,6 +63,10 @@ class JournalReport:
     """The room that is kept for a full disk was given up, and there is not enough to keep it again."""
 
 
+NEVER_STARTED: Final = "never started"
+"""The state of a daemon that has no history."""
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonReport:
     """A daemon. `state`: starting, serving, stopping, stopped, failed, dead, or "never started"."""
@@ -347,13 +351,16 @@ def findings(
     peers: tuple[PeerReport, ...],
     receiving: ReceivingReport | None,
     packets: tuple[PacketsReport, ...] = (),
+    *,
+    by_packets: bool = False,
 ) -> tuple[Finding, ...]:
-    """All that an operator should know, errors first."""
+    """All that an operator should know, errors first. `by_packets`: a secondary that gets packets; daemons that never
+    ran are not missed there."""
     found = [
         *_journal_findings(journal, peers),
         *_region_findings(role, regions),
         *(finding for peer in peers for finding in (*_peer_findings(role, peer), *_archive_need(journal, peer))),
-        *(_receiving_findings(receiving) if receiving is not None else ()),
+        *(_receiving_findings(receiving, by_packets) if receiving is not None else ()),
     ]
     if role == "primary" and not peers and not packets:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate -i INSTANCE peer add NAME HOST:PORT"))
@@ -567,7 +574,7 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
         yield Finding("PEER_NOT_APPLYING", text, f"there: replicate -i {name} status names the reason", name)
 
 
-def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
+def _receiving_findings(receiving: ReceivingReport, by_packets: bool) -> Iterator[Finding]:
     if receiving.instead is not None:
         what, pid = receiving.instead.instead, receiving.instead.pid
         text = f"a {what} of this instance is under way{f' (process {pid})' if pid else ''}"
@@ -583,6 +590,8 @@ def _receiving_findings(receiving: ReceivingReport) -> Iterator[Finding]:
         do = "run the same command again, without --restart, and it goes on from there; or start receiver and update, "
         do += "and the stream does"
         yield Finding("REBUILD_UNFINISHED", text, do)
+    if by_packets and receiving.receiver.state == receiving.update.state == NEVER_STARTED:
+        return
     yield from _daemon_finding(receiving.receiver)
     seed = "" if receiving.is_seeded else "replicate -i INSTANCE seed; then "
     yield from _daemon_finding(receiving.update, before=seed)

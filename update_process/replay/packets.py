@@ -20,10 +20,11 @@ from typing import Final
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import DamagedError, NotFoundError, PacketGapError, ReplicateError
+from replicate.errors import DamagedError, NotFoundError, PacketGapError, ReplicateError, RollbackNeededError
 from replicate.instance.instance import Instance
 from replicate.journal.segment import segment_name
 from replicate.limits import MIB
+from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.system.failpoint import hit
 from replicate.system.files import write_all
@@ -31,7 +32,7 @@ from replicate.system.os_errors import io_error
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary, SegmentPart
 from replicate.transfer.packet.offered import Inbox, Offered, look, take_words, unsealer_of
-from replicate.transfer.packet.order import Order, PacketGap, gap_of, order_of
+from replicate.transfer.packet.order import Order, PacketGap, TooMuch, gap_of, order_of, too_much
 from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.seed.file import require_free
 from replicate.transfer.seed.install import seed_lock
@@ -134,6 +135,10 @@ def _apply(
     if order.chosen or order.waiting:
         require_secondary(instance)
         require_own_words(instance, ())
+        if (
+            more := too_much(_position(instance), [summaries[at] for at in (*order.chosen, *order.waiting)])
+        ) is not None:
+            raise _rollback_first(instance, more)
     if not order.chosen:
         return order
     with (
@@ -159,6 +164,25 @@ def _apply(
 def _last_seqno(instance: Instance) -> int:
     with door_of(instance) as door:
         return int(door.words[word.LAST_SEQNO])
+
+
+def _position(instance: Instance) -> Position:
+    with door_of(instance) as door, door.locked():
+        return door.position()
+
+
+def _rollback_first(instance: Instance, more: TooMuch) -> RollbackNeededError:
+    names = {one.key: one.instance for one in more.packet.origins}
+    of = names.get(more.origin, f"{more.origin:08x}")
+    return RollbackNeededError(
+        f"{instance.name} has transactions of {of} up to its number {more.ours}; {more.packet.sender_name}, which goes "
+        f"on otherwise, has them up to {more.theirs}",
+        where=str(instance.path),
+        do=f"Take back what is more, and have it kept in a file: replicate -i {instance.named} rollback --to "
+        f"{more.seqno}; then import again",
+        seqno=more.seqno,
+        origin=more.origin,
+    )
 
 
 def _unpack(instance: Instance, packets: Sequence[Offered], stage: Path, told: Told) -> list[tuple[Path, int]]:

@@ -24,6 +24,7 @@ NANOSECONDS: Final = 1e9
 OWN: Final = "own"
 HEARD: Final = "heard"
 ESTIMATED: Final = "estimated"
+UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def lay_out(
         replica = known.of(other)
         row = replica.known or EpochRow(Position(), 0)
         heard_ns = replica.heard.wall_ns if replica.heard else 0
-        kind = ESTIMATED if replica.estimated else HEARD
+        kind = ESTIMATED if replica.estimated else HEARD if replica.heard else UNKNOWN
         age_s = max(0.0, (now_ns - heard_ns) / NANOSECONDS) if heard_ns else None
         since_s = (now_ns - known.unconfirmed_since(other, now_ns)) / NANOSECONDS
         late = peers.get(other, False) and 0 < confirm_within_s < since_s

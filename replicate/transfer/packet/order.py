@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from replicate.model.vector import Position
 from replicate.transfer.packet.format import PacketSummary
 
 
@@ -43,6 +44,30 @@ class Order:
     chosen: tuple[int, ...]
     waiting: tuple[int, ...]
     seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooMuch:
+    """This site has transactions of an origin up to `ours`, of which `packet`, which leads further, has them up to
+    `theirs`: another site took over there. `seqno`: our own number of the last one that both have."""
+
+    packet: PacketSummary
+    origin: int
+    ours: int
+    theirs: int
+    seqno: int
+
+
+def too_much(own: Position, packets: Iterable[PacketSummary]) -> TooMuch | None:
+    """What must be taken back here before these packets can be applied; None where nothing must."""
+    for packet in packets:
+        if packet.end.last_seqno <= own.last_seqno:
+            continue
+        for origin in own.vector.origins():
+            ours, theirs = own.vector.last(origin), packet.end.vector.last(origin)
+            if ours > theirs:
+                return TooMuch(packet, origin, ours, theirs, own.last_seqno - (ours - theirs))
+    return None
 
 
 def order_of(seqno: int, packets: Sequence[PacketSummary]) -> Order:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicate.model.vector import Position, SynchronizationVector
 from replicate.transfer.packet.format import PacketSummary
-from replicate.transfer.packet.order import Reached, gap_of, order_of
+from replicate.transfer.packet.order import Reached, gap_of, order_of, too_much
 from tests.harness.packets import SENDER, summary
 
 OTHER = bytes(16)
@@ -99,3 +101,17 @@ def test_no_other_way_leads_further(seqno: int, made: list[tuple[int, int, int, 
     assert place.seqno == order.seqno
     left = [at for at, one in enumerate(packets) if (one.last_seqno, one.end_inside) > (order.seqno, 0)]
     assert list(order.waiting) == left
+
+
+def test_a_site_that_was_overtaken_takes_back_what_is_more() -> None:
+    def at(seqno: int, **numbers: int) -> Position:
+        keys = {"old": 1, "new": 2}
+        return Position(seqno, SynchronizationVector({(keys[name], 0): number for name, number in numbers.items()}))
+
+    further = replace(summary(22, 28), base=at(22, old=21), end=at(28, old=21, new=5))
+    found = too_much(at(25, old=24), [further])
+    assert found is not None
+    assert (found.origin, found.ours, found.theirs, found.seqno) == (1, 24, 21, 22)
+    assert too_much(at(22, old=21), [further]) is None
+    assert too_much(at(24, old=21, new=1), [further]) is None
+    assert too_much(at(29, old=28), [further]) is None  # it leads no further

@@ -1,0 +1,102 @@
+"""A takeover, the old primary's return and the switch back, by packets alone: no daemon ever runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import replicate
+from replicate.cli.root import root
+from replicate.compare.compare import compare
+from replicate.errors import ReplicateError, RollbackNeededError
+from replicate.instance.instance import Instance
+from tests.harness.instances import last_seqno
+from tests.harness.pair import Pair
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    made = Pair.create(tmp_path)
+    said("-i", "east", "peer", "remove", "west")
+    said("-i", "east", "peer", "add", "west", "--packets")
+    said("-i", "east", "seed", "--to-file", str(tmp_path / "west.seed"), "--for", "west")
+    said("-i", "west", "seed", "--from-file", str(tmp_path / "west.seed"))
+    (tmp_path / "stick").mkdir()
+    return made
+
+
+def said(*words: str) -> str:
+    done = CliRunner().invoke(root, list(words), standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def write(site: Path, count: int) -> int:
+    connection = replicate.connect(site)
+    for _ in range(count):
+        connection.execute("INSERT INTO account(owner) VALUES (?)", (site.name,))
+        connection.commit()
+    last = connection.last_seqno
+    connection.close()
+    assert last is not None
+    return last
+
+
+def carry(pair: Pair, sender: str, target: str) -> None:
+    """What the sender has for the target, and a receipt back."""
+    stick = pair.directory / "stick"
+    said("-i", sender, "packet", "export", "--to", target, "--outbox", str(stick))
+    said("-i", target, "packet", "import", str(stick), "--remove")
+    said("-i", target, "packet", "export", "--to", sender, "--receipt", "--outbox", str(stick))
+    said("-i", sender, "packet", "import", str(stick), "--remove")
+
+
+def level(pair: Pair) -> None:
+    east, west = Instance.open(pair.primary.path), Instance.open(pair.secondary.path)
+    assert last_seqno(east) == last_seqno(west)
+    first, second = (east, west) if east.role == "primary" else (west, east)
+    assert compare(first, second, timeout_s=60).equal
+
+
+def test_the_roles_go_there_and_back(pair: Pair) -> None:
+    east, west = pair.primary.path, pair.secondary.path
+    write(east, 5)
+    carry(pair, "east", "west")
+    level(pair)
+    common = write(east, 3) - 3
+    assert f"with all transactions up to {common}" in said("-i", "west", "promote")
+    write(west, 4)
+    said("-i", "east", "demote")
+    said("-i", "west", "peer", "add", "east", "--packets")
+    with pytest.raises(RollbackNeededError) as caught:  # it has three that nobody else has
+        carry(pair, "west", "east")
+    assert f"rollback --to {common}" in caught.value.do
+    said("-i", "east", "packet", "export", "--to", "west", "--receipt", "--outbox", str(pair.directory / "stick"))
+    with pytest.raises(ReplicateError, match="says that east has transaction"):
+        said("-i", "west", "packet", "import", str(pair.directory / "stick"))
+    assert f"east is back at {common}" in said("-i", "east", "rollback", "--to", str(common))
+    said("-i", "east", "packet", "import", str(pair.directory / "stick"), "--remove")
+    level(pair)
+    for path in (pair.directory / "stick").iterdir():
+        path.unlink()  # the receipt that was too much
+    carry(pair, "west", "east")
+    assert "DAEMON_STOPPED" not in said("-i", "east", "status")
+    # And back, by plan: the last packet first.
+    last = write(west, 2)
+    carry(pair, "west", "east")
+    said("-i", "west", "demote")
+    carry(pair, "west", "east")
+    said("-i", "east", "promote", "--expect", str(last))
+    write(east, 2)
+    carry(pair, "east", "west")
+    level(pair)
+    matrix = json.loads(said("--json", "-i", "east", "epochs"))
+    rows = {one["replica"]: one["epochs"] for one in matrix["replicas"]}
+    assert rows["east"] == rows["west"]
+    assert set(rows["east"]) == {"east", "west"}
