@@ -167,7 +167,7 @@ def _run_hook(opened: Instance, made: list[Exported]) -> None:
 def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | None, engine: str | None) -> None:
     """Apply packets, in whatever order they came; without a name, those in packets.inbox.
 
-    The daemons of this secondary must be stopped meanwhile. What cannot be applied before another packet is there
+    Daemons of this secondary that run stand aside meanwhile. What cannot be applied before another packet is there
     waits, and the exit code is 75.
     """
     from replicate.cli.progress import replaying

@@ -42,7 +42,7 @@ def daemons_down(instance: Instance, what: str, *, by: str = "", patience_s: flo
         deadline_s = time.monotonic() + patience_s
         for name in sorted(names - {by}):
             lock = DaemonFiles(instance.path, name).lock
-            _wait_until_down(lock, deadline_s)
+            wait_until_down(lock, deadline_s)
             running = lock.probe()
             if running is not None and not running.instead:
                 raise AlreadyRunningError(
@@ -54,7 +54,8 @@ def daemons_down(instance: Instance, what: str, *, by: str = "", patience_s: flo
         yield
 
 
-def _wait_until_down(lock: LockFile, deadline_s: float) -> None:
+def wait_until_down(lock: LockFile, deadline_s: float) -> None:
+    """Until no daemon holds the lock, or the deadline of the monotonic clock has come (seconds)."""
     while time.monotonic() < deadline_s:
         running = lock.probe()
         if running is None or running.instead:

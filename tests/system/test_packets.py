@@ -15,6 +15,7 @@ from replicate.errors import ReplicateError, RollbackNeededError
 from replicate.instance.instance import Instance
 from tests.harness.instances import last_seqno
 from tests.harness.pair import Pair
+from tests.harness.street import Street, assert_same_databases
 
 
 @pytest.fixture
@@ -100,3 +101,26 @@ def test_the_roles_go_there_and_back(pair: Pair) -> None:
     rows = {one["replica"]: one["epochs"] for one in matrix["replicas"]}
     assert rows["east"] == rows["west"]
     assert set(rows["east"]) == {"east", "west"}
+
+
+@pytest.mark.slow
+def test_a_line_that_is_down_and_the_daemons_that_stand_aside(street: Street) -> None:
+    """The line's daemons run on, in the same processes, and it goes on where the packets ended."""
+    primary, secondary = street.primary, street.secondary
+    street.write("INSERT INTO loose VALUES ('by the line', 1)")
+    street.prove_equal()
+    pids = [street.daemon(secondary, name)["pid"] for name in ("receiver", "update")]
+    street.on(primary, "source", "stop")
+    stick = street.directory / "stick"
+    stick.mkdir()
+    for number in range(3):
+        last = street.write(f"INSERT INTO loose VALUES ('by packet', {number})")
+        street.on(primary, "packet", "export", "--to", "secondary", "--outbox", stick)
+    street.on(secondary, "packet", "import", stick, "--remove")
+    assert_same_databases(street.database, secondary / "regions" / "main.db")
+    street.on(secondary, "wait", "--seqno", str(last), "--timeout", "60")
+    street.on(primary, "source", "start")
+    street.write("INSERT INTO loose VALUES ('by the line again', 2)")
+    street.prove_equal()
+    assert [street.daemon(secondary, name)["pid"] for name in ("receiver", "update")] == pids
+    street.on(secondary, "journal", "verify")

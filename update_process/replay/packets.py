@@ -12,12 +12,15 @@ Refuses to know: the command line; how packets travel.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from replicate.daemon.aside import asked_aside
+from replicate.daemon.files import DaemonFiles
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
 from replicate.errors import DamagedError, NotFoundError, PacketGapError, ReplicateError, RollbackNeededError
@@ -26,6 +29,7 @@ from replicate.journal.segment import segment_name
 from replicate.limits import MIB
 from replicate.model.vector import Position
 from replicate.pool import control as word
+from replicate.roles.alone import wait_until_down
 from replicate.system.failpoint import hit
 from replicate.system.files import write_all
 from replicate.system.os_errors import io_error
@@ -39,6 +43,7 @@ from replicate.transfer.seed.install import seed_lock
 from update_process.replay.apply import Progress, Told
 from update_process.replay.backlog import Journals
 from update_process.replay.command import (
+    DAEMONS,
     SparkSessions,
     one_session,
     replay_locked,
@@ -114,6 +119,18 @@ def import_packets(
     return done
 
 
+@contextmanager
+def _aside(instance: Instance) -> Iterator[None]:
+    """The daemons that apply stand aside meanwhile, if they run: a line goes on afterwards where the packets ended."""
+    deadline_s = time.monotonic() + instance.config.daemon.stop_timeout_s
+    with ExitStack() as stack:
+        for name, _ in DAEMONS:
+            stack.enter_context(asked_aside(instance.path, max(0.0, deadline_s - time.monotonic()), daemon=name))
+        for name, _ in DAEMONS:
+            wait_until_down(DaemonFiles(instance.path, name).lock, deadline_s)
+        yield
+
+
 def told_of(summary: PacketSummary) -> str:
     """What a packet is, for people."""
     return f"packet {summary.number} of {summary.sender_name}, {summary.first_seqno} to {summary.last_seqno}"
@@ -143,6 +160,7 @@ def _apply(
         return order
     with (
         seed_lock(instance),
+        _aside(instance),
         stopped_daemons(instance, "packet import"),
         stage_of(instance) as stage,
         one_session(spark, told) as get,

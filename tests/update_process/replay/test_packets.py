@@ -343,7 +343,9 @@ def _into_a_primary(pair: Pair, path: Path) -> None:
     take(Instance.create(pair.directory / "again" / "west", role="primary", name="west", network=network), path)
 
 
-def _beside_its_daemon(pair: Pair, path: Path) -> None:
+def _beside_a_daemon_that_does_not_stand_aside(pair: Pair, path: Path) -> None:
+    (pair.secondary.path / "replicate.toml").write_text("[daemon]\nstop_timeout_s = 0.5\n")
+    pair.secondary = Instance.open(pair.secondary.path)
     fd = DaemonFiles(pair.secondary.path, "update").lock.acquire()
     try:
         take(pair.secondary, path)
@@ -377,7 +379,7 @@ REFUSED: list[tuple[Callable[[Pair, Path], None], type[ReplicateError]]] = [
     (_for_another, WrongInstanceError),
     (_not_seeded, NotFoundError),
     (_into_a_primary, (NotFoundError, PermissionRefusedError)),  # type: ignore[list-item]
-    (_beside_its_daemon, AlreadyRunningError),
+    (_beside_a_daemon_that_does_not_stand_aside, AlreadyRunningError),
     (_beside_another_import, ReplicateError),
     (_into_a_partial_one, UsageError),
     (_not_there, NotFoundError),
