@@ -416,7 +416,7 @@ def recover(target: str, number: int | None, receipt: str | None) -> None:
         inbox = look(opened, [Path(_one(receipt))], time.time())
         errors: list[ReplicateError] = list(inbox.refused)
         heard, refused = take_words(opened, inbox.packets, read_epochs(opened.consumers_directory).waiting)
-        errors += refused
+        errors += [error for _, error in refused]
         if errors:
             raise errors[0]
         if heard != (target,):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from replicate.cli.root import root
 from replicate.compare.compare import compare
 from replicate.errors import ReplicateError, RollbackNeededError
 from replicate.instance.instance import Instance
-from tests.harness.instances import last_seqno
+from tests.harness.instances import last_seqno, lose_pool
 from tests.harness.pair import Pair
 from tests.harness.street import Street, assert_same_databases
 
@@ -124,3 +125,44 @@ def test_a_line_that_is_down_and_the_daemons_that_stand_aside(street: Street) ->
     street.prove_equal()
     assert [street.daemon(secondary, name)["pid"] for name in ("receiver", "update")] == pids
     street.on(secondary, "journal", "verify")
+
+
+def test_a_restored_primary_gets_its_own_transactions_back(pair: Pair) -> None:
+    """From the one that it had sent them to; nothing is numbered twice."""
+    east, west, backup = pair.primary.path, pair.secondary.path, pair.directory / "backup"
+    common = write(east, 5)
+    carry(pair, "east", "west")
+    shutil.copytree(east, backup / "east", symlinks=True)
+    for file in pair.directory.glob("app.db*"):
+        shutil.copy(file, backup)
+    write(east, 6)
+    carry(pair, "east", "west")
+    lose_pool(Instance.open(east))
+    shutil.rmtree(east)
+    shutil.copytree(backup / "east", east, symlinks=True)
+    for file in pair.directory.glob("app.db*"):
+        file.unlink()
+    for file in backup.glob("app.db*"):
+        shutil.copy(file, pair.directory)
+    said("-i", "west", "promote")
+    said("-i", "west", "peer", "add", "east", "--packets")
+    said("-i", "east", "demote")
+    stick = str(pair.directory / "stick")
+    said("-i", "east", "packet", "export", "--to", "west", "--receipt", "--outbox", stick)
+    with pytest.raises(RollbackNeededError, match="says that east has transaction 8") as caught:
+        said("-i", "west", "packet", "import", stick, "--remove")  # the copy began a life of its own
+    assert caught.value.do.startswith(f"There: replicate -i east rollback --to {common},")
+    said("-i", "east", "rollback", "--to", str(common))
+    (pair.directory / "stick" / "east.west.000002.packet").unlink()
+    said("-i", "east", "packet", "export", "--to", "west", "--receipt", "--outbox", stick)
+    said("-i", "west", "packet", "import", stick, "--remove")
+    carry(pair, "west", "east")
+    level(pair)
+    last = write(west, 1)
+    carry(pair, "west", "east")
+    said("-i", "west", "demote")
+    carry(pair, "west", "east")
+    said("-i", "east", "promote", "--expect", str(last))
+    write(east, 1)
+    carry(pair, "east", "west")
+    level(pair)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,9 +109,10 @@ def import_packets(
             done.heard, refused = take_words(
                 instance, inbox.packets, tuple((told_of(one), one.last_seqno) for one in waiting)
             )
-            done.errors += refused
+            done.errors += [error for _, error in refused]
             if remove:
-                done.removed = _remove(inbox.packets, set(order.waiting))
+                kept = {inbox.packets[at].path for at in order.waiting} | {path for path, _ in refused}
+                done.removed = _remove(one.path for one in inbox.packets if one.path not in kept)
         if (gap := gap_of(order.seqno, waiting)) is not None:
             done.errors.append(_gap_error(instance, gap))
     finally:
@@ -272,15 +273,14 @@ class _Unpacked:
             self._reached = max(self._reached, at + len(piece))
 
 
-def _remove(packets: Sequence[Offered], waiting: set[int]) -> int:
+def _remove(paths: Iterable[Path]) -> int:
     removed = 0
-    for at, one in enumerate(packets):
-        if at not in waiting:
-            try:
-                one.path.unlink()
-            except OSError as error:
-                raise io_error(error, "a packet that is applied could not be removed", str(one.path)) from error
-            removed += 1
+    for path in paths:
+        try:
+            path.unlink()
+        except OSError as error:
+            raise io_error(error, "a packet that is applied could not be removed", str(path)) from error
+        removed += 1
     return removed
 
 

@@ -125,7 +125,7 @@ class Epochs:
 
     def named(self, origins: Iterable[OriginName]) -> Epochs:
         """With who is behind further origins."""
-        return replace(self, origins={**self.origins, **{one.key: one for one in origins}})
+        return replace(self, origins={**self.origins, **{one.key: replace(one, begins=0) for one in origins}})
 
     def estimate(self, name: str, row: EpochRow) -> Epochs:
         """As an operator says: the next export to it begins there. UsageError below what was heard of it."""

@@ -352,7 +352,7 @@ class ExportRun:
             summary = PacketSummary(
                 uuid.uuid4().bytes, content.network, content.uuid, content.name, targets, number, before, base, inside,
                 end, end_inside, own,
-                tuple(OriginName(one.origin.key, one.name, one.incarnation) for one in histories),
+                tuple(OriginName(one.origin.key, one.name, one.incarnation, one.seqno) for one in histories),
                 self._now_ns(), self._release, b"",
             )  # fmt: skip
             summary = writer.finish(summary, self._sign)

@@ -92,11 +92,13 @@ class SegmentPart:
 
 @dataclass(frozen=True, slots=True)
 class OriginName:
-    """Which instance is behind an origin's key."""
+    """Which instance is behind an origin's key, and the number of its first transaction in the sender's journal (0:
+    not told)."""
 
     key: int
     instance: str
     incarnation: int
+    begins: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class PacketSummary:
             for one in (self.base, self.end, self.own)
             for part in (one.last_seqno, one.vector.pack(), pack_chains(one.chains))
         ]
-        names = [part for one in self.origins for part in (one.key, one.instance, one.incarnation)]
+        names = [part for one in self.origins for part in (one.key, one.instance, one.incarnation, one.begins)]
         fields = [
             self.packet, self.network, self.sender, self.sender_name, list(self.targets), self.number, self.before,
             self.inside, self.end_inside, self.created_wall_ns, self.release, self.digest, names, *positions,
@@ -170,12 +172,12 @@ class PacketSummary:
                 need(_is_name(one), "a name")
             for one in (number, before, inside, end_inside, created):
                 need(type(one) is int and 0 <= one <= U64_MAX, "a number of 64 bits")
-            need(type(release) is str and type(names) is list and len(names) % 3 == 0, "a release and origins")
+            need(type(release) is str and type(names) is list and len(names) % 4 == 0, "a release and origins")
             need(len(positions) == 9, "three positions")
             base, end, own = (_position(*positions[at : at + 3]) for at in (0, 3, 6))
             need(before < number and base.last_seqno <= end.last_seqno, "an increment")
             need(base.last_seqno < end.last_seqno or inside <= end_inside, "an increment")
-            origins = tuple(_origin(*names[at : at + 3]) for at in range(0, len(names), 3))
+            origins = tuple(_origin(*names[at : at + 4]) for at in range(0, len(names), 4))
         except UNREADABLE as error:
             raise DamagedError(f"the summary of the packet makes no sense: {error}", do=PACKET.damaged_do) from None
         return cls(
@@ -193,10 +195,11 @@ def _position(last_seqno: Any, vector: Any, chains: Any) -> Position:
     return Position(last_seqno, SynchronizationVector.unpack(vector), unpack_chains(chains))
 
 
-def _origin(key: Any, instance: Any, incarnation: Any) -> OriginName:
+def _origin(key: Any, instance: Any, incarnation: Any, begins: Any) -> OriginName:
     need(type(key) is int and 0 < key <= U32_MAX and _is_name(instance), "an origin's key and name")
     need(type(incarnation) is int and 0 <= incarnation <= U32_MAX, "an incarnation")
-    return OriginName(key, instance, incarnation)
+    need(type(begins) is int and 0 <= begins <= U64_MAX, "a number of 64 bits")
+    return OriginName(key, instance, incarnation, begins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Refuses to know: in which order packets are applied (order.py), and how.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from replicate.door.restart_view import view_for
@@ -37,7 +37,7 @@ from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.read import PacketReader, Unseal, packets_in
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from replicate.wire.message import Restart
-from replicate.wire.resync import JournalMissing, StartAt, decide
+from replicate.wire.resync import JournalMissing, RollbackFirst, StartAt, decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,9 @@ def _judge_names(instance: Instance, summary: PacketSummary, names: frozenset[st
 
 def take_words(
     instance: Instance, packets: Iterable[Offered], waiting: tuple[tuple[str, int], ...]
-) -> tuple[tuple[str, ...], tuple[ReplicateError, ...]]:
+) -> tuple[tuple[str, ...], tuple[tuple[Path, ReplicateError], ...]]:
     """Note what the senders say of themselves, the newest word of each; and which packets wait. Of whom a word was
-    taken; and, of a peer whose past is not ours, the decision's own error."""
+    taken; and, of a peer whose past is not ours, its packet and the decision's own error."""
     newest: dict[str, Offered] = {}
     for one in packets:
         known = newest.get(one.summary.sender_name)
@@ -172,19 +172,30 @@ def take_words(
         try:
             _take_word(instance, one)
         except ReplicateError as error:
-            refused.append(error)
+            refused.append((one.path, error))
             del newest[name]
     origins = [origin for one in newest.values() for origin in one.summary.origins]
 
     def noted(epochs: Epochs) -> Epochs:
         for name, one in newest.items():
             epochs = epochs.heard(name, EpochRow(one.summary.own, one.summary.created_wall_ns))
-        known = {origin.key: origin for origin in [*epochs.origins.values(), *origins]}
-        return Epochs(epochs.replicas, epochs.exports, epochs.last_number, known, waiting)
+        return replace(epochs.named(origins), waiting=waiting)
 
     if newest or waiting != read_epochs(instance.consumers_directory).waiting:
         change_epochs(instance.consumers_directory, noted)
     return tuple(newest), tuple(refused)
+
+
+def _back(summary: PacketSummary, decision: object) -> str:
+    """How a peer takes back an incarnation that nobody else knows: one that was restored began it."""
+    if isinstance(decision, RollbackFirst) and not decision.common_origin_seqno:
+        for one in summary.origins:
+            if one.key == decision.origin and one.begins > 1:
+                return (
+                    f"There: replicate -i {summary.sender_name} rollback --to {one.begins - 1}, which keeps what is "
+                    "more in a file; then let it send a receipt again"
+                )
+    return ""
 
 
 def _take_word(instance: Instance, one: Offered) -> None:
@@ -204,7 +215,7 @@ def _take_word(instance: Instance, one: Offered) -> None:
         raise type(error)(
             f"packet {one.path.name} says that {name} has transaction {own.last_seqno}: {error.what}",
             where=str(one.path),
-            do=error.do,
+            do=_back(one.summary, decision) or error.do,
         )
     if one.certificates:
         path = certificate_of(instance, name)

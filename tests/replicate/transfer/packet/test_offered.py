@@ -104,8 +104,8 @@ def test_a_receipt_that_is_ahead_is_refused_as_on_a_line(pair: Pair) -> None:
     other = Pair.create(pair.directory / "other")
     heard, refused = take_words(other.primary, [told], ())
     assert heard == ()
-    assert "says that west has transaction" in refused[0].what
-    assert refused[0].do
+    assert "says that west has transaction" in refused[0][1].what
+    assert refused[0][1].do
     assert read_epochs(other.primary.consumers_directory).replicas == {}
     assert read_consumer(other.primary.consumers_directory, "west") is None
 
