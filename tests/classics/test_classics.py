@@ -32,7 +32,7 @@ WORKING = {
     "allbase-audit-logging": 29,
     "allbase-synchronization-checkpoint-records": 21,
     "gtm-replication": 58,
-    "multisite-epochs": 19,
+    "multisite-epochs": 21,
 }
 PROMISE_MAX = 100
 
