@@ -153,9 +153,8 @@ def _apply(
     if order.chosen or order.waiting:
         require_secondary(instance)
         require_own_words(instance, ())
-        if (
-            more := too_much(_position(instance), [summaries[at] for at in (*order.chosen, *order.waiting)])
-        ) is not None:
+        bring = [summaries[at] for at in (*order.chosen, *order.waiting)]
+        if (more := too_much(_position(instance), bring)) is not None:
             raise _rollback_first(instance, more)
     if not order.chosen:
         return order
@@ -167,6 +166,9 @@ def _apply(
         one_session(spark, told) as get,
     ):
         order = order_of(_last_seqno(instance), summaries)
+        if not order.chosen:  # until it stood aside, the line has brought all of it
+            done.seqno = order.seqno
+            return order
         chosen = [inbox.packets[at] for at in order.chosen]
         segments = _unpack(instance, chosen, stage, told)
         hit("packet.unpacked")

@@ -6,7 +6,8 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,23 @@ def test_live_lines_and_packets_mix(pair: Pair) -> None:
     (two,) = export(pair.primary, pair.directory / "out", "west")
     assert two.first_seqno < middle  # it overlaps what came by the line
     take(pair.secondary, two.path)
+    assert_equal(pair)
+
+
+def test_a_line_that_is_quicker_leaves_nothing_to_do(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = several(pair, 2)
+
+    @contextmanager
+    def applied_meanwhile(_instance: Instance) -> Iterator[None]:
+        with pair.receive_pool() as pool:
+            pair.deliver(pool)
+            with pair.applier(pool) as applier:
+                work_all(applier)
+        yield
+
+    monkeypatch.setattr("update_process.replay.packets._aside", applied_meanwhile)
+    done = take(pair.secondary, *paths)
+    assert (done.applied, done.replayed, done.seqno) == ((), None, pair.last_seqno())
     assert_equal(pair)
 
 
