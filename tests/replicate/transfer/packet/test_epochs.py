@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from replicate.errors import NotFoundError, UsageError
 from replicate.transfer.packet.epochs import EXPORTS_KEPT, EpochRow, Epochs
+from replicate.transfer.packet.format import PacketSummary
+from replicate.transfer.packet.order import order_of
 from tests.harness.packets import position, summary
 
 
@@ -140,3 +142,84 @@ def test_an_estimate_is_above_what_was_heard(steps: list[tuple[str, int]]) -> No
         one = epochs.of("west")
         assert one.heard is not None
         assert one.estimated is None or one.estimated.seqno > one.heard.seqno
+
+
+class World:
+    """A primary that exports to a site. Its packets and receipts are lost, late, doubled and out of order, and the site
+    is restored from backups now and then."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.clock = 0
+        self.epochs = Epochs()
+        self.on_their_way: list[PacketSummary] = []
+        self.receipts: list[EpochRow] = []
+        self.inbox: list[PacketSummary] = []
+        self.has: set[int] = set()
+
+    @property
+    def seqno(self) -> int:
+        return max(self.has, default=0)
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def step(self, what: str, number: int) -> None:
+        getattr(self, what)(number)
+        assert self.has == set(range(1, self.seqno + 1))  # nothing was ever passed over
+
+    def commit(self, number: int) -> None:
+        self.last += number % 4
+
+    def export(self, _number: int) -> None:
+        base = known(self.epochs) or 0
+        if base < self.last:
+            at = self.epochs.last_number + 1
+            made = summary(base, self.last, number=at, wall_ns=self.tick())
+            self.epochs = self.epochs.exported(made, f"{at}", 1)
+            self.on_their_way.append(made)
+
+    def lose(self, number: int) -> None:
+        if self.on_their_way:
+            del self.on_their_way[number % len(self.on_their_way)]
+
+    def arrive(self, number: int) -> None:
+        if self.on_their_way:
+            self.inbox.append(self.on_their_way[number % len(self.on_their_way)])  # it may arrive again
+
+    def take(self, _number: int) -> None:
+        order = order_of(self.seqno, self.inbox)
+        for at in order.chosen:
+            self.has |= set(range(self.inbox[at].base.last_seqno + 1, self.inbox[at].end.last_seqno + 1))
+        assert self.seqno == order.seqno
+
+    def say(self, _number: int) -> None:
+        self.receipts.append(row(self.seqno, self.tick()))
+
+    def hear(self, number: int) -> None:
+        if self.receipts:
+            self.epochs = self.epochs.heard("west", self.receipts[number % len(self.receipts)])
+
+    def recover(self, number: int) -> None:
+        if self.epochs.exports:
+            self.epochs = self.epochs.recovered("west", 1 + number % self.epochs.last_number)
+
+    def restore(self, number: int) -> None:
+        self.has = set(range(1, 1 + number % (self.seqno + 1)))
+
+
+WORLD_STEPS = ("commit", "export", "lose", "arrive", "take", "say", "hear", "recover", "restore")
+
+
+@given(st.lists(st.tuples(st.sampled_from(WORLD_STEPS), st.integers(0, 30)), max_size=60))
+def test_whatever_becomes_of_packets_a_receipt_brings_both_level(steps: list[tuple[str, int]]) -> None:
+    world = World()
+    for what, number in steps:
+        world.step(what, number)
+    world.last += 1
+    world.epochs = world.epochs.heard("west", row(world.seqno, world.tick())).confirmed("west")
+    world.export(0)
+    world.inbox.append(world.on_their_way[-1])
+    world.take(0)
+    assert world.seqno == world.last
