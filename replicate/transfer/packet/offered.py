@@ -69,6 +69,7 @@ def unsealer_of(instance: Instance) -> Unseal:
                 f"the packet is sealed for {target}, and this instance is {instance.name}",
                 where=where,
                 do="Import it there",
+                sealed_for=target,
             )
         return unseal(sealed, files, where=where)
 
@@ -90,7 +91,10 @@ def look(instance: Instance, paths: Iterable[Path], now_s: float) -> Inbox:
                     certificates = judge(instance, reader, now_s)
                     packets.append(Offered(file, reader.summary, reader.bytes, certificates))
             except ReplicateError as error:
-                refused.append(error)
+                if is_directory and error.facts.get("sealed_for"):
+                    others += 1
+                else:
+                    refused.append(error)
     return Inbox(tuple(packets), tuple(refused), others)
 
 

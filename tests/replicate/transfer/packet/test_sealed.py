@@ -109,6 +109,7 @@ def test_from_site_to_site(pair: Pair) -> None:
         PacketReader(path)
     with pytest.raises(WrongInstanceError, match="sealed for west, and this instance is east"):
         take(pair.primary, path)
+    assert take(pair.primary, path.parent).for_others == 1
     take(pair.secondary, path)
     assert pair.last_seqno(pair.secondary) == pair.last_seqno()
     assert os.listdir(path.parent) == [path.name]
