@@ -84,7 +84,12 @@ class _Pruning:
     """One run."""
 
     def __init__(
-        self, door: Door, content: InstanceFile, chain: Chain, aged: Mapping[str, int], upto: int | None
+        self,
+        door: Door,
+        content: InstanceFile,
+        chain: Chain,
+        aged: Mapping[str, int] = _NOTHING,
+        upto: int | None = None,
     ) -> None:
         self._door = door
         self._aged = aged

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.hpke import Suite
 
 _INFO: Final = b"Dualsite Replicate sealed packet 1"
-_KEY_DO: Final = "Use a certificate of `replicate certificate issue`, whose key is one"
+_KEY_DO: Final = "Use one of: replicate certificate issue NAME --ca DIR"
 
 
 def _suite() -> Suite:

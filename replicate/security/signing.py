@@ -142,6 +142,6 @@ def require_signed(is_signed: bool, files: TlsFiles, what: str, *, accept_unsign
         return is_signed
     raise NotAuthenticatedError(
         f"{what} is not signed, and this instance has a certificate",
-        do="Give the sender a certificate (replicate certificate issue), and export again; or, where nobody else can "
-        "write the files: replicate -i INSTANCE config set packets.unsigned accept",
+        do="Give the sender a certificate (replicate certificate issue NAME --ca DIR), and export again; or, where "
+        "nobody else can write the files: replicate -i INSTANCE config set packets.unsigned accept",
     )
