@@ -42,6 +42,8 @@ CUT_SHORT_GRACE_S: Final = 5.0
 DYING_S: Final = 30.0
 """As long at most the end of a process is waited for that was killed: it has its lock until its last thread is gone."""
 SETTLED_S: Final = 30.0
+BACK_S: Final = 3.0
+"""A daemon that stood aside looks ten times a second whether it may go on."""
 """As long at most a starting daemon has its lock without a word of who it is: a moment, and more on a busy machine."""
 ROOM_BYTES: Final = 64 * 1024
 """With less room on its disk a daemon cannot say why it has failed."""
@@ -165,7 +167,7 @@ def stop(files: DaemonFiles, *, timeout_s: float) -> Stopped:
     A daemon that does not run is well stopped. Raises PermissionRefusedError, TryAgainError (it cannot be killed),
     AlreadyRunningError (the holder of its lock is something else, a replay, and nobody is ended).
     """
-    running = _settled(files)
+    running = _settled(files) or _back_from_aside(files)
     if running is None:
         return Stopped(was_running=False)
     holder = files.lock.probe()
@@ -224,6 +226,20 @@ def _settled(files: DaemonFiles) -> int | None:
             return running.pid
         if time.monotonic() > deadline:
             raise TryAgainError(f"{files.name} runs, but has not said as which process", where=str(files.lock.path))
+        time.sleep(0.01)
+    return None
+
+
+def _back_from_aside(files: DaemonFiles) -> int | None:
+    """The pid of a daemon that stood aside, and takes its lock again in a moment, as nobody asks it to any more: it
+    lives, and has not said that it has ended. None when there is none, or it does not come."""
+    deadline = time.monotonic() + BACK_S
+    while time.monotonic() < deadline:
+        said = files.status.read()
+        if said is None or not said.is_running or not said.pid or is_ending(said.pid):
+            return None
+        if (running := _settled(files)) is not None:
+            return running
         time.sleep(0.01)
     return None
 

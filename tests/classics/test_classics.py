@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 WORKING = {
     "389ds-changelog-processing": 5,
     "allbase-audit-logging": 29,
-    "allbase-synchronization-checkpoint-records": 21,
+    "allbase-synchronization-checkpoint-records": 22,
     "gtm-replication": 58,
     "multisite-epochs": 21,
 }

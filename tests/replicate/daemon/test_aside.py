@@ -16,6 +16,7 @@ from replicate.daemon.aside import asked_aside, is_asked_aside
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.lock_file import daemon_names
 from replicate.errors import BusyError
+from replicate.system.processes import is_ending
 from tests.harness.waiting import wait_until
 from tests.replicate.daemon.test_daemon import PROGRAM, events, start
 
@@ -90,6 +91,25 @@ def test_a_stop_meanwhile_ends_it(files: DaemonFiles) -> None:
         wait_until(lambda: events(files)[-1]["event"] == "daemon ended", what="it ends")
     assert events(files)[-1]["state"] == "stopped"
     assert files.lock.probe() is None
+
+
+def test_a_stop_right_after_it_finds_the_daemon(files: DaemonFiles) -> None:
+    """Before it has its lock again: it would come back after it was said that it does not run."""
+    pid = start(files).pid
+    with asked_aside(files.instance_path, 1.0):
+        wait_until(lambda: files.lock.probe() is None, what="it has given up its lock")
+    done = control.stop(files, timeout_s=10)
+    assert done.was_running
+    assert not Path(f"/proc/{pid}").exists() or is_ending(pid)
+
+
+def test_what_was_killed_while_it_stood_aside_is_not_waited_for(files: DaemonFiles) -> None:
+    pid = start(files).pid
+    with asked_aside(files.instance_path, 1.0):
+        wait_until(lambda: files.lock.probe() is None, what="it has given up its lock")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: is_ending(pid), what="it is gone")
+    assert not control.stop(files, timeout_s=10).was_running
 
 
 def test_work_that_does_not_end_is_cut_short_by_a_second_stop(files: DaemonFiles) -> None:
