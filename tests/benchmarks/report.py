@@ -174,7 +174,9 @@ def _patrol(one: Line) -> Row:
 
 def _partitions(one: Line) -> Row:
     figure, ratio = one["figure"], one["ratio_to_whole"]
-    cpu = ", ".join(f"{name} {ratio[f'cpu_us_{name}']:.2f}" for name in ("source", "receiver", "update"))
+    # Of few transactions a daemon's time may not be measurable.
+    daemons = [name for name in ("source", "receiver", "update") if f"cpu_us_{name}" in ratio]
+    cpu = ", ".join(f"{name} {ratio[f'cpu_us_{name}']:.2f}" for name in daemons)
     text = f"{figure['from_first']:,.0f} transactions/s; {figure['bytes']:.0f} bytes each"
     return f"partitions: {one['wanted']} wanted", f"CPU {cpu}; bytes {ratio['bytes']:.2f} × a whole secondary", text
 
