@@ -57,7 +57,7 @@ def export(
     """Write what the peers lack as packets; without --to, for each peer that gets packets.
 
     It goes on where the last export to them ended, whether or not that has arrived: `packet recover` is for a packet
-    that is lost.
+    that is lost. What stops the export to one peer does not stop those to the others.
     """
     import replicate
     from replicate.cli.progress import exporting
@@ -84,6 +84,7 @@ def export(
         return sealer_of(opened, target, time.time())
 
     made: list[Exported] = []
+    errors: list[ReplicateError] = []
     try:
         with (
             ExportRun(
@@ -96,20 +97,36 @@ def export(
             exporting() as told,
         ):
             for group in groups:
-                if receipt:
-                    made.append(run.receipt(group, name_of))
-                else:
+                try:
+                    if receipt:
+                        made.append(run.receipt(group, name_of))
+                        continue
                     for one in run.increments(group, name_of, max_bytes=bound, is_one=bool(file), told=told):
                         made.append(one)
+                except ReplicateError as error:
+                    if len(groups) == 1:
+                        raise
+                    errors.append(error)
             last = run.last_seqno
         age(opened, time.time_ns())
     except BaseException:
         with suppress(ConfigurationError):  # what was made before is whole, and to be sent
             _run_hook(opened, made)
         raise
-    lines = [_exported(one) for one in made] or [f"nothing to send: {', '.join(wanted)} should have {last}"]
+    lines = [_exported(one) for one in made]
+    if not lines and not errors:
+        lines.append(f"nothing to send: {', '.join(wanted)} should have {last}")
     emit({"seqno": last, "packets": made}, lines)
     _run_hook(opened, made)
+    _end_with(errors)
+
+
+def _end_with(errors: list[ReplicateError]) -> None:
+    """The last of them is the command's own; what came before it is told before it."""
+    for error in errors[:-1]:
+        click.echo(f"replicate: {error}", err=True)
+    if errors:
+        raise errors[-1]
 
 
 def _names(opened: Instance, file: str | None, outbox: str | None) -> Callable[[str], Path]:
@@ -140,10 +157,15 @@ def _brings(first_seqno: int, last_seqno: int, is_receipt: bool) -> str:
 
 def _run_hook(opened: Instance, made: list[Exported]) -> None:
     """The packets are whole, whatever becomes of it."""
-    words = shlex.split(opened.config.packets.hook)
+    try:
+        words = shlex.split(opened.config.packets.hook)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"packets.hook is no command: {error}", where=str(opened.path), do="Close its quotation marks"
+        ) from error
     for one in made if words else []:
         try:
-            done = subprocess.run([*words, str(one.path)], check=False)
+            done = subprocess.run([*words, str(one.path)], check=False, stdout=2)  # our own output is for others
         except OSError as error:
             raise ConfigurationError(
                 f"packet {one.number} is whole, and packets.hook cannot be run: {error.strerror}",
@@ -181,7 +203,6 @@ def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | N
         places[0].mkdir(mode=0o700, parents=True, exist_ok=True)
     with replaying() as told:
         done = import_packets(opened, places, now_s=time.time(), spark=spark, dry_run=dry_run, remove=remove, told=told)
-    errors = done.errors
     facts: dict[str, Any] = {
         name: getattr(done, name)
         for name in (
@@ -198,10 +219,7 @@ def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | N
         )
     }
     emit(facts, _imported(opened, done))
-    for error in errors[:-1]:
-        click.echo(f"replicate: {error}", err=True)
-    if errors:
-        raise errors[-1]
+    _end_with(done.errors)
 
 
 def _imported(opened: Instance, done: Imported) -> list[str]:

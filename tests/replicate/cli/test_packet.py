@@ -131,6 +131,22 @@ def test_the_hook_is_told_each_packet(pair: Pair) -> None:
     assert len(outbox(pair)) == 3
 
 
+def test_one_peer_that_cannot_be_served_does_not_stop_the_others(pair: Pair) -> None:
+    said("-i", "east", "peer", "add", "able", "--packets")  # nothing is known of it
+    last = pair.write(2)
+    with pytest.raises(NotFoundError, match="nothing is known of what able has"):
+        said("-i", "east", "packet", "export")
+    assert [one["last_seqno"] for one in told("-i", "east", "packet", "exports")] == [last]
+
+
+def test_a_hook_that_is_no_command_is_named_after_the_packets_are_whole(pair: Pair) -> None:
+    said("-i", "east", "config", "set", "packets.hook", "'a")
+    pair.write(1)
+    with pytest.raises(ConfigurationError, match="is no command"):
+        said("-i", "east", "packet", "export")
+    assert len(outbox(pair)) == 1
+
+
 def test_a_hook_that_fails_does_not_hide_why_the_export_ended(pair: Pair) -> None:
     said("-i", "east", "config", "set", "packets.hook", "false")
     pair.write(1)
