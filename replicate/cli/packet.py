@@ -143,11 +143,11 @@ def _names(opened: Instance, file: str | None, outbox: str | None) -> Callable[[
 
 
 def _exported(one: Exported) -> str:
-    what = _brings(one.first_seqno, one.last_seqno, one.is_receipt)
+    what = _brings(one.first_seqno, one.last_seqno, is_receipt=one.is_receipt)
     return f"packet {one.number} for {', '.join(one.targets)}: {what}, {size(one.bytes)}: {one.path}"
 
 
-def _brings(first_seqno: int, last_seqno: int, is_receipt: bool) -> str:
+def _brings(first_seqno: int, last_seqno: int, *, is_receipt: bool) -> str:
     if is_receipt:
         return f"receipt at {last_seqno}"
     if last_seqno < first_seqno:
@@ -382,7 +382,7 @@ def verify(paths: tuple[str, ...]) -> None:
 @packet.command()
 @click.option("--to", "target", metavar="PEER", shell_complete=peers, help="Only those for this one.")
 def exports(target: str | None) -> None:
-    """List the packets that this instance has made."""
+    """List the packets with transactions that this instance has made."""
     from replicate.transfer.packet.store import read_epochs
 
     opened = open_instance(LOOKS)
@@ -405,7 +405,7 @@ def exports(target: str | None) -> None:
             [
                 str(one.number),
                 f"for {', '.join(one.targets)}",
-                _brings(one.base.seqno + 1, one.last_seqno, one.is_receipt),
+                _brings(one.base.seqno + 1, one.last_seqno, is_receipt=False),
                 size(one.bytes),
                 utc(one.wall_ns),
                 one.file,
@@ -433,7 +433,8 @@ def recover(target: str, number: int | None, receipt: str | None) -> None:
     if receipt is not None:
         inbox = look(opened, [Path(_one(receipt))], time.time())
         errors: list[ReplicateError] = list(inbox.refused)
-        heard, refused = take_words(opened, inbox.packets, read_epochs(opened.consumers_directory).waiting)
+        waiting = read_epochs(opened.consumers_directory).waiting
+        heard, refused = take_words(opened, inbox.packets, waiting, is_newest=True)
         errors += [error for _, error in refused]
         if errors:
             raise errors[0]

@@ -61,7 +61,6 @@ class PacketExport:
     wall_ns: int
     file: str
     bytes: int
-    is_receipt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +98,14 @@ class Epochs:
     # What moves them.
 
     def exported(self, summary: PacketSummary, file: str, size: int) -> Epochs:
-        """After a packet is whole and durable in `file`."""
+        """After a packet is whole and durable in `file`. A receipt brings nothing: it has a number, and moves no
+        row."""
+        if summary.is_receipt:
+            return replace(self, last_number=summary.number)
         wall = summary.created_wall_ns
         export = PacketExport(
             summary.number, summary.packet, summary.targets, EpochRow(summary.base, wall), summary.last_seqno, wall,
-            file, size, summary.is_receipt,
+            file, size,
         )  # fmt: skip
         moved = replace(
             self, last_number=summary.number, exports=(*self.exports, export)[-EXPORTS_KEPT:], waiting=self.waiting
@@ -114,10 +116,11 @@ class Epochs:
                 moved = moved._with(name, replace(known, estimated=EpochRow(summary.end, wall)))
         return moved
 
-    def heard(self, name: str, row: EpochRow) -> Epochs:
-        """After the replica has said that it is there. An older word than the last one changes nothing."""
+    def heard(self, name: str, row: EpochRow, *, is_newest: bool = False) -> Epochs:
+        """After the replica has said that it is there. An older word than the last one changes nothing, unless an
+        operator says that it is the newest: two hosts' clocks may differ."""
         known = self.of(name)
-        if known.heard is not None and row.wall_ns < known.heard.wall_ns:
+        if known.heard is not None and row.wall_ns < known.heard.wall_ns and not is_newest:
             return self
         was_restored = known.heard is not None and row.seqno < known.heard.seqno
         is_there = known.estimated is not None and row.seqno >= known.estimated.seqno

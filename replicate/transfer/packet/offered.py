@@ -162,10 +162,15 @@ def _judge_names(instance: Instance, summary: PacketSummary, names: frozenset[st
 
 
 def take_words(
-    instance: Instance, packets: Iterable[Offered], waiting: tuple[tuple[str, int], ...]
+    instance: Instance,
+    packets: Iterable[Offered],
+    waiting: tuple[tuple[str, int], ...],
+    *,
+    is_newest: bool = False,
 ) -> tuple[tuple[str, ...], tuple[tuple[Path, ReplicateError], ...]]:
     """Note what the senders say of themselves, the newest word of each; and which packets wait. Of whom a word was
-    taken; and, of a peer whose past is not ours, its packet and the decision's own error."""
+    taken; and, of a peer whose past is not ours, its packet and the decision's own error. `is_newest`:
+    they count whatever was heard at a later time, by another clock."""
     newest: dict[str, Offered] = {}
     for one in packets:
         known = newest.get(one.summary.sender_name)
@@ -174,7 +179,7 @@ def take_words(
     refused = []
     for name, one in list(newest.items()):
         try:
-            _take_word(instance, one)
+            _take_word(instance, one, is_newest=is_newest)
         except ReplicateError as error:
             refused.append((one.path, error))
             del newest[name]
@@ -182,7 +187,8 @@ def take_words(
 
     def noted(epochs: Epochs) -> Epochs:
         for name, one in newest.items():
-            epochs = epochs.heard(name, EpochRow(one.summary.own, one.summary.created_wall_ns))
+            row = EpochRow(one.summary.own, one.summary.created_wall_ns)
+            epochs = epochs.heard(name, row, is_newest=is_newest)
         return replace(epochs.named(origins), waiting=waiting)
 
     if newest or waiting != read_epochs(instance.consumers_directory).waiting:
@@ -202,14 +208,14 @@ def _back(summary: PacketSummary, decision: object) -> str:
     return ""
 
 
-def _take_word(instance: Instance, one: Offered) -> None:
+def _take_word(instance: Instance, one: Offered, *, is_newest: bool) -> None:
     """A peer's: our journal is kept for it from there on."""
     name, own, wall_ns = one.summary.sender_name, one.summary.own, one.summary.created_wall_ns
     if all(peer.name != name for peer in instance.peers):
         return
     directory = instance.consumers_directory
     known = read_consumer(directory, name)
-    if known is not None and known.acknowledged_wall_ns >= wall_ns:
+    if known is not None and known.acknowledged_wall_ns >= wall_ns and not is_newest:
         return
     restart = Restart(own.last_seqno + 1, own.vector, own.chains)
     with door_of(instance) as door:

@@ -91,7 +91,6 @@ def _packed(epochs: Epochs) -> bytes:
                 "wall_ns": one.wall_ns,
                 "file": one.file,
                 "bytes": one.bytes,
-                "is_receipt": one.is_receipt,
             }
             for one in epochs.exports
         ],
@@ -132,5 +131,4 @@ def _export(facts: Any) -> PacketExport:
     return PacketExport(
         int(facts["number"]), bytes.fromhex(facts["packet"]), tuple(map(str, facts["targets"])), base,
         int(facts["last_seqno"]), int(facts["wall_ns"]), str(facts["file"]), int(facts["bytes"]),
-        bool(facts["is_receipt"]),
     )  # fmt: skip

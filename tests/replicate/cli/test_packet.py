@@ -19,6 +19,7 @@ from replicate.errors import (
     PacketGapError,
     UsageError,
 )
+from replicate.instance.consumers import Consumer, write_consumer
 from replicate.system import failpoint
 from tests.harness.pair import Pair, assert_equal
 
@@ -109,6 +110,18 @@ def test_recovering_by_a_receipt(pair: Pair) -> None:
     assert told_of == {"peer": "west", "seqno": 2}
     said("-i", "east", "packet", "export")
     said("-i", "west", "packet", "import", str(lost.parent))
+    assert_equal(pair)
+
+
+def test_a_receipt_by_a_slow_clock_counts_when_an_operator_brings_it(pair: Pair) -> None:
+    write_consumer(pair.primary.consumers_directory, Consumer("west", pair.write(2), "", 2**62))
+    said("-i", "west", "packet", "export", "--to", "east", "--receipt", "--file", "back.packet")
+    said("-i", "east", "packet", "import", "back.packet")
+    assert f"durable up to {pair.last_seqno()}" in said("-i", "east", "peer", "list")
+    said("-i", "east", "packet", "recover", "--to", "west", "--receipt", "back.packet")
+    assert "durable up to 2" in said("-i", "east", "peer", "list")
+    said("-i", "east", "packet", "export")
+    said("-i", "west", "packet", "import", str(pair.primary.path / "packets" / "outbox"))
     assert_equal(pair)
 
 

@@ -38,6 +38,14 @@ def test_an_export_moves_the_row_without_an_answer() -> None:
     assert epochs.last_to(["off"]) == 0
 
 
+def test_a_receipt_of_our_own_moves_nothing() -> None:
+    epochs = exported(Epochs().heard("west", row(10)), 10, 25)
+    after = epochs.exported(summary(40, 40, number=2), "f", 9)
+    assert known(after) == 25
+    assert (after.last_number, after.last_to(["west"]), after.exports) == (2, 1, epochs.exports)
+    assert after.unconfirmed_since("west", 99, 25) == 99
+
+
 def test_a_receipt_settles_the_estimate_or_leaves_it() -> None:
     epochs = exported(Epochs().heard("west", row(10)), 10, 25)
     assert epochs.heard("west", row(25, 2)).of("west").estimated is None
@@ -52,6 +60,7 @@ def test_a_replica_that_has_less_than_it_said_was_restored() -> None:
     assert known(restored) == 12
     assert restored.of("west").estimated is None
     assert epochs.heard("west", row(12, 4)) == epochs  # an older word
+    assert known(epochs.heard("west", row(12, 4), is_newest=True)) == 12  # by a clock that is slow
 
 
 def test_a_lost_packet_is_exported_again_and_never_below_what_is_confirmed() -> None:

@@ -155,6 +155,13 @@ def test_a_receipt_says_how_far_one_is(pair: Pair) -> None:
         assert list(reader.segments()) == []
 
 
+def test_a_receipt_to_a_secondary_leaves_no_gap(pair: Pair) -> None:
+    last = pair.write(4)
+    export(pair.primary, pair.directory / "out", "west", receipt=True)
+    (made,) = export(pair.primary, pair.directory / "out", "west")
+    assert (made.first_seqno, made.last_seqno) == (pair.last_seqno(pair.secondary) + 1, last)
+
+
 def test_of_whom_nothing_is_known_nothing_is_guessed(pair: Pair) -> None:
     pair.primary.register_peer("off", "", 0)
     pair.primary.reload()
