@@ -85,17 +85,15 @@ def export(
 
     made: list[Exported] = []
     errors: list[ReplicateError] = []
+    run = ExportRun(
+        opened,
+        sign=signer_of(opened),
+        seal=sealer if encrypt else None,
+        release=replicate.__version__,
+        now_ns=time.time_ns,
+    )
     try:
-        with (
-            ExportRun(
-                opened,
-                sign=signer_of(opened),
-                seal=sealer if encrypt else None,
-                release=replicate.__version__,
-                now_ns=time.time_ns,
-            ) as run,
-            exporting() as told,
-        ):
+        with run, exporting() as told:
             for group in groups:
                 try:
                     if receipt:
@@ -104,20 +102,21 @@ def export(
                     for one in run.increments(group, name_of, max_bytes=bound, is_one=bool(file), told=told):
                         made.append(one)
                 except ReplicateError as error:
-                    if len(groups) == 1:
-                        raise
                     errors.append(error)
-            last = run.last_seqno
         age(opened, time.time_ns())
-    except BaseException:
+    except BaseException:  # Ctrl-C, say
         with suppress(ConfigurationError):  # what was made before is whole, and to be sent
             _run_hook(opened, made)
         raise
     lines = [_exported(one) for one in made]
     if not lines and not errors:
-        lines.append(f"nothing to send: {', '.join(wanted)} should have {last}")
-    emit({"seqno": last, "packets": made}, lines)
-    _run_hook(opened, made)
+        lines.append(f"nothing to send: {', '.join(wanted)} should have {run.last_seqno}")
+    if made or not errors:
+        emit({"seqno": run.last_seqno, "packets": made}, lines)
+    try:
+        _run_hook(opened, made)
+    except ConfigurationError as error:
+        errors.insert(0, error)
     _end_with(errors)
 
 

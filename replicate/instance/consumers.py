@@ -113,17 +113,21 @@ def write_aged(directory: Path, name: str, seqno: int | None) -> None:
 
 def read_aged(directory: Path, name: str) -> int:
     """Up to where nothing is kept for the consumer any more; 0 when all is. DamagedError, FormatUnknownError."""
-    path = _aged_path(directory, name)
+    found = _read_number(
+        _aged_path(directory, name),
+        f"what is not kept any more for consumer {name}",
+        do="Remove the file: what the consumer has not confirmed is kept then",
+    )
+    return found or 0
+
+
+def _read_number(path: Path, what: str, *, do: str) -> int | None:
     try:
         return max(0, int(_unpacked(read_private(path), path)["seqno"]))
     except FileNotFoundError:
-        return 0
+        return None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise DamagedError(
-            f"what is not kept any more for consumer {name} is not readable",
-            where=str(path),
-            do="Remove the file: what the consumer has not confirmed is kept then",
-        ) from error
+        raise DamagedError(f"{what} is not readable", where=str(path), do=do) from error
 
 
 def write_hold(directory: Path, name: str, seqno: int | None) -> None:
@@ -137,17 +141,11 @@ def write_hold(directory: Path, name: str, seqno: int | None) -> None:
 def read_hold(directory: Path, name: str) -> int | None:
     """Where the seed stands that is on its way to the consumer; None when there is none. DamagedError,
     FormatUnknownError."""
-    path = _hold_path(directory, name)
-    try:
-        return max(0, int(_unpacked(read_private(path), path)["seqno"]))
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise DamagedError(
-            f"the place of the seed for consumer {name} is not readable",
-            where=str(path),
-            do="Remove the file, and seed the consumer again if it waits for that seed",
-        ) from error
+    return _read_number(
+        _hold_path(directory, name),
+        f"the place of the seed for consumer {name}",
+        do="Remove the file, and seed the consumer again if it waits for that seed",
+    )
 
 
 def needed_seqno(directory: Path, consumer: Consumer) -> int | None:

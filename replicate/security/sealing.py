@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from replicate.errors import ConfigurationError, DamagedError
-from replicate.security.guarded_file import read_guarded
-from replicate.security.signing import certified
+from replicate.security.signing import certified, own_key
 from replicate.security.tls_files import TlsFiles
 
 if TYPE_CHECKING:
@@ -46,16 +45,8 @@ def unseal(sealed: bytes, files: TlsFiles, *, where: str) -> bytes:
     """What was sealed for us. DamagedError: it was changed, or is sealed for another key; ConfigurationError and
     others: our key cannot be used. `where`: the sealed file."""
     from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    try:
-        key = load_pem_private_key(read_guarded(files.key, is_secret=True, what="the private key"), None)
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"the private key cannot be used: {error}",
-            where=str(files.key),
-            do="Store it in PEM form, without password",
-        ) from error
+    key = own_key(files)
     if not _is_p256(key):
         raise ConfigurationError("a key that is not of P-256 opens nothing", where=str(files.key), do=_KEY_DO)
     try:

@@ -28,18 +28,22 @@ _CHAIN_MAX: Final = 8
 def sign(data: bytes, files: TlsFiles) -> tuple[bytes, bytes]:
     """Our certificates in PEM form, and the signature of `data`. NotFoundError, PermissionRefusedError and
     ConfigurationError name the file."""
+    certificates = read_guarded(files.certificate, is_secret=False, what="the certificate")
+    return certificates, _signed(own_key(files), _CONTEXT + data, str(files.key))
+
+
+def own_key(files: TlsFiles) -> object:
+    """Our private key. NotFoundError, PermissionRefusedError and ConfigurationError name its file."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    certificates = read_guarded(files.certificate, is_secret=False, what="the certificate")
     try:
-        key = load_pem_private_key(read_guarded(files.key, is_secret=True, what="the private key"), None)
+        return load_pem_private_key(read_guarded(files.key, is_secret=True, what="the private key"), None)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
             f"the private key cannot be used: {error}",
             where=str(files.key),
-            do="Store it in PEM form, without password",
+            do="Store it in PEM form, without a password",
         ) from error
-    return certificates, _signed(key, _CONTEXT + data, str(files.key))
 
 
 def _signed(key: object, data: bytes, where: str) -> bytes:

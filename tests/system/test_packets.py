@@ -7,16 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import replicate
-from replicate.cli.root import root
 from replicate.compare.compare import compare
 from replicate.errors import ReplicateError, RollbackNeededError
 from replicate.instance.instance import Instance
 from tests.harness.instances import last_seqno, lose_pool
 from tests.harness.pair import Pair
 from tests.harness.street import Street, assert_same_databases
+from tests.replicate.cli.test_partition import said
 
 
 @pytest.fixture
@@ -30,13 +29,6 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     said("-i", "west", "seed", "--from-file", str(tmp_path / "west.seed"))
     (tmp_path / "stick").mkdir()
     return made
-
-
-def said(*words: str) -> str:
-    done = CliRunner().invoke(root, list(words), standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return done.output
 
 
 def write(site: Path, count: int) -> int:

@@ -144,8 +144,9 @@ class PacketReader:
                 do=f"Look at it there: replicate -i {target} packet show FILE",
             )
         plain = unseal(sealed, target, self._where)
-        os.close(self._fd)
-        self._fd, self.bytes, self.is_sealed = in_memory(plain), len(plain), True
+        opened = in_memory(plain, self._where)
+        self.close()
+        self._fd, self.bytes, self.is_sealed = opened, len(plain), True
         return self._read(0, min(PREFIX_BYTES, self.bytes))
 
     def _tail(self) -> tuple[int, bytes, PacketSummary]:

@@ -16,8 +16,10 @@ from typing import Final
 
 import msgpack
 
-from replicate.errors import DamagedError, UsageError
+from replicate.errors import UsageError
 from replicate.limits import KIB, MIB
+from replicate.system.files import write_all
+from replicate.system.os_errors import io_error
 from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES, UNREADABLE, RecordFormat, need
 
 VERSION: Final = 1
@@ -101,14 +103,15 @@ def unpack_sealed(read: Read, size: int, where: str) -> tuple[str, bytes]:
     return target, b"".join(chunks)
 
 
-def in_memory(plain: bytes) -> int:
-    """A descriptor of a file with these bytes that is on no disk. DamagedError where the machine has no room."""
-    fd = os.memfd_create("packet", os.MFD_CLOEXEC)
+def in_memory(plain: bytes, where: str) -> int:
+    """A descriptor of a file with these bytes that is on no disk. `where`: the sealed file. ExhaustedError,
+    DiskFullError or JournalIOError where the machine has no room."""
+    fd = -1
     try:
-        view = memoryview(plain)
-        while view:
-            view = view[os.write(fd, view) :]
+        fd = os.memfd_create("packet", os.MFD_CLOEXEC)
+        write_all(fd, plain, 0)
     except OSError as error:
-        os.close(fd)
-        raise DamagedError(f"no memory for an opened packet: {error.strerror}", do="Have smaller ones made") from error
+        if fd >= 0:
+            os.close(fd)
+        raise io_error(error, "an opened packet does not fit the memory", where) from error
     return fd

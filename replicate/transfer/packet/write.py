@@ -1,25 +1,21 @@
 """Writes one packet: whole and durable under its own name, or nothing of it is left.
 
-Guarantees: one pass, bounded memory; written aside, fsynced, renamed, directory fsynced. No file that was there when
-it began is replaced.
+Guarantees: those of ../aside_file.py; one pass, with bounded memory but for a packet that is sealed, which is kept
+whole until then. No file that was there when it began is replaced.
 Refuses to know: what goes into it (export.py), and how it is signed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from replicate.errors import AlreadyExistsError, InternalError
-from replicate.limits import MIB
 from replicate.system.failpoint import hit
-from replicate.system.files import sync_directory
-from replicate.system.os_errors import io_error
+from replicate.transfer.aside_file import AsideFile
 from replicate.transfer.packet.format import (
     PACKET,
     PIECE_BYTES,
@@ -34,8 +30,6 @@ from replicate.transfer.packet.format import (
 from replicate.transfer.records import HEAD_BYTES
 from replicate.wire.compression import Compressor
 
-SYNC_BYTES: Final = 32 * MIB
-PART_SUFFIX: Final = ".part"
 PIECE_OVERHEAD_BYTES: Final = HEAD_BYTES + 4
 
 Seal = Callable[[bytes], Iterator[bytes]]
@@ -56,34 +50,25 @@ class PacketWriter:
 
         AlreadyExistsError when there is such a file; NotFoundError, DiskFullError, JournalIOError."""
         self.path = path
+        self.written_bytes = 0
         self._seal = seal
         self._plain = bytearray()
-        self.aside = path.with_name(f".{path.name}{PART_SUFFIX}")
-        """Where it is written. What a killed writer left there is replaced."""
-        self.written_bytes = 0
-        self._synced_bytes = 0
         self._digest = hashlib.sha256()
         self._compressor = Compressor()
         if path.exists() or path.is_symlink():
             raise AlreadyExistsError("the file exists already", where=str(path), do="Name another, or remove it")
+        self._file = AsideFile(path, "packet")
         try:
-            self.aside.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(self.aside, flags, 0o600)
-        except OSError as error:
-            raise io_error(error, "the packet could not be made", str(path)) from error
-        self._write([PACKET.pack_prefix(VERSION)])
+            self._write([PACKET.pack_prefix(VERSION)])
+        except BaseException:
+            self._file.abandon()
+            raise
 
     def __enter__(self) -> PacketWriter:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self.aside.unlink(missing_ok=True)
+    def __exit__(self, *_: object) -> None:
+        self._file.abandon()
 
     def segment(self, part: SegmentPart) -> None:
         """What follows is of this segment."""
@@ -100,45 +85,29 @@ class PacketWriter:
         JournalIOError: there is no file of that name then."""
         whole = replace(summary, digest=self._digest.digest())
         position, body = self.written_bytes, whole.pack()
-        seal = self._seal
         self._record(PacketRecord.SUMMARY, body)
         if (signature := sign(body)) is not None:
             self._record(PacketRecord.SIGNATURE, signature.pack())
         self._record(PacketRecord.END, pack_end(position))
-        if seal is not None:
-            plain, self._seal, self.written_bytes = bytes(self._plain), None, 0
-            self._plain.clear()
-            for piece in seal(plain):
-                self._write([piece])
-        try:
-            os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-            hit("packet.before_rename")
-            os.rename(self.aside, self.path)  # no link: a removable disk may know none
-        except OSError as error:
-            self.aside.unlink(missing_ok=True)
-            raise io_error(error, "the packet could not be finished", str(self.path)) from error
-        sync_directory(os.fspath(self.path.parent))
+        if self._seal is not None:
+            self.written_bytes = 0
+            for piece in self._seal(bytes(self._plain)):
+                self._put([piece])
+        self._file.finish(lambda: hit("packet.before_rename"))
         return whole
 
     def _record(self, kind: PacketRecord, *body: bytes) -> None:
         self._write(PACKET.pack_record(kind, self.written_bytes, *body))
 
     def _write(self, pieces: list[bytes]) -> None:
-        try:
-            hit("packet.write")
-            for piece in pieces:
-                view = memoryview(piece)
-                if self._seal is not None:
-                    self._plain += view
-                    view = view[:0]
-                while view:
-                    view = view[os.write(self._fd, view) :]
-                self._digest.update(piece)
-                self.written_bytes += len(piece)
-            if self.written_bytes - self._synced_bytes >= SYNC_BYTES:
-                os.fdatasync(self._fd)
-                self._synced_bytes = self.written_bytes
-        except OSError as error:
-            raise io_error(error, "the packet could not be written and was removed", str(self.path)) from error
+        for piece in pieces:
+            self._digest.update(piece)
+        if self._seal is None:
+            self._put(pieces)
+        else:
+            self._plain += b"".join(pieces)
+            self.written_bytes = len(self._plain)
+
+    def _put(self, pieces: list[bytes]) -> None:
+        self._file.write(pieces, lambda: hit("packet.write"))
+        self.written_bytes += sum(map(len, pieces))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from xxhash import xxh3_128
@@ -21,8 +20,8 @@ from replicate.errors import AlreadyExistsError, DamagedError, DiskFullError, No
 from replicate.limits import MIB
 from replicate.model.transaction import Catalogue
 from replicate.system.failpoint import hit
-from replicate.system.files import sync_directory
 from replicate.system.os_errors import io_error
+from replicate.transfer.aside_file import AsideFile
 from replicate.transfer.container import (
     PAGES_BYTES,
     SEED,
@@ -37,11 +36,8 @@ from replicate.transfer.container import (
 from replicate.transfer.container import RecordType as Type
 from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES
 
-SYNC_BYTES: Final = 32 * MIB
-"""Synced this often while it is written, so that the last sync, which cannot be interrupted, is short."""
 SPARE_BYTES: Final = 1 * MIB
 """Left free on a disk that we fill knowingly."""
-PART_SUFFIX: Final = ".part"
 
 
 def require_free(directory: Path, wanted_bytes: int, what: str, *, spare_bytes: int = SPARE_BYTES) -> None:
@@ -76,28 +72,15 @@ class SeedWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.aside = path.with_name(f".{path.name}{PART_SUFFIX}")
-        """Where it is written. What a killed writer left there is replaced."""
         self.written_bytes = 0
-        self._synced_bytes = 0
         self._digest = xxh3_128()
-        try:
-            self.aside.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(self.aside, flags, 0o600)
-        except OSError as error:
-            raise io_error(error, "the seed file could not be made", str(path)) from error
+        self._file = AsideFile(path, "seed file")
 
     def __enter__(self) -> SeedWriter:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self.aside.unlink(missing_ok=True)
+    def __exit__(self, *_: object) -> None:
+        self._file.abandon()
 
     def begin(self, header: bytes, catalogue: bytes, version: int) -> None:
         """The bodies of the first two records, and the version of the format."""
@@ -122,32 +105,14 @@ class SeedWriter:
     def finish(self) -> int:
         """End it, sync it and give it its name; its length. After a failure there is no file of that name."""
         self._write(pack_end(self.written_bytes, self._digest.digest()))
-        try:
-            os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-            hit("seed.before_rename")
-            os.rename(self.aside, self.path)
-        except OSError as error:
-            self.aside.unlink(missing_ok=True)
-            raise io_error(error, "the seed file could not be finished", str(self.path)) from error
-        sync_directory(os.fspath(self.path.parent))
+        self._file.finish(lambda: hit("seed.before_rename"))
         return self.written_bytes
 
     def _write(self, pieces: list[bytes]) -> None:
-        try:
-            hit("seed.write")
-            for piece in pieces:
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(self._fd, view) :]
-                self._digest.update(piece)
-                self.written_bytes += len(piece)
-            if self.written_bytes - self._synced_bytes >= SYNC_BYTES:
-                os.fdatasync(self._fd)
-                self._synced_bytes = self.written_bytes
-        except OSError as error:
-            raise io_error(error, "the seed file could not be written and was removed", str(self.path)) from error
+        self._file.write(pieces, lambda: hit("seed.write"))
+        for piece in pieces:
+            self._digest.update(piece)
+            self.written_bytes += len(piece)
 
 
 def _plain(path: str, flags: int) -> int:

@@ -6,7 +6,8 @@ from click.testing import CliRunner
 
 from replicate.cli.root import root
 from tests.harness.pair import Pair
-from tests.replicate.cli.test_packet import pair, said, told
+from tests.replicate.cli.test_packet import pair
+from tests.replicate.cli.test_partition import said, told
 
 __all__ = ["pair"]
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from replicate.cli.root import root
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -22,6 +18,7 @@ from replicate.errors import (
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.system import failpoint
 from tests.harness.pair import Pair, assert_equal
+from tests.replicate.cli.test_partition import said, told
 
 
 @pytest.fixture
@@ -35,17 +32,6 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     said("-i", "east", "seed", "--to-file", str(tmp_path / "west.seed"), "--for", "west")
     said("-i", "west", "seed", "--from-file", str(tmp_path / "west.seed"))
     return made
-
-
-def said(*words: str) -> str:
-    done = CliRunner().invoke(root, list(words), standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return done.output
-
-
-def told(*words: str) -> Any:
-    return json.loads(said("--json", *words))
 
 
 def outbox(pair: Pair) -> list[Path]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.harness.pair import Pair
-from tests.replicate.cli.test_packet import pair, said, told
+from tests.replicate.cli.test_packet import pair
+from tests.replicate.cli.test_partition import said, told
 
 __all__ = ["pair"]
 

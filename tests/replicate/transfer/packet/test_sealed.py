@@ -60,7 +60,7 @@ def test_one_that_no_memory_would_hold_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_opened_is_on_no_disk() -> None:
-    fd = in_memory(b"plain")
+    fd = in_memory(b"plain", "x")
     try:
         assert os.pread(fd, 9, 0) == b"plain"
         assert os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")

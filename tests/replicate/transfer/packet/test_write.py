@@ -41,7 +41,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (tmp_path / "one.packet").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("plan", ["packet.write:3:errno=ENOSPC", "packet.before_rename:1:errno=EIO"])
+@pytest.mark.parametrize(
+    "plan", ["packet.write:1:errno=ENOSPC", "packet.write:3:errno=ENOSPC", "packet.before_rename:1:errno=EIO"]
+)
 def test_after_a_failure_nothing_is_left(tmp_path: Path, plan: str) -> None:
     failpoint.arm(plan)
     with pytest.raises((DiskFullError, JournalIOError)):
