@@ -1,0 +1,77 @@
+"""What a supplier's journal has, as the decision by two vectors wants it (model/ruv.py), and where in it to begin.
+
+Guarantees: the vectors are of one look under the commit lock; the start is the first transaction that the consumer
+lacks, found by the vector at the beginning of each segment and the heads of one segment's frames.
+Refuses to know: the decision, and who asks: a Source Server for a stream, `replicate ruv` for a word on it. Blocks on
+the disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicate.door.door import Door
+from replicate.door.recovery.opening import make_chain
+from replicate.journal.chain import Chain
+from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
+from replicate.journal.record import read_head
+from replicate.journal.walk import walk
+from replicate.limits import BATCH_BYTES_MAX
+from replicate.model.ruv import Supplied, covers, lacks
+from replicate.model.transaction import Catalogue
+from replicate.model.vector import Chains, Position
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedVectors:
+    """`end`: the journal's end; `catalogue`: what is in force there. `oldest_seqno`: its first transaction."""
+
+    supplied: Supplied
+    end: Position
+    catalogue: Catalogue
+    oldest_seqno: int
+
+
+def vectors_of(door: Door) -> ViewedVectors:
+    """Raises what reading our own journal raises."""
+    with door.locked():
+        end = door.position()
+        catalogue = door.catalogue()
+    chain = make_chain(door.instance)
+    oldest_seqno = chain.oldest_seqno()
+    begin = _begins_with(chain, oldest_seqno)
+    return ViewedVectors(Supplied(end.chains, begin), end, catalogue, oldest_seqno)
+
+
+def start_for(chain: Chain, known: Chains, last_seqno: int, index: SparseIndex | None = None) -> int:
+    """The first transaction up to `last_seqno` that who knows that much lacks; `last_seqno` + 1 when there is none.
+
+    The journal's oldest segment must begin with what is known. Raises what reading raises."""
+    numbers = [number for number in chain.first_seqnos() if number <= last_seqno]
+    first = next(
+        (number for number in reversed(numbers[1:]) if covers(known, _begins_with(chain, number))),
+        numbers[0] if numbers else last_seqno + 1,
+    )
+    reader = ChainReader(chain, first, index)
+    try:
+        while reader.next_seqno <= last_seqno:
+            found = reader.read(BATCH_BYTES_MAX, last_seqno)
+            if found is None:
+                break
+            if isinstance(found, LargeTransaction):
+                head = read_head(found.commit_frame)
+                if lacks(known, head.origin, head.origin_seqno):
+                    return found.seqno
+                continue
+            for _, head in walk(found.data):
+                if lacks(known, head.origin, head.origin_seqno):
+                    return head.seqno
+    finally:
+        reader.close()
+    return last_seqno + 1
+
+
+def _begins_with(chain: Chain, first_seqno: int) -> Chains:
+    """The vector just before a segment's first transaction."""
+    with chain.open(first_seqno) as segment:
+        return segment.read_catalogue()[0].chains
