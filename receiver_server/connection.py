@@ -24,6 +24,7 @@ from receiver_server.patrol import Verifying
 from receiver_server.position import NotRecoveredError, ReceivedParts, Reference
 from receiver_server.seed import Seeds
 from receiver_server.source_state import SourceState
+from receiver_server.supplied import SuppliedSource
 from replicate.compare.patrolled import look_at_patrolled
 from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
@@ -60,6 +61,7 @@ from replicate.wire.event import (
 )
 from replicate.wire.introduction import reason_of, refusal
 from replicate.wire.message import BULK_OVERHEAD_BYTES, Introduction, RefuseCode
+from replicate.wire.vectors import BY_VECTOR
 
 SEED_LOOK_S: Final = 0.5
 """How often we look whether the seed is there, while a source waits for it."""
@@ -144,6 +146,8 @@ class ReceiverConnection:
         self._asked_for: tuple[int, ...] | None = None
         """Once it has: the partitions; None: all."""
         self._duplicates = 0
+        self._supplied: SuppliedSource | None = None
+        """On a supplier, once the stream has begun."""
 
     @property
     def peer_name(self) -> str:
@@ -158,8 +162,8 @@ class ReceiverConnection:
                 await self.source.keep_verdict(self.peer_name, closed.error)
             return closed
         finally:
-            if self.source.active is self:
-                self.source.left()
+            if self in self.source.all_connections:
+                self.source.left(self)
                 self._taker.left()
             self.gone.set()
 
@@ -184,6 +188,8 @@ class ReceiverConnection:
             case LostAcknowledged(taken):
                 self._lost.acknowledged(taken.offset)
             case HeartbeatReceived(heartbeat):
+                if self._supplied is not None:
+                    self._supplied.told(heartbeat.last_seqno, time.monotonic_ns())
                 if self.link.peer is not None:
                     self.source.told(heartbeat, self.link.peer.heartbeat_period_ms)
             case HandoverSaid(message):
@@ -226,7 +232,8 @@ class ReceiverConnection:
 
     def _introduced(self, peer: Introduction) -> None:
         source = self.source
-        first = source.active
+        suppliers = source.suppliers
+        first = source.active if suppliers is None else suppliers.connections.get(peer.instance)
         if first is not None:
             names = {"source": peer.name, "first": first.peer_name}
             self.say("second source refused", names, is_warning=True, **names)
@@ -259,6 +266,9 @@ class ReceiverConnection:
             if self._seeds.is_wanted:
                 await self._seeds.fetch(self)
                 continue
+            if source.instance.is_supplier:
+                await self._ask_by_vector()
+                return
             pool = source.pool
             if not pool.is_current():  # a seed has taken it away
                 await source.replace_pool()
@@ -297,6 +307,33 @@ class ReceiverConnection:
                 self._send_restart(found)
                 return
 
+    async def _ask_by_vector(self) -> None:
+        """On a supplier: ask for what its vector does not cover. What is in the pool of this source comes again, and is
+        passed over when it is met."""
+        source, link = self.source, self.link
+        try:
+            if not source.pool.is_current():
+                await source.replace_pool()
+            found = await source.find_vector()
+            if source.filter.is_on:
+                raise refusal(
+                    RefuseCode.FILTER_MISMATCH,
+                    f"{source.instance.name} has a filter, and a supplier takes all it is sent",
+                )
+        except ReplicateError as error:
+            if self.drive.closed is None:
+                self.drive.take(link.refuse(error))
+            return
+        if self.drive.closed is not None:
+            return
+        self._asked_for, self._has_asked = source.instance.content.held, True
+        self.report()
+        hit("receiver.before_restart")
+        link.send_restart(BY_VECTOR, found.vector, found.chains)
+        self.say("restart sent", by_vector=len(found.chains), last_seqno=found.last_seqno)
+        source.tell("waiting for the start")
+        self.drive.poke()
+
     def _send_restart(self, found: Reference) -> None:
         source = self.source
         source.instance.partitions_now()
@@ -330,6 +367,10 @@ class ReceiverConnection:
         source, start = self.source, event.start
         if event.discards_parts:
             source.parts = None
+        peer = self.link.peer
+        if source.suppliers is not None and peer is not None:
+            self._supplied = source.suppliers.by[peer.instance]
+            self._supplied.begins(start.from_seqno, start.last_seqno)
         if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
             return
         if self._filtering is not None:
@@ -341,6 +382,8 @@ class ReceiverConnection:
         )  # fmt: skip
         source.context.status(source_host=self.guest.address)
         source.streams(self.peer_name, start.last_seqno)
+        if source.instance.is_supplier:
+            return
         self.drive.nursery.start_soon(self._patrol)
         self.drive.nursery.start_soon(self._lost.run)
         self.drive.nursery.start_soon(self._seeds.beside, self)
@@ -433,7 +476,8 @@ class ReceiverConnection:
     def _into_pool(self, item: StreamItem) -> None:
         if isinstance(item, FrameBatch):
             self._put(_Waiting(item.data, item.first_seqno, item.last_seqno, item.count, RecordKind.FRAMES))
-            self.source.lag.observed(item.last_seqno, time.monotonic_ns())  # nobody waits for that
+            if self._supplied is None:
+                self.source.lag.observed(item.last_seqno, time.monotonic_ns())  # nobody waits for that
         elif isinstance(item, StreamParts):
             parts = ReceivedParts(item.seqno, item.token, item.first_part + item.count)
             self._put(_Waiting(item.frames, item.seqno, item.seqno, item.count, RecordKind.PARTS, parts))
@@ -463,6 +507,8 @@ class ReceiverConnection:
             if not pool.offer(record.data, record.first_seqno, record.last_seqno, record.count, record.kind):
                 break
             waiting.popleft()
+            if self._supplied is not None and record.kind in (RecordKind.FRAMES, RecordKind.LARGE):
+                self._supplied.received(record.last_seqno, pool.written_address, time.monotonic_ns())
             self._waiting_bytes -= len(record.data) + BULK_OVERHEAD_BYTES
             moved.append(record)
         if moved:
@@ -514,10 +560,13 @@ class ReceiverConnection:
         pool = source.pool
         received = link.last_received_seqno
         applied = min(source.applied_seqno, received)
+        durable = min(pool.durable_seqno, applied)
+        if self._supplied is not None:  # a batch is on the disk before its regions commit
+            applied = durable = self._supplied.freed(pool.read_address)
         link.report(
             ReceiverProgress(
                 last_applied_seqno=applied,
-                last_durable_seqno=min(pool.durable_seqno, applied),
+                last_durable_seqno=durable,
                 update_state=int(source.told_update_state),
                 receiver_backlog=received - applied,
                 fill_fraction=min(1.0, (pool.used_bytes + self._held_bytes) / pool.capacity),

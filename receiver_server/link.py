@@ -91,6 +91,7 @@ from replicate.wire.message import (
 )
 from replicate.wire.sequence import check_large, check_parts, check_sequence
 from replicate.wire.state import BESIDE_STREAM, Role, State
+from replicate.wire.vectors import BY_VECTOR
 
 ACKNOWLEDGE_PERIOD_S: Final = 1.0
 """Progress is told at most this often, heartbeats and the window apart."""
@@ -173,7 +174,8 @@ class ReceiverLink(Link):
         partitions: tuple[int, ...] = (),
         stop_filter: bool = False,
     ) -> None:
-        """Ask for the stream (fields: see message.Restart). Leaves as soon as the pool is below its XOFF level.
+        """Ask for the stream (fields: see message.Restart; BY_VECTOR: the source says where it begins). Leaves as soon
+        as the pool is below its XOFF level.
 
         InternalError before `accept` and a first `report`, or a second time.
         """
@@ -385,6 +387,8 @@ class ReceiverLink(Link):
                 super()._heard(message, now, events)
 
     def _started(self, start: Start) -> None:
+        if self._restart is not None and self._restart.next_seqno == BY_VECTOR:
+            self.next_expected_seqno = start.from_seqno
         if start.from_seqno > self.next_expected_seqno:
             raise self._gap(f"the stream from transaction {start.from_seqno}")
         if start.from_seqno == self.next_expected_seqno and start.from_part not in (0, self.next_expected_part):

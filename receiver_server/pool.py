@@ -53,7 +53,7 @@ async def open_pool(context: DaemonContext, instance: Instance) -> ReceivePool:
     return ReceivePool.create(
         instance.content.uuid,
         configured_bytes=context.config.receiver.pool_bytes,
-        last_seqno=applied.last_seqno if applied is not None else 0,
+        last_seqno=applied.last_seqno if applied is not None and not instance.is_supplier else 0,
         replace=replace,
     )
 

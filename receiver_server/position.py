@@ -16,6 +16,7 @@ from typing import Final
 
 from replicate.daemon.last_run import start_again
 from replicate.door.recovery.opening import ROLLBACK_MARKER, is_seeded
+from replicate.door.snapshot import door_of
 from replicate.errors import DamagedError, GapError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
@@ -66,6 +67,13 @@ def find_applied(instance: Instance) -> Position | None:
     if not is_seeded(instance):
         return None
     return min((_applied_in(instance, index) for index in range(len(instance.regions))), key=lambda p: p.last_seqno)
+
+
+def find_vector(instance: Instance) -> Position:
+    """On a supplier: what its journal has, of all origins. Raises what opening the door raises."""
+    instance.reload()
+    with door_of(instance) as door, door.locked(OPENING_S):
+        return door.position()
 
 
 def _durable_seqno(instance: Instance) -> int | None:

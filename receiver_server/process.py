@@ -95,7 +95,7 @@ async def _serve_role(
 ) -> None:
     """What the role asks for, until it is another one or the stop is requested."""
     instance = taker.instance
-    if instance.role == "primary":
+    if not instance.receives:
         context.why_not_ready = lambda: ""
         await Standby(context, instance, encounters, authenticator, is_tls).run(listeners, address)
         return
@@ -165,7 +165,7 @@ class ReceiverServer:
             self._context,
             source.statistics,
             source.settings,
-            seqno=lambda: source.pool.last_received_seqno,
+            seqno=lambda: source.received_seqno,
             measure=self._measure,
         )
         started_s = trio.current_time()
@@ -178,8 +178,9 @@ class ReceiverServer:
         source, context = self.source, self._context
         source.listen = str(address)
         with suppress(DamagedError):  # the first connection finds that, and makes the pool again
-            times = source.pool.commit_times(source.applied_seqno, time.monotonic_ns())
-            await trio.to_thread.run_sync(source.lag.look_back, times)
+            if not source.instance.is_supplier:  # its sources count each by its own journal
+                times = source.pool.commit_times(source.applied_seqno, time.monotonic_ns())
+                await trio.to_thread.run_sync(source.lag.look_back, times)
         self._look_at_update_process()
         await self.seeds.listen()
         source.tell(WAITING)
@@ -197,8 +198,8 @@ class ReceiverServer:
                     accepting.cancel()
                     if not context.stop_requested.is_set() and source.returning.wanted.is_set():
                         connections.cancel_scope.cancel()  # nobody streams: our source has refused us
-                    elif source.active is not None:
-                        source.active.end("the Receiver Server follows another role, or was stopped")
+                    for one in source.all_connections:
+                        one.end("the Receiver Server follows another role, or was stopped")
                     for guest in self._admission:
                         if guest.standing < Standing.PROVEN:
                             guest.close()
@@ -274,7 +275,7 @@ class ReceiverServer:
         source = self.source
         while True:
             now_s = trio.current_time()
-            if now_s >= self._next_pool_look_s and not self._taker.is_taking and source.instance.role != "primary":
+            if now_s >= self._next_pool_look_s and not self._taker.is_taking and source.instance.receives:
                 self._next_pool_look_s = now_s + POOL_LOOK_S
                 if not source.pool.is_current():
                     await self._pool_is_gone()
@@ -284,8 +285,8 @@ class ReceiverServer:
             if source.must_begin_anew:
                 await source.begin_anew()
             self._look_at_update_process()
-            if source.active is not None:
-                source.active.report()
+            for one in source.all_connections:
+                one.report()
             source.tell()
             source.sample()
             await trio.sleep(LOOK_S)
@@ -313,7 +314,7 @@ class ReceiverServer:
             self._next_alarm_s = now_s + ALARM_PERIOD_S
             self._log.error(
                 f"the Update Process is {state.text}",
-                receiver_backlog=max(0, source.pool.last_received_seqno - source.applied_seqno),
+                receiver_backlog=max(0, source.received_seqno - source.applied_seqno),
                 silent_s=None if silent_s is None else round(silent_s, 1),
                 do="replicate -i INSTANCE status says why, and how to start it",
             )

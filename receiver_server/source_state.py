@@ -21,8 +21,9 @@ from receiver_server.definitions import definitions_here
 from receiver_server.link import ReceiverLink
 from receiver_server.patrol import PatrolFound
 from receiver_server.pool import find_applied_soon
-from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference
+from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference, find_vector
 from receiver_server.returning import Returning
+from receiver_server.supplied import SuppliedSources
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.driver import Drive
 from replicate.daemon.figures import counters, facts
@@ -37,9 +38,11 @@ from replicate.instance.instance import FILE_NAME, Instance
 from replicate.model.contact import PERIOD_S_MAX, Known, not_told
 from replicate.model.contact import known as judge
 from replicate.model.transaction import TableDefinition
+from replicate.model.vector import Position
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
 from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
+from replicate.settings.table import ReceiverConfig
 from replicate.wire.message import Heartbeat, UpdateState
 
 WAITING: Final = "waiting for a connection"
@@ -78,7 +81,7 @@ class UpdateSeen:
 
 
 class SourceState:
-    """One source at a time. Everything runs in the event loop's thread."""
+    """One source at a time, on a supplier several. Everything runs in the event loop's thread."""
 
     def __init__(
         self,
@@ -95,7 +98,8 @@ class SourceState:
         self.returning = returning
         pool.memory.note_home(instance.path)
         self.log = context.log
-        self.settings = context.config.receiver
+        self.suppliers: SuppliedSources[ServedConnection] | None = SuppliedSources() if instance.is_supplier else None
+        """On a supplier: its sources, of which it has several."""
         self.filter = switch or FilterSwitch("receiver", self.settings.filter)
         self.doorbells = Doorbells(instance.run_directory)
         self.statistics = Statistics(
@@ -132,6 +136,11 @@ class SourceState:
         self._applied_seqno = pool.applied_seqno
         self._pool_lock = trio.Lock()
 
+    @property
+    def settings(self) -> ReceiverConfig:
+        """Of the Receiver Server."""
+        return self.context.config.receiver
+
     def close(self) -> None:
         """Give the pool up; what is in it stays for the Update Process. May be called twice."""
         self.doorbells.close()
@@ -165,8 +174,17 @@ class SourceState:
             self._update.region_waits = bool(read_file(self.instance.path / FILE_NAME).waiting)
 
     @property
+    def received_seqno(self) -> int:
+        """The last transaction received whole; on a supplier, of all its sources together."""
+        if self.suppliers is not None:
+            return self.suppliers.received_seqno
+        return self.pool.last_received_seqno
+
+    @property
     def applied_seqno(self) -> int:
-        """The last transaction that is known to be applied."""
+        """The last transaction that is known to be applied; on a supplier, of all its sources together."""
+        if self.suppliers is not None:
+            return sum(one.applied_seqno for one in self.suppliers.looked_at(self.pool.read_address))
         return max(self._applied_seqno, self.pool.applied_seqno)
 
     @property
@@ -180,6 +198,8 @@ class SourceState:
         """The source of this connection is accepted."""
         self.active = connection
         self.last_refusal = ""
+        if self.suppliers is not None and (peer := connection.link.peer) is not None:
+            self.suppliers.entered(peer.instance, peer.name, connection)
         self.tell("waiting for the start")
 
     def streams(self, name: str, last_seqno: int) -> None:
@@ -197,11 +217,11 @@ class SourceState:
             self.lag = Lag()  # of another history, or of a source that had more: this one will never send that
         self.tell("receiving")
 
-    def left(self) -> None:
-        """The accepted source's connection has ended."""
+    def left(self, connection: ServedConnection) -> None:
+        """An accepted source's connection has ended."""
         self._note_heard()
-        self.active = None
-        self.tell(WAITING)
+        self.active = None if self.suppliers is None else self.suppliers.left(connection)
+        self.tell(WAITING if self.active is None else None)
 
     def was_refused(self, name: str, code: str) -> None:
         """The source has refused us: status says why no stream comes, until a source is accepted again."""
@@ -224,7 +244,8 @@ class SourceState:
 
     def told(self, heartbeat: Heartbeat, period_ms: int) -> None:
         """What the source says of itself, as it does every `period_ms`."""
-        self.last_seqno = heartbeat.last_seqno
+        if self.suppliers is None:
+            self.last_seqno = heartbeat.last_seqno
         period_ms = min(period_ms, int(PERIOD_S_MAX * 1000))
         self.pool.note_source(heartbeat.last_seqno, heartbeat.wall_ns, time.monotonic_ns(), period_ms)
 
@@ -257,11 +278,12 @@ class SourceState:
             return await trio.to_thread.run_sync(definitions_here, self.instance, self.pool)
 
     async def replace_pool(self) -> None:
-        """Make an empty pool after what is applied; the Update Process notices by itself."""
+        """Make an empty pool after what is applied (a supplier's: after nothing, until its source has said from where);
+        the Update Process notices by itself."""
         async with self._pool_lock:
             applied = await find_applied_soon(self.context, self.instance)
             self.parts = None
-            self._applied_seqno = applied.last_seqno if applied is not None else 0
+            self._applied_seqno = self._begins_behind(applied)
             told = self.pool.source_note()
             self.pool.close()
             self.pool = ReceivePool.create(
@@ -281,20 +303,35 @@ class SourceState:
         try:
             async with self._pool_lock:
                 applied = await trio.to_thread.run_sync(find_applied, self.instance)
-                self._applied_seqno = applied.last_seqno if applied is not None else 0
+                self._applied_seqno = self._begins_behind(applied)
                 self.parts = None
                 if self.pool.restart_requested():
                     self.pool.restart(self._applied_seqno)
         except ReplicateError as error:
             self.log.error("cannot begin again yet", error=str(error), code=error.code)
 
+    def _begins_behind(self, applied: Position | None) -> int:
+        """A pool counts as its source does; a supplier's source has numbers of its own."""
+        return applied.last_seqno if applied is not None and self.suppliers is None else 0
+
+    async def find_vector(self) -> Position:
+        """See position.py."""
+        return await trio.to_thread.run_sync(find_vector, self.instance)
+
     async def disconnect(self, reason: str) -> None:
-        """End the connection of the accepted source, if it has asked for the stream already: it comes again, and is
+        """End the connections of accepted sources that have asked for the stream already: they come again, and are
         asked then for what is wanted."""
-        active = self.active
-        if active is not None and active.link.next_expected_seqno:
-            active.end(reason)
-            await active.gone.wait()
+        for one in self.all_connections:
+            if one.link.next_expected_seqno:
+                one.end(reason)
+                await one.gone.wait()
+
+    @property
+    def all_connections(self) -> list[ServedConnection]:
+        """Of accepted sources: on a supplier several, on a secondary one at most."""
+        if self.suppliers is not None:
+            return list(self.suppliers.connections.values())
+        return [] if self.active is None else [self.active]
 
     # What is said, and what is known.
 
@@ -314,21 +351,26 @@ class SourceState:
         measured = self.measured(known)
         if known.is_known:
             measured["lag_at_least_s"] = None  # the lag itself says more
-        told = {TOLD: self.pool.source_told_ns or None}
+        told: dict[str, Any] = {TOLD: self.pool.source_told_ns or None}
+        if self.suppliers is not None:
+            told["suppliers"] = self.suppliers.facts()
         self.context.status(text, **facts("receiver", measured), **self.heard.facts(), **told)
         self._tell_silence(known)
 
     def measured(self, known: Known) -> dict[str, Any]:
         """The figures of daemon/figures.py, now, in the order of the status."""
         pool, active, statistics = self.pool, self.active, self.statistics
-        received, applied, last = pool.last_received_seqno, self.applied_seqno, self.last_seqno
-        fill = pool.fill_fraction
+        received, applied, last = self.received_seqno, self.applied_seqno, self.last_seqno
+        durable = min(pool.durable_seqno, applied)
+        fill, name = pool.fill_fraction, active.peer_name if active is not None else self.name
+        if self.suppliers is not None:
+            last, durable, name = self.suppliers.last_seqno, applied, self.suppliers.names
         return {
             "state": self.activity,
             "listen": self.listen,
             "is_connected": active is not None,
             "is_streaming": active is not None and active.is_streaming,
-            "source": active.peer_name if active is not None else self.name,
+            "source": name,
             "source_last_seqno": last,
             "last_received_seqno": received,
             "last_applied_seqno": applied,
@@ -340,7 +382,7 @@ class SourceState:
             "heartbeat_period_s": pool.source_period_s or None,
             # The source's word may be older than what it has sent since.
             "last_written_seqno": None if last is None else max(last, received),
-            "last_acknowledged_seqno": min(pool.durable_seqno, applied),
+            "last_acknowledged_seqno": durable,
             "source_backlog": None if last is None or not known.is_known else max(0, last - received),
             "receiver_backlog": max(0, received - applied),
             "backlog": known.backlog,
@@ -373,6 +415,8 @@ class SourceState:
         """What is known now of how far this secondary lags its source."""
         self._note_heard()
         now_ns = time.monotonic_ns()
+        if self.suppliers is not None:
+            return self._known_of_suppliers(self.suppliers, now_ns)
         newest = max(self.last_seqno or 0, self.pool.last_received_seqno)
         self.lag.observed(newest, now_ns)
         return judge(
@@ -383,6 +427,19 @@ class SourceState:
             backlog=max(0, newest - self.applied_seqno),
             lag_s=self.lag.seconds(self.applied_seqno, now_ns),
             is_streaming=self.active is not None and self.active.is_streaming,
+        )
+
+    def _known_of_suppliers(self, suppliers: SuppliedSources[ServedConnection], now_ns: int) -> Known:
+        """All backlogs together, and the longest lag. Known while each of them is connected that ever was."""
+        backlog = sum(one.backlog for one in suppliers.looked_at(self.pool.read_address))
+        return judge(
+            is_connected=suppliers.are_all_connected,
+            told_s=self.pool.source_told_s(now_ns),
+            heard_s=self.heard.age_s(),
+            period_s=self.pool.source_period_s,
+            backlog=backlog,
+            lag_s=suppliers.lag_s(now_ns),
+            is_streaming=all(one.is_streaming for one in suppliers.connections.values()),
         )
 
     def _note_heard(self) -> None:

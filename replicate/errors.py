@@ -134,6 +134,13 @@ class NotPrimaryError(PermissionRefusedError):
     remedy = "Write on the primary; where that is lost, `replicate help disaster`."
 
 
+class NotWriterError(NotPrimaryError):
+    """A write was tried on a supplier, in what another supplier writes."""
+
+    code = "NOT_WRITER"
+    remedy = "Write there; or have that one give it: `replicate partition give` (`replicate help suppliers`)."
+
+
 class NotSupportedError(ReplicateError):
     """A statement or schema that we could not replicate exactly; refused before anything was committed."""
 

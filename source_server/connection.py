@@ -56,9 +56,10 @@ from replicate.wire.event import (
     SendingResumed,
     SendingStopped,
 )
-from replicate.wire.introduction import refusal
+from replicate.wire.introduction import SUPPLIER, refusal
 from replicate.wire.message import Handover, HandoverAsk, Introduction, RefuseCode, Restart
 from replicate.wire.state import State
+from replicate.wire.vectors import BY_VECTOR
 from source_server.consumer_state import PAUSED, ConsumerState
 from source_server.filtering import SourceFiltering
 from source_server.handover import RoleGiver
@@ -66,8 +67,9 @@ from source_server.link import SourceLink, SourceProgress
 from source_server.lost import LostTaking
 from source_server.patrol import Patrol
 from source_server.reader import POOL, StreamReader
-from source_server.restart import Agreed, agree
+from source_server.restart import Agreed, agree, agree_by_vector
 from source_server.seed import SeedKeeper, SeedSending
+from source_server.unseen import Unseen
 
 IDLE_S: Final = 0.5
 """Longest sleep on the doorbell before the pool is looked at again, should nobody have rung."""
@@ -224,7 +226,10 @@ class SourceConnection:
             consumer.filter.obey(OFF)
             consumer.log.warning("the peer has asked for the stream without the filter", filter=consumer.filter.told)
         try:
-            agreed = await trio.to_thread.run_sync(agree, consumer.door, restart)
+            if restart.next_seqno == BY_VECTOR:
+                agreed = await self._agree_by_vector(restart)
+            else:
+                agreed = await trio.to_thread.run_sync(agree, consumer.door, restart)
             agreed = self._select(agreed, restart)
             if consumer.filter.is_on:
                 agreed = await self._through_filter(agreed)
@@ -251,9 +256,23 @@ class SourceConnection:
         if self._filtering is not None:
             self.drive.nursery.start_soon(self._filter, self._filtering)
         self._streaming.set()
-        self.drive.nursery.start_soon(Patrol(consumer, self.link, self.drive).run)
+        if agreed.unseen is None:  # a supplier has what is its own, too, at the same place of our journal
+            self.drive.nursery.start_soon(Patrol(consumer, self.link, self.drive).run)
         self.drive.poke()
         self._giver.streams(self)
+
+    async def _agree_by_vector(self, restart: Restart) -> Agreed:
+        """With another supplier. Raises the refusal."""
+        peer, consumer = self.link.peer, self.consumer
+        assert peer is not None
+        if not consumer.instance.is_supplier or peer.role != SUPPLIER:
+            raise refusal(RefuseCode.WRONG_ROLE, f"{peer.name} is {peer.role}, and asks for a stream by its vector")
+        if consumer.filter.is_on:
+            raise refusal(
+                RefuseCode.FILTER_MISMATCH,
+                f"{consumer.instance.name} has a filter, and suppliers send all that they have",
+            )
+        return await trio.to_thread.run_sync(agree_by_vector, consumer.door, restart, peer)
 
     def _select(self, agreed: Agreed, restart: Restart) -> Agreed:
         """The same start, of what the peer wants and may have."""
@@ -439,7 +458,9 @@ class SourceConnection:
             last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
             if consumer.words[word.LAST_DURABLE_SEQNO] < last:
                 await self._wait_durable(last)
-            selection = self._selection
+            selection, unseen = self._selection, agreed.unseen
+            if unseen is not None:
+                found = self._unseen(unseen, found)
             if isinstance(found, FrameBatch):
                 found = found if selection is None else selection.take(found)
                 self.link.check_known(found.data)
@@ -455,6 +476,13 @@ class SourceConnection:
             with closing(_pieces(found, from_part, limit)) as pieces:
                 while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
                     await self._pass_on(piece)
+
+    @staticmethod
+    def _unseen(unseen: Unseen, found: FrameBatch | LargeTransaction) -> FrameBatch | LargeTransaction:
+        """What of it the other supplier lacks."""
+        if isinstance(found, FrameBatch):
+            return unseen.take(found)
+        return unseen.takes_large(found.commit_frame) or found
 
     async def _pass_selected(self, selection: PartitionSelection, large: LargeTransaction) -> None:
         """What goes of a large transaction."""

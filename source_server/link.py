@@ -90,6 +90,7 @@ from replicate.wire.message import (
     Xon,
 )
 from replicate.wire.state import BESIDE_STREAM, Role, State
+from replicate.wire.vectors import BY_VECTOR
 
 _BEATS_REMEMBERED: Final = 64
 
@@ -153,7 +154,11 @@ class SourceLink(Link):
         InternalError when there is no restart to answer, or it asked for another seqno or an earlier part.
         """
         restart = self.restart
-        if restart is None or from_seqno != restart.next_seqno or not 0 <= from_part <= restart.next_part:
+        if (
+            restart is None
+            or restart.next_seqno not in (BY_VECTOR, from_seqno)
+            or not 0 <= from_part <= restart.next_part
+        ):
             raise InternalError(f"start at {from_seqno}, part {from_part}, does not answer {restart}")
         if len(catalogue) > CATALOGUE_BYTES_MAX:
             raise InternalError(f"a catalogue of {len(catalogue)} bytes; at most {CATALOGUE_BYTES_MAX} are allowed")

@@ -1,21 +1,29 @@
 """Answering a receiver's restart message: what the source has, what is decided, and what the stream must begin with.
 
-Guarantees: an `Agreed` start is one whose common past was proved by `resync.decide`; every refusal is one of its named
-errors. What is agreed on stands in the journal and is durable, or is the place right after its end.
+Guarantees: an `Agreed` start is one whose common past was proved by `resync.decide`, or between suppliers decided by
+both vectors (model/ruv.py); every refusal is one of their named errors. What is agreed on stands in the journal and is
+durable, or is the place right after its end.
 Refuses to know: connections. Blocks on the disk: call it in a thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replicate.door.door import Door
+from replicate.door.recovery.opening import make_chain
 from replicate.door.restart_view import view_for
+from replicate.door.ruv_view import start_for, vectors_of
+from replicate.journal.catalogue import catalogue_before
 from replicate.journal.reader import SparseIndex
 from replicate.journal.record import catalogue_payload, pack_frame
+from replicate.model import ruv
 from replicate.model.transaction import Catalogue, Kind
-from replicate.wire.message import Restart
+from replicate.model.vector import Origin
+from replicate.wire.message import Introduction, Restart
 from replicate.wire.resync import StartAt, decide
+from replicate.wire.vectors import refused
+from source_server.unseen import Unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,8 @@ class Agreed:
     index: SparseIndex
     known: Catalogue
     """The catalogue of `catalogue`."""
+    unseen: Unseen | None = None
+    """Of a start by vector: what goes."""
 
 
 def agree(door: Door, restart: Restart) -> Agreed:
@@ -39,6 +49,24 @@ def agree(door: Door, restart: Restart) -> Agreed:
     return Agreed(
         decision.seqno, decision.part, _catalogue_frame(viewed.here, decision.seqno), viewed.index, viewed.here
     )
+
+
+def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
+    """The same for another supplier, which asks for all that its vector does not cover."""
+    viewed = vectors_of(door)
+    names = {one.origin.key: one.name for one in viewed.catalogue.histories}
+    origin = Origin(peer.instance, peer.incarnation).key
+    decision = ruv.decide(ruv.Asked(restart.chains, origin), viewed.supplied)
+    if not isinstance(decision, ruv.Send | ruv.NothingToSend):
+        raise refused(decision, names)
+    index: SparseIndex = {}
+    chain, last_seqno = make_chain(door.instance), viewed.end.last_seqno
+    seqno, here = last_seqno + 1, viewed.catalogue.at(viewed.end.vector, viewed.end.chains)
+    if isinstance(decision, ruv.Send):
+        seqno = start_for(chain, restart.chains, last_seqno, index)
+        here = catalogue_before(chain, seqno)
+    frame = _catalogue_frame(replace(here, histories=viewed.catalogue.histories), seqno)
+    return Agreed(seqno, 0, frame, index, here, Unseen(restart.chains, names))
 
 
 def _catalogue_frame(catalogue: Catalogue, seqno: int) -> bytes:

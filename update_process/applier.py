@@ -110,6 +110,20 @@ class Applier:
         """The first transaction that is not yet applied."""
         return self.session.position.last_seqno + 1
 
+    @property
+    def arrived(self) -> int:
+        """Up to where there is something to apply, as `place` counts."""
+        return self.pool.last_received_seqno
+
+    @property
+    def place(self) -> int:
+        """Up to where it is applied."""
+        return self.applied_seqno
+
+    def left(self, upto: int) -> int:
+        """Transactions up to that place that are not applied."""
+        return max(0, upto - self.place)
+
     def publish(self) -> None:
         """Tell the Receiver Server how far we are."""
         self.pool.note_applied(self.applied_seqno, min(self.applied_seqno, self._words[word.LAST_DURABLE_SEQNO]))

@@ -79,6 +79,10 @@ def decide(
 
     Raises UsageError (it is not the one that waits, `until` is before it, a large one with `until`, `table` is not the
     one of the conflict) and as `read_conflict`."""
+    instance.refuse_supplier(
+        "what another supplier wrote by right is neither left out nor written over",
+        "Make the row here as it was expected (replicate -i INSTANCE conflict show), and start the Update Process",
+    )
     where, waits = str(instance.path), applied_seqno + 1
     if seqno not in (None, waits):
         raise UsageError(

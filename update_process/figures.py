@@ -22,8 +22,9 @@ def measured(session: ApplySession, pool: ReceivePool | None, statistics: Statis
     """The figures of daemon/figures.py, now; those of the stream are not known while no receive pool is attached."""
     words = session.door.words
     applied = words[word.LAST_SEQNO]
-    found = None if pool is None else known_of_source(session, pool, lag)
-    received = None if pool is None else pool.last_received_seqno
+    stream = None if session.door.instance.is_supplier else pool  # a supplier's Receiver Server tells of its sources
+    found = None if stream is None else known_of_source(session, stream, lag)
+    received = None if stream is None else stream.last_received_seqno
     return {
         "connected": pool is not None,
         "last_applied_seqno": applied,
@@ -34,7 +35,7 @@ def measured(session: ApplySession, pool: ReceivePool | None, statistics: Statis
         "batches_total": statistics.total("batches"),
         "skipped_total": statistics.total("skipped"),
         "known": None if found is None else found.is_known,
-        "last_written_seqno": None if pool is None else max(pool.words[SOURCE_LAST_SEQNO], received or 0),
+        "last_written_seqno": None if stream is None else max(stream.words[SOURCE_LAST_SEQNO], received or 0),
         "last_received_seqno": received,
         "receiver_backlog": None if received is None else max(0, received - applied),
         "backlog": None if found is None else found.backlog,
@@ -65,6 +66,8 @@ def why_not_ready(session: ApplySession, pool: ReceivePool | None, lag: Lag, wai
         return "waiting for the Receiver Server"
     if waiting in (Waiting.LOCK, Waiting.RESTART):
         return str(waiting.value)
+    if session.door.instance.is_supplier:
+        return "" if pool.is_connected else "no source is connected"
     if known_of_source(session, pool, lag).is_known:
         return ""
     return not_told(pool.source_told_s(time.monotonic_ns())) if pool.is_connected else "no source is connected"

@@ -32,6 +32,7 @@ from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import close_door
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import (
+    BusyError,
     DamagedError,
     JournalIOError,
     NotFoundError,
@@ -40,12 +41,12 @@ from replicate.errors import (
     TryAgainError,
 )
 from replicate.instance.instance import Instance
-from replicate.model.contact import Known
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from update_process.applier import Applier, Done, Waiting
 from update_process.figures import known_of_source, measured, why_not_ready
 from update_process.hook_keeper import keep_hook
+from update_process.supplied import SupplierApplier
 
 STANDING_BY: Final = "standing by: this instance is primary"
 SLICE_S: Final = 0.5
@@ -68,6 +69,9 @@ COLLECT_AFTER: Final = 200_000
 spent looking for some (measured)."""
 
 
+AnyApplier = Applier | SupplierApplier
+
+
 async def serve(context: DaemonContext) -> None:
     """Run until a stop is requested. Raises what opening the instance raises, and what the applier refuses by."""
     gc.freeze()
@@ -79,7 +83,7 @@ async def serve(context: DaemonContext) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(orders.serve)
         while not context.stop_requested.is_set():
-            if instance.role == "primary":
+            if not instance.receives:
                 context.why_not_ready = lambda: ""
                 context.ready(STANDING_BY)
                 await other_role(instance, context.stop_requested)
@@ -105,10 +109,14 @@ async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOr
     lock_timeout_s = context.config.update.lock_timeout_s
     try:
         session = await trio.to_thread.run_sync(lambda: open_apply_session(instance, lock_timeout_s=lock_timeout_s))
-    except ReplicateError:
+    except ReplicateError as error:
         instance.reload()
-        if instance.role == "primary":
+        if not instance.receives:
             return  # it became that while we opened
+        if instance.is_supplier and isinstance(error, BusyError):  # an application's transaction lasts long
+            context.status(Waiting.LOCK.value, last_error=str(error))
+            context.ready(Waiting.LOCK.value)
+            return
         raise
     try:
         driver = _Driver(context, instance, session)
@@ -145,7 +153,8 @@ class _Driver:
         )
         self._last_waiting = Waiting.MORE
         self._reported_s: dict[Waiting, float] = {}
-        self._stop_seqno: int | None = None
+        self._stop_at: int | None = None
+        """Up to where is applied what was received when the stop was asked for, as the applier's `place` counts."""
         self._lag = Lag()
         self._busy = BusyRate()
         self._pool: ReceivePool | None = None
@@ -191,11 +200,9 @@ class _Driver:
 
     async def _apply_from(self, pool: ReceivePool) -> None:
         context = self._context
-        applier = Applier(
-            self._session, pool, context.config.update, conflict_directory=self._instance.conflict_directory
-        )
+        applier = self._applier(pool)
         self._log.info("receive pool attached", next_seqno=applier.next_seqno)
-        if not self._lag.newest_seqno:
+        if not self._lag.newest_seqno and not self._instance.is_supplier:
             with suppress(DamagedError):  # the applier finds that, and says what to do
                 # The oldest only: to go through a full pool takes a second, in which nothing would be applied.
                 oldest = islice(pool.commit_times(applier.applied_seqno, time.monotonic_ns()), 1)
@@ -214,12 +221,17 @@ class _Driver:
                     nursery.cancel_scope.cancel()
         finally:
             if context.stop_requested.is_set():
-                self._say_last_word(pool, applier.applied_seqno)
+                self._say_last_word(applier)
             self._pool = None
             self._busy = BusyRate()
             context.status(applied_per_s=None)
             applier.close()
             pool.note_update_process(0, 0)
+
+    def _applier(self, pool: ReceivePool) -> AnyApplier:
+        instance, session = self._instance, self._session
+        kind = SupplierApplier if instance.is_supplier else Applier
+        return kind(session, pool, self._context.config.update, conflict_directory=instance.conflict_directory)
 
     async def _flush(self) -> None:
         """At an end in order: nothing of what is applied has to be rolled forward at the next start."""
@@ -230,9 +242,9 @@ class _Driver:
         for problem in problems:
             self._log.error("not flushed", error=problem)
 
-    def _say_last_word(self, pool: ReceivePool, applied: int) -> None:
+    def _say_last_word(self, applier: AnyApplier) -> None:
         """At a stop, whether or not there was time for all that had been received when it was asked for."""
-        left = max(0, (self._stop_seqno or pool.last_received_seqno) - applied)
+        left, applied = applier.left(self._stop_at or applier.arrived), applier.applied_seqno
         said = f"applied {applied}, {left} received and not applied"
         self._context.status(last_word=said)
         self._log.info("applying ended", last_word=said, last_applied_seqno=applied, receiver_backlog=left)
@@ -244,42 +256,42 @@ class _Driver:
             await trio.sleep(ALIVE_PERIOD_S)
 
     def _note_lag(self, pool: ReceivePool) -> None:
+        if self._session.door.instance.is_supplier:
+            return  # its sources count each by its own journal: the Receiver Server knows
         self._lag.observed(max(pool.words[SOURCE_LAST_SEQNO], pool.last_received_seqno), time.monotonic_ns())
 
-    def _sample(self, pool: ReceivePool) -> Known:
+    def _sample(self, pool: ReceivePool) -> None:
         """For the statistics: how bad it is at this moment."""
-        known = known_of_source(self._session, pool, self._lag)
-        self._statistics.sample(
-            trio.current_time(),
-            peaks={
+        peaks: dict[str, float | None] = {}
+        if not self._session.door.instance.is_supplier:
+            known = known_of_source(self._session, pool, self._lag)
+            peaks = {
                 "lag_s": known.lag_at_least_s,
                 "backlog": known.backlog,
                 "backlog_at_least": known.backlog_at_least,
-            },
-            lasting={"cut_s": not pool.is_connected},
-        )
-        return known
+            }
+        self._statistics.sample(trio.current_time(), peaks=peaks, lasting={"cut_s": not pool.is_connected})
 
     async def _wake_to_stop(self, bell: Doorbell) -> None:
         await self._context.stop_requested.wait()
         bell.wake()
 
-    async def _loop(self, pool: ReceivePool, applier: Applier, bell: Doorbell) -> None:
+    async def _loop(self, pool: ReceivePool, applier: AnyApplier, bell: Doorbell) -> None:
         context = self._context
         seen = -1
         while True:
             if not pool.is_current():
                 self._log.info("receive pool replaced", last_applied_seqno=applier.applied_seqno)
                 return
-            if context.stop_requested.is_set() and self._stop_seqno is None:
-                self._stop_seqno = pool.last_received_seqno
+            if context.stop_requested.is_set() and self._stop_at is None:
+                self._stop_at = applier.arrived
             self._note_lag(pool)
             # Asleep in the thread that applies: what arrives is applied without a turn of this loop's before it.
             asked, work = partial(self._has_arrived, pool, seen), partial(self._work, pool, applier)
             seen, done = await bell.wait_and_call(asked, NAP_S, work, partial(self._get_ready, applier))
             self._note(done, applier)
             is_held_up = done.waiting not in (Waiting.MORE, Waiting.LOCK)
-            if self._stop_seqno is not None and (is_held_up or applier.applied_seqno >= self._stop_seqno):
+            if self._stop_at is not None and (is_held_up or applier.place >= self._stop_at):
                 return
             if done.waiting not in (Waiting.NOTHING, Waiting.PART):
                 seen = -1
@@ -292,21 +304,21 @@ class _Driver:
         """Whether there is something to look at since the pool was written up to `seen`."""
         return pool.written_address != seen or self._context.stop_requested.is_set()
 
-    def _get_ready(self, applier: Applier) -> float:
+    def _get_ready(self, applier: AnyApplier) -> float:
         """The Receiver Server has rung before there is anything: it verifies what has just arrived. So long we wait."""
         return EARLY_S if applier.begin_early() else NAP_S
 
-    def _work(self, pool: ReceivePool, applier: Applier) -> tuple[int, Done]:
+    def _work(self, pool: ReceivePool, applier: AnyApplier) -> tuple[int, Done]:
         """Apply what is there, unless the pool was replaced while we slept; first: up to where it was written when we
         began to look."""
         seen = pool.written_address
         return seen, applier.work(SLICE_S, self._stop_asked(applier)) if pool.is_current() else Done()
 
-    def _stop_asked(self, applier: Applier) -> Callable[[], bool]:
+    def _stop_asked(self, applier: AnyApplier) -> Callable[[], bool]:
         """For the applying thread: whether what was received before the stop is applied. Reads, changes nothing."""
-        return lambda: self._stop_seqno is not None and applier.applied_seqno >= self._stop_seqno
+        return lambda: self._stop_at is not None and applier.place >= self._stop_at
 
-    def _note(self, done: Done, applier: Applier) -> None:
+    def _note(self, done: Done, applier: AnyApplier) -> None:
         statistics = self._statistics
         if done.batches or done.parts or done.skipped:
             statistics.batch(done.transactions, done.bytes)

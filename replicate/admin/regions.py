@@ -57,6 +57,7 @@ def add_region(
     finishes the work.
     """
     check_name(name, "region")
+    instance.refuse_supplier("it has one region", "Put the tables into that database; or make an instance of its own")
     if instance.role != "primary":
         raise PermissionRefusedError(
             f"instance {instance.name} is secondary: it gets its regions from the primary",

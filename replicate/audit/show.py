@@ -24,6 +24,7 @@ from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.record import CHANGES_BEGIN, RESTATED_KINDS, content_of, decode_changes
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
+    WRITTEN,
     Catalogue,
     Content,
     DefinitionChange,
@@ -248,7 +249,7 @@ def _change(
     if isinstance(content, LogComment):
         return ShownChange("COMMENT", "", content.text)
     if isinstance(content, RegionChange):
-        return ShownChange("REGION", "", f"{content.region} {content.what} ({content.region_uuid.hex()})")
+        return ShownChange("REGION", "", _told_region(content))
     if isinstance(content, NullRecord):
         return ShownChange("NULL", "", content.reason)
     if isinstance(content, LargeCommit):
@@ -258,6 +259,13 @@ def _change(
     if isinstance(content, Catalogue):
         return ShownChange("CATALOGUE", "", f"{len(content.definitions)} definitions")
     return ShownChange("PART", "", f"part {content.part_number}, {len(content.data)} bytes")
+
+
+def _told_region(content: RegionChange) -> str:
+    if content.what != WRITTEN:
+        return f"{content.region} {content.what} ({content.uuid.hex()})"
+    which = f"partition {content.partition}" if content.partition else "all that has no other writer"
+    return f"{content.region}: {which} is written by {content.uuid.hex()}"
 
 
 def _name(definition: TableDefinition) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, instance_name, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, instance_name, open_instance, plain
+from replicate.cli.roles import timeout_option
 from replicate.cli.words import instances
 from replicate.errors import DamagedError, FormatUnknownError, NotFoundError, UsageError
 from replicate.model.partitions import ONLY_DEFAULT
@@ -69,6 +70,28 @@ def show() -> None:
     rows += [("region", f"{r.name}  {r.path}") for r in opened.regions]
     rows += [("peer", f"{p.name}  {p.address}") for p in opened.peers]
     emit(facts, columns(rows))
+
+
+@instance.command()
+@click.option("--role", type=click.Choice(["supplier", "secondary"]), required=True, help="What it is to be.")
+@click.option("--dry-run", is_flag=True, help="Only say what bars the way, if anything does.")
+@timeout_option
+def convert(role: str, dry_run: bool, timeout_s: float) -> None:
+    """Make this primary or secondary a supplier, or this supplier a secondary.
+
+    A supplier takes writes and receives what others commit. The first one of a network was its primary."""
+    from replicate.roles.supplier import convert as converted
+
+    opened = open_instance()
+    made = converted(opened, role, timeout_s=timeout_s, dry_run=dry_run)
+    if dry_run:
+        emit(plain(made), [f"{made.name} can be made {role}"])
+        return
+    lines = [f"{made.name} is {role} (incarnation {made.incarnation}), from transaction {made.seqno} on"]
+    if role == "supplier":
+        writes = "it writes everything" if made.writes_all else "it writes nothing yet"
+        lines.append(f"{writes}: replicate -i {opened.named} partition list says who writes what")
+    emit(plain(made), lines)
 
 
 @instance.command()

@@ -1,4 +1,4 @@
-"""`replicate partition create|drop|assign|list|default|comments|limit`."""
+"""`replicate partition create|drop|assign|give|list|default|comments|limit`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
+from replicate.cli.roles import timeout_option
 from replicate.cli.words import partitions, tables_of_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from replicate.model.partitions import Partitions
+    from replicate.roles.supplier import Written
 
 
 @click.group(cls=Noun)
@@ -69,11 +71,30 @@ def assign(name: str, table: tuple[str, ...]) -> None:
     emit([one._asdict() for one in moved], lines or ["nothing was to be moved"])
 
 
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+@click.argument("supplier")
+@timeout_option
+def give(name: str, supplier: str, timeout_s: float) -> None:
+    """Have another SUPPLIER write the partition NAME from now on. ALL: what was never given by name.
+
+    Applications are refused here at once, and taken there once it has applied this."""
+    from replicate.roles.supplier import give as given
+
+    opened = open_instance()
+    seqno = given(opened, name, supplier, timeout_s=timeout_s)
+    emit(
+        {"name": name, "writer": supplier, "seqno": seqno},
+        [f"{name} is written by {supplier}, from transaction {seqno} on"],
+    )
+
+
 @partition.command(name="list")
 @click.option("--tables", "shows_tables", is_flag=True, help="Name the tables of each.")
 def list_(shows_tables: bool) -> None:
     """List the partitions, and how many tables each has."""
     from replicate.admin.partitions import tables_of
+    from replicate.roles.supplier import written
 
     opened = open_instance(LOOKS)
     known, found = opened.content.partitions, tables_of(opened)
@@ -94,7 +115,12 @@ def list_(shows_tables: bool) -> None:
             for row, shown in zip(rows, lines, strict=True)
             for line in (shown, *(f"  {table}" for table in row.tables))
         ]
-    emit([row._asdict() for row in rows], [*lines, f"at most {known.limit}"])
+    writers = written(opened)
+    lines += [f"{one.name}: written by {one.by}" for one in writers]
+    emit(
+        [row._asdict() | _writer(row.number, writers) for row in rows],
+        [*lines, f"at most {known.limit}"],
+    )
 
 
 @partition.command()
@@ -141,6 +167,12 @@ class _ListedPartition(NamedTuple):
     tables: list[str]
     default: bool
     comments: bool
+
+
+def _writer(number: int, writers: Sequence[Written]) -> dict[str, str]:
+    """Of a partition, where there are suppliers."""
+    by = {one.number: one.by for one in writers}
+    return {"writer": by.get(number, by[0])} if by else {}
 
 
 def _numbered(number: int) -> str:

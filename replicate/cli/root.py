@@ -33,6 +33,7 @@ from replicate.cli.receiver import receiver
 from replicate.cli.region import region
 from replicate.cli.replay import replay
 from replicate.cli.roles import demote, promote, rollback
+from replicate.cli.ruv import ruv
 from replicate.cli.scr import scr
 from replicate.cli.scrub import scrub
 from replicate.cli.seed import seed
@@ -79,7 +80,7 @@ def root() -> None:
 
 for _verb in (
     instance, region, partition, subscription, peer, source, receiver, update, seed, switchover, promote, demote,
-    rollback, lost, conflict, status, wait, statistics, digest, compare, scr, journal, audit, config, certificate,
+    rollback, lost, conflict, status, wait, statistics, digest, compare, scr, ruv, journal, audit, config, certificate,
     archive, replay, rebuild, packet, epochs, scrub, bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

@@ -60,6 +60,10 @@ def switchover(to: str | None, timeout_s: float, dry_run: bool) -> int:
 def _whom(opened: Instance, to: str | None) -> tuple[str, bool]:
     """The daemon that does it; or that the wish is fulfilled already. UsageError, NotFoundError."""
     successor = opened.content.successor
+    opened.refuse_supplier(
+        "it has no role to hand over",
+        f"To have another one write a partition: replicate -i {opened.named} partition give",
+    )
     if opened.role == "primary":
         if to == opened.name:
             return "", True

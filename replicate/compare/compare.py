@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
+
+from xxhash import xxh3_128_hexdigest
 
 from replicate.door.barrier import Barrier
 from replicate.door.door import Door
@@ -61,6 +63,8 @@ class InstanceDigest:
     network: str
     format: int = DIGEST_FORMAT
     waiting: tuple[str, ...] = ()
+    vector: str = ""
+    """Of a supplier, whose numbers are its own: what stands for its vector there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,13 @@ def digest(instance: Instance, *, at: int | None = None, timeout_s: float, told:
             ),
             str(uuid.UUID(bytes=instance.content.network)),
             waiting=door.instance.waiting,
+            vector=_told_vector(snapshot) if door.instance.is_supplier else "",
         )
+
+
+def _told_vector(snapshot: Snapshot) -> str:
+    """Equal for two suppliers that have the same transactions."""
+    return str(xxh3_128_hexdigest(repr(sorted(snapshot.position.chains.items())).encode()))
 
 
 @contextmanager
@@ -235,7 +245,11 @@ def compare(
         doors = [stack.enter_context(door_of(instance)) for instance in (first, second)]
         first.reload()  # a region may have come
         second.reload()
-        if at is not None:
+        if first.is_supplier and second.is_supplier:
+            if at is not None:
+                raise UsageError("suppliers count each by its own journal", do="Leave --at out")
+            both = _both_level(stack, doors, timeout_s)
+        elif at is not None:
             barriers = [stack.enter_context(_held_at(door, at, timeout_s)) for door in doors]
             both = [
                 stack.enter_context(_taken_at(door, barrier, at, timeout_s))
@@ -304,6 +318,29 @@ def _both(
         where=str(follower.instance.path),
         do="Name a number with --at",
     )
+
+
+def _both_level(stack: ExitStack, doors: Sequence[Door], timeout_s: float) -> list[Snapshot]:
+    """Snapshots of two suppliers that have the same transactions: looked for, nobody is held."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with ExitStack() as attempt:
+            left_s = max(0.1, deadline - time.monotonic())
+            both = [attempt.enter_context(take_snapshot(door, timeout_s=left_s)) for door in doors]
+            one, other = both
+            assert one is not None
+            assert other is not None
+            if dict(one.position.chains) == dict(other.position.chains):
+                stack.enter_context(attempt.pop_all())
+                return [one, other]
+        if time.monotonic() >= deadline:
+            raise TryAgainError(
+                f"{doors[0].instance.name} and {doors[1].instance.name} did not have the same transactions at any "
+                f"moment within {timeout_s:g} s",
+                where=str(doors[0].instance.path),
+                do="Give more --timeout, or try again when fewer applications write",
+            )
+        time.sleep(AT_PAUSE_S)
 
 
 def _reached(door: Door, seqno: int) -> Callable[[], bool]:

@@ -74,6 +74,7 @@ def parse_digest(text: str, *, where: str) -> InstanceDigest:
             tuple((_text(name), _region(region)) for name, region in made["regions"]),
             _text(made["network"]),
             waiting=tuple(_text(name) for name in made.get("waiting", ())),
+            vector=_text(made.get("vector", "")),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UsageError("this is no digest of an instance", where=where, do=HOW) from None
@@ -101,7 +102,13 @@ def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComp
         raise UsageError(
             "an instance cannot be compared with itself", where=first.instance, do="Give the digest of the other site"
         )
-    if first.seqno != second.seqno:
+    if first.vector and second.vector:
+        if first.vector != second.vector:
+            raise UsageError(
+                f"{first.instance} and {second.instance} did not have the same transactions when they were looked at",
+                do="Make both digests again when both are level: replicate -i INSTANCE ruv --with-ruv FILE tells",
+            )
+    elif first.seqno != second.seqno:
         raise UsageError(
             f"{first.instance} was looked at at transaction {first.seqno}, {second.instance} at {second.seqno}",
             do="Make both digests with the same --at N",

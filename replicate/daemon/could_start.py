@@ -83,7 +83,7 @@ def check_addresses(instance: Instance) -> None:
 
 def _names(instance: Instance) -> list[str]:
     names = [f"source-{peer.name}" for peer in instance.peers if not peer.by_packets]
-    return names + ["receiver", "update"] * (instance.role == "secondary")
+    return names + ["receiver", "update"] * instance.receives
 
 
 def _written(instance: Instance) -> Iterator[Path]:
@@ -102,7 +102,7 @@ def _written(instance: Instance) -> Iterator[Path]:
 def _wanted(instance: Instance) -> Iterator[_Wanted]:
     config = instance.config
     yield from _metrics("source", config.source.metrics_listen)
-    if instance.role == "secondary":
+    if instance.receives:
         yield _Wanted("receiver", "listen", LISTEN, config.receiver.listen)
         yield from _metrics("receiver", config.receiver.metrics_listen)
         yield from _metrics("update", config.update.metrics_listen)

@@ -283,7 +283,7 @@ class _Frame:
             found = read_file(self._files.instance_path / INSTANCE_FILE)
         except ReplicateError:  # the daemon finds that, and says what to do
             return {}
-        return {"name": found.name, "role": found.role, "incarnation": found.incarnation, "release": __version__}
+        return {"name": found.name, "role": found.told_role, "incarnation": found.incarnation, "release": __version__}
 
     def _note_stop(self, _number: int, _frame: object) -> None:
         self._early_stop = True

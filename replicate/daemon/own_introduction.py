@@ -28,11 +28,11 @@ def introduction(
         network=content.network,
         instance=content.uuid,
         name=content.name,
-        role=content.role,
+        role=content.told_role,
         incarnation=content.incarnation,
         release=replicate.__version__,
         heartbeat_period_ms=max(1, round(heartbeat_period_s * 1000)),
         wall_ns=time.time_ns(),
         filter=told_by[:FILTER_CHARACTERS_MAX],
-        takeovers=takeovers if content.role == "primary" else (),
+        takeovers=takeovers if content.told_role == "primary" else (),
     )

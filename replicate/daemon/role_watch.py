@@ -13,7 +13,6 @@ from typing import Final
 import trio
 
 from replicate.errors import ReplicateError
-from replicate.instance.file import Role
 from replicate.instance.instance import FILE_NAME, Instance
 
 LOOK_S: Final = 0.25
@@ -23,7 +22,7 @@ class RoleWatch:
     """Which role a daemon serves, and whether that is still the instance's."""
 
     def __init__(self, instance: Instance) -> None:
-        self.role: Role = instance.role
+        self.role = instance.told_role
         self._instance = instance
         self._path = instance.path / FILE_NAME
         self._seen = (0, 0)
@@ -38,7 +37,7 @@ class RoleWatch:
                 self._seen = now
         except (OSError, ReplicateError):
             return False  # of an instance that cannot be read, others tell
-        return self._instance.role != self.role
+        return self._instance.told_role != self.role
 
 
 async def other_role(instance: Instance, stop_requested: trio.Event) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from replicate.door.durability import Durability
 from replicate.door.end import NewestSegment
-from replicate.door.ledger import ADOPTS, APPENDS, SWITCHES, TAKES, Allotted, Ledger
+from replicate.door.ledger import ADOPTS, APPENDS, SWITCHES, TAKES, Allotted, Ledger, Moved
 from replicate.door.lock import CommitLock
 from replicate.door.received_range import enter_taken, finish_taken, mend_taken
 from replicate.door.recovery.journal_end import adopted_head, read_tail
@@ -257,14 +257,16 @@ class Door:
         if words[word.SLEEPERS] or words[word.SLEEPERS + 1]:
             self.ring()
 
-    def finish_batch(self, batch: FrameBatch | PiecedBatch, last: Head, *, defines: bool = False) -> None:
-        """Make received frames visible; `last` is the head of the batch's last frame. A long batch in pieces is to be
-        read from the files: the kernel still has them."""
+    def finish_batch(
+        self, batch: FrameBatch | PiecedBatch, last: Head, *, defines: bool = False, moved: Moved | None = None
+    ) -> None:
+        """Make received frames visible; `last` is the head of the batch's last frame, `moved` as in `Ledger.advance`. A
+        long batch in pieces is to be read from the files: the kernel still has them."""
         words = self.words
         if defines:
             self.ledger.note_definition(words[word.INTENT_OFFSET])
         end = words[word.INTENT_OFFSET] + words[word.INTENT_BYTES]
-        self.ledger.advance(end, last, words[word.INTENT_REGIONS], done=True)
+        self.ledger.advance(end, last, words[word.INTENT_REGIONS], done=True, moved=moved)
         hit("finish.before_publish")
         data = batch.data
         if isinstance(data, bytes):
@@ -397,7 +399,7 @@ class Door:
         if tail.batch is not None and tail.last is not None:
             for at in tail.definitions:
                 self.ledger.note_definition(at)
-            self.ledger.advance(offset + len(tail.batch.data), tail.last, regions, done=False)
+            self.ledger.advance(offset + len(tail.batch.data), tail.last, regions, done=False, moved=tail.moved)
             # Nothing happens when it was published, but for finishing a record that was left half done.
             self.pool.publish(tail.batch.data, first, tail.last.seqno, tail.batch.count)
         whole = len(tail.batch.data) if tail.batch is not None else 0

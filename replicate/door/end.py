@@ -102,7 +102,7 @@ class NewestSegment:
         words[word.END_OFFSET] = segment.read_catalogue()[1]
         words[word.SEGMENT_FIRST_SEQNO] = segment.header.first_seqno
         hit("switch.between_words")
-        words[word.SEGMENT_FOREIGN] = 0
+        words[word.SEGMENT_FOREIGN] = words[word.FOREIGN_COUNT] = 0
         words[word.SEGMENT_SEALED] = 0
         words[word.CATALOGUE_GENERATION] += 1
         words[word.SEGMENT_GENERATION] += 1
@@ -155,11 +155,17 @@ class NewestSegment:
                 there = catalogue_before(self.chain, last_seqno + 1)
             return Position(last_seqno, there.vector, there.chains)
         known = self.catalogue()
-        origin, origin_seqno, chain = words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN]
-        if not origin_seqno and not chain:
-            return Position(last_seqno, known.vector, known.chains)  # the incarnation has not begun yet
-        vector = known.vector.raised(origin, PARTITION_STREAM, origin_seqno)
-        return Position(last_seqno, vector, {**known.chains, origin: (origin_seqno, chain)})
+        moved = {}
+        for place in range(words[word.FOREIGN_COUNT]):
+            at = word.FOREIGN + word.FOREIGN_WORDS * place
+            moved[words[at]] = (words[at + 1], words[at + 2])
+        origin_seqno, chain = words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN]
+        if origin_seqno or chain:  # else the incarnation has not begun yet
+            moved[words[word.OWN_ORIGIN]] = (origin_seqno, chain)
+        vector = known.vector
+        for origin, (last, _) in moved.items():
+            vector = vector.raised(origin, PARTITION_STREAM, last)
+        return Position(last_seqno, vector, {**known.chains, **moved})
 
     def catalogue_at_end(self) -> Catalogue:
         """`catalogue` as a segment that begins after the journal's end has it in its header."""

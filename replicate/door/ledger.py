@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from replicate.door.durability import Durability
@@ -40,6 +40,13 @@ class Allotted(NamedTuple):
     frame: bytes
     origin_seqno: int
     chain: int
+    csn: int
+
+
+class Moved(NamedTuple):
+    """Several frames: where each of their origins stands behind them, and the highest csn."""
+
+    places: Mapping[int, tuple[int, int]]
     csn: int
 
 
@@ -76,15 +83,19 @@ class Ledger:
 
     # The journal's end.
 
-    def advance(self, end: int, last: Head, regions: int, *, done: bool) -> None:
+    def advance(self, end: int, last: Head, regions: int, *, done: bool, moved: Moved | None = None) -> None:
         """The journal ends at offset `end` of its newest segment, with the frame whose head is `last`; of `regions`,
-        `done` says whether they have committed up to there."""
+        `done` says whether they have committed up to there. `moved`: where more than one frame was appended, where
+        their origins stand, and the highest csn among them."""
         words = self.words
         words[word.END_OFFSET] = end
-        if last.origin == words[word.OWN_ORIGIN]:
-            words[word.OWN_ORIGIN_SEQNO] = last.origin_seqno
-            words[word.OWN_CHAIN] = last.chain
-        words[word.LAST_CSN] = max(words[word.LAST_CSN], last.csn)
+        places = {last.origin: (last.origin_seqno, last.chain)} if moved is None else moved.places
+        own = places.get(words[word.OWN_ORIGIN])
+        if own is not None:
+            words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN] = own
+        if words[word.ROLE] == word.ROLE_PRIMARY:
+            self._note_foreign(places)
+        words[word.LAST_CSN] = max(words[word.LAST_CSN], last.csn, 0 if moved is None else moved.csn)
         words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
         while regions:
             region = regions.bit_length() - 1
@@ -93,6 +104,23 @@ class Ledger:
                 words[word.REGION_DONE + region] = last.seqno
             regions ^= 1 << region
         words[word.LAST_SEQNO] = last.seqno
+
+    def _note_foreign(self, places: Mapping[int, tuple[int, int]]) -> None:
+        """On a supplier: other origins have moved. Where there is no room for all, the next append begins a segment,
+        whose header says where they stand."""
+        words = self.words
+        own, count = words[word.OWN_ORIGIN], words[word.FOREIGN_COUNT]
+        known = {words[word.FOREIGN + word.FOREIGN_WORDS * place]: place for place in range(count)}
+        for origin, (origin_seqno, chain) in places.items():
+            if origin == own:
+                continue
+            place = known.setdefault(origin, len(known))
+            if place >= word.FOREIGN_MAX:
+                words[word.SEGMENT_FOREIGN] = 1
+                return
+            at = word.FOREIGN + word.FOREIGN_WORDS * place
+            words[at], words[at + 1], words[at + 2] = origin, origin_seqno, chain
+            words[word.FOREIGN_COUNT] = len(known)
 
     def note_definition(self, offset: int) -> None:
         """The frame at `offset` of the newest segment changes the catalogue."""
@@ -109,7 +137,7 @@ class Ledger:
         visible, to be read from the files. The next append begins a new segment."""
         words = self.words
         words[word.SEGMENT_SEALED] = 1
-        words[word.SEGMENT_FOREIGN] = 0
+        words[word.SEGMENT_FOREIGN] = words[word.FOREIGN_COUNT] = 0
         words[word.DEFINITION_COUNT] = 0
         words[word.SEGMENT_FIRST_SEQNO] = first_seqno
         words[word.SEGMENT_GENERATION] += 1

@@ -30,6 +30,7 @@ from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import open_door
 from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.door.region_part import RegionPart, bits_of, in_order_of_locks, lock_of, redo, release, wait_for
+from replicate.door.writer_check import WriterCheck
 from replicate.errors import (
     BusyError,
     ForkedError,
@@ -92,6 +93,7 @@ class RegionSession:
         self.writable = door.instance.takes_writes
         self.last_seqno = 0
         self._pool_is_gone = False
+        self._writer_check = WriterCheck(door.instance) if door.instance.is_supplier else None
         self._patience_s = PATIENCE_S_MIN
         self._way_out = door.instance.way_out
         self._tried_seqno = 0
@@ -296,6 +298,8 @@ class RegionSession:
             writer.flush()  # of several regions always: one that fails must not come after another's COMMIT
         self._tried_seqno = 0
         try:
+            if self._writer_check is not None:
+                self._writer_check.refuse_others(captured, parts, door)
             if spool is not None:
                 spool.finish()  # the bulk of its syncing, before anybody waits for us
             elif captured.tables is not None:  # its digests, too
@@ -494,6 +498,7 @@ class RegionSession:
         for part in self.parts:
             part.listen(door)
         self._pool_is_gone = False
+        self._writer_check = WriterCheck(door.instance) if door.instance.is_supplier else None
         self.writable = door.instance.takes_writes
         self._check_writer()  # it may have become a secondary since
 

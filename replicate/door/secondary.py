@@ -1,4 +1,4 @@
-"""The commit door as the Update Process uses it: transactions that carry their number already, a batch at a time.
+"""The commit door as the Update Process uses it: transactions of others, a batch at a time, under their numbers here.
 
 Guarantees: a batch is in our own journal, on the disk, before any region commits it; rows and synchronization
 checkpoint records are one SQLite transaction in each region; a region that missed the last batch (killed between two
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from replicate.door.door import Door
 from replicate.door.durability import SYNC_LOCK_TIMEOUT_S
+from replicate.door.ledger import Moved
 from replicate.door.outcome import DISK_ERRORS, outcome_of
 from replicate.door.recovery.opening import open_door
 from replicate.door.recovery.redo_region import redo_region
@@ -36,6 +37,7 @@ from replicate.journal.walk import PiecedBatch
 from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
+from replicate.model.writers import Writers
 from replicate.pool import control as word
 from replicate.region.kind import KIND
 from replicate.region.protocol import AppliedRegion, FileFacts, RowsOfRegion, ScrRow, partition_row
@@ -67,12 +69,14 @@ class ApplySession:
         instance = door.instance
         self._way_out = instance.way_out
         self._lock_timeout_s = instance.config.update.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
-        if instance.role != "secondary":
+        if not instance.receives:
             raise PermissionRefusedError(
                 f"instance {instance.name} is {instance.role}: received transactions are applied on a secondary only",
                 where=str(instance.path),
                 do="Run the Update Process on the secondary",
             )
+        self._shares = instance.is_supplier
+        """Applications commit here as well, between two batches."""
         if not instance.regions:
             raise NotFoundError(
                 "this secondary has no region yet",
@@ -82,6 +86,7 @@ class ApplySession:
         self.door = door
         self._open: list[_Open] = []
         self._is_begun_early = False
+        self._catalogue_seen = 0
         self.rows: dict[str, RowsOfRegion] = {}
         try:
             for entry in instance.regions:
@@ -156,6 +161,8 @@ class ApplySession:
                 KIND.check_same_file(one.where, one.file, region=one.entry.name, way_out=self._way_out)
             if self._unfinished():
                 self._finish()
+            if self._shares:
+                self._follow_writers()
             for one in self._open:
                 one.region.begin(changed_do=f"Seed it again: {self._way_out}")
             for applier in self.rows.values():
@@ -189,14 +196,15 @@ class ApplySession:
         *,
         last: Head,
         defines: bool = False,
+        moved: Moved | None = None,
     ) -> None:
         """Append the batch's frames to our journal as they are, sync it once, commit every region with its SCR.
 
         `position`: after the batch; `batch.first_seqno` must follow our last number. `csn`: of the batch's last
         frame. `defines`: the batch holds exactly one frame that carries definitions or a schema change, and it is the
-        first. `last`: the head of the last frame. A failure before the append leaves everything as it was before
-        `begin`; a later one is OutcomeUnknownError, and the regions are rolled forward when the Update Process starts
-        again.
+        first. `last`: the head of the last frame. `moved`: on a supplier, as in `Ledger.advance`.
+        A failure before the append leaves everything as it was before `begin`; a later one is OutcomeUnknownError, and
+        the regions are rolled forward when the Update Process starts again.
         """
         door = self.door
         try:
@@ -206,6 +214,9 @@ class ApplySession:
                 )
             if last.seqno != batch.last_seqno:
                 raise InternalError(f"a batch that should end with {batch.last_seqno} ends with {last.seqno}")
+            if self._shares:  # a COMMIT that fails would stop the applications, too
+                for one in self._open:
+                    one.region.flush()
             self._write_scr(position, csn, defines)
             try:  # as `Door.locked` and `_outcome` do it, but written out: a reader waits for what comes now
                 door.enter()
@@ -215,7 +226,7 @@ class ApplySession:
                     self._commit_regions(batch.last_seqno)
                     hit("apply.after_commit")
                     self._note_schema(defines)
-                    door.finish_batch(batch, last, defines=defines)
+                    door.finish_batch(batch, last, defines=defines, moved=moved)
                     # What is acknowledged to the primary; behind the last batch no flush may come that says it.
                     door.durability.note_durable(batch.last_seqno, SYNC_LOCK_TIMEOUT_S)
                 except DISK_ERRORS as error:
@@ -328,8 +339,40 @@ class ApplySession:
                 applier.define(table_id, definition)
         self.position = self._read_position()
 
+    def _follow_writers(self) -> None:
+        """The position, and the tables, with what applications have committed since. Their regions' locks are ours."""
+        words, position = self.door.words, self.position
+        last_seqno = words[word.LAST_SEQNO]
+        if last_seqno != position.last_seqno:
+            own, place = words[word.OWN_ORIGIN], (words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN])
+            vector = position.vector.raised(own, PARTITION_STREAM, place[0])
+            self.position = Position(last_seqno, vector, {**position.chains, own: place})
+        if words[word.CATALOGUE_GENERATION] != self._catalogue_seen:
+            self._learn_tables()
+
+    def _learn_tables(self) -> None:
+        self._catalogue_seen = self.door.words[word.CATALOGUE_GENERATION]
+        definitions = self.door.catalogue_now().definitions
+        for name, applier in self.rows.items():
+            applier.forget_plans()
+            for table_id, definition in definitions.items():
+                if definition.region == name:
+                    applier.define(table_id, definition)
+
+    def writers(self) -> Writers:
+        """Which supplier writes what, as the open transaction has it."""
+        return self._open[0].region.writers()
+
+    def names_writer(self) -> None:
+        """The open transaction names another writer of a partition: sessions of applications look again."""
+        self.door.words[word.WRITERS_GENERATION] += 1
+
     def _read_position(self) -> Position:
-        position = self._open[0].region.position(self.door.words[word.LAST_SEQNO])
+        if self._shares:
+            with self.door.locked():
+                position = self.door.position()
+        else:
+            position = self._open[0].region.position(self.door.words[word.LAST_SEQNO])
         self.door.end.received_position = position
         return position
 
@@ -348,8 +391,11 @@ class ApplySession:
             for (origin, partition), last in position.vector.beyond(before.vector).items()
             if partition != PARTITION_STREAM
         ]
+        slot = position.last_seqno if self._shares else 0
         for one in self._open:
-            one.region.prepare(rows, applied_from=before.last_seqno + 1, defines=defines)
+            # A region is told by one thing only: by the ring where there is one.
+            applied_from = 0 if slot else before.last_seqno + 1
+            one.region.prepare(rows, applied_from=applied_from, defines=defines, slot=slot)
 
     @contextlib.contextmanager
     def _outcome(self, seqno: int) -> Iterator[None]:

@@ -76,20 +76,24 @@ def _begin(door: Door, regions: HeldRegions, timeout_s: float, only_at: int | No
                     return None
                 regions.begin()
                 catalogue = door.catalogue()
+                known = Position(seqno, catalogue.vector, catalogue.chains)
+                if door.instance.is_supplier:  # other origins move within a segment, our own older ones among them
+                    known = door.position()
                 own = (words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN])
                 csn = words[word.LAST_CSN]
                 break
         if time.monotonic() >= deadline:
             raise BusyError("the work of a killed writer could not be finished in time", where=str(door.instance.path))
         finish_regions(door, deadline - time.monotonic())
-    return Snapshot(seqno, _position(seqno, catalogue, regions, *own), csn, catalogue, regions)
+    return Snapshot(seqno, _position(known, catalogue, regions, *own), csn, catalogue, regions)
 
 
 def _position(
-    seqno: int, catalogue: Catalogue, regions: HeldRegions, own: int, own_origin_seqno: int, own_chain: int
+    position: Position, catalogue: Catalogue, regions: HeldRegions, own: int, own_origin_seqno: int, own_chain: int
 ) -> Position:
-    """What every origin has come to: of those applied the regions know it, of our own the control block does."""
-    position = Position(seqno, catalogue.vector, catalogue.chains)
+    """What every origin has come to, from `position` on: of those applied the regions know it, of our own the control
+    block does."""
+    seqno = position.last_seqno
     for region in regions.opened.values():
         rows = region.checkpoint()
         position = _higher(position, Position(seqno, scr_vector(rows), scr_chains(rows)))

@@ -49,7 +49,12 @@ are to stay here, and ask for everything where rows of some partitions are here.
 WITH_PACKETS: Final = 6
 """Format of a file with a peer that no line leads to: a release that does not know it would want a Source Server for
 it."""
-FORMATS: Final = (FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS)
+WITH_SUPPLIER: Final = 7
+"""Format of a file of a supplier: a release that knows none of them must not take it for a primary."""
+FORMATS: Final = (
+    FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER,
+)  # fmt: skip
+SUPPLIER: Final = "supplier"
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
 _ELSE: Final = (
@@ -199,6 +204,18 @@ class InstanceFile:
     """On a secondary: the partitions whose rows are wanted there, ascending; None: all of them."""
     held: tuple[int, ...] | None = None
     """The same of those whose rows are there, and come. What is wanted beside them comes with a seed."""
+    is_supplier: bool = False
+    """A primary that takes what other suppliers commit, beside its own transactions."""
+
+    @property
+    def told_role(self) -> str:
+        """As people and peers are told: primary, secondary or supplier."""
+        return SUPPLIER if self.is_supplier else self.role
+
+    @property
+    def receives(self) -> bool:
+        """Whether transactions of others are applied here."""
+        return self.role == "secondary" or self.is_supplier
 
     @property
     def takes_writes(self) -> bool:
@@ -225,7 +242,7 @@ class InstanceFile:
         """Whether the rows of that partition are here, all of them."""
         if number == PARTITION_STREAM:  # what goes to everybody
             return True
-        if self.role == "secondary" and number == PARTITION_NONE:
+        if self.receives and number == PARTITION_NONE:
             return False
         return self.held is None or number in self.held
 
@@ -244,7 +261,7 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
             "uuid": str(uuid.UUID(bytes=content.uuid)),
             "name": content.name,
             "incarnation": content.incarnation,
-            "role": content.role,
+            "role": content.told_role,
             "created_wall_ns": content.created_wall_ns,
             "journal_inode": content.journal_inode,
             "next_region_id": content.next_region_id,
@@ -274,6 +291,8 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
 
 
 def _format_of(content: InstanceFile) -> int:
+    if content.is_supplier:
+        return WITH_SUPPLIER
     if any(p.by_packets for p in content.peers):
         return WITH_PACKETS
     choices = (content.subscription, content.held, *(p.partitions for p in content.peers))
@@ -357,7 +376,8 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             do=f"Restore it from a backup (settings belong into replicate.toml){_ELSE}",
         )
     try:
-        role = facts["role"]
+        is_supplier = facts["role"] == SUPPLIER
+        role: Any = "primary" if is_supplier else facts["role"]
         if role not in ("primary", "secondary"):
             raise ValueError(f"role {role!r}")
         content = InstanceFile(
@@ -396,6 +416,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             partitions=unpack(facts["partitions"]) if "partitions" in facts else ONLY_DEFAULT,
             subscription=_numbers(facts.get("subscription")),
             held=_numbers(facts.get("held")),
+            is_supplier=is_supplier,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(

@@ -301,6 +301,11 @@ class Instance:
                 do="Name a secondary that was made without --feed",
             )
 
+    def refuse_supplier(self, what: str, do: str = "") -> None:
+        """ConfigurationError for a supplier. `what`: the sentence that says why; `do`: the way out."""
+        if self.is_supplier:
+            raise ConfigurationError(f"{self.name} is a supplier: {what}", where=str(self.path), do=do)
+
     @property
     def told_held(self) -> str:
         """The end of a sentence about a secondary that has some partitions only; "" for any other."""
@@ -324,6 +329,21 @@ class Instance:
     def role(self) -> Role:
         """`primary` or `secondary`."""
         return self.content.role
+
+    @property
+    def is_supplier(self) -> bool:
+        """A primary that takes what other suppliers commit, too."""
+        return self.content.is_supplier
+
+    @property
+    def told_role(self) -> str:
+        """`primary`, `secondary` or `supplier`."""
+        return self.content.told_role
+
+    @property
+    def receives(self) -> bool:
+        """Whether transactions of others are applied here."""
+        return self.content.receives
 
     @property
     def takes_writes(self) -> bool:
@@ -534,6 +554,8 @@ class Instance:
         with others it is AlreadyExistsError, unless `replace_address`. A running Source Server keeps the connection
         that it has; its next one goes there."""
         self.refuse_feed("feeds nobody: what others write there is no part of the stream")
+        if not port:
+            self.refuse_supplier("it sends no packets yet", "Register the other one under an address")
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path), do="Name another")
@@ -574,16 +596,19 @@ class Instance:
         with self._changing() as content:
             self._store(replace(content, peers=tuple(p for p in content.peers if p.name != name)))
 
-    def change_role(self, role: Role, successor: Successor | None = None) -> None:
+    def change_role(self, role: Role, successor: Successor | None = None, *, is_supplier: bool = False) -> None:
         """Another role and the next incarnation, durable before anything is numbered in it: a process that has the
-        instance open learns of both by the incarnation. A primary's peers are served, a secondary's are passive, but
-        for a `successor` that has to be told. The caller holds the locks of all regions and the commit lock."""
+        instance open learns of both by the incarnation. `is_supplier`: a primary that receives, too. A primary's peers
+        are served, a secondary's are passive, but for a `successor` that has to be told. The caller holds the locks of
+        all regions and the commit lock."""
         to_tell = successor.name if successor is not None and successor.is_pending else ""
         with self._changing() as content:
             peers = tuple(replace(p, passive=role == "secondary" and p.name != to_tell) for p in content.peers)
             incarnation = content.incarnation + 1
             fence = content.fence if role == "primary" else None
-            changed = replace(content, role=role, incarnation=incarnation, peers=peers, successor=successor)
+            changed = replace(
+                content, role=role, incarnation=incarnation, peers=peers, successor=successor, is_supplier=is_supplier
+            )
             self._store(replace(changed, overruled=0 if fence is None else fence.origin, is_restored=False))
 
     def note_fence(self, fence: Successor) -> None:

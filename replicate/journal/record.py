@@ -187,6 +187,15 @@ def pack_restated_large(head: Head, reason: str, payload: bytes, count: int) -> 
     return _restated(Kind.RESTATED_LARGE, head, reason, payload, count)
 
 
+def renumbered(frame: Buffer, seqno: int, mark: int = 0) -> bytes:
+    """The same frame as it stands in another journal: LOCAL part and CHECK made again, ORIGIN part as it is."""
+    view = memoryview(frame)
+    local = list(LOCAL.unpack_from(view, FRAME_PREFIX_BYTES))
+    local[4], local[6] = seqno, mark
+    body = _local(*local) + view[ORIGIN_OFFSET:]
+    return _prefix(0xCE, len(body), 0xCE, crc32c(body)) + body
+
+
 def mixed(changes: bytes, count: int, tables: Mapping[int, int]) -> tuple[bytes, int]:
     """The payload of a transaction whose changes may belong to several sections, and its elements; as they are when
     they do not. `tables`: table id -> partition, of all that it does not define itself. JournalDamagedError."""

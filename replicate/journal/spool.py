@@ -132,7 +132,8 @@ class Spool:
         """The change stream as it is now, a part at a time, before `finish`. JournalDamagedError, JournalIOError."""
         self._refuse_finished()
         for number in range(len(self._chains)):
-            yield bytes(read_part(read_part_frame(self._fd, self.path, number, PART_BYTES))[2])
+            size_bytes = min(PART_BYTES, self._flushed_bytes - number * PART_BYTES)  # the last that came may be shorter
+            yield bytes(read_part(read_part_frame(self._fd, self.path, number, size_bytes))[2])
         yield bytes(self._buffer)
 
     def _flush(self, count: int) -> None:

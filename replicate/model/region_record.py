@@ -99,7 +99,7 @@ def read_added(changes: Sequence[Any]) -> RegionAdded | None:
             counters[tables[change.table_id]] = change.new
         else:
             raise JournalDamagedError(f"the transaction that adds region {first.region} changes something else, too")
-    return RegionAdded(first.region, first.region_uuid, Making(tuple(statements), counters) if statements else None)
+    return RegionAdded(first.region, first.uuid, Making(tuple(statements), counters) if statements else None)
 
 
 def without_making(changes: Sequence[Any]) -> Sequence[Any]:

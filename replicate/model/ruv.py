@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class OfOrigin:
     """One origin on both sides: the number of its last transaction there, NOTHING where it was never met."""
 
     origin: int
@@ -95,7 +95,7 @@ class NotHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class Forked:
     """Both have number `origin_seqno` of that origin, and it is not the same transaction."""
 
     origin: int
@@ -114,7 +114,7 @@ class TurnedBack:
     consumer: int
 
 
-Decision = NothingToSend | Send | NotHeld | Parted | TurnedBack
+Decision = NothingToSend | Send | NotHeld | Forked | TurnedBack
 
 
 def lacks(known: Chains, origin: int, origin_seqno: int) -> bool:
@@ -136,10 +136,10 @@ def merged(one: Chains, other: Chains) -> dict[int, tuple[int, int]]:
     return made
 
 
-def compare(consumer: Chains, supplier: Chains) -> tuple[Compared, ...]:
+def compare(consumer: Chains, supplier: Chains) -> tuple[OfOrigin, ...]:
     """Every origin that either side has met, by its key."""
     return tuple(
-        Compared(
+        OfOrigin(
             origin,
             supplier.get(origin, (NOTHING, 0))[0],
             consumer.get(origin, (NOTHING, 0))[0],
@@ -162,7 +162,7 @@ def _relation(consumer: tuple[int, int] | None, supplier: tuple[int, int] | None
 def decide(asked: Asked, supplied: Supplied) -> Decision:
     """What the supplier does for the consumer; the gravest answer first.
 
-    1. Is there a number of one origin under which they have different transactions? They have parted.
+    1. Is there a number of one origin under which they have different transactions? Their pasts fork.
     2. Has the supplier more of what the consumer itself writes now? It was turned back.
     3. Does the consumer lack what the journal holds no more? Another supplier, or a seed.
     4. Does it lack anything? Send; else there is nothing to send.
@@ -171,7 +171,7 @@ def decide(asked: Asked, supplied: Supplied) -> Decision:
     for one in compare(asked.known, supplied.end):
         if one.relation is Relation.DIVERGED:
             ours, theirs = supplied.end[one.origin][1], asked.known[one.origin][1]
-            return Parted(one.origin, one.consumer, ours, theirs)
+            return Forked(one.origin, one.consumer, ours, theirs)
         if one.is_sent:
             lacking.append(one)
     for one in lacking:

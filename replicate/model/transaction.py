@@ -32,6 +32,10 @@ MASK_BITS_MAX: Final = 64
 """Longest image whose changed-value mask is an integer; longer ones have a mask of bytes, lowest bit first."""
 
 
+WRITTEN: Final = "written"
+"""What a REGION change says that names the writer of a partition (model/writers.py)."""
+
+
 class Kind(IntEnum):
     """What a frame is."""
 
@@ -367,11 +371,13 @@ class SequenceChange:
 
 @dataclass(frozen=True, slots=True)
 class RegionChange:
-    """A region was added to, or released from, replication."""
+    """A region was added to, or released from, replication; or (`written`) its `partition` is written by another
+    supplier from here on. `uuid`: of the region; of the supplier."""
 
     region: str
     what: str
-    region_uuid: bytes
+    uuid: bytes
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,10 +498,10 @@ def decode_change(op: object, ident: object, argument: object, values: object) -
         return SchemaChange(_text(argument, "a region's name"), _text(_fields(values, 1, "a statement")[0], "SQL"))
     if op == Op.COMMENT:
         return LogComment(_text(_fields(values, 1, "a comment")[0], "a comment"))
-    what, region_uuid = _fields(values, 2, "a region change")
-    if type(region_uuid) is not bytes or len(region_uuid) != 16 or what not in ("added", "released"):
-        raise _refuse("a region change should be added or released, and a UUID")
-    return RegionChange(_text(argument, "a region's name"), what, region_uuid)
+    what, uuid = _fields(values, 2, "a region change")
+    if type(uuid) is not bytes or len(uuid) != 16 or what not in ("added", "released", WRITTEN):
+        raise _refuse("a region change should be added, released or written, and a UUID")
+    return RegionChange(_text(argument, "a region's name"), what, uuid, table_id if what == WRITTEN else 0)
 
 
 def unpack_partitions(packed: object) -> tuple[int, ...]:

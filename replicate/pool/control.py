@@ -5,6 +5,7 @@
     words  64 -   71   ring words: EARLY, WRITTEN, LAST_PUBLISHED_SEQNO (journal_pool.py, under the commit lock)
     words  72 -   73   16 sleeper bytes, one for each reader that sleeps on a doorbell
     words 128 -  447   arrays of 64 words: one for each region, and one for the definitions of the segment
+    words 448 -  510   threes of words: where other origins stand, on a supplier
     words 512 - 1023   the path of the instance's directory, NUL behind it (shared_memory.py, once)
     rest               zeros, for later
 
@@ -104,8 +105,12 @@ CLOSING: Final = 46
 FROZEN: Final = 47
 """Not 0: the instance is frozen, at this transaction: nothing is committed or applied beyond it. The instance file says
 the same for the next pool."""
+FOREIGN_COUNT: Final = 48
+"""On a supplier: how many origins beside our own have moved since the segment began (FOREIGN has them)."""
+WRITERS_GENERATION: Final = 49
+"""Rises whenever a region may have another writer of a partition (model/writers.py). Raised under the region's lock."""
 COMMIT_WORDS_END: Final = 64
-"""Words FROZEN + 1 … 63 are free for the door."""
+"""Words WRITERS_GENERATION + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -133,18 +138,23 @@ REGION_SCHEMA: Final = 320
 """REGION_SCHEMA + region: SQLite's schema version after our last commit there."""
 REGION_WAKE: Final = 384
 """REGION_WAKE + region, not 0: somebody sleeps until the region's lock is given up (wake_word.py)."""
-ARRAYS_END: Final = 448
+FOREIGN: Final = 448
+"""FOREIGN + 3 i, i < FOREIGN_COUNT: key of an origin, the number of its last transaction in the segment, its chain."""
+FOREIGN_MAX: Final = 21
+FOREIGN_WORDS: Final = 3
+ARRAYS_END: Final = FOREIGN + FOREIGN_WORDS * FOREIGN_MAX
 
 HOME_OFFSET: Final = 4096
 """Bytes: where the path of the instance's directory stands, in both pools, up to a NUL; empty: not known."""
 HOME_BYTES_MAX: Final = CONTROL_BYTES - HOME_OFFSET - 1
 
 assert READERS_MAX % 8 == 0
-assert FROZEN < COMMIT_WORDS_END <= EARLY
+assert WRITERS_GENERATION < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED
 assert REGION_APPENDED + REGIONS_MAX <= REGION_DONE
 assert REGION_DONE + REGIONS_MAX <= REGION_SCHEMA
 assert REGION_SCHEMA + REGIONS_MAX <= REGION_WAKE
-assert REGION_WAKE + REGIONS_MAX <= ARRAYS_END <= HOME_OFFSET // 8 < CONTROL_WORDS
+assert REGION_WAKE + REGIONS_MAX <= FOREIGN
+assert ARRAYS_END <= HOME_OFFSET // 8 < CONTROL_WORDS

@@ -215,6 +215,11 @@ class ReceivePool:
         return self.words[WRITTEN]
 
     @property
+    def read_address(self) -> int:
+        """Address up to which records are freed."""
+        return self.words[READ]
+
+    @property
     def generation(self) -> int:
         """Rises when another Receiver Server takes over."""
         return self.words[RECEIVER_GENERATION]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position, SynchronizationVector
+from replicate.model.writers import Writers
 
 if TYPE_CHECKING:
     from replicate.errors import ReplicateError
@@ -144,6 +145,9 @@ class ReadRegion(Protocol):
     def checkpoint(self) -> list[ScrRow]:
         """Its checkpoint records."""
 
+    def writers(self) -> Writers:
+        """Which supplier writes what of it."""
+
     def check_identity(self, *, network: bytes, instance: bytes) -> object:
         """RegionReplacedError unless it is the region that it was opened as, of that network and instance; else
         FormatUnknownError, RegionDamagedError."""
@@ -222,6 +226,12 @@ class WrittenRegion(Protocol):
 
     def seqno(self) -> int:
         """The last transaction that it holds."""
+
+    def writers(self) -> Writers:
+        """Which supplier writes what of it."""
+
+    def give(self, partition: int, writer: bytes) -> None:
+        """In the open transaction: a partition is written by that supplier from here on."""
 
     def store_version(self) -> None:
         """Keep the present schema version; the last thing in every transaction that changed the schema."""
@@ -320,9 +330,10 @@ class AppliedRegion(ReadRegion, Protocol):
     def let_others_in(self) -> None:
         """It is of a data feed from now on: others may have tables of their own there."""
 
-    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
-        """In the transaction: raise the checkpoint records, and note the batch's first number. `defines`: the schema
-        has changed."""
+    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
+        """In the transaction: raise the checkpoint records, and note the batch's first number (0: it is not noted).
+        `defines`: the schema has changed. `slot`: the batch's last number, where the region has a ring as well (on a
+        supplier); else 0."""
 
     def flush(self) -> None:
         """A full disk shows up now, while there is a way back."""
@@ -369,7 +380,7 @@ class MendedRegion(ReadRegion, Protocol):
         """In a transaction: put a commit's number and record into the ring."""
 
     def move_checkpoint(self, rows: Sequence[ScrRow], *, applied_from: int) -> None:
-        """In a transaction: raise the checkpoint records, and note the batch's first number."""
+        """In a transaction: raise the checkpoint records, and note the batch's first number (0: it is not noted)."""
 
     def cut_ring(self, last_seqno: int, *, reaches: bool) -> None:
         """In a transaction: forget the commits above. `reaches`: the region holds `last_seqno`, without a record."""

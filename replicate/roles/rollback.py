@@ -143,6 +143,7 @@ def rollback(
 def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable[[str], None]) -> tuple[int, str]:
     """The point, and who says so. Raises as `rollback`."""
     fence = instance.content.fence
+    instance.refuse_supplier("what it has more than others goes to them, and is never taken back")
     if instance.role == "primary" and fence is None:
         raise PermissionRefusedError(
             f"instance {instance.name} is primary: what it has may be all that there is",

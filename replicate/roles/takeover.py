@@ -90,6 +90,7 @@ def promote(
     the change raise.
     """
     instance.reload()
+    instance.refuse_supplier("it takes writes already")
     fence = instance.content.fence
     if fence is not None:
         if not force:
@@ -138,6 +139,10 @@ def promote(
 def demote(instance: Instance, *, timeout_s: float) -> Demoted:
     """Make a primary secondary: it takes no more writes. Raises AlreadyRunningError and what the change raises."""
     instance.reload()
+    instance.refuse_supplier(
+        "there is no primary that it could follow",
+        f"To have it seeded again by another supplier: replicate -i {instance.named} instance convert --role secondary",
+    )
     with daemons_down(instance, DEMOTION, patience_s=timeout_s):
         lacking = _lacking(look(Owner.of(instance))) if instance.role == "primary" else ()
         seqno = become_secondary(instance, timeout_s=timeout_s)

@@ -302,7 +302,7 @@ def check_credentials(instance: Instance) -> None:
         if peer.by_packets:
             continue
         authenticator.check(Address(peer.host, peer.port), where=f"peer {peer.name}", is_receiver=False)
-    if instance.role == "secondary":
+    if instance.receives:
         listen = parse_address(instance.config.receiver.listen, where=LISTEN)
         authenticator.check(listen, where=LISTEN, is_receiver=True, makes_key=False)
     files = TlsFiles.of(instance.path, instance.config.tls)

@@ -63,6 +63,7 @@ from replicate.status.report import (
     ReceivingReport,
     RegionReport,
     Status,
+    SupplierReport,
     bottleneck,
     each_once,
     findings,
@@ -132,20 +133,21 @@ def collect(instance: Instance) -> Status:
     lines = [entry for entry in instance.consumers if not entry.by_packets]
     peers = tuple(_peer(instance, entry, journal, now, problems) for entry in lines)
     packets = look_at_packets(instance, journal.last_written_seqno, now_wall_ns, problems)
-    receiving = _receiving(instance, journal, now) if instance.role == "secondary" else None
+    receiving = _receiving(instance, journal, now) if instance.receives else None
     problems += rollback_findings(instance, is_at_work=bool(receiving and receiving.receiver.instead))
     connected = [peer.name for peer in peers if peer.is_connected]
     problems += succession_findings(instance, journal.last_written_seqno, connected)
     problems += frozen_findings(instance)
     problems += lost_findings(instance)
-    found = findings(instance.role, journal, regions, peers, receiving, packets, by_packets=hears_by_packets(instance))
+    by_packets = hears_by_packets(instance)
+    found = findings(instance.told_role, journal, regions, peers, receiving, packets, by_packets=by_packets)
     content = instance.content
     noted = look_at_compared(instance.path)
     compared = _compared(noted, now_wall_ns)
     others = _others(instance, receiving, compared)
     if regions and not is_being_seeded(instance):
         problems += compared_findings(
-            instance.role,
+            instance.told_role,
             compared,
             peers={peer.name for peer in instance.consumers},
             source=receiving.source if receiving is not None else "",
@@ -163,7 +165,7 @@ def collect(instance: Instance) -> Status:
     )
     return Status(
         name=instance.name,
-        role=instance.role,
+        role=instance.told_role,
         path=str(instance.path),
         network=str(uuid.UUID(bytes=content.network)),
         uuid=str(uuid.UUID(bytes=content.uuid)),
@@ -178,6 +180,7 @@ def collect(instance: Instance) -> Status:
         compared=compared,
         patrol=patrol_report(patrolled, now_wall_ns),
         packets=packets,
+        suppliers=_suppliers(instance) if receiving is not None else (),
     )
 
 
@@ -505,7 +508,9 @@ def _rounded(seconds: float | None) -> float | None:
 def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> ReceivingReport:
     receiver, facts = _daemon(instance, "receiver")
     update, update_facts = _daemon(instance, "update")
-    applied = journal.last_written_seqno
+    # A supplier's journal counts otherwise than its source; the daemon has the source's numbers.
+    applied = (_seqno(facts, "last_applied_seqno") or 0) if instance.is_supplier else journal.last_written_seqno
+    durable = applied if instance.is_supplier else journal.last_durable_seqno
     received = _seqno(facts, "last_received_seqno")
     received = max(received, applied) if received is not None else None
     source_last = _seqno(facts, "source_last_seqno")
@@ -536,7 +541,7 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
         source_last_seqno=newest if source_last is not None else None,
         last_received_seqno=received,
         last_applied_seqno=applied,
-        last_durable_seqno=journal.last_durable_seqno,
+        last_durable_seqno=durable,
         receiver_backlog=max(0, received - applied) if received is not None else None,
         backlog=judged.backlog,
         lag_s=judged.lag_s,
@@ -559,6 +564,25 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
             is_given="receiver.listen" in receiver.given,
             is_reached=bool(facts.get("source_host")),  # by this run: what was heard before may have come elsewhere
         ),
+    )
+
+
+def _suppliers(instance: Instance) -> tuple[SupplierReport, ...]:
+    """Of a supplier, each of its sources, by its Receiver Server's word."""
+    receiver, facts = _daemon(instance, "receiver")
+    found = facts.get("suppliers")
+    if not isinstance(found, list):
+        return ()
+    return tuple(
+        SupplierReport(
+            str(one.get("name")),
+            receiver.is_running and one.get("is_connected") is True,
+            int(one.get("last_seqno", 0)),
+            int(one.get("last_received_seqno", 0)),
+            int(one.get("last_applied_seqno", 0)),
+        )
+        for one in found
+        if isinstance(one, dict)
     )
 
 

@@ -79,7 +79,7 @@ def compared_findings(
         text = f"the last compare with {newest.other}, at transaction {newest.seqno}, was {ago(newest.age_s)} ago"
         yield Finding("COMPARE_DUE", f"{text}: it found both equal", _do(newest.other, here), newest.other)
         suppliers = []
-    told = [one for one in compared if one.is_equal and (role == "primary" or one.other in peers)]
+    told = [one for one in compared if one.is_equal and (role != "secondary" or one.other in peers)]
     if role == "secondary":
         told += [one for one in suppliers if one is newest and one.is_equal]
     for one in told:

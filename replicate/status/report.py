@@ -143,6 +143,17 @@ class PeerReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SupplierReport:
+    """On a supplier, one that sends to it, by the numbers of that one's journal."""
+
+    name: str
+    is_connected: bool
+    last_seqno: int
+    last_received_seqno: int
+    last_applied_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReceivingReport:
     """The stream from the primary, on a secondary. `source_last_seqno`: the last that the primary has told of.
 
@@ -274,6 +285,8 @@ class Status:
     """None where no source has told of any range yet."""
     packets: tuple[PacketsReport, ...] = ()
     """The peers that get packets."""
+    suppliers: tuple[SupplierReport, ...] = ()
+    """On a supplier, each that has sent since its Receiver Server was started; `receiving` has their sums."""
 
     @property
     def is_wrong(self) -> bool:
@@ -362,7 +375,7 @@ def findings(
         *(finding for peer in peers for finding in (*_peer_findings(role, peer), *_archive_need(journal, peer))),
         *(_receiving_findings(receiving, by_packets) if receiving is not None else ()),
     ]
-    if role == "primary" and not peers and not packets:
+    if role != "secondary" and not peers and not packets:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate -i INSTANCE peer add NAME HOST:PORT"))
     return tuple(sorted(found, key=_worst_first))
 
@@ -546,7 +559,7 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
         text = f"the journal behind transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
         do = f"load it there: replicate -i {name} seed; or give it up here: replicate -i INSTANCE seed --forget {name}"
         yield Finding("SEED_WAITING", text, do, name)
-    if peer.source.is_passive and role == "primary":
+    if peer.source.is_passive and role != "secondary":
         text = f"nothing is sent to {name}: its Source Server was made passive; the journal is kept for it"
         yield Finding("PEER_PASSIVE", text, f"replicate -i INSTANCE source activate --peer {shlex.quote(name)}", name)
     if not (peer.source.is_passive and role == "secondary" and peer.source.state in ("never started", "stopped")):

@@ -52,7 +52,7 @@ def succession_findings(instance: Instance, last_seqno: int, connected: Collecti
         yield Finding("HANDED_OVER", text, do, successor.name)
     elif (fence := instance.content.fence) is not None:
         yield _fenced(fence, last_seqno)
-    elif instance.role == "primary":
+    elif instance.told_role == "primary":
         yield from _other_primaries(instance, connected)
 
 

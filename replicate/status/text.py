@@ -74,6 +74,10 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
     if status.receiving is not None:
         receiving = status.receiving
         yield from _source(receiving)
+        for one in status.suppliers if len(status.suppliers) > 1 else ():
+            state = "" if one.is_connected else ", not connected"
+            numbers = f"written {one.last_seqno}; received {one.last_received_seqno}, applied {one.last_applied_seqno}"
+            yield 4, f"from {one.name}: {numbers}{state}"
         percent = receiving.pool_percent
         fill = "receive pool unknown" if percent is None else f"receive pool {percent:.0f} % full"
         yield 2, f"receiver: {daemon(receiving.receiver, told)}"

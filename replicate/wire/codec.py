@@ -172,7 +172,7 @@ _INTRODUCTION_LEAST: Final = 10
 _CHECKS: Final[dict[int, tuple[Callable[..., Message], tuple[Callable[[Any], Any], ...]]]] = {
     MessageType.RESTART: (
         Restart,
-        (_seqno, SynchronizationVector.unpack, unpack_chains, _u32, _u64, _partitions, _flag, _u32),
+        (_u64, SynchronizationVector.unpack, unpack_chains, _u32, _u64, _partitions, _flag, _u32),
     ),
     MessageType.START: (Start, (_seqno, _u32, _u64, _u32)),
     MessageType.CATALOGUE_END: (CatalogueEnd, (_u32, _u32)),

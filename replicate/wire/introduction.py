@@ -29,6 +29,8 @@ from replicate.model.vector import Origin
 from replicate.settings.peer_authority import Reason
 from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
 
+SUPPLIER: Final = "supplier"
+"""The role, as an introduction names it."""
 INCARNATIONS_MAX: Final = 64
 """So many of its last incarnations a peer may have been in since another one took over from it."""
 
@@ -68,7 +70,8 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     ),
     RefuseCode.WRONG_ROLE: (
         PeerRefusedError,
-        "Only a secondary takes a stream; see `replicate -i NAME status` on both sides",
+        "Only a secondary takes a stream, and a supplier that of a supplier; see `replicate -i NAME status` on both "
+        "sides",
     ),
     RefuseCode.NOT_AUTHORISED: (PeerRefusedError, "Register this instance as a peer on the other side"),
     RefuseCode.NAME_NOT_PROVEN: (
@@ -89,6 +92,12 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),
     RefuseCode.JOURNAL_MISSING: (HardResyncNeededError, f"Seed the secondary again: {_ANEW}"),
     RefuseCode.DIVERGED: (DivergedError, f"Do not go on: compare both sides, then seed the secondary again: {_ANEW}"),
+    RefuseCode.TURNED_BACK: (
+        DivergedError,
+        "Do not write there. There: replicate -i INSTANCE instance convert --role secondary, then "
+        "replicate -i INSTANCE seed --restart; what it has written since is in its journal "
+        "(replicate -i INSTANCE journal show)",
+    ),
     RefuseCode.GAP: (
         GapError,
         "The stream starts again from the last good position; if it repeats, verify the journal",
@@ -202,7 +211,9 @@ def check_hello(
     theirs = Protocol(hello.major, hello.minor)
     _check_major(me, ours, hello.introduction, theirs)
     _check_peer(me, hello.introduction, known)
-    if me.role != "secondary":
+    if me.role == SUPPLIER:
+        _check_suppliers(me, hello.introduction)
+    elif me.role != "secondary":
         facts: dict[str, int | str] = {"role": me.role, "incarnation": me.incarnation, **_shown_to(hello, me)}
         raise refusal(RefuseCode.WRONG_ROLE, f"{me.name} is {me.role}, not a secondary", **facts)
     return min(ours, theirs)
@@ -240,6 +251,18 @@ def check_hello_reply(
     _check_peer(me, peer, known)
     if expected_name is not None and peer.name != expected_name:
         raise refusal(RefuseCode.WRONG_INSTANCE, f"{expected_name} was expected there, {peer.name} answered")
-    if peer.role != "secondary":
+    if peer.role == SUPPLIER:
+        _check_suppliers(peer, me)
+    elif peer.role != "secondary":
         raise refusal(RefuseCode.WRONG_ROLE, f"{peer.name} is {peer.role}, not a secondary")
     return chosen
+
+
+def _check_suppliers(consumer: Introduction, source: Introduction) -> None:
+    """A supplier takes the stream of suppliers: others do not know what to do with what it has itself."""
+    if source.role != SUPPLIER:
+        raise refusal(
+            RefuseCode.WRONG_ROLE,
+            f"{consumer.name} is a supplier, and {source.name} is {source.role}: make that one a supplier, too "
+            "(there: replicate -i INSTANCE instance convert --role supplier)",
+        )

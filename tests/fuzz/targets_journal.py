@@ -22,7 +22,16 @@ from replicate.journal.chain import Chain
 from replicate.journal.durable import DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction, large_transaction
-from replicate.journal.record import PART_OVERHEAD_BYTES, check_frame, decode, decode_batch, read_head, read_part, trim
+from replicate.journal.record import (
+    PART_OVERHEAD_BYTES,
+    check_frame,
+    decode,
+    decode_batch,
+    read_head,
+    read_part,
+    renumbered,
+    trim,
+)
 from replicate.journal.segment import open_segment, segment_name
 from replicate.journal.spool_format import part_offset, read_part_frame
 from replicate.journal.walk import measure, walk
@@ -40,7 +49,7 @@ from replicate.pool.shared_memory import DIRECTORY_VARIABLE
 from replicate.wire.sequence import check_large, check_parts, check_sequence
 from tests.fuzz import repair
 from tests.fuzz.own_directory import OwnDirectory, base
-from tests.harness.changed_frames import batch_of, with_seqno
+from tests.harness.changed_frames import batch_of
 from update_process.plan import advance, open_window
 
 
@@ -66,7 +75,7 @@ def journal_record(data: bytes) -> None:
         return
     frame = data[1:] if data[0] & 1 else repair.one_frame(data[1:])
     head = check_frame(frame)
-    moved = with_seqno(frame, 77, 3)
+    moved = renumbered(frame, 77, 3)
     assert (read_head(moved).seqno, read_head(moved).origin_seqno) == (77, head.origin_seqno)
     transaction = decode(frame)
     if len(frame) <= BATCH_BYTES_MAX:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from replicate.journal.frame import FRAME_PREFIX_BYTES, LOCAL, ORIGIN_OFFSET, PREFIX
+from replicate.journal.frame import FRAME_PREFIX_BYTES, PREFIX
 from replicate.journal.record import Buffer, FrameBatch, frame_damaged, pack_elements
 from replicate.journal.walk import measure
 
@@ -16,13 +16,6 @@ def sealed(frame: bytes) -> bytes:
     """With the LENGTH and CHECK that its body has by now."""
     body = frame[FRAME_PREFIX_BYTES:]
     return PREFIX.pack(0xCE, len(body), 0xCE, crc32c(body)) + body
-
-
-def with_seqno(frame: bytes, seqno: int, mark: int) -> bytes:
-    """The same frame for another journal: LOCAL part and CHECK made again, ORIGIN part as it is."""
-    local = list(LOCAL.unpack_from(frame, FRAME_PREFIX_BYTES))
-    local[4], local[6] = seqno, mark
-    return sealed(frame[:FRAME_PREFIX_BYTES] + LOCAL.pack(*local) + frame[ORIGIN_OFFSET:])
 
 
 def null_payload(reason: str, partitions: tuple[int, ...] = ()) -> tuple[bytes, int]:

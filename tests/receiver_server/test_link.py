@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from replicate.errors import DamagedError, GapError, InternalError, ProtocolViolationError
-from replicate.journal.record import FrameBatch
+from replicate.journal.record import FrameBatch, renumbered
 from replicate.limits import BATCH_BYTES_MAX, MIB
 from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import encode
@@ -37,7 +37,6 @@ from replicate.wire.message import (
     Start,
 )
 from replicate.wire.state import State
-from tests.harness.changed_frames import with_seqno
 from tests.harness.link_pair import POOL_BYTES, ConnectionPair, Journal, connected
 from tests.harness.link_pair import whole_pieces as frames_of
 
@@ -164,7 +163,7 @@ def test_the_end_of_another_large_transaction_does_not_end_this_one() -> None:
     """Its message and its frame agree, its parts and token are those that are here; only its number is not."""
     link = streaming(8)
     hear(link, parts(0, 5))
-    error = gap_of(hear(link, Large(9, TOKEN, 5, with_seqno(J.frames[7], 9, 0))))
+    error = gap_of(hear(link, Large(9, TOKEN, 5, renumbered(J.frames[7], 9, 0))))
     assert "the end of large transaction 9 came; next should be transaction 8, part 5" in str(error)
     assert link.next_expected_seqno == 8
 

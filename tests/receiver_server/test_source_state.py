@@ -49,7 +49,7 @@ async def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     pool = ReceivePool.create(b"w" * 16, configured_bytes=4 << 20, last_seqno=5, replace=False)
     context = DaemonContext("receiver", tmp_path, log=cast(Any, ListLog()))
     content = SimpleNamespace(fence=None)
-    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path, content=content))
+    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path, content=content, is_supplier=False))
     made = SourceState(context, instance, pool, Returning(context, instance))
     yield made
     made.close()
@@ -66,9 +66,9 @@ async def test_the_refusal_is_told_until_a_source_is_accepted(source: SourceStat
     source.was_refused("east", "AHEAD")
     source.tell()
     assert "; east refused the stream: AHEAD" in source.context.text
-    served(source)
+    connection = served(source)
     assert "refused" not in source.context.text
-    source.left()
+    source.left(connection)
     assert "refused" not in source.context.text
     assert source.active is None
 

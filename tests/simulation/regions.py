@@ -22,6 +22,7 @@ from typing import Any
 from replicate.errors import BusyError, ConflictError, DiskFullError, ReplicateError
 from replicate.model.transaction import Op, TableDefinition
 from replicate.model.vector import Position
+from replicate.model.writers import Writers
 from replicate.region.protocol import (
     CapturedChanges,
     FileFacts,
@@ -340,6 +341,9 @@ class Opened:
     def checkpoint(self) -> list[ScrRow]:
         return [self.region.scr[key] for key in sorted(self.region.scr)]
 
+    def writers(self) -> Writers:
+        return Writers()  # no supplier lives in these worlds
+
     def check_identity(self, *, network: bytes, instance: bytes) -> None:
         """A model is never another's."""
 
@@ -379,6 +383,12 @@ class Written:
 
     def seqno(self) -> int:
         return self._region.seqno
+
+    def writers(self) -> Writers:
+        return Writers()
+
+    def give(self, partition: int, writer: bytes) -> None:
+        raise AssertionError("no supplier lives in these worlds")
 
     def store_version(self) -> None:
         self._connection.open(self.schema).stores_schema = True
@@ -448,8 +458,9 @@ class ModelApplied(Opened):
     def let_others_in(self) -> None:
         self.region.state["feed"] = 1
 
-    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
+    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
         pending = self.connection.open()
+        assert not slot, "no supplier lives in these worlds"
         pending.stores_schema |= defines
         write_scr(self.connection, rows)
         pending.state["applied_from"] = applied_from

@@ -122,7 +122,7 @@ def require_secondary(instance: Instance) -> None:
     """PermissionRefusedError when it is none."""
     if instance.role != "secondary":
         raise PermissionRefusedError(
-            f"instance {instance.name} is {instance.role}: a backlog is replayed into a secondary only",
+            f"instance {instance.name} is {instance.told_role}: a backlog is replayed into a secondary only",
             where=str(instance.path),
             do="Name the secondary with -i, and this instance with --journal",
         )

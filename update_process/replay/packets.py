@@ -96,6 +96,7 @@ def import_packets(
     …), and DamagedError for a chosen packet that does not verify; nothing is applied then. What is wrong with others
     is in `errors`.
     """
+    instance.refuse_supplier("it takes no packets yet")
     lock = packets_lock(instance)
     try:
         lock.acquire(LOCK_TIMEOUT_S, what="the lock of the packets")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from replicate.door.ledger import Moved
 from replicate.errors import FrameDamaged, JournalMissingError
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FRAME_HEAD_BYTES
@@ -21,12 +22,13 @@ from replicate.model.transaction import DefinitionChange, Kind
 @dataclass(frozen=True, slots=True)
 class Tail:
     """The whole frames found (None: none), the head of the last one, and the offsets of those that change the
-    catalogue. `file_bytes`: how much of what should stand there the file has."""
+    catalogue. `file_bytes`: how much of what should stand there the file has. `moved`: as in `Ledger.advance`."""
 
     batch: FrameBatch | None
     last: Head | None
     definitions: tuple[int, ...]
     file_bytes: int
+    moved: Moved
 
 
 def read_tail(segment: SegmentFile, offset: int, size: int, first_seqno: int) -> Tail:
@@ -37,6 +39,8 @@ def read_tail(segment: SegmentFile, offset: int, size: int, first_seqno: int) ->
     at, seqno = 0, first_seqno
     last: Head | None = None
     definitions: list[int] = []
+    places: dict[int, tuple[int, int]] = {}
+    csn = 0
     while at < len(data):
         try:
             head = check_frame(data, at)
@@ -48,10 +52,12 @@ def read_tail(segment: SegmentFile, offset: int, size: int, first_seqno: int) ->
         if changes_catalogue(head, frame):
             definitions.append(offset + at)
         last = head
+        places[head.origin] = (head.origin_seqno, head.chain)
+        csn = max(csn, head.csn)
         seqno += 1
         at += head.frame_bytes
     batch = FrameBatch(first_seqno, last.seqno, seqno - first_seqno, data[:at]) if last is not None else None
-    return Tail(batch, last, tuple(definitions), size)
+    return Tail(batch, last, tuple(definitions), size, Moved(places, csn))
 
 
 def changes_catalogue(head: Head, frame: bytes) -> bool:

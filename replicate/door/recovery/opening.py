@@ -250,7 +250,8 @@ def open_history(door: Door, timeout_s: float | None = None) -> None:
             return
         if content.origin.key != own_origin:
             raise InternalError(f"incarnation {content.incarnation} is not the one that the journal pool is of")
-        newest = catalogue.histories[-1] if catalogue.histories else None
+        histories = [one for one in catalogue.histories if not content.is_supplier or one.instance == content.uuid]
+        newest = histories[-1] if histories else None  # a supplier takes over from nobody but its own incarnations
         previous = 0 if newest is None else newest.origin.key
         reason = "took its role back" if content.overruled else _why_it_begins(newest, content.uuid)
         history = History(content.uuid, content.name, content.incarnation, previous, door.position().vector, reason)

@@ -378,7 +378,14 @@ def _make_pool(instance: Instance, journal: Journal, regions: list[Region]) -> J
     words[word.JOURNAL_DEVICE], words[word.JOURNAL_INODE] = _journal_inode(instance)
     began = journal.segment.read_catalogue()[0].chains
     moved = {key for key, place in journal.chains.items() if began.get(key) != place}
-    words[word.SEGMENT_FOREIGN] = int(instance.role == "primary" and bool(moved - {origin}))
+    foreign = sorted(moved - {origin}) if instance.role == "primary" else []
+    if instance.is_supplier and len(foreign) <= word.FOREIGN_MAX:
+        for place, key in enumerate(foreign):
+            at = word.FOREIGN + word.FOREIGN_WORDS * place
+            words[at], words[at + 1], words[at + 2] = key, *journal.chains[key]
+        words[word.FOREIGN_COUNT] = len(foreign)
+    else:
+        words[word.SEGMENT_FOREIGN] = int(bool(foreign))
     words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
     for region in regions:
         words[word.REGION_SCHEMA + region.entry.region_id] = region.schema

@@ -22,7 +22,7 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import CHANGES_BEGIN, Head, changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
 from replicate.model.region_record import without_making
-from replicate.model.transaction import Catalogue, Kind, Op, TableDefinition
+from replicate.model.transaction import WRITTEN, Catalogue, Kind, Op, TableDefinition
 from replicate.pool import control as word
 from replicate.region.protocol import MendedRegion, ScrRow
 
@@ -37,6 +37,7 @@ def note_region(words: memoryview, entry: RegionEntry, region: MendedRegion, hav
     # In this order: the process that looks in between takes the region for unfinished, and waits for our lock.
     words[word.REGION_APPENDED + entry.region_id] = have
     words[word.REGION_DONE + entry.region_id] = have
+    words[word.WRITERS_GENERATION] += 1  # what was redone may have named another writer of a partition
 
 
 def check_reach(instance: Instance, chain: Chain, entry: RegionEntry, region: MendedRegion) -> int:
@@ -113,7 +114,7 @@ class _Redo:
             history.origin.key for history in known.histories if history.instance == instance.content.uuid
         }
         self._own_origins.add(own_origin)
-        self._is_primary = instance.role == "primary"
+        self._is_primary, self._is_supplier = instance.role == "primary", instance.is_supplier
         self._name = entry.name
         self._region = region
         self._tables: dict[int, TableDefinition] = dict(known.definitions)
@@ -132,7 +133,7 @@ class _Redo:
             offset += head.frame_bytes
             begin = CHANGES_BEGIN.get(head.kind)
             is_change = begin is not None and _BOUND.isdisjoint(body[begin::4])
-            if is_change and not self._is_primary:
+            if is_change and not self._comes_alone(head):
                 together.append(one)
                 continue
             self._together(together)
@@ -153,7 +154,7 @@ class _Redo:
                     if changes:
                         self._rows.apply_all(changes)
                     scr.update(((row.origin, row.partition), row) for row in self._scr(head))
-                self._region.move_checkpoint(list(scr.values()), applied_from=first.seqno)
+                self._move_checkpoint(list(scr.values()), first.seqno, last.seqno)
         except (DamagedError, NotSupportedError):
             if len(frames) == 1:
                 raise
@@ -170,7 +171,7 @@ class _Redo:
     def frame(self, frame: bytes, head: Head, body: Sequence[Any]) -> None:
         """Redo one whole transaction, if it touches this region (on a secondary every one moves its SCR)."""
         changes = self._changes(head, body)
-        if not changes and self._is_primary:
+        if not changes and self._comes_alone(head):
             return
         record = frame if len(frame) <= RING_RECORD_BYTES_MAX else None
         self._transaction(head, [changes] if changes else [], record)
@@ -196,10 +197,20 @@ class _Redo:
         with self._local_commit(head.seqno):
             for run in runs:
                 self._rows.apply_all(run)
-            if head.origin in self._own_origins and self._is_primary:
+            if self._is_primary and head.origin in self._own_origins:
                 self._region.write_slot(head.seqno, record)
             else:
-                self._region.move_checkpoint(self._scr(head), applied_from=head.seqno)
+                self._move_checkpoint(self._scr(head), head.seqno, head.seqno)
+
+    def _comes_alone(self, head: Head) -> bool:
+        """Whether it is a commit of its own, of the regions that it changes. Transactions of others come in batches and
+        move the checkpoint records; on a supplier they stand between ours."""
+        return self._is_primary and (not self._is_supplier or head.origin in self._own_origins)
+
+    def _move_checkpoint(self, rows: list[ScrRow], first_seqno: int, last_seqno: int) -> None:
+        self._region.move_checkpoint(rows, applied_from=0 if self._is_supplier else first_seqno)
+        if self._is_supplier:
+            self._region.write_slot(last_seqno, None)
 
     @contextmanager
     def _local_commit(self, seqno: int) -> Iterator[None]:
@@ -220,9 +231,9 @@ class _Redo:
         flat = without_making(flat)  # where the file is, that is made
         for place in range(0, len(flat), 4):
             op, ident, argument, values = flat[place : place + 4]
-            if op in (Op.COMMENT, Op.REGION):
+            if op == Op.COMMENT or (op == Op.REGION and values[0] != WRITTEN):
                 continue
-            if op == Op.SCHEMA:
+            if op in (Op.SCHEMA, Op.REGION):
                 region = argument
             else:
                 if op == Op.DEFINE:

@@ -24,6 +24,7 @@ from replicate.region.sqlite.bookkeeping import (
     schema_version,
     store_schema_version,
     write_scr,
+    write_slot,
     write_state,
 )
 from replicate.region.sqlite.empty import ADDED_AS
@@ -84,13 +85,17 @@ class AppliedFile(OpenedFile):
         with naming(self.where):
             let_others_in(self.connection)
 
-    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool) -> None:
-        """Raise the checkpoint records, and note the batch's first number. `defines`: the schema has changed."""
+    def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
+        """Raise the checkpoint records, and note the batch's first number (0: it is not noted). `defines`: the schema
+        has changed. `slot`: the batch's last number, where the region has a ring as well; else 0."""
         with naming(self.where):
             if defines:
                 store_schema_version(self.connection)
             write_scr(self.connection, rows)
-            write_state(self.connection, APPLIED_FROM, applied_from)
+            if applied_from:
+                write_state(self.connection, APPLIED_FROM, applied_from)
+            if slot:
+                write_slot(self.connection, slot, None)
 
     def flush(self) -> None:
         """Have what was changed in the WAL before the journal holds the range: a disk that is full is found now, while

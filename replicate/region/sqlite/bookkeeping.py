@@ -61,6 +61,8 @@ note is in a WAL that stands beside an older file."""
 APPLIED_FROM: Final = "applied_from"
 """Key in _replicate_state: on a secondary, the number that the last batch begins with; so older_than_wal.py knows what
 the region held before it."""
+WRITER: Final = "writer:"
+"""Begin of keys in _replicate_state, a partition's number behind it: the UUID of the supplier that writes it."""
 _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
@@ -316,6 +318,19 @@ def write_state(
         (key, value),
         prepare_flags=OWN_STATEMENT,
     )
+
+
+def read_writers(connection: apsw.Connection, schema: str = "main") -> dict[int, bytes]:
+    """Partition -> UUID of the supplier that writes it (model/writers.py); empty where there are no suppliers."""
+    text = (
+        f"SELECT substr(key, {len(WRITER) + 1}), value FROM {quote(schema)}._replicate_state WHERE key GLOB '{WRITER}*'"
+    )
+    return {int(number): value for number, value in connection.execute(text, prepare_flags=OWN_STATEMENT)}
+
+
+def write_writer(connection: apsw.Connection, partition: int, writer: bytes, schema: str = "main") -> None:
+    """A partition is written by that supplier from here on, inside the caller's transaction."""
+    write_state(connection, f"{WRITER}{partition}", writer, schema)
 
 
 def schema_version(connection: apsw.Connection, schema: str = "main") -> int:

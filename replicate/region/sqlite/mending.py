@@ -86,9 +86,10 @@ class MendedFile(OpenedFile):
         write_slot(self.connection, seqno, record)
 
     def move_checkpoint(self, rows: Sequence[ScrRow], *, applied_from: int) -> None:
-        """In a transaction: raise the checkpoint records, and note the batch's first number."""
+        """In a transaction: raise the checkpoint records, and note the batch's first number (0: it is not noted)."""
         write_scr(self.connection, rows)
-        write_state(self.connection, APPLIED_FROM, applied_from)
+        if applied_from:
+            write_state(self.connection, APPLIED_FROM, applied_from)
 
     def cut_ring(self, last_seqno: int, *, reaches: bool) -> None:
         """In a transaction: forget the commits above. `reaches`: the region holds `last_seqno`, without a record."""

@@ -14,8 +14,15 @@ import apsw
 
 from replicate.limits import OPENING_S
 from replicate.model.vector import Position
+from replicate.model.writers import Writers
 from replicate.region.protocol import Gap, ScrRow, scr_chains, scr_vector
-from replicate.region.sqlite.bookkeeping import RegionIdentity, check_region_identity, read_scr, region_seqno
+from replicate.region.sqlite.bookkeeping import (
+    RegionIdentity,
+    check_region_identity,
+    read_scr,
+    read_writers,
+    region_seqno,
+)
 from replicate.region.sqlite.forensics.older_than_wal import find_gap
 from replicate.region.sqlite.open import open_region, translate
 
@@ -53,6 +60,10 @@ class OpenedFile:
         """The position that they tell, at the journal's `last_seqno`."""
         rows = read_scr(self.connection)
         return Position(last_seqno, scr_vector(rows), scr_chains(rows))
+
+    def writers(self) -> Writers:
+        """Which supplier writes what of it."""
+        return Writers(read_writers(self.connection))
 
     def check_identity(self, *, network: bytes, instance: bytes) -> RegionIdentity:
         """Raises as `check_region_identity`."""

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from replicate.errors import ReplicateError
+from replicate.model.writers import Writers
 from replicate.region.sqlite.bookkeeping import (
     OWN_STATEMENT,
+    read_writers,
     region_seqno,
     slot_writer,
     store_schema_version,
     version_reader,
+    write_writer,
 )
 from replicate.region.sqlite.capture.capture import ELEMENTS_PER_CHANGE
 from replicate.region.sqlite.open import errno_of, open_region, translate
@@ -49,6 +52,14 @@ class WrittenFile:
     def seqno(self) -> int:
         """The last transaction that it holds."""
         return region_seqno(self._connection, self.schema)
+
+    def writers(self) -> Writers:
+        """Which supplier writes what of it."""
+        return Writers(read_writers(self._connection, self.schema))
+
+    def give(self, partition: int, writer: bytes) -> None:
+        """A partition is written by that supplier from here on."""
+        write_writer(self._connection, partition, writer, self.schema)
 
     def store_version(self) -> None:
         """Keep the present schema version; the last thing in every transaction that changed the schema."""

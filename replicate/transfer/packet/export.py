@@ -167,7 +167,9 @@ class ExportRun:
         self._reader = ChainReader(make_chain(instance))
 
     def __enter__(self) -> ExportRun:
-        """BusyError while packets are exported or imported here; NotFoundError: not seeded."""
+        """BusyError while packets are exported or imported here; NotFoundError: not seeded; ConfigurationError for a
+        supplier."""
+        self.instance.refuse_supplier("it sends no packets yet")
         try:
             if self._lock is not None:
                 self._lock.acquire(LOCK_TIMEOUT_S, what="the lock of the packets")

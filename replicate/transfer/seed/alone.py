@@ -121,7 +121,7 @@ def _check(secondary: Instance, names: Sequence[str], *, restart: bool) -> None:
     where = str(secondary.path)
     if secondary.role != "secondary":
         raise PermissionRefusedError(
-            f"instance {secondary.name} is {secondary.role}: only a secondary is seeded",
+            f"instance {secondary.name} is {secondary.told_role}: only a secondary is seeded",
             where=where,
             do="Name the secondary with -i",
         )

@@ -100,7 +100,7 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
     where = str(secondary.path)
     if secondary.role != "secondary":
         raise PermissionRefusedError(
-            f"instance {secondary.name} is {secondary.role}: only a secondary is seeded",
+            f"instance {secondary.name} is {secondary.told_role}: only a secondary is seeded",
             where=where,
             do="Name the secondary with -i",
         )

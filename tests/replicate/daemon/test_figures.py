@@ -100,7 +100,7 @@ def paused(consumer: ConsumerState) -> None:
 
 async def receiver(change: Callable[[SourceState], None], pool: Any, directory: Path) -> dict[str, Any]:
     context, log = context_of("receiver")
-    instance = cast(Any, SimpleNamespace(path=Path("/there"), run_directory=directory))
+    instance = cast(Any, SimpleNamespace(path=Path("/there"), run_directory=directory, is_supplier=False))
     source = SourceState(context, instance, pool, Returning(context, instance))
     change(source)
     source.tell()
@@ -128,7 +128,8 @@ def silent(source: SourceState) -> None:
 
 async def update(pool: Any, known: int) -> dict[str, Any]:
     context, log = context_of("update")
-    door = SimpleNamespace(words=words(LAST_SEQNO=900, LAST_DURABLE_SEQNO=880, FATAL=5))
+    supplies = SimpleNamespace(is_supplier=False)
+    door = SimpleNamespace(words=words(LAST_SEQNO=900, LAST_DURABLE_SEQNO=880, FATAL=5), instance=supplies)
     session = SimpleNamespace(position=SimpleNamespace(last_seqno=900), door=door)
     driver = _Driver(context, cast(Any, None), cast(Any, session))
     driver._pool = pool

@@ -26,12 +26,12 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.journal.header import SegmentHeader
+from replicate.journal.record import renumbered
 from replicate.journal.segment import create_segment, open_segment, scan, segment_name
 from replicate.journal.tail import Clean, Damaged, ScanResult, Torn, classify_tail
 from replicate.journal.walk import walk
 from replicate.limits import SEGMENT_GROW_BYTES, SEGMENT_HEADER_BYTES
 from replicate.model.transaction import Catalogue
-from tests.harness.changed_frames import with_seqno
 from tests.harness.journals import INSTANCE, NETWORK, FrameMaker, ToyJournal, define_payload, flip, make_definition
 
 HEADER = SegmentHeader(NETWORK, INSTANCE, 1, 1, 123)
@@ -438,7 +438,7 @@ def test_a_frame_of_another_history_under_the_right_number_is_damage(journal: To
     assert found.last_seqno == 2
     assert found.damaged is not None
     assert "chain hash" in found.damaged.reason
-    moved = with_seqno(FrameMaker().transaction(), 3, 0)
+    moved = renumbered(FrameMaker().transaction(), 3, 0)
     os.pwrite(journal.segment.fd, moved, found.end_offset)
     assert "chain hash" in getattr(_scan(journal).damaged, "reason", "")
 

@@ -1,4 +1,4 @@
-"""What a supplier sends by two vectors: each case of 389 Directory Server's description by name, then all by drawing."""
+"""What a supplier sends by two vectors: each case of 389 Directory Server's description by name, then drawn ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from replicate.model.ruv import (
     NOTHING,
     Asked,
-    Compared,
+    Forked,
     Gone,
     NotHeld,
     NothingToSend,
-    Parted,
+    OfOrigin,
     Relation,
     Send,
     Supplied,
@@ -123,14 +123,14 @@ def test_the_one_that_it_writes_now_may_be_unknown_there() -> None:
 # Different transactions of one number.
 
 
-def test_equal_numbers_with_other_hashes_have_parted() -> None:
+def test_equal_numbers_with_other_hashes_have_forked() -> None:
     supplier = at(A=3, B=5)
-    assert answer({**at(B=5), A: (3, 77)}, supplier) == Parted(A, 3, 1003, 77)
+    assert answer({**at(B=5), A: (3, 77)}, supplier) == Forked(A, 3, 1003, 77)
 
 
-def test_parted_is_graver_than_turned_back_and_that_than_not_held() -> None:
+def test_forked_is_graver_than_turned_back_and_that_than_not_held() -> None:
     consumer = {**at(B=2), A: (3, 77)}
-    assert isinstance(answer(consumer, at(A=3, B=5), begin=at(B=4), origin=B), Parted)
+    assert isinstance(answer(consumer, at(A=3, B=5), begin=at(B=4), origin=B), Forked)
     assert isinstance(answer(at(A=3, B=2), at(A=3, B=5), begin=at(B=4), origin=B), TurnedBack)
 
 
@@ -140,13 +140,13 @@ def test_parted_is_graver_than_turned_back_and_that_than_not_held() -> None:
 def test_every_origin_is_compared() -> None:
     found = compare(at(A=1, B=5, C=2), {**at(A=1, B=6, D=0), C: (2, 8)})
     assert found == (
-        Compared(A, 1, 1, Relation.LEVEL),
-        Compared(B, 6, 5, Relation.BEHIND),
-        Compared(C, 2, 2, Relation.DIVERGED),
-        Compared(D, 0, NOTHING, Relation.UNKNOWN_THERE),
+        OfOrigin(A, 1, 1, Relation.LEVEL),
+        OfOrigin(B, 6, 5, Relation.BEHIND),
+        OfOrigin(C, 2, 2, Relation.DIVERGED),
+        OfOrigin(D, 0, NOTHING, Relation.UNKNOWN_THERE),
     )
     assert compare(at(A=4, B=1), at(B=1, A=2))[0].relation is Relation.AHEAD
-    assert compare(at(A=4), {})[0] == Compared(A, NOTHING, 4, Relation.UNKNOWN_HERE)
+    assert compare(at(A=4), {})[0] == OfOrigin(A, NOTHING, 4, Relation.UNKNOWN_HERE)
 
 
 PLACES = st.dictionaries(st.integers(1, 5), st.integers(0, 6).map(lambda n: (n, n)), max_size=5)
@@ -154,7 +154,9 @@ PLACES = st.dictionaries(st.integers(1, 5), st.integers(0, 6).map(lambda n: (n, 
 
 @given(PLACES, PLACES)
 def test_covering_is_lacking_nothing(one: Chains, other: Chains) -> None:
-    assert covers(one, other) == all(not lacks(one, key, n) for key, (last, _) in other.items() for n in range(last + 1))
+    assert covers(one, other) == all(
+        not lacks(one, key, n) for key, (last, _) in other.items() for n in range(last + 1)
+    )
     both = merged(one, other)
     assert covers(both, one)
     assert covers(both, other)
@@ -241,7 +243,9 @@ def test_sessions_send_the_difference_in_causal_order_each_once(steps: Sequence[
         elif verb == "open" and one != other:
             session = opened(replicas[one], replicas[other])
             if session is not None:
-                sessions = [s for s in sessions if s.consumer is not session.consumer or s.supplier is not session.supplier]
+                sessions = [
+                    s for s in sessions if s.consumer is not session.consumer or s.supplier is not session.supplier
+                ]
                 sessions.append(session)
         elif verb == "load" and sessions:
             session = sessions[one % len(sessions)]
@@ -261,4 +265,3 @@ def test_sessions_send_the_difference_in_causal_order_each_once(steps: Sequence[
             if lacks(session.known, *frame):
                 session.consumer.take(frame)
         assert covers(session.consumer.known, session.supplier.known)
-

@@ -8,10 +8,9 @@ from itertools import chain
 import pytest
 
 from replicate.errors import DivergedError, GapError, JournalDamagedError, ReplicateError
-from replicate.journal.record import changes_of, pack_null, read_head
+from replicate.journal.record import changes_of, pack_null, read_head, renumbered
 from replicate.model.vector import Position, SynchronizationVector
 from tests.harness import frames
-from tests.harness.changed_frames import with_seqno
 from tests.harness.frames import Writer
 from update_process.plan import Window, advance, open_window
 from update_process.window.columns import Points
@@ -71,7 +70,7 @@ def test_every_cut_has_the_changes_and_the_position_of_its_frames(shape: str) ->
 def test_a_number_of_this_journal_that_does_not_follow_is_a_gap(shape: str, step: int, place: int) -> None:
     """The part that travels is whole, its chain too: it does not cover the number that a journal gives."""
     made, _ = written(shape)
-    made[place] = with_seqno(made[place], place + 1 + step, 0)
+    made[place] = renumbered(made[place], place + 1 + step, 0)
     points: Points = {}
     with pytest.raises(GapError) as caught:
         window(made, points)

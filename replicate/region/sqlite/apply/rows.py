@@ -29,11 +29,11 @@ from replicate.errors import (
     NotSupportedError,
     ReplicateError,
 )
-from replicate.model.transaction import Op, TableDefinition
+from replicate.model.transaction import WRITTEN, Op, TableDefinition
 from replicate.region.sqlite.apply import statements
 from replicate.region.sqlite.apply.order import arranged
 from replicate.region.sqlite.apply.runs import insert_run
-from replicate.region.sqlite.bookkeeping import store_schema_version
+from replicate.region.sqlite.bookkeeping import store_schema_version, write_writer
 from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.open import translate
@@ -267,6 +267,8 @@ class RowApplier:
             self._take_definition(table_id, values)
         elif op == Op.SEQUENCE:
             self._set_sequence(table_id, values)
+        elif op == Op.REGION and values[0] == WRITTEN:
+            write_writer(self._connection, table_id, values[1])
         elif op != Op.COMMENT:
             raise FormatUnknownError(f"a change of the unknown kind {op}", seqno=self.seqno)
         return None

@@ -1,0 +1,123 @@
+"""A supplier's sources: how far each is, as it counts, and what of it is received and applied here.
+
+All sources share the receive pool, and each counts by its own journal. So what is applied of one of them is told by
+where its records lie: a record that the Update Process has freed is applied.
+
+Guarantees: what is called applied was freed; numbers only rise between two starts of the stream.
+Refuses to know: connections, the pool's memory, clocks. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+from replicate.daemon.statistics import Lag
+
+C = TypeVar("C")
+"""A connection, as the caller has it."""
+
+
+class SuppliedSource:
+    """By its instance. `last_seqno`: its newest transaction, as far as it has told."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.last_seqno = 0
+        self.received_seqno = 0
+        self.applied_seqno = 0
+        self.lag = Lag()
+        self._marks: deque[tuple[int, int]] = deque()
+        """Of each record in the pool with whole transactions, the address behind it, and its last number."""
+
+    def begins(self, next_seqno: int, last_seqno: int) -> None:
+        """Its stream begins there: all before is here, by the word of both vectors, and what lies in the pool of a
+        stream before this one is sent again."""
+        self.received_seqno = self.applied_seqno = next_seqno - 1
+        self.last_seqno = last_seqno
+        self.lag = Lag()
+        self._marks.clear()
+
+    def told(self, last_seqno: int, now_ns: int) -> None:
+        """It has said how far its journal is. `now_ns`: monotonic."""
+        self.last_seqno = max(self.last_seqno, last_seqno)
+        self.lag.observed(self.last_seqno, now_ns)
+
+    def received(self, last_seqno: int, behind_address: int, now_ns: int) -> None:
+        """A record with whole transactions up to `last_seqno` is in the pool, and ends at that address."""
+        self.received_seqno = last_seqno
+        self._marks.append((behind_address, last_seqno))
+        self.told(last_seqno, now_ns)
+
+    def freed(self, upto_address: int) -> int:
+        """The Update Process has freed all up to that address; what is applied."""
+        while self._marks and self._marks[0][0] <= upto_address:
+            self.applied_seqno = self._marks.popleft()[1]
+        return self.applied_seqno
+
+    @property
+    def backlog(self) -> int:
+        """Transactions that it has, and that are not applied here."""
+        return max(0, self.last_seqno - self.applied_seqno)
+
+
+class SuppliedSources(Generic[C]):
+    """All that have streamed since the start. `connections`: of those that are connected. By their instances' UUIDs."""
+
+    def __init__(self) -> None:
+        self.by: dict[bytes, SuppliedSource] = {}
+        self.connections: dict[bytes, C] = {}
+
+    def entered(self, instance: bytes, name: str, connection: C) -> None:
+        """A source is accepted."""
+        self.connections[instance] = connection
+        self.by.setdefault(instance, SuppliedSource(name))
+
+    def left(self, connection: C) -> C | None:
+        """A connection has ended; one of the others."""
+        self.connections = {key: one for key, one in self.connections.items() if one is not connection}
+        return next(iter(self.connections.values()), None)
+
+    def looked_at(self, freed_address: int) -> list[SuppliedSource]:
+        """All of them, as far as they are applied where the pool is freed up to that address."""
+        for one in self.by.values():
+            one.freed(freed_address)
+        return list(self.by.values())
+
+    @property
+    def received_seqno(self) -> int:
+        """Of all together."""
+        return sum(one.received_seqno for one in self.by.values())
+
+    @property
+    def last_seqno(self) -> int | None:
+        """Of all together; None before any has streamed."""
+        return sum(one.last_seqno for one in self.by.values()) if self.by else None
+
+    @property
+    def names(self) -> str:
+        """Of all of them."""
+        return ", ".join(sorted(one.name for one in self.by.values()))
+
+    @property
+    def are_all_connected(self) -> bool:
+        """Whether each that has streamed is; False before any has."""
+        return bool(self.by) and len(self.connections) == len(self.by)
+
+    def lag_s(self, now_ns: int) -> float | None:
+        """The longest; None where nothing is known. `now_ns`: monotonic."""
+        lags = (one.lag.seconds(one.applied_seqno, now_ns) for one in self.by.values())
+        return max((lag for lag in lags if lag is not None), default=None)
+
+    def facts(self) -> list[dict[str, object]]:
+        """Of each, for the status."""
+        return [
+            {
+                "name": one.name,
+                "is_connected": key in self.connections,
+                "last_seqno": one.last_seqno,
+                "last_received_seqno": one.received_seqno,
+                "last_applied_seqno": one.applied_seqno,
+            }
+            for key, one in sorted(self.by.items(), key=lambda item: item[1].name)
+        ]

@@ -1,0 +1,82 @@
+"""Whether a commit on a supplier changes only what this supplier writes (model/writers.py).
+
+Guarantees: asked with the locks of the commit's regions held, so the answer holds until the commit is over; a change of
+the schema passes where nobody else writes anything. What names the writers is read again when it may have changed.
+Refuses to know: how a partition changes its writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replicate.door.door import Door
+from replicate.door.region_part import RegionPart
+from replicate.errors import NotWriterError
+from replicate.instance.instance import Instance
+from replicate.journal.record import unpacker
+from replicate.model.transaction import Op
+from replicate.model.writers import Writers
+from replicate.pool import control as word
+from replicate.region.protocol import CapturedChanges
+
+_ROWS = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE)))
+
+
+class WriterCheck:
+    """One per session."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._own = instance.content.uuid
+        self._seen = -1
+        self._known: list[tuple[RegionPart, Writers]] = []
+
+    def refuse_others(self, captured: CapturedChanges, parts: Sequence[RegionPart], door: Door) -> None:
+        """NotWriterError for a commit that changes what another supplier writes."""
+        generation = door.words[word.WRITERS_GENERATION]
+        if generation != self._seen or [part for part, _ in self._known] != list(parts):
+            self._known = [(part, part.region.writers()) for part in parts]
+            self._seen = generation
+        for part, writers in self._known:
+            if captured.schema_changed and not writers.all_by(self._own):
+                raise self._schema(part, writers, door)
+            others = writers.not_of(self._own, captured.partitions)
+            if others and _changes_rows(captured):
+                raise self._rows(part, writers, others[0], door)
+
+    def _rows(self, part: RegionPart, writers: Writers, partition: int, door: Door) -> NotWriterError:
+        writer = name_of(door, writers.of(partition))
+        partition_name = door.instance.partitions_now().name(partition)
+        return NotWriterError(
+            f"partition {partition_name} is written by {writer}, not by {door.instance.name}",
+            where=part.where,
+            do=f"Write it there; or have it given: replicate -i {writer} partition give {partition_name} "
+            f"{door.instance.name}",
+            writer=writer,
+            partition=partition_name,
+        )
+
+    def _schema(self, part: RegionPart, writers: Writers, door: Door) -> NotWriterError:
+        others = sorted({name_of(door, one) for one in writers.by.values() if one != self._own})
+        told = ", ".join(others) or "nobody"
+        return NotWriterError(
+            f"the schema is changed where everything is written, and {told} writes here, too",
+            where=part.where,
+            do=f"Have all partitions given to {door.instance.name} for the time of the change: replicate -i INSTANCE "
+            "partition give (`replicate help suppliers`)",
+            writer=told,
+        )
+
+
+def name_of(door: Door, instance: bytes) -> str:
+    """What an instance is called, by the records that open its incarnations; its UUID where there is none."""
+    found = [one.name for one in door.catalogue_now().histories if one.instance == instance]
+    return found[-1] if found else instance.hex()
+
+
+def _changes_rows(captured: CapturedChanges) -> bool:
+    """Whether it is more than comments, which belong to no table. Asked for what is refused otherwise."""
+    if captured.spool is not None:
+        return True
+    stream = unpacker()
+    stream.feed(captured.payload)
+    return not _ROWS.isdisjoint(list(stream)[0::4])

@@ -1,0 +1,57 @@
+"""What a supplier answers a consumer whose vector it cannot serve: the refusals of a start by vector.
+
+Guarantees: each names the origin, both numbers and what to do. Refuses to know: the decision (model/ruv.py), and how
+vectors are looked up. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from replicate.errors import ReplicateError
+from replicate.model.ruv import Forked, Gone, NotHeld, TurnedBack
+from replicate.wire.introduction import refusal
+from replicate.wire.message import RefuseCode
+
+BY_VECTOR = 0
+"""The `next_seqno` of a restart that says: look for the start by my vector. It comes from suppliers alone."""
+
+
+def refused(decision: NotHeld | Forked | TurnedBack, names: Mapping[int, str]) -> ReplicateError:
+    """The error of a start that cannot be. `names`: of the instances, by their origins' keys."""
+    match decision:
+        case NotHeld(gone):
+            first = gone[0]
+            return refusal(
+                RefuseCode.JOURNAL_MISSING,
+                "; ".join(_told(one, names) for one in gone[:4]) + ": another supplier may still have them",
+                origin=first.origin,
+                consumer=max(0, first.consumer),
+                held_from=first.held_from,
+            )
+        case Forked(origin, origin_seqno, ours, theirs):
+            return refusal(
+                RefuseCode.DIVERGED,
+                f"number {origin_seqno} of {_name(origin, names)} is another transaction here ({ours:016x}) than there "
+                f"({theirs:016x})",
+                origin=origin,
+                origin_seqno=origin_seqno,
+            )
+        case TurnedBack(origin, supplier, consumer):
+            return refusal(
+                RefuseCode.TURNED_BACK,
+                f"of {_name(origin, names)}, which it writes itself, the consumer has {consumer} transactions, and "
+                f"{supplier} are here: it was turned back to an older state",
+                origin=origin,
+                supplier=supplier,
+                consumer=consumer,
+            )
+
+
+def _told(gone: Gone, names: Mapping[int, str]) -> str:
+    has = f"up to {gone.consumer}" if gone.consumer >= 0 else "nothing"
+    return f"of {_name(gone.origin, names)} the consumer has {has}, and this journal begins with {gone.held_from}"
+
+
+def _name(origin: int, names: Mapping[int, str]) -> str:
+    return f"{names[origin]} (origin {origin:08x})" if origin in names else f"origin {origin:08x}"

@@ -1,0 +1,67 @@
+"""What of a supplier's journal a consumer lacks, on its way there: the rest goes as NULL records of its number.
+
+So the stream has every number once, and its receiver counts as ever; a transaction that the consumer has (it came
+another way, or is its own) costs it a head.
+
+Guarantees: what the consumer lacks goes byte for byte, in its order. DivergedError where the last transaction that it
+has of an origin is another one here.
+Refuses to know: sockets, journals. Pure: one for each stream, in order from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from replicate.errors import ReplicateError
+from replicate.journal.record import FrameBatch, Head, pack_null, read_head
+from replicate.journal.walk import walk
+from replicate.model.ruv import Forked, lacks
+from replicate.model.vector import Chains
+from replicate.wire.vectors import refused
+
+_REASON = "known there"
+
+
+class Unseen:
+    """`known`: the consumer's vector at the start. `skipped`: transactions of which nothing went, so far."""
+
+    def __init__(self, known: Chains, names: Mapping[int, str]) -> None:
+        """`names`: of the instances, by their origins' keys."""
+        self._known = dict(known)
+        self._names = names
+        self.skipped = 0
+
+    def take(self, batch: FrameBatch) -> FrameBatch:
+        """The batch as it goes; the same one when all of it does."""
+        data, kept, pieces = batch.data, 0, list[bytes]()
+        for offset, head in walk(data):
+            if self._is_lacking(head):
+                continue
+            pieces += [data[kept:offset], self._null(head)]
+            kept = offset + head.frame_bytes
+        if not pieces:
+            return batch
+        pieces.append(data[kept:])
+        return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join(pieces))
+
+    def takes_large(self, commit_frame: bytes) -> FrameBatch | None:
+        """What goes in the place of a large transaction that the consumer has; None: it goes itself."""
+        head = read_head(commit_frame)
+        if self._is_lacking(head):
+            return None
+        return FrameBatch(head.seqno, head.seqno, 1, self._null(head))
+
+    def _is_lacking(self, head: Head) -> bool:
+        if lacks(self._known, head.origin, head.origin_seqno):
+            return True
+        last, chain = self._known[head.origin]
+        if last == head.origin_seqno and chain != head.chain:
+            raise self._forked(head, chain)
+        return False
+
+    def _forked(self, head: Head, chain: int) -> ReplicateError:
+        return refused(Forked(head.origin, head.origin_seqno, head.chain, chain), self._names)
+
+    def _null(self, head: Head) -> bytes:
+        self.skipped += 1
+        return pack_null(head, _REASON, ())

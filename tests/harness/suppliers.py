@@ -1,0 +1,255 @@
+"""Several suppliers on one host without their daemons: the test itself carries what one of them lacks from another.
+
+Guarantees: what `carry` brings into the receive pool is what a Source Server would have sent: decided by both vectors,
+the rest as NULL records; it may be cut anywhere. Tables are in partitions of their own, so each can be given away.
+Refuses to know: the wire, what a test attacks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from replicate import connect
+from replicate.admin import partitions
+from replicate.admin.regions import add_region
+from replicate.dbapi import Connection
+from replicate.door.recovery.opening import close_door, make_chain
+from replicate.door.secondary import ApplySession, open_apply_session
+from replicate.door.snapshot import door_of
+from replicate.instance.instance import Instance
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import FrameBatch
+from replicate.model.vector import Chains
+from replicate.pool import control as word
+from replicate.pool.receive_pool import ReceivePool, RecordKind
+from replicate.roles.supplier import convert, give
+from replicate.settings.table import UpdateConfig
+from replicate.transfer.seed.direct import seed
+from replicate.wire.message import Introduction, Restart
+from source_server.restart import Agreed, agree_by_vector
+from tests.harness.pair import SMALL, deliver_large
+from update_process.applier import Applier
+from update_process.done import Done, Waiting
+from update_process.supplied import SupplierApplier
+
+NAMES = ("a", "b", "c", "d", "e")
+TABLES = ("ta", "tb", "tc", "td", "te")
+"""Table t + NAME is in the partition P + NAME, which that supplier writes."""
+
+
+class Suppliers:
+    """`by`: the instances by their names."""
+
+    def __init__(self, directory: Path, names: Sequence[str]) -> None:
+        self.directory = directory
+        self.names = tuple(names)
+        self.by: dict[str, Instance] = {}
+
+    @classmethod
+    def create(cls, directory: Path, count: int = 2, *, settings: str = SMALL) -> Suppliers:
+        """`count` suppliers, level, each of which writes its own table. REPLICATE_SHM_DIR is set for this process."""
+        made = cls(directory, NAMES[:count])
+        shm = directory / "shm"
+        shm.mkdir()
+        os.environ["REPLICATE_SHM_DIR"] = str(shm)
+        first = Instance.create(directory / "a", role="primary", name="a")
+        made.by["a"] = first
+        for name in made.names[1:]:
+            made.by[name] = Instance.create(
+                directory / name, role="secondary", name=name, network=first.content.network
+            )
+        for instance in made.by.values():
+            (instance.path / "replicate.toml").write_text(settings)
+            instance.reload()
+        connection = apsw.Connection(str(directory / "app.db"))
+        for table in TABLES[:count]:
+            connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, v, n INTEGER DEFAULT 0)")
+        connection.close()
+        add_region(first, directory / "app.db")
+        first.reload()
+        for name in made.names[1:]:
+            partitions.create(first, f"P{name}")
+            partitions.assign(first, f"P{name}", [f"t{name}"])
+        convert(first, "supplier", timeout_s=30)
+        for name in made.names[1:]:
+            first.register_peer(name, "127.0.0.1", 7430)
+            seed(first, made.by[name])
+            made.by[name].reload()
+            convert(made.by[name], "supplier", timeout_s=30)
+        made.level()
+        for name in made.names[1:]:
+            give(first, f"P{name}", name, timeout_s=30)
+        made.level()
+        return made
+
+    def connect(self, name: str) -> Connection:
+        """An application's connection to that supplier."""
+        return connect(self.by[name].path)
+
+    def write(self, name: str, count: int = 1, *, table: str = "", size: int = 10) -> None:
+        """Transactions in a table (its own, unless another one is named)."""
+        connection = self.connect(name)
+        for _ in range(count):
+            connection.execute(f"INSERT INTO {table or 't' + name} (v) VALUES (?)", ("x" * size,))
+            connection.commit()
+        connection.close()
+
+    def vector(self, name: str) -> Chains:
+        """What that supplier has."""
+        with door_of(self.by[name]) as door, door.locked():
+            return door.position().chains
+
+    # Carrying.
+
+    def agreed(self, source: str, consumer: str) -> Agreed:
+        """The start of a stream. Raises the refusal."""
+        content = self.by[consumer].content
+        who = Introduction(content.network, content.uuid, content.name, content.told_role, content.incarnation, "test")
+        with door_of(self.by[source]) as door:
+            door.sync_to_end()
+            return agree_by_vector(door, Restart(0, chains=self.vector(consumer)), who)
+
+    def offer(self, source: str, pool: ReceivePool, agreed: Agreed, *, most: int | None = None) -> int:
+        """Put what the source has into the pool, `most` transactions at most; how many."""
+        assert agreed.unseen is not None
+        last = self.last_seqno(source)
+        if most is not None:
+            last = min(last, agreed.from_seqno + most - 1)
+        pool.offer(agreed.catalogue, agreed.from_seqno, agreed.from_seqno, 1, RecordKind.CATALOGUE)
+        reader, count = ChainReader(make_chain(self.by[source]), agreed.from_seqno), 0
+        try:
+            while reader.next_seqno <= last and (found := reader.read(16 * 1024, last)) is not None:
+                if isinstance(found, LargeTransaction):
+                    placed = agreed.unseen.takes_large(found.commit_frame)
+                    if placed is None:
+                        assert deliver_large(pool, found)
+                        count += 1
+                        continue
+                    found = placed
+                assert isinstance(found, FrameBatch)
+                told = agreed.unseen.take(found)
+                assert pool.offer(told.data, told.first_seqno, told.last_seqno, told.count, RecordKind.FRAMES)
+                count += told.count
+        finally:
+            reader.close()
+        return count
+
+    @contextmanager
+    def receive_pool(self, consumer: str, from_seqno: int) -> Iterator[ReceivePool]:
+        """A new one, of a stream that begins there."""
+        pool = ReceivePool.create(
+            self.by[consumer].content.uuid, configured_bytes=4 * 1024 * 1024, last_seqno=from_seqno - 1, replace=True
+        )
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+    @contextmanager
+    def session(self, name: str) -> Iterator[ApplySession]:
+        """The apply session of that supplier."""
+        session = open_apply_session(self.by[name])
+        try:
+            yield session
+        finally:
+            session.close()
+            close_door(session.door)
+
+    @contextmanager
+    def applier(self, name: str, pool: ReceivePool, settings: UpdateConfig | None = None) -> Iterator[SupplierApplier]:
+        """An applier over a session of its own."""
+        with self.session(name) as session:
+            directory = self.by[name].conflict_directory
+            applier = SupplierApplier(session, pool, settings or UpdateConfig(), conflict_directory=directory)
+            try:
+                yield applier
+            finally:
+                applier.close()
+
+    def carry(self, source: str, consumer: str, *, most: int | None = None) -> Done:
+        """Bring what the consumer lacks of the source's journal, or of its next `most` transactions, and apply it."""
+        agreed = self.agreed(source, consumer)
+        with self.receive_pool(consumer, agreed.from_seqno) as pool:
+            self.offer(source, pool, agreed, most=most)
+            with self.applier(consumer, pool) as applier:
+                return work_through(applier)
+
+    def level(self) -> None:
+        """All have everything: round and round, until nobody lacks anything."""
+        for _ in range(len(self.names)):
+            for source in self.names:
+                for consumer in self.names:
+                    if source != consumer:
+                        self.carry(source, consumer)
+
+    # What they have.
+
+    def last_seqno(self, name: str) -> int:
+        """The last number of its journal."""
+        with door_of(self.by[name]) as door:
+            return int(door.words[word.LAST_SEQNO])
+
+    def rows(self, name: str) -> dict[str, list[tuple[object, ...]]]:
+        """All rows of all tables there."""
+        connection = apsw.Connection(str(self.by[name].regions[0].path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            tables = [
+                t for (t,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1")
+            ]
+            return {
+                table: list(connection.execute(f"SELECT * FROM {table} ORDER BY 1"))
+                for table in tables
+                if not table.startswith("_replicate")
+            }
+        finally:
+            connection.close()
+
+    def assert_converged(self) -> None:
+        """The same rows and the same vectors everywhere."""
+        first = self.names[0]
+        for name in self.names[1:]:
+            assert self.rows(name) == self.rows(first), f"{name} and {first} differ"
+            assert dict(self.vector(name)) == dict(self.vector(first)), f"the vectors of {name} and {first} differ"
+
+
+def work_through(applier: SupplierApplier | Applier) -> Done:
+    """Work until there is nothing more to do; all that was done."""
+    total = Done()
+    while True:
+        done = applier.work(60)
+        total.transactions += done.transactions
+        total.batches += done.batches
+        total.skipped += done.skipped
+        total.parts += done.parts
+        total.waiting, total.text = done.waiting, done.text
+        if done.waiting is not Waiting.MORE:
+            return total
+
+
+def carry_between(source: Instance, consumer: Instance) -> None:
+    """Bring what one lacks from the other; for `sites.kill_at`."""
+    made = Suppliers(source.path.parent, (source.name, consumer.name))
+    made.by = {source.name: source, consumer.name: consumer}
+    made.carry(source.name, consumer.name)
+
+
+def write_at(instance: Instance) -> None:
+    """Three transactions of that supplier in its own table; for `sites.kill_at`."""
+    made = Suppliers(instance.path.parent, (instance.name,))
+    made.by = {instance.name: instance}
+    made.write(instance.name, 3)
+
+
+def give_back(instance: Instance) -> None:
+    """It gives what it writes to a; for `sites.kill_at`."""
+    give(instance, "2", "a", timeout_s=30)
+
+
+def convert_to_supplier(instance: Instance) -> None:
+    """For `sites.kill_at`."""
+    convert(instance, "supplier", timeout_s=30)

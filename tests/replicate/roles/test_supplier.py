@@ -1,0 +1,195 @@
+"""Becoming a supplier, and giving partitions away: what fits, what does not, and who is killed in between."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import apsw
+import pytest
+
+from replicate.admin.regions import add_region
+from replicate.cli.common import plain
+from replicate.compare.compare import compare, digest
+from replicate.compare.digest import compare_digests, parse_digest
+from replicate.compare.ruv import ruv_of
+from replicate.errors import (
+    ConfigurationError,
+    FormatUnknownError,
+    NotFoundError,
+    NotPrimaryError,
+    NotWriterError,
+    ReplicateError,
+    TryAgainError,
+    UsageError,
+)
+from replicate.instance.file import WITH_SUPPLIER, decode, encode
+from replicate.instance.instance import Instance
+from replicate.roles.supplier import convert, give, written
+from tests.harness.pair import Pair, assert_equal
+from tests.harness.sites import kill_at
+from tests.harness.suppliers import Suppliers
+from tests.replicate.cli.test_partition import said
+
+
+@pytest.fixture
+def level(pair: Pair) -> Pair:
+    pair.write(3)
+    pair.catch_up()
+    return pair
+
+
+def test_a_primary_becomes_one_and_its_secondaries_go_on(level: Pair) -> None:
+    """They are in step with its journal, as before."""
+    made = convert(level.primary, "supplier", timeout_s=30)
+    assert (made.role, made.writes_all) == ("supplier", True)
+    assert (level.primary.role, level.primary.told_role, level.primary.receives) == ("primary", "supplier", True)
+    level.write(2)
+    level.catch_up()
+    assert_equal(level)
+    assert [(one.name, one.by, one.is_own) for one in written(level.primary)] == [("all others", "east", True)]
+    assert [(one.by, one.is_own) for one in written(level.secondary)] == [("east", False)]
+
+
+def test_its_secondary_becomes_one_that_writes_nothing_yet(level: Pair) -> None:
+    convert(level.primary, "supplier", timeout_s=30)
+    level.catch_up()
+    made = convert(level.secondary, "supplier", timeout_s=30)
+    assert (made.seqno, made.writes_all) == (level.last_seqno() + 1, False)
+    assert convert(level.secondary, "supplier", timeout_s=30).seqno == made.seqno, "it is one already"
+
+
+def test_not_before_its_source_is_one(level: Pair) -> None:
+    with pytest.raises(ConfigurationError, match="the source of west is no supplier"):
+        convert(level.secondary, "supplier", timeout_s=30, dry_run=True)
+    convert(level.primary, "supplier", timeout_s=30)
+    with pytest.raises(ConfigurationError, match="no supplier"):
+        convert(level.secondary, "supplier", timeout_s=30)
+
+
+def test_a_dry_run_changes_nothing(level: Pair) -> None:
+    before = encode(level.primary.content)
+    assert convert(level.primary, "supplier", timeout_s=30, dry_run=True).writes_all
+    level.primary.reload()
+    assert encode(level.primary.content) == before
+
+
+def test_what_cannot_be_one_is_refused_by_name(tmp_path: Path, pair: Pair) -> None:
+    unseeded = Instance.create(tmp_path / "new", role="secondary", name="new", network=pair.primary.content.network)
+    with pytest.raises(ConfigurationError, match="new has 0 \\(none\\)"):
+        convert(unseeded, "supplier", timeout_s=30)
+    empty = Instance.create(tmp_path / "empty", role="primary", name="empty")
+    with pytest.raises(ConfigurationError, match="has 0 \\(none\\)"):
+        convert(empty, "supplier", timeout_s=30)
+    apsw.Connection(str(tmp_path / "more.db")).execute("CREATE TABLE x (i)")
+    add_region(pair.primary, tmp_path / "more.db", name="more")
+    with pytest.raises(ConfigurationError, match="has 2 \\(main, more\\)"):
+        convert(pair.primary, "supplier", timeout_s=30)
+    with pytest.raises(ConfigurationError, match="east is primary"):
+        convert(pair.primary, "secondary", timeout_s=30)
+    with pytest.raises(NotPrimaryError, match="east is primary: partitions are given from supplier"):
+        give(pair.primary, "DEFAULT", "west", timeout_s=30)
+
+
+def test_a_release_before_this_one_refuses_the_file(level: Pair) -> None:
+    convert(level.primary, "supplier", timeout_s=30)
+    raw = encode(level.primary.content)
+    assert (json.loads(raw)["format"], json.loads(raw)["role"]) == (WITH_SUPPLIER, "supplier") == (7, "supplier")
+    assert decode(raw, "here").is_supplier
+    with pytest.raises(FormatUnknownError):
+        decode(raw.replace(b'"format": 7', b'"format": 8'), "here")
+
+
+def test_a_partition_is_given_by_who_writes_it_to_who_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    with pytest.raises(NotWriterError, match="b writes that, not a"):
+        give(two.by["a"], "Pb", "a", timeout_s=30)
+    with pytest.raises(NotFoundError, match="no supplier zed has written here yet; there are a, b"):
+        give(two.by["a"], "DEFAULT", "zed", timeout_s=30)
+    with pytest.raises(NotFoundError, match="there is no partition X"):
+        give(two.by["a"], "X", "b", timeout_s=30)
+    with pytest.raises(NotFoundError, match="never leaves its instance"):
+        give(two.by["a"], "NONE", "b", timeout_s=30)
+    give(two.by["a"], "ALL", "b", timeout_s=30)
+    two.level()
+    two.write("b", 1, table="ta")
+    two.level()
+    two.assert_converged()
+    assert [(one.number, one.by) for one in written(two.by["a"])] == [(0, "b"), (2, "b")]
+
+
+def test_a_supplier_becomes_a_secondary_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is to be seeded anew."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    two.write("b", 2)
+    two.carry("a", "b")
+    made = convert(two.by["b"], "secondary", timeout_s=30)
+    ruv_of(two.by["b"])  # whoever opens its region looks what lies beneath its WAL
+    assert (made.role, two.by["b"].told_role) == ("secondary", "secondary")
+    assert made.seqno == two.last_seqno("b")
+
+
+def test_the_verbs_of_one_primary_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is changed by any of them."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    two = Suppliers.create(tmp_path)
+    before = encode(two.by["a"].content)
+    apsw.Connection(str(tmp_path / "x.db")).execute("CREATE TABLE x (i)")
+    for words in (
+        "promote", "demote", "switchover", "rollback --to 1", f"region add {tmp_path}/x.db", "peer add z --packets",
+        "packet export --to b --file x", f"packet import {tmp_path}", "conflict skip 9 --yes",
+    ):  # fmt: skip
+        with pytest.raises(ReplicateError, match="a is a supplier: ") as caught:
+            said("-i", "a", *words.split())
+        assert caught.value.exit_code == 78
+    with pytest.raises(ReplicateError, match="a is supplier: only a secondary is seeded"):
+        said("-i", "a", "seed", "--from", str(two.by["b"].path), "--restart")
+    two.by["a"].reload()
+    assert encode(two.by["a"].content) == before
+
+
+def test_two_suppliers_are_compared_where_their_vectors_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    a, b = two.by["a"], two.by["b"]
+    two.write("a", 3)
+    with pytest.raises(TryAgainError, match="did not have the same transactions at any moment"):
+        compare(a, b, timeout_s=0.2)
+    ahead = digest(a, timeout_s=5)
+    with pytest.raises(UsageError, match="did not have the same transactions"):
+        compare_digests(ahead, digest(b, timeout_s=5))
+    two.level()
+    two.write("b")
+    two.level()
+    assert two.last_seqno("a") == two.last_seqno("b")
+    assert compare(a, b, timeout_s=5).equal
+    told = parse_digest(json.dumps(plain(digest(a, timeout_s=5))), where="x")
+    assert compare_digests(told, digest(b, timeout_s=5)).equal
+    region = apsw.Connection(str(b.regions[0].path))
+    region.create_scalar_function("replicate_guard", lambda *_: 1)
+    for trigger in [name for (name,) in region.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")]:
+        region.execute(f'DROP TRIGGER "{trigger}"')
+    region.execute("UPDATE ta SET v = 'other' WHERE id = 2")
+    region.close()
+    assert compare(a, b, timeout_s=5).differs
+
+
+@pytest.mark.parametrize("place", ["role.region_turned", "role.pool_retired", "role.changed", "append.after_write"])
+def test_a_conversion_that_was_killed_is_finished_by_the_same_call(level: Pair, place: str) -> None:
+    call = "tests.harness.suppliers:convert_to_supplier"
+    assert kill_at(f"{place}:1", call, level.primary.path) == -signal.SIGKILL
+    assert kill_at("", call, level.primary.path) == 0
+    level.primary.reload()
+    assert [(one.by, one.is_own) for one in written(level.primary)] == [("east", True)]
+    level.write(1)
+    level.catch_up()
+    assert kill_at(f"{place}:1", call, level.secondary.path) in (-signal.SIGKILL, 0)
+    assert kill_at("", call, level.secondary.path) == 0
+    level.secondary.reload()
+    assert level.secondary.is_supplier

@@ -1,0 +1,64 @@
+"""What a consumer lacks goes byte for byte, the rest as a head of its number."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicate.errors import DivergedError
+from replicate.journal.record import FrameBatch, check_frame, read_head
+from replicate.journal.walk import walk
+from replicate.model.ruv import lacks
+from replicate.model.transaction import Kind
+from source_server.unseen import Unseen
+from tests.harness.journals import FrameMaker
+
+
+def batch(count: int = 6) -> FrameBatch:
+    maker = FrameMaker()
+    frames = [maker.transaction() for _ in range(count)]
+    first = read_head(frames[0]).seqno
+    return FrameBatch(first, first + count - 1, count, b"".join(frames))
+
+
+def test_where_nothing_is_known_all_of_it_goes_as_it_is() -> None:
+    made = batch()
+    assert Unseen({}, {}).take(made) is made
+
+
+@given(st.integers(-1, 8))
+def test_what_is_known_goes_as_its_head_alone(last: int) -> None:
+    made = batch()
+    heads = [head for _, head in walk(made.data)]
+    place = next((head.chain for head in heads if head.origin_seqno == last), 1)
+    known = {heads[0].origin: (last, place)} if last >= 0 else {}
+    unseen = Unseen(known, {})
+    told = unseen.take(made)
+    assert (told.first_seqno, told.last_seqno, told.count) == (made.first_seqno, made.last_seqno, made.count)
+    found = list(walk(told.data))
+    assert [head.seqno for _, head in found] == [head.seqno for head in heads]
+    for before, (offset, after) in zip(heads, found, strict=True):
+        check_frame(told.data, offset)
+        assert (after.origin, after.origin_seqno, after.chain) == (before.origin, before.origin_seqno, before.chain)
+        if lacks(known, before.origin, before.origin_seqno):
+            assert after == before
+        else:
+            assert after.kind == Kind.NULL
+    assert unseen.skipped == sum(not lacks(known, head.origin, head.origin_seqno) for head in heads)
+
+
+def test_another_transaction_under_the_last_known_number_is_refused() -> None:
+    made = batch()
+    head = read_head(made.data)
+    with pytest.raises(DivergedError, match="is another transaction here"):
+        Unseen({head.origin: (head.origin_seqno, head.chain ^ 1)}, {}).take(made)
+
+
+def test_a_large_transaction_goes_itself_or_as_a_head() -> None:
+    frame = batch(1).data
+    head = read_head(frame)
+    assert Unseen({}, {}).takes_large(frame) is None
+    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}).takes_large(frame)
+    assert told is not None
+    assert (told.first_seqno, told.count, read_head(told.data).kind) == (head.seqno, 1, Kind.NULL)

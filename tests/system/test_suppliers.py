@@ -1,0 +1,150 @@
+"""Several suppliers with their daemons: all write, lines are cut, daemons and writers die; everybody has everything."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.harness.ports import free_port
+from tests.harness.street import Street
+from tests.harness.waiting import wait_until
+
+SETTINGS = """
+[journal]
+pool_bytes = "1MiB"
+[receiver]
+pool_bytes = "4MiB"
+heartbeat_period_s = 1
+[source]
+heartbeat_period_s = 1
+hard_period_s = 0.2
+soft_period_s = 0.5
+"""
+NAMES = ("a", "b", "c")
+WRITER = """
+import sys, time, replicate
+path, table, stop = sys.argv[1], sys.argv[2], int(sys.argv[3])
+connection = replicate.connect(path, timeout=60)
+print("ready", flush=True)
+for number in range(stop):
+    connection.execute(f"INSERT INTO {table} (v) VALUES (?)", (number,))
+    connection.commit()
+    if number % 7 == 0:
+        connection.execute(f"UPDATE {table} SET v = v || '!' WHERE id % 5 = 0")
+        connection.commit()
+print("done", flush=True)
+"""
+
+
+class SupplierStreet(Street):
+    """Suppliers a, b, c: a is linked with each of the others, both ways. Table t + NAME is written by NAME."""
+
+    def build(self) -> SupplierStreet:
+        self.by = {name: self.directory / name for name in NAMES}
+        self.others = list(self.by.values())
+        self.ports = {name: free_port() for name in NAMES}
+        a = self.by["a"]
+        self.run("instance", "create", a, "--role", "primary", "--name", "a")
+        self._set(a)
+        self.on(a, "region", "add", self.database)
+        network = json.loads(self.on(a, "--json", "instance", "show").stdout)["network"]
+        for name in NAMES[1:]:
+            self.on(a, "partition", "create", f"P{name}")
+            self.on(a, "partition", "assign", f"P{name}", f"t{name}")
+        self.on(a, "instance", "convert", "--role", "supplier")
+        for name in NAMES[1:]:
+            site = self.by[name]
+            self.run("instance", "create", site, "--role", "secondary", "--name", name, "--network", network)
+            self._set(site)
+            self.on(a, "peer", "add", name, f"127.0.0.1:{self.ports[name]}")
+            self.on(site, "seed", "--from", a)
+            self.on(site, "instance", "convert", "--role", "supplier")
+            self.on(site, "peer", "add", "a", f"127.0.0.1:{self.ports['a']}")
+        for name in NAMES:
+            self.start_site(name)
+        for name in NAMES[1:]:
+            wait_until(lambda name=name: self.gives(name), what=f"a knows {name}")
+        wait_until(lambda: all(len(self.writers(name)) == 3 for name in NAMES), what="all know who writes what")
+        return self
+
+    def start_site(self, name: str) -> None:
+        site = self.by[name]
+        self.on(site, "receiver", "start", "--no-update", "--listen", f"127.0.0.1:{self.ports[name]}")
+        self.on(site, "update", "start")
+        for peer in NAMES[1:] if name == "a" else ("a",):
+            self.on(site, "source", "start", "--peer", peer)
+
+    def gives(self, name: str) -> bool:
+        return not self.on(self.by["a"], "partition", "give", f"P{name}", name, check=False).returncode
+
+    def writers(self, name: str) -> set[str]:
+        listed = self.on(self.by[name], "--json", "partition", "list").stdout
+        return {one.get("writer", "") for one in json.loads(listed)}
+
+    def vector(self, name: str) -> dict[str, int]:
+        found = json.loads(self.on(self.by[name], "--json", "ruv").stdout)
+        return {f"{one['name']}/{one['incarnation']}": one["last"] for one in found["origins"]}
+
+    def rows(self, name: str) -> dict[str, list[Any]]:
+        path = self.database if name == "a" else next((self.by[name] / "regions").glob("*.db"))
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return {f"t{one}": list(connection.execute(f"SELECT * FROM t{one} ORDER BY id")) for one in NAMES}
+        finally:
+            connection.close()
+
+    def level(self) -> None:
+        wait_until(lambda: self.vector("a") == self.vector("b") == self.vector("c"), what="all vectors are equal")
+        wait_until(lambda: self.rows("a") == self.rows("b") == self.rows("c"), what="all rows are equal")
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Iterator[SupplierStreet]:
+    schema = "".join(f"CREATE TABLE t{name} (id INTEGER PRIMARY KEY, v);" for name in NAMES)
+    made = SupplierStreet(tmp_path, settings=SETTINGS, schema=schema)
+    try:
+        yield made.build()
+    finally:
+        made.close()
+
+
+def test_all_write_while_daemons_die(street: SupplierStreet) -> None:
+    """Two sources at once on a, and what b writes comes to c by way of a."""
+    count = 300
+    writers = [street.python(WRITER, str(street.by[name]), f"t{name}", str(count)) for name in NAMES]
+    rng = random.Random(1)
+    for _ in range(6):
+        name = rng.choice(NAMES)
+        daemon = rng.choice(["receiver", "update", *(["source-a"] if name != "a" else ["source-b", "source-c"])])
+        street.kill(street.by[name], daemon)
+        kind, _, peer = daemon.partition("-")
+        extra = ["--peer", peer] if peer else []
+        extra += ["--no-update", "--listen", f"127.0.0.1:{street.ports[name]}"] if kind == "receiver" else []
+        street.on(street.by[name], kind, "start", *extra)
+    street.finish(writers)
+    street.level()
+    assert {table: len(rows) for table, rows in street.rows("b").items()} == dict.fromkeys(("ta", "tb", "tc"), count)
+
+
+def test_an_island_writes_on_and_comes_back(street: SupplierStreet) -> None:
+    """Cut off from all others, its applications feel nothing; a partition is given in the meantime."""
+    for daemon in ("receiver", "update", "source"):
+        street.on(street.by["b"], daemon, "stop")
+    writers = [street.python(WRITER, str(street.by[name]), f"t{name}", "50") for name in NAMES]
+    street.finish(writers)
+    wait_until(lambda: street.rows("a")["tc"] == street.rows("c")["tc"], what="the others go on")
+    assert street.rows("a")["tb"] == []
+    street.on(street.by["c"], "partition", "give", "3", "a")
+    street.start_site("b")
+    street.level()
+    status = json.loads(street.on(street.by["a"], "--json", "status", check=False).stdout)
+    assert status["role"] == "supplier"
+    assert {one["name"] for one in status["suppliers"]} == {"b", "c"}
+    street.finish([street.python(WRITER, str(street.by["a"]), "tc", "5")])
+    street.level()

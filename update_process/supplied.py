@@ -1,0 +1,497 @@
+"""What other suppliers have committed, applied on a supplier: between its own applications' transactions.
+
+The receive pool counts as its source does; here each transaction gets the next number of our own journal, once the
+regions' locks are held. What our vector covers (it came another way, or is our own) is passed over.
+
+Guarantees: of each origin exactly the next transaction is taken, proven by its chain hash, with the same number from
+nobody else; nothing is applied that its origin did not write by right (model/writers.py); rows, checkpoint records and
+journal move in one commit. The regions' locks are held while a batch is applied, never while one arrives: a large
+transaction is spooled first.
+Refuses to know: who fills the receive pool, when to sleep (process.py), how rows are applied (routes.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from replicate.door.barrier import BarrierWatch
+from replicate.door.ledger import Moved
+from replicate.door.secondary import ApplySession
+from replicate.errors import (
+    BusyError,
+    ConflictError,
+    DamagedError,
+    DivergedError,
+    GapError,
+    NotFoundError,
+    NotSupportedError,
+    NotWriterError,
+    ReplicateError,
+)
+from replicate.journal.record import (
+    Head,
+    changes_of,
+    check_frame,
+    decode_batch,
+    large_commit_of,
+    read_head,
+    read_part,
+    renumbered,
+    unpacker,
+)
+from replicate.journal.spool import Spool, spool_path
+from replicate.journal.walk import PiecedBatch, Pieces, walk
+from replicate.limits import PARTITION_STREAM
+from replicate.model.ruv import lacks
+from replicate.model.transaction import WRITTEN, Catalogue, History, Kind, Op
+from replicate.model.vector import Chains, Position, SynchronizationVector
+from replicate.pool import control as word
+from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
+from replicate.settings.table import UpdateConfig
+from update_process import plan as plans
+from update_process.batch.open_batch import most_bytes
+from update_process.conflict import stopped
+from update_process.done import Done, Waiting
+from update_process.large import LargeApply
+from update_process.plan import Window
+from update_process.routes import Routes
+from update_process.window.columns import PAYLOAD
+
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Most frames of a batch: applications wait that long for the region."""
+WINDOW_BYTES: Final = 256 * 1024
+RECORDS_MAX: Final = 256
+FINISHED_MAX: Final = 64
+
+
+class _Next(NamedTuple):
+    """A received frame that is next of its origin. `place`: among those that were looked at, from 0."""
+
+    place: int
+    head: Head
+    data: bytes
+
+
+class SupplierApplier:
+    """As `Applier`, of a supplier, which may have several sources."""
+
+    def __init__(
+        self, session: ApplySession, pool: ReceivePool, settings: UpdateConfig, *, conflict_directory: Path
+    ) -> None:
+        self.session = session
+        self.pool = pool
+        self._settings = settings
+        self._conflict_directory = conflict_directory
+        self._words = session.door.words
+        self._barrier = BarrierWatch(session.door)
+        self._routes = Routes(session)
+        self._batch_bytes = min(BATCH_BYTES, most_bytes(settings, session.door.instance.config, pool.capacity))
+        self._larges: dict[tuple[int, int], LargeApply] = {}
+        """Large transactions that arrive, by origin and token: each source may send one."""
+        self._finished: deque[tuple[int, int]] = deque(maxlen=FINISHED_MAX)
+        """Those that were committed lately: parts of them may still come from another source."""
+        self._instances: dict[int, bytes] = {}
+        """Of each origin that was met, the instance that writes it."""
+        self._catalogue_seen = -1
+        self._careful_until = 0
+        """Before this address each transaction is a batch of its own: a batch of several has failed."""
+        self._restart_asked = pool.restart_requested()
+        self._fresh = True
+
+    @property
+    def applied_seqno(self) -> int:
+        """The last transaction of our own journal."""
+        return self.session.position.last_seqno
+
+    @property
+    def next_seqno(self) -> int:
+        """The number that the next transaction gets here, if no application commits before."""
+        return self.applied_seqno + 1
+
+    @property
+    def arrived(self) -> int:
+        """Up to where there is something to apply, as `place` counts: an address of the pool, which several sources
+        fill."""
+        return self.pool.written_address
+
+    @property
+    def place(self) -> int:
+        """Up to where it is applied, and freed: the Receiver Server knows by that."""
+        return self.pool.read_address
+
+    def left(self, upto: int) -> int:
+        """Transactions up to that place that are not applied."""
+        waiting = (one for one in self.pool.peek(None) if one.kind is not RecordKind.PARTS and one.address < upto)
+        return sum(one.count for one in waiting if one.kind is not RecordKind.CATALOGUE)
+
+    def publish(self) -> None:
+        """Tell the Receiver Server how far we are."""
+        self.pool.note_applied(self.applied_seqno, self._words[word.LAST_DURABLE_SEQNO])
+
+    def close(self) -> None:
+        """Take back what is not committed. The session and the pool stay the caller's."""
+        self._barrier.close()
+        self._abandon()
+
+    def begin_early(self) -> bool:
+        """Never: the regions are the applications', too."""
+        return False
+
+    def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
+        """As `Applier.work`. Raises ConflictError, NotWriterError, GapError, DivergedError, other DamagedErrors, and
+        the machine's errors. After any of them nothing is open, and what came before is committed."""
+        done = Done()
+        deadline_s = time.monotonic() + seconds
+        try:
+            while True:
+                done.waiting = self._step(done)
+                if done.waiting is not Waiting.MORE or time.monotonic() >= deadline_s or stop():
+                    return done
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self.publish()
+
+    def _abandon(self) -> None:
+        self.session.rollback()
+        for large in self._larges.values():
+            large.abort()
+        self._larges.clear()
+
+    def _step(self, done: Done) -> Waiting:
+        if self._restart_asked:
+            if not self.pool.restart_done(self._restart_asked):
+                return Waiting.RESTART
+            self._restart_asked = 0
+        records: list[ReceivedRecord] = []
+        size_bytes = 0
+        for record in self.pool.peek(None):
+            records.append(record)
+            size_bytes += len(record.data)
+            if size_bytes >= self._batch_bytes or len(records) >= RECORDS_MAX or record.kind is not RecordKind.FRAMES:
+                break
+        if not records:
+            return Waiting.PART if self._larges else Waiting.NOTHING
+        first = records[0]
+        try:
+            match first.kind:
+                case RecordKind.CATALOGUE:
+                    self._take_catalogue(first)
+                    return Waiting.MORE
+                case RecordKind.PARTS:
+                    return self._take_parts(first, done)
+                case RecordKind.LARGE:
+                    return self._commit_large(first, done)
+            return self._take_frames([one for one in records if one.kind is RecordKind.FRAMES], done)
+        except GapError as error:
+            if not self._fresh:
+                raise
+            return self._ask_restart(str(error), done)
+
+    def _ask_restart(self, why: str, done: Done) -> Waiting:
+        self._abandon()
+        self.publish()
+        done.text = why
+        self._restart_asked = self.pool.request_restart()
+        return Waiting.RESTART
+
+    def _begin(self, done: Done) -> Waiting | None:
+        """None: the regions are ours, and the tables known; else what is waited for, and nothing is held."""
+        try:
+            self.session.begin()
+        except BusyError as error:
+            done.text = str(error)
+            return Waiting.LOCK
+        barrier_seqno = self._barrier.seqno()
+        if barrier_seqno and self.session.position.last_seqno >= barrier_seqno:
+            self.session.rollback()
+            return Waiting.BARRIER
+        generation = self._words[word.CATALOGUE_GENERATION]
+        if generation != self._catalogue_seen:
+            self._routes.take_regions()
+            self._catalogue_seen = generation
+        return None
+
+    def _take_catalogue(self, record: ReceivedRecord) -> None:
+        catalogue = Catalogue.unpack(decode_batch(record.data)[2][PAYLOAD:])
+        self._routes.take_definitions(catalogue)
+        self._instances |= {one.origin.key: one.instance for one in catalogue.histories}
+        self.pool.free(record.next_address)
+
+    # Whole transactions.
+
+    def _take_frames(self, records: list[ReceivedRecord], done: Done) -> Waiting:
+        waiting = self._begin(done)
+        if waiting is not None:
+            return waiting
+        known = dict(self.session.position.chains)
+        frames, skipped, looked = self._lacking(records, known)
+        if not frames:
+            self.session.rollback()
+            self._free(records, looked)
+            done.skipped += skipped
+            return Waiting.MORE
+        try:
+            count = self._apply(frames, done)
+        except (DamagedError, NotSupportedError, NotWriterError) as error:
+            self.session.rollback()
+            if len(frames) > 1:  # take them one by one: what comes before the one that fails is well
+                self._careful_until = records[-1].next_address
+                return Waiting.MORE
+            raise self._stopped(error, frames[0].head) from error
+        self._fresh = False
+        done.transactions += count
+        done.batches += 1
+        if count == len(frames):
+            done.skipped += skipped
+            self._free(records, looked)
+        else:
+            self._free(records, frames[count].place)
+        return Waiting.MORE
+
+    def _lacking(
+        self, records: list[ReceivedRecord], known: dict[int, tuple[int, int]]
+    ) -> tuple[list[_Next], int, int]:
+        """Of the received frames those that are next here, as many as go into a batch; how many of those looked at are
+        known already, and how many were looked at. `known` is moved to the end."""
+        frames: list[_Next] = []
+        skipped = size_bytes = looked = 0
+        limit = self._settings.batch_transactions
+        for record in records:
+            most = 1 if record.address < self._careful_until else limit
+            for offset, head in walk(record.data):
+                if frames and (len(frames) >= most or size_bytes + head.frame_bytes > self._batch_bytes):
+                    return frames, skipped, looked
+                if lacks(known, head.origin, head.origin_seqno):
+                    known[head.origin] = (head.origin_seqno, head.chain)
+                    frames.append(_Next(looked, head, record.data[offset : offset + head.frame_bytes]))
+                    size_bytes += head.frame_bytes
+                else:
+                    self._check_same(head, known)
+                    skipped += 1
+                looked += 1
+        return frames, skipped, looked
+
+    def _check_same(self, head: Head, known: Chains) -> None:
+        """DivergedError for another transaction under the last number that is known of its origin."""
+        last, chain = known[head.origin]
+        if last == head.origin_seqno and chain != head.chain:
+            raise DivergedError(
+                f"number {last} of origin {head.origin:08x} is one transaction here and another one at the source",
+                do="Do not go on: one of them was restored from a backup, or is used twice. Compare both sites",
+                origin=head.origin,
+                origin_seqno=last,
+            )
+
+    def _apply(self, frames: list[_Next], done: Done) -> int:
+        """Apply and commit as many of them as go together, one at least; how many."""
+        session, before = self.session, self.session.position
+        mark, next_seqno = self._words[word.LAST_DURABLE_SEQNO], before.last_seqno + 1
+        points, position, count, defines, size_bytes = dict(before.chains), before, 0, False, 0
+        pieces: list[bytes] = []
+        while count < len(frames) and not defines:
+            chunk: list[bytes] = []
+            chunk_bytes = 0
+            for one in frames[count:]:
+                if chunk and chunk_bytes + len(one.data) > WINDOW_BYTES:
+                    break
+                check_frame(one.data)
+                chunk.append(renumbered(one.data, next_seqno + count + len(chunk), mark))
+                chunk_bytes += len(one.data)
+            data = b"".join(chunk)
+            decoded = decode_batch(data, tuples=True, count=len(chunk))
+            window = plans.open_window(data, decoded, next_seqno + count, points, [(len(data), 0)])
+            stop = len(chunk)
+            if window.alone:
+                if window.alone[0] == 0:
+                    if count:
+                        break
+                    stop, defines = 1, True
+                else:
+                    stop = window.alone[0]
+            self._apply_window(window, stop)
+            position = window.position_at(position, 0, stop, self._routes.partition_of)
+            pieces.append(window.frames(0, stop))
+            size_bytes += len(pieces[-1])
+            count += stop
+            if stop < len(chunk):
+                break
+        taken = [one.head for one in frames[:count]]
+        self._refuse_others(before, position)
+        joined = b"".join(pieces)
+        batch = PiecedBatch(next_seqno, position.last_seqno, count, Pieces(memoryview(joined), [0], [len(joined)]))
+        csn = max(head.csn for head in taken)
+        moved = Moved({head.origin: (head.origin_seqno, head.chain) for head in taken}, csn)
+        last = read_head(pieces[-1], _last_offset(pieces[-1]))
+        session.commit(batch, position, csn, last=last, defines=defines, moved=moved)
+        done.bytes += size_bytes
+        if defines:
+            self._catalogue_seen = -1
+        return count
+
+    def _apply_window(self, window: Window, stop: int) -> None:
+        if window.plain is not None:
+            self._routes.apply_plain(window.plain.changes(0, stop), window.first_seqno + stop - 1)
+            return
+        bodies = window.bodies[:stop]
+        if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
+            history = History.unpack(bodies[0][PAYLOAD:], bodies[0][1])
+            self._instances[history.origin.key] = history.instance
+        elif len(bodies) == 1 and _names_writer(changes_of(bodies[0])):
+            self.session.names_writer()
+        self._routes.apply_bodies(bodies)
+
+    def _refuse_others(self, before: Position, position: Position) -> None:
+        """NotWriterError, NotFoundError unless each origin has only changed what its instance writes."""
+        raised = position.vector.beyond(before.vector)
+        touched: dict[int, set[int]] = {}
+        for origin, partition in SynchronizationVector(raised):
+            if partition != PARTITION_STREAM:
+                touched.setdefault(origin, set()).add(partition)
+        if not touched:
+            return
+        writers = self.session.writers()
+        known = self.session.door.instance.partitions_now()
+        for origin, partitions in touched.items():
+            instance = self._instance_of(origin)
+            for partition in writers.not_of(instance, partitions):
+                raise NotWriterError(
+                    f"origin {origin:08x} has changed partition {known.name(partition)}, which another supplier writes",
+                    do="Compare both sites: one of them was restored from a backup, or its databases were changed",
+                    origin=origin,
+                    partition=partition,
+                )
+
+    def _instance_of(self, origin: int) -> bytes:
+        if origin not in self._instances:
+            histories = self.session.door.catalogue_now().histories
+            self._instances |= {one.origin.key: one.instance for one in histories}
+        try:
+            return self._instances[origin]
+        except KeyError:
+            raise NotFoundError(
+                f"transactions of origin {origin:08x} came, and no record has said who that is",
+                do="Nothing was applied. Verify the source's journal: replicate -i SOURCE journal verify",
+                origin=origin,
+            ) from None
+
+    def _stopped(self, error: ReplicateError, head: Head) -> ReplicateError:
+        """The error to stop with; a conflict's images are in its file."""
+        seqno = self.session.position.last_seqno + 1
+        told = stopped(error, seqno, self._conflict_directory)
+        if not isinstance(told, ConflictError):
+            told.facts.setdefault("source_seqno", head.seqno)
+            return told
+        return ConflictError(
+            told.what,
+            where=told.where,
+            do=f"Somebody wrote here beside the suppliers. Look at both images: replicate -i INSTANCE conflict show "
+            f"{seqno}. Make the row here as it was expected, and run: replicate -i INSTANCE update start",
+            **told.facts,
+        )
+
+    def _free(self, records: list[ReceivedRecord], taken: int) -> None:
+        """The first `taken` transactions of these records are done with."""
+        for record in records:
+            taken -= record.count
+            if taken < 0:
+                break  # the rest of it is taken again, and what is known by then is passed over
+            self.pool.free(record.next_address)
+
+    # Large transactions.
+
+    def _take_parts(self, record: ReceivedRecord, done: Done) -> Waiting:
+        """Two sources may send the same one, and a stream that was cut begins again with its first part: a part that is
+        here is passed over."""
+        head, number, _ = read_part(record.data)
+        name = head.origin, head.csn
+        large = self._larges.get(name)
+        expected = 0 if large is None else large.spool.part_count
+        if name in self._finished:
+            self.pool.free(record.next_address)
+            return Waiting.MORE
+        if number > expected:
+            return self._ask_restart(
+                f"part {expected} of transaction {record.first_seqno} should come next, but part {number} came", done
+            )
+        if large is None:
+            directory = self.session.door.instance.journal_directory
+            spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
+            large = self._larges[name] = LargeApply(record.first_seqno, spool, lambda _changes: None)
+        done.parts += large.take(record.data, min(expected - number, record.count))
+        done.bytes += len(record.data)
+        self.pool.free(record.next_address)
+        return Waiting.MORE
+
+    def _commit_large(self, record: ReceivedRecord, done: Done) -> Waiting:
+        head = check_frame(record.data)
+        body = decode_batch(record.data)[2]
+        token = (large_commit_of(body) or (0,))[0]
+        large = self._larges.get((head.origin, token))
+        waiting = self._begin(done)
+        if waiting is not None:
+            return waiting
+        before = self.session.position
+        if not lacks(before.chains, head.origin, head.origin_seqno):
+            self._check_same(head, before.chains)
+            self.session.rollback()
+            self._forget(head.origin, token)
+            done.skipped += 1
+            self._free([record], 1)
+            return Waiting.MORE
+        if large is None:
+            return self._ask_restart(f"transaction {record.first_seqno} ended, but its parts are not here", done)
+        frame = renumbered(record.data, before.last_seqno + 1, self._words[word.LAST_DURABLE_SEQNO])
+        large.seqno = before.last_seqno + 1
+        try:
+            self._apply_spooled(large.spool, large.seqno)
+            position = large.finish(frame, decode_batch(frame)[2], before)
+            self._refuse_others(before, position)
+            self.session.commit_large(large.spool, frame, position, head.csn, defines=large.defines)
+        except (ConflictError, NotSupportedError, NotWriterError) as error:
+            self._abandon()
+            raise self._stopped(error, head) from error
+        del self._larges[head.origin, token]
+        self._finished.append((head.origin, token))
+        self._fresh = False
+        if large.defines:
+            self._catalogue_seen = -1
+        done.transactions += 1
+        done.batches += 1
+        self._free([record], 1)
+        return Waiting.MORE
+
+    def _forget(self, origin: int, token: int) -> None:
+        """Of a large transaction that came another way meanwhile."""
+        large = self._larges.pop((origin, token), None)
+        self._finished.append((origin, token))
+        if large is not None:
+            large.abort()
+
+    def _apply_spooled(self, spool: Spool, seqno: int) -> None:
+        for rows in self.session.rows.values():
+            rows.seqno = seqno
+        stream, waiting = unpacker(), list[object]()
+        for piece in spool.stream():
+            stream.feed(piece)
+            waiting.extend(stream)
+            whole = len(waiting) // 4 * 4
+            self._routes.apply_changes(waiting[:whole])
+            del waiting[:whole]
+
+
+def _names_writer(changes: Sequence[Any]) -> bool:
+    return len(changes) == 4 and changes[0] == Op.REGION and changes[3][0] == WRITTEN
+
+
+def _last_offset(data: bytes) -> int:
+    """Where the last of these frames begins."""
+    last = 0
+    for offset, _ in walk(data):
+        last = offset
+    return last
