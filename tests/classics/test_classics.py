@@ -28,11 +28,11 @@ ROOT = Path(__file__).parents[2]
 
 # The ratchet. A row that turns green is counted here; a row that turns another colour is a promise that was broken.
 WORKING = {
-    "389ds-changelog-processing": 5,
-    "allbase-audit-logging": 29,
+    "389ds-changelog-processing": 24,
+    "allbase-audit-logging": 31,
     "allbase-synchronization-checkpoint-records": 22,
     "gtm-replication": 58,
-    "multisite-epochs": 21,
+    "multisite-epochs": 22,
 }
 PROMISE_MAX = 100
 

@@ -1,0 +1,91 @@
+"""`replicate ruv`: the replication update vector of a site, and of two sites beside each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from replicate.cli.common import DOOR, VerbCommand, columns, emit, open_instance
+from replicate.cli.words import instances
+
+if TYPE_CHECKING:
+    from replicate.compare.ruv import BothRuvs, Ruv
+
+
+@click.command(cls=VerbCommand)
+@click.option(
+    "--with",
+    "other",
+    metavar="INSTANCE",
+    shell_complete=instances,
+    help="Another site, on this host: directory or name.",
+)
+@click.option(
+    "--with-ruv", "file", metavar="FILE", help="What `--json ruv` printed on another host; - for standard input."
+)
+def ruv(other: str | None, file: str | None) -> int:
+    """Print the replication update vector: of each origin, the last transaction that this site has.
+
+    With another site, both vectors, the least of both, and what each supplier would send the other if it connected now.
+    Exit code 1 where one of them would be refused."""
+    from replicate.compare.ruv import compare_ruvs, parse, ruv_of, told
+    from replicate.errors import UsageError
+
+    if other is not None and file is not None:
+        raise UsageError("--with and --with-ruv together make no sense", do="Give one of them")
+    opened = open_instance(DOOR)
+    here = ruv_of(opened)
+    if other is None and file is None:
+        emit(told(here), _own(here))
+        return 0
+    if other is not None:
+        from replicate.instance.instance import Instance, resolve_instance
+
+        there = ruv_of(Instance.open(resolve_instance(other)))
+    else:
+        assert file is not None
+        there = parse(_read(file), where=file)
+    found = compare_ruvs(here, there)
+    emit(found, _both(found))
+    return 0 if found.is_well else 1
+
+
+def _read(file: str) -> str:
+    from replicate.errors import JournalIOError
+
+    try:
+        with click.open_file(file, encoding="utf-8", errors="replace") as stream:
+            return str(stream.read())
+    except OSError as error:
+        do = "Make it on the other host with: replicate -i OTHER --json ruv >FILE"
+        raise JournalIOError(f"cannot be read: {error.strerror}", where=file, do=do) from error
+
+
+def _own(found: Ruv) -> list[str]:
+    head = ("origin", "incarnation", "last", "held from")
+    rows: list[tuple[object, ...]] = [(one.name, one.incarnation, one.last, one.held_from) for one in found.origins]
+    return [f"{found.instance} ({found.role}) at transaction {found.seqno}", *columns([head, *rows])]
+
+
+def _both(found: BothRuvs) -> list[str]:
+    head = ("origin", "incarnation", found.here, found.there, "both", f"{found.there} is")
+    rows: list[tuple[object, ...]] = [
+        (
+            one.name,
+            one.incarnation,
+            _number(one.ours),
+            _number(one.theirs),
+            found.minimum.get(f"{one.name} {one.incarnation}", 0),
+            one.relation,
+        )
+        for one in found.origins
+    ]
+    lines = columns([head, *rows])
+    for one in found.directions:
+        lines += [one.text, *([f"do: {one.do}"] if one.do else [])]
+    return lines
+
+
+def _number(number: int) -> str:
+    return "-" if number < 0 else str(number)
