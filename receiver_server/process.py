@@ -287,6 +287,7 @@ class ReceiverServer:
             self._look_at_update_process()
             for one in source.all_connections:
                 one.report()
+            await source.look_whether_restored()
             source.tell()
             source.sample()
             await trio.sleep(LOOK_S)

@@ -41,6 +41,7 @@ from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
+from replicate.roles.restored import settle, turn_back
 from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
 from replicate.settings.table import ReceiverConfig
 from replicate.wire.message import Heartbeat, UpdateState
@@ -317,6 +318,33 @@ class SourceState:
     async def find_vector(self) -> Position:
         """See position.py."""
         return await trio.to_thread.run_sync(find_vector, self.instance)
+
+    async def turned_back(self) -> None:
+        """On a supplier: another one has more of what we write ourselves than we have."""
+        assert self.suppliers is not None
+        try:
+            if not await trio.to_thread.run_sync(turn_back, self.instance):
+                return
+        except ReplicateError as error:
+            self.log.error("turned back, and cannot stop its writers yet", error=str(error), code=error.code)
+            return
+        self.suppliers.forget_levels()
+        self.log.error("this supplier was turned back to an older state: it takes no writes until all of it is back")
+
+    async def look_whether_restored(self) -> None:
+        """On a supplier that was restored: whether all have brought back what it had."""
+        suppliers = self.suppliers
+        if suppliers is None or not self.instance.content.is_restoring:
+            return
+        suppliers.looked_at(self.pool.read_address)
+        awaited = {peer.name for peer in self.instance.peers if not peer.passive}
+        if not suppliers.were_level or not awaited <= suppliers.were_level:
+            return
+        try:
+            if await trio.to_thread.run_sync(settle, self.instance):
+                self.log.info("what this supplier had is back: it takes writes", level=sorted(suppliers.were_level))
+        except ReplicateError as error:
+            self.log.error("takes no writes yet", error=str(error), code=error.code)
 
     async def disconnect(self, reason: str) -> None:
         """End the connections of accepted sources that have asked for the stream already: they come again, and are

@@ -26,6 +26,9 @@ class SuppliedSource:
         self.last_seqno = 0
         self.received_seqno = 0
         self.applied_seqno = 0
+        self.was_level = False
+        """All that it had when a stream of it began is applied here."""
+        self._level_at = 0
         self.lag = Lag()
         self._marks: deque[tuple[int, int]] = deque()
         """Of each record in the pool with whole transactions, the address behind it, and its last number."""
@@ -34,7 +37,8 @@ class SuppliedSource:
         """Its stream begins there: all before is here, by the word of both vectors, and what lies in the pool of a
         stream before this one is sent again."""
         self.received_seqno = self.applied_seqno = next_seqno - 1
-        self.last_seqno = last_seqno
+        self.last_seqno = self._level_at = last_seqno
+        self.was_level = self.was_level or self.applied_seqno >= last_seqno
         self.lag = Lag()
         self._marks.clear()
 
@@ -53,6 +57,7 @@ class SuppliedSource:
         """The Update Process has freed all up to that address; what is applied."""
         while self._marks and self._marks[0][0] <= upto_address:
             self.applied_seqno = self._marks.popleft()[1]
+            self.was_level = self.was_level or self.applied_seqno >= self._level_at
         return self.applied_seqno
 
     @property
@@ -83,6 +88,16 @@ class SuppliedSources(Generic[C]):
         for one in self.by.values():
             one.freed(freed_address)
         return list(self.by.values())
+
+    def forget_levels(self) -> None:
+        """We have less than before: each has to be level once more."""
+        for one in self.by.values():
+            one.was_level = False
+
+    @property
+    def were_level(self) -> set[str]:
+        """The names of those that all was taken from that they had."""
+        return {one.name for one in self.by.values() if one.was_level}
 
     @property
     def received_seqno(self) -> int:
@@ -115,6 +130,7 @@ class SuppliedSources(Generic[C]):
             {
                 "name": one.name,
                 "is_connected": key in self.connections,
+                "was_level": one.was_level,
                 "last_seqno": one.last_seqno,
                 "last_received_seqno": one.received_seqno,
                 "last_applied_seqno": one.applied_seqno,

@@ -20,7 +20,9 @@ from replicate.journal.record import catalogue_payload, pack_frame
 from replicate.model import ruv
 from replicate.model.transaction import Catalogue, Kind
 from replicate.model.vector import Origin
-from replicate.wire.message import Introduction, Restart
+from replicate.roles.restored import turn_back
+from replicate.wire.introduction import refusal
+from replicate.wire.message import Introduction, RefuseCode, Restart
 from replicate.wire.resync import StartAt, decide
 from replicate.wire.vectors import refused
 from source_server.unseen import Unseen
@@ -52,8 +54,16 @@ def agree(door: Door, restart: Restart) -> Agreed:
 
 
 def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
-    """The same for another supplier, which asks for all that its vector does not cover."""
+    """The same for another supplier, which asks for all that its vector does not cover. One that knows more of what we
+    write than we do shows that we were turned back: then we take no writes (roles/restored.py)."""
     viewed = vectors_of(door)
+    own = door.instance.content.origin.key
+    if own in restart.chains and ruv.lacks(viewed.supplied.end, own, restart.chains[own][0]):
+        turn_back(door.instance)
+        raise refusal(
+            RefuseCode.WRONG_ROLE,
+            f"{door.instance.name} was turned back: it has less of its own than {peer.name} has of it",
+        )
     names = {one.origin.key: one.name for one in viewed.catalogue.histories}
     origin = Origin(peer.instance, peer.incarnation).key
     decision = ruv.decide(ruv.Asked(restart.chains, origin), viewed.supplied)

@@ -32,6 +32,7 @@ from replicate.cli.rebuild import rebuild
 from replicate.cli.receiver import receiver
 from replicate.cli.region import region
 from replicate.cli.replay import replay
+from replicate.cli.replica import replica
 from replicate.cli.roles import demote, promote, rollback
 from replicate.cli.ruv import ruv
 from replicate.cli.scr import scr
@@ -79,8 +80,8 @@ def root() -> None:
 
 
 for _verb in (
-    instance, region, partition, subscription, peer, source, receiver, update, seed, switchover, promote, demote,
-    rollback, lost, conflict, status, wait, statistics, digest, compare, scr, ruv, journal, audit, config, certificate,
-    archive, replay, rebuild, packet, epochs, scrub, bench, completion, help_,
+    instance, region, partition, subscription, replica, peer, source, receiver, update, seed, switchover, promote,
+    demote, rollback, lost, conflict, status, wait, statistics, digest, compare, scr, ruv, journal, audit, config,
+    certificate, archive, replay, rebuild, packet, epochs, scrub, bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

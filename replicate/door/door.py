@@ -86,7 +86,7 @@ class Door:
         self._lock = CommitLock(instance.locks_directory / "commit.lock")
         try:
             self.durability = Durability(instance, self.words, self.open_segment, self.ring, pool.memory)
-            self.ledger = Ledger(pool, self.durability, self.ring)
+            self.ledger = Ledger(pool, self.durability, self.ring, is_supplier=instance.is_supplier)
         except BaseException:
             self._lock.close()
             raise

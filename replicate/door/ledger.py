@@ -53,7 +53,11 @@ class Moved(NamedTuple):
 class Ledger:
     """One per door. `ring`: wakes those that sleep until there is something new in the pool."""
 
-    def __init__(self, pool: JournalPool, durability: Durability, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, pool: JournalPool, durability: Durability, ring: Callable[[], None], *, is_supplier: bool = False
+    ) -> None:
+        """`is_supplier`: other origins move while ours does."""
+        self._is_supplier = is_supplier
         self.words = pool.words
         self.pool = pool
         self.durability = durability
@@ -93,7 +97,7 @@ class Ledger:
         own = places.get(words[word.OWN_ORIGIN])
         if own is not None:
             words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN] = own
-        if words[word.ROLE] == word.ROLE_PRIMARY:
+        if self._is_supplier:
             self._note_foreign(places)
         words[word.LAST_CSN] = max(words[word.LAST_CSN], last.csn, 0 if moved is None else moved.csn)
         words[word.LAST_COMMIT_WALL_NS] = time.time_ns()

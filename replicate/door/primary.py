@@ -541,6 +541,13 @@ class RegionSession:
         if not self.writable:
             instance = self.door.instance
             successor = instance.content.successor
+            if instance.content.is_restoring:
+                raise NotPrimaryError(
+                    f"supplier {instance.name} takes no writes: it was restored from an older state, and waits until "
+                    "the others have brought back what it had",
+                    where=self.where,
+                    do=f"replicate -i {instance.named} status names who is waited for",
+                )
             raise NotPrimaryError(
                 f"instance {instance.name} {_standing(instance)}: {successor or 'its regions are read-only'}",
                 where=self.where,

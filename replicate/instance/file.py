@@ -220,7 +220,12 @@ class InstanceFile:
     @property
     def takes_writes(self) -> bool:
         """Whether transactions may be given numbers here."""
-        return self.role == "primary" and self.successor is None
+        return self.role == "primary" and self.successor is None and not self.is_restoring
+
+    @property
+    def is_restoring(self) -> bool:
+        """A supplier whose files were those of a backup: it takes no writes until it has back what it had."""
+        return self.is_supplier and self.is_restored
 
     @property
     def fence(self) -> Successor | None:

@@ -302,7 +302,7 @@ class Instance:
             )
 
     def refuse_supplier(self, what: str, do: str = "") -> None:
-        """ConfigurationError for a supplier. `what`: the sentence that says why; `do`: the way out."""
+        """ConfigurationError for a supplier. `what`: why; `do`: the way out."""
         if self.is_supplier:
             raise ConfigurationError(f"{self.name} is a supplier: {what}", where=str(self.path), do=do)
 
@@ -332,17 +332,17 @@ class Instance:
 
     @property
     def is_supplier(self) -> bool:
-        """A primary that takes what other suppliers commit, too."""
+        """As in the file."""
         return self.content.is_supplier
 
     @property
     def told_role(self) -> str:
-        """`primary`, `secondary` or `supplier`."""
+        """As in the file."""
         return self.content.told_role
 
     @property
     def receives(self) -> bool:
-        """Whether transactions of others are applied here."""
+        """As in the file."""
         return self.content.receives
 
     @property
@@ -598,9 +598,8 @@ class Instance:
 
     def change_role(self, role: Role, successor: Successor | None = None, *, is_supplier: bool = False) -> None:
         """Another role and the next incarnation, durable before anything is numbered in it: a process that has the
-        instance open learns of both by the incarnation. `is_supplier`: a primary that receives, too. A primary's peers
-        are served, a secondary's are passive, but for a `successor` that has to be told. The caller holds the locks of
-        all regions and the commit lock."""
+        instance open learns of both by the incarnation. A primary's peers are served, a secondary's are passive, but
+        for a `successor` that has to be told. The caller holds the locks of all regions and the commit lock."""
         to_tell = successor.name if successor is not None and successor.is_pending else ""
         with self._changing() as content:
             peers = tuple(replace(p, passive=role == "secondary" and p.name != to_tell) for p in content.peers)
@@ -672,6 +671,11 @@ class Instance:
             else:
                 self._take(content)
 
+    def restoring_is_over(self) -> None:
+        """A supplier has back what it had. The caller holds the commit lock."""
+        with self._changing() as content:
+            self._store(replace(content, is_restored=False))
+
     def successor_is_primary(self) -> None:
         """The successor has said that it has taken the role: it is served no more. Nothing happens where none has to
         be waited for."""
@@ -684,8 +688,7 @@ class Instance:
             self._store(replace(content, peers=peers, successor=replace(known, is_pending=False)))
 
     def raise_incarnation(self, *, is_restored: bool = False) -> None:
-        """The next incarnation, durable before anything is numbered in it. `is_restored`: a primary's files are those
-        of a backup. The caller holds the commit lock."""
+        """The next incarnation, durable before anything is numbered in it. `is_restored`: its files are a backup's."""
         with self._changing() as content:
             self._store(
                 replace(

@@ -66,6 +66,11 @@ _KINDS: Final = (
     FindingKind("FENCED", "error", "Another site took over, as the own journal proves: no writes are taken here."),
     FindingKind("SPLIT_BRAIN", "error", "Another site was met that is primary, too: an operator has to choose one."),
     FindingKind("HANDED_OVER", "warning", "The role was given away, and the other site has not said that it has it."),
+    FindingKind(
+        "RESTORING",
+        "warning",
+        "A supplier was restored, and takes no writes until others have brought back what it had.",
+    ),
     FindingKind("FROZEN", "warning", "An operator has frozen the instance: nothing is committed or applied."),
     FindingKind("CONSUMER_UNREADABLE", "error", "The stored position of a peer cannot be read."),
     FindingKind("PEER_DROPPED", "error", "A peer was dropped at the journal's cap, and must be seeded again."),

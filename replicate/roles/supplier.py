@@ -181,6 +181,42 @@ def written(instance: Instance) -> list[Written]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class KnownSupplier:
+    """An instance that has written here. `transactions`: of all its incarnations; `writes`: partitions, by name;
+    `told`: what else is to be said."""
+
+    name: str
+    incarnation: int
+    transactions: int
+    writes: tuple[str, ...]
+    told: str
+
+
+def replicas(instance: Instance) -> list[KnownSupplier]:
+    """By name. Raises what opening the door and the region raises."""
+    with door_of(instance) as door:
+        histories = door.catalogue_now().histories
+        with door.locked():
+            chains = door.position().chains
+    writes: dict[str, list[str]] = {}
+    for one in written(instance):
+        writes.setdefault(one.by, []).append(one.name)
+    peers = {peer.name for peer in instance.peers}
+    found: dict[bytes, KnownSupplier] = {}
+    for history in histories:
+        known = found.get(history.instance)
+        count = chains.get(history.origin.key, (0, 0))[0] + (0 if known is None else known.transactions)
+        is_own = history.instance == instance.content.uuid
+        told = "this one" if is_own else "a peer" if history.name in peers else "comes by way of others"
+        if is_own and instance.content.is_restoring:
+            told = "this one; waits for what it had"
+        found[history.instance] = KnownSupplier(
+            history.name, history.incarnation, count, tuple(writes.get(history.name, ())), told
+        )
+    return sorted(found.values(), key=lambda one: one.name)
+
+
 def give(instance: Instance, partition: str, to: str, *, timeout_s: float) -> int:
     """Have another supplier write a partition (`ALL`: what was never given by name) from now on; the number of the
     transaction that says so. Applications here are refused there from then on; on the other site they are taken once

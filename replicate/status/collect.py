@@ -72,6 +72,7 @@ from replicate.status.roles import (
     frozen_findings,
     is_rolled_back_in_part,
     lost_findings,
+    restoring_findings,
     rollback_findings,
     succession_findings,
 )
@@ -138,6 +139,8 @@ def collect(instance: Instance) -> Status:
     connected = [peer.name for peer in peers if peer.is_connected]
     problems += succession_findings(instance, journal.last_written_seqno, connected)
     problems += frozen_findings(instance)
+    suppliers = _suppliers(instance) if instance.is_supplier else ()
+    problems += restoring_findings(instance, [one.name for one in suppliers if one.was_level])
     problems += lost_findings(instance)
     by_packets = hears_by_packets(instance)
     found = findings(instance.told_role, journal, regions, peers, receiving, packets, by_packets=by_packets)
@@ -180,7 +183,7 @@ def collect(instance: Instance) -> Status:
         compared=compared,
         patrol=patrol_report(patrolled, now_wall_ns),
         packets=packets,
-        suppliers=_suppliers(instance) if receiving is not None else (),
+        suppliers=suppliers,
     )
 
 
@@ -580,6 +583,7 @@ def _suppliers(instance: Instance) -> tuple[SupplierReport, ...]:
             int(one.get("last_seqno", 0)),
             int(one.get("last_received_seqno", 0)),
             int(one.get("last_applied_seqno", 0)),
+            receiver.is_running and one.get("was_level") is True,
         )
         for one in found
         if isinstance(one, dict)

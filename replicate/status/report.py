@@ -151,6 +151,8 @@ class SupplierReport:
     last_seqno: int
     last_received_seqno: int
     last_applied_seqno: int
+    was_level: bool
+    """All that it had when its stream began is applied here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,19 @@ def frozen_findings(instance: Instance) -> Iterator[Finding]:
         yield Finding("FROZEN", text, "replicate -i INSTANCE instance freeze off")
 
 
+def restoring_findings(instance: Instance, were_level: Collection[str]) -> Iterator[Finding]:
+    """`were_level`: the suppliers that have brought all that they had."""
+    if not instance.content.is_restoring:
+        return
+    awaited = sorted({peer.name for peer in instance.peers if not peer.passive} - set(were_level))
+    text = (
+        "this supplier was restored from an older state, and takes no writes until it has back what it had: waiting "
+        f"for {', '.join(awaited) or 'the first supplier that sends'}"
+    )
+    force = "replicate -i INSTANCE replica restore --force"
+    yield Finding("RESTORING", text, f"see that they send to this one; to go on without what only they have: {force}")
+
+
 def succession_findings(instance: Instance, last_seqno: int, connected: Collection[str]) -> Iterator[Finding]:
     """Who is primary instead of this instance, or beside it. `last_seqno`: the last of its journal. `connected`: the
     peers to which a connection stands."""

@@ -94,9 +94,8 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.DIVERGED: (DivergedError, f"Do not go on: compare both sides, then seed the secondary again: {_ANEW}"),
     RefuseCode.TURNED_BACK: (
         DivergedError,
-        "Do not write there. There: replicate -i INSTANCE instance convert --role secondary, then "
-        "replicate -i INSTANCE seed --restart; what it has written since is in its journal "
-        "(replicate -i INSTANCE journal show)",
+        "It takes no writes until the others have brought back what it had: there, replicate -i INSTANCE status names "
+        "who is waited for",
     ),
     RefuseCode.GAP: (
         GapError,

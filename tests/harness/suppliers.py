@@ -108,11 +108,13 @@ class Suppliers:
 
     def agreed(self, source: str, consumer: str) -> Agreed:
         """The start of a stream. Raises the refusal."""
+        known = self.vector(consumer)
+        self.by[consumer].reload()  # recovery may have raised its incarnation
         content = self.by[consumer].content
         who = Introduction(content.network, content.uuid, content.name, content.told_role, content.incarnation, "test")
         with door_of(self.by[source]) as door:
             door.sync_to_end()
-            return agree_by_vector(door, Restart(0, chains=self.vector(consumer)), who)
+            return agree_by_vector(door, Restart(0, chains=known), who)
 
     def offer(self, source: str, pool: ReceivePool, agreed: Agreed, *, most: int | None = None) -> int:
         """Put what the source has into the pool, `most` transactions at most; how many."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,10 +133,51 @@ def test_all_write_while_daemons_die(street: SupplierStreet) -> None:
     assert {table: len(rows) for table, rows in street.rows("b").items()} == dict.fromkeys(("ta", "tb", "tc"), count)
 
 
+def test_a_machine_that_is_turned_back_gets_back_what_it_had(street: SupplierStreet) -> None:
+    """It takes no writes until it has; its applications are told so by name."""
+    site = street.by["b"]
+    street.finish([street.python(WRITER, str(site), "tb", "20")])
+    street.level()
+    stop_site(street, "b")
+    for one in ("journal", "regions", "consumers"):
+        shutil.copytree(site / one, street.directory / "snapshot" / one)
+    street.start_site("b")
+    street.finish([street.python(WRITER, str(site), "tb", "20")])
+    street.level()
+    stop_site(street, "b")
+    for one in ("journal", "regions", "consumers"):
+        for file in (site / one).iterdir():
+            file.unlink()
+        for file in (street.directory / "snapshot" / one).iterdir():
+            shutil.copy2(file, site / one / file.name)
+    for pool in Path(street.environment["REPLICATE_SHM_DIR"]).iterdir():
+        if str(site) in pool.read_bytes()[4096:8192].decode("utf-8", "replace"):
+            pool.unlink()  # its machine has booted
+    street.start_site("b")
+    street.level()
+    wait_until(lambda: "RESTORING" not in findings(street, "b"), what="it takes writes again")
+    street.finish([street.python(WRITER, str(site), "tb", "5")])
+    street.level()
+    assert len(street.rows("c")["tb"]) == 45
+    log = (site / "log" / "receiver.log").read_text()
+    assert (
+        "was turned back to an older state" in log or "was turned back" in (site / "log" / "source-a.log").read_text()
+    )
+
+
+def stop_site(street: SupplierStreet, name: str) -> None:
+    for daemon in ("receiver", "update", "source"):
+        street.on(street.by[name], daemon, "stop")
+
+
+def findings(street: SupplierStreet, name: str) -> set[str]:
+    status = json.loads(street.on(street.by[name], "--json", "status", check=False).stdout)
+    return {one["code"] for one in status["findings"]}
+
+
 def test_an_island_writes_on_and_comes_back(street: SupplierStreet) -> None:
     """Cut off from all others, its applications feel nothing; a partition is given in the meantime."""
-    for daemon in ("receiver", "update", "source"):
-        street.on(street.by["b"], daemon, "stop")
+    stop_site(street, "b")
     writers = [street.python(WRITER, str(street.by[name]), f"t{name}", "50") for name in NAMES]
     street.finish(writers)
     wait_until(lambda: street.rows("a")["tc"] == street.rows("c")["tc"], what="the others go on")

@@ -621,7 +621,7 @@ def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
             "security/tls_files.py",
         )
     )
-    used = set(re.findall(r'"([A-Z]+_[A-Z_]+|COMPARED|CONFLICT|FENCED|FROZEN)"', source))
+    used = set(re.findall(r'"([A-Z]+_[A-Z_]+|COMPARED|CONFLICT|FENCED|FROZEN|RESTORING)"', source))
     for filled in set(re.findall(r'f"([A-Z]+)_\{level\}"', source)):
         used |= {f"{filled}_FULL", f"{filled}_FILLING"}
     assert used == set(CODES)

@@ -1,0 +1,139 @@
+"""A supplier that was restored, or turned back, takes no writes until it has back what it had."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from replicate.dbapi import OperationalError
+from replicate.errors import ConfigurationError, DivergedError, PeerRefusedError
+from replicate.instance.instance import Instance
+from replicate.roles.restored import settle, turn_back
+from tests.harness.instances import lose_pool
+from tests.harness.pair import Pair
+from tests.harness.sites import kill_at
+from tests.harness.suppliers import Suppliers
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    return Suppliers.create(tmp_path)
+
+
+def saved(two: Suppliers, name: str) -> Path:
+    """A copy of a supplier's directory, as of a backup at rest."""
+    place = two.directory / "backup"
+    shutil.copytree(two.by[name].path, place)
+    return place
+
+
+def put_back(two: Suppliers, name: str, copy: Path, *, keeps_inode: bool) -> None:
+    """`keeps_inode`: as a snapshot of its machine does."""
+    path = two.by[name].path
+    lose_pool(two.by[name])
+    if keeps_inode:
+        for one in ("journal", "regions", "consumers"):
+            for file in (path / one).iterdir():
+                file.unlink()
+            for file in (copy / one).iterdir():
+                shutil.copy2(file, path / one / file.name)
+        shutil.copy2(copy / "instance.json", path / "instance.json")
+    else:
+        shutil.rmtree(path)
+        shutil.copytree(copy, path)
+    two.by[name] = Instance.open(path)
+
+
+def test_files_of_a_backup_bring_back_what_was_lost_and_then_it_writes_on(two: Suppliers) -> None:
+    """389 Directory Server may lose these: it ignores the consumer's own origin for the start."""
+    two.write("b", 2)
+    copy = saved(two, "b")
+    two.write("b", 3)
+    two.write("a", 1)
+    two.level()
+    before = two.by["b"].content.incarnation
+    put_back(two, "b", copy, keeps_inode=False)
+    with pytest.raises(OperationalError, match="was restored from an older state, and waits"):
+        two.write("b")
+    assert Instance.open(two.by["b"].path).content.incarnation == before + 1
+    two.carry("a", "b")
+    with pytest.raises(OperationalError, match="takes no writes"):
+        two.write("b")
+    assert settle(Instance.open(two.by["b"].path))
+    assert not settle(Instance.open(two.by["b"].path))
+    two.by["b"].reload()
+    two.write("b", 2)
+    two.level()
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 7
+
+
+def test_a_machine_that_was_turned_back_is_found_out_by_who_has_more_of_it(two: Suppliers) -> None:
+    two.write("b", 2)
+    copy = saved(two, "b")
+    two.write("b", 3)
+    two.level()
+    put_back(two, "b", copy, keeps_inode=True)
+    lose_pool(two.by["b"])
+    with pytest.raises(DivergedError, match="the consumer has 2 transactions, and 5 are here: it was turned back"):
+        two.agreed("a", "b")
+    assert turn_back(two.by["b"])
+    assert not turn_back(two.by["b"])
+    two.carry("a", "b")
+    settle(two.by["b"])
+    two.write("b", 1)
+    two.level()
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 6
+
+
+def test_as_a_source_it_finds_out_itself(two: Suppliers) -> None:
+    two.write("b", 2)
+    copy = saved(two, "b")
+    two.write("b", 3)
+    two.level()
+    put_back(two, "b", copy, keeps_inode=True)
+    lose_pool(two.by["b"])
+    with pytest.raises(PeerRefusedError, match="b was turned back"):
+        two.agreed("b", "a")
+    two.by["b"].reload()
+    assert two.by["b"].content.is_restoring
+    with pytest.raises(OperationalError, match="takes no writes"):
+        two.write("b")
+
+
+def test_what_it_wrote_before_it_was_found_out_is_diverged(two: Suppliers) -> None:
+    """Nothing of it is mixed with what the others have of it."""
+    two.write("b", 2)
+    copy = saved(two, "b")
+    two.write("b", 3)
+    two.level()
+    put_back(two, "b", copy, keeps_inode=True)
+    lose_pool(two.by["b"])
+    two.write("b", 1)
+    turn_back(two.by["b"])
+    with pytest.raises(DivergedError):
+        two.carry("a", "b")
+    assert len(two.rows("a")["tb"]) == 5
+
+
+@pytest.mark.parametrize("place", ["append.after_write", "finish.before_publish"])
+def test_a_settling_that_was_killed_is_done_again(two: Suppliers, place: str) -> None:
+    turn_back(two.by["b"])
+    call = "replicate.roles.restored:settle"
+    assert kill_at(f"{place}:1", call, two.by["b"].path) == -signal.SIGKILL
+    assert kill_at("", call, two.by["b"].path) == 0
+    two.by["b"].reload()
+    two.write("b", 1)
+    two.level()
+    two.assert_converged()
+
+
+def test_others_have_nothing_to_wait_for(pair: Pair) -> None:
+    assert not turn_back(pair.primary)
+    with pytest.raises(ConfigurationError, match="east is primary"):
+        settle(pair.primary)
