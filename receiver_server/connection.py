@@ -160,8 +160,7 @@ class ReceiverConnection:
             closed = await self.drive.run(self._pour_again, self._watch_stop)
             if closed.reason is CloseReason.PEER_REFUSED and closed.error is not None:
                 await self.source.keep_verdict(self.peer_name, closed.error)
-                if self.source.suppliers is not None and reason_of(closed.error) == RefuseCode.TURNED_BACK:
-                    await self.source.turned_back()
+                await self.source.refused_own(closed.error)
             return closed
         finally:
             if self in self.source.all_connections:

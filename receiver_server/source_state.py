@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -319,23 +320,35 @@ class SourceState:
         """See position.py."""
         return await trio.to_thread.run_sync(find_vector, self.instance)
 
-    async def turned_back(self) -> None:
-        """On a supplier: another one has more of what we write ourselves than we have."""
-        assert self.suppliers is not None
+    async def refused_own(self, error: ReplicateError) -> None:
+        """A source has refused us: it no longer holds something that we lack. Where that is our own, we were turned
+        back: we take no writes any more, though nobody can bring it."""
+        facts = error.facts.get("peer_facts")
+        if self.suppliers is None or not isinstance(facts, dict):
+            return
+        origin, held_from = facts.get("origin"), facts.get("held_from")
+        if origin != self.instance.content.origin.key or not isinstance(held_from, int):
+            return
         try:
-            if not await trio.to_thread.run_sync(turn_back, self.instance):
+            if not await trio.to_thread.run_sync(partial(turn_back, self.instance, other_has=held_from)):
                 return
         except ReplicateError as error:
             self.log.error("turned back, and cannot stop its writers yet", error=str(error), code=error.code)
             return
-        self.suppliers.forget_levels()
         self.log.error("this supplier was turned back to an older state: it takes no writes until all of it is back")
 
     async def look_whether_restored(self) -> None:
         """On a supplier that was restored: whether all have brought back what it had."""
         suppliers = self.suppliers
-        if suppliers is None or not self.instance.content.is_restoring:
+        if suppliers is None:
             return
+        self.instance.partitions_now()  # another process may have found it out
+        if not self.instance.content.is_restoring:
+            suppliers.is_restoring = False
+            return
+        if not suppliers.is_restoring:  # it has just been found out: each has to be level once more
+            suppliers.is_restoring = True
+            suppliers.forget_levels()
         suppliers.looked_at(self.pool.read_address)
         awaited = {peer.name for peer in self.instance.peers if not peer.passive}
         if not suppliers.were_level or not awaited <= suppliers.were_level:

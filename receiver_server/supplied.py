@@ -72,6 +72,8 @@ class SuppliedSources(Generic[C]):
     def __init__(self) -> None:
         self.by: dict[bytes, SuppliedSource] = {}
         self.connections: dict[bytes, C] = {}
+        self.is_restoring = False
+        """We were restored, and wait for what we had."""
 
     def entered(self, instance: bytes, name: str, connection: C) -> None:
         """A source is accepted."""

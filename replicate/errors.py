@@ -250,6 +250,13 @@ class DivergedError(DamagedError):
     remedy = "Find out which side is right (`journal show` on both); then fill the other one again (`seed --restart`)."
 
 
+class TurnedBackError(DamagedError):
+    """A supplier was sent what it should have written itself, and has not: its files are of an older state."""
+
+    code = "TURNED_BACK"
+    remedy = "Nothing at first: it takes no writes until the others have brought back what it had (`status` names who)."
+
+
 # The machine.
 
 

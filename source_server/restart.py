@@ -66,7 +66,7 @@ def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
         )
     names = {one.origin.key: one.name for one in viewed.catalogue.histories}
     origin = Origin(peer.instance, peer.incarnation).key
-    decision = ruv.decide(ruv.Asked(restart.chains, origin), viewed.supplied)
+    decision = ruv.decide(restart.chains, viewed.supplied)
     if not isinstance(decision, ruv.Send | ruv.NothingToSend):
         raise refused(decision, names)
     index: SparseIndex = {}
@@ -76,7 +76,7 @@ def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
         seqno = start_for(chain, restart.chains, last_seqno, index)
         here = catalogue_before(chain, seqno)
     frame = _catalogue_frame(replace(here, histories=viewed.catalogue.histories), seqno)
-    return Agreed(seqno, 0, frame, index, here, Unseen(restart.chains, names))
+    return Agreed(seqno, 0, frame, index, here, Unseen(restart.chains, here.chains, origin, names))
 
 
 def _catalogue_frame(catalogue: Catalogue, seqno: int) -> bytes:

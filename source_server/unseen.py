@@ -17,23 +17,31 @@ from replicate.journal.record import FrameBatch, Head, pack_null, read_head
 from replicate.journal.walk import walk
 from replicate.model.ruv import Forked, lacks
 from replicate.model.vector import Chains
-from replicate.wire.vectors import refused
+from replicate.wire.vectors import KNOWN_THERE, refused
 
-_REASON = "known there"
+_MARKER = b"\xce"
+"""Before an origin's key in a frame's head."""
 
 
 class Unseen:
     """`known`: the consumer's vector at the start. `skipped`: transactions of which nothing went, so far."""
 
-    def __init__(self, known: Chains, names: Mapping[int, str]) -> None:
-        """`names`: of the instances, by their origins' keys."""
-        self._known = dict(known)
+    def __init__(self, known: Chains, here: Chains, own: int, names: Mapping[int, str]) -> None:
+        """`here`: our own vector just before the stream's first transaction. `own`: the key of the origin that the
+        consumer writes now, all of which it has. `names`: of the instances, by their origins' keys."""
+        self._known = {origin: place for origin, place in known.items() if lacks(here, origin, place[0])}
+        """Of the others nothing comes that it has: a journal has each of them once, in its order."""
+        self._own = own
+        self._markers = [_MARKER + origin.to_bytes(4, "big") for origin in {own, *self._known}]
         self._names = names
         self.skipped = 0
 
     def take(self, batch: FrameBatch) -> FrameBatch:
         """The batch as it goes; the same one when all of it does."""
-        data, kept, pieces = batch.data, 0, list[bytes]()
+        data = batch.data
+        if not any(marker in data for marker in self._markers):
+            return batch  # nearly always: no frame is of such an origin, nor looks as if
+        kept, pieces = 0, list[bytes]()
         for offset, head in walk(data):
             if self._is_lacking(head):
                 continue
@@ -52,6 +60,8 @@ class Unseen:
         return FrameBatch(head.seqno, head.seqno, 1, self._null(head))
 
     def _is_lacking(self, head: Head) -> bool:
+        if head.origin == self._own:
+            return False
         if lacks(self._known, head.origin, head.origin_seqno):
             return True
         last, chain = self._known[head.origin]
@@ -64,4 +74,4 @@ class Unseen:
 
     def _null(self, head: Head) -> bytes:
         self.skipped += 1
-        return pack_null(head, _REASON, ())
+        return pack_null(head, KNOWN_THERE, ())

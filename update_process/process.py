@@ -39,10 +39,12 @@ from replicate.errors import (
     PoolReplacedError,
     ReplicateError,
     TryAgainError,
+    TurnedBackError,
 )
 from replicate.instance.instance import Instance
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
+from replicate.roles.restored import turn_back
 from update_process.applier import Applier, Done, Waiting
 from update_process.figures import known_of_source, measured, why_not_ready
 from update_process.hook_keeper import keep_hook
@@ -118,15 +120,26 @@ async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOr
             context.ready(Waiting.LOCK.value)
             return
         raise
+    turned_back: TurnedBackError | None = None
     try:
         driver = _Driver(context, instance, session)
         orders.reporting = driver.reporting
         await driver.run()
+    except* TurnedBackError as group:
+        turned_back = _first(group)
     finally:
         context.figures, orders.reporting = no_figures, None
         session.close()
         close_door(session.door)
+    if turned_back is not None:
+        context.log.error("it takes no writes until all of it is back", error=str(turned_back), code=turned_back.code)
+        await trio.to_thread.run_sync(turn_back, instance)
     instance.reload()
+
+
+def _first(group: BaseExceptionGroup[TurnedBackError]) -> TurnedBackError:
+    one = group.exceptions[0]
+    return _first(one) if isinstance(one, BaseExceptionGroup) else one
 
 
 class _Driver:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from replicate.door.barrier import BarrierWatch
 from replicate.door.ledger import Moved
@@ -25,12 +25,12 @@ from replicate.errors import (
     BusyError,
     ConflictError,
     DamagedError,
-    DivergedError,
     GapError,
     NotFoundError,
     NotSupportedError,
     NotWriterError,
     ReplicateError,
+    TurnedBackError,
 )
 from replicate.journal.record import (
     Head,
@@ -48,7 +48,7 @@ from replicate.journal.walk import PiecedBatch, Pieces, walk
 from replicate.limits import PARTITION_STREAM
 from replicate.model.ruv import lacks
 from replicate.model.transaction import WRITTEN, Catalogue, History, Kind, Op
-from replicate.model.vector import Chains, Position, SynchronizationVector
+from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
 from replicate.settings.table import UpdateConfig
@@ -59,21 +59,15 @@ from update_process.done import Done, Waiting
 from update_process.large import LargeApply
 from update_process.plan import Window
 from update_process.routes import Routes
-from update_process.window.columns import PAYLOAD
+from update_process.window.columns import PAYLOAD, Changes
+from update_process.window.columns import joined as joined_changes
+from update_process.window.lacking import InStep, Lacking
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most frames of a batch: applications wait that long for the region."""
 WINDOW_BYTES: Final = 256 * 1024
 RECORDS_MAX: Final = 256
 FINISHED_MAX: Final = 64
-
-
-class _Next(NamedTuple):
-    """A received frame that is next of its origin. `place`: among those that were looked at, from 0."""
-
-    place: int
-    head: Head
-    data: bytes
 
 
 class SupplierApplier:
@@ -99,6 +93,8 @@ class SupplierApplier:
         self._catalogue_seen = -1
         self._careful_until = 0
         """Before this address each transaction is a batch of its own: a batch of several has failed."""
+        self._each_until = 0
+        """Before this address what is received is not all in step with our journal."""
         self._restart_asked = pool.restart_requested()
         self._fresh = True
 
@@ -142,7 +138,7 @@ class SupplierApplier:
         return False
 
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
-        """As `Applier.work`. Raises ConflictError, NotWriterError, GapError, DivergedError, other DamagedErrors, and
+        """As `Applier.work`. Raises ConflictError, NotWriterError, TurnedBackError, GapError, other DamagedErrors, and
         the machine's errors. After any of them nothing is open, and what came before is committed."""
         done = Done()
         deadline_s = time.monotonic() + seconds
@@ -189,6 +185,7 @@ class SupplierApplier:
                     return self._commit_large(first, done)
             return self._take_frames([one for one in records if one.kind is RecordKind.FRAMES], done)
         except GapError as error:
+            self._refuse_own({error.facts.get("origin")})
             if not self._fresh:
                 raise
             return self._ask_restart(str(error), done)
@@ -229,114 +226,102 @@ class SupplierApplier:
         waiting = self._begin(done)
         if waiting is not None:
             return waiting
-        known = dict(self.session.position.chains)
-        frames, skipped, looked = self._lacking(records, known)
-        if not frames:
+        lacking = self._in_step(records) or self._lacking(records)
+        if not lacking.count:
             self.session.rollback()
-            self._free(records, looked)
-            done.skipped += skipped
+            self._free(records, lacking.looked)
+            done.skipped += lacking.skipped
             return Waiting.MORE
         try:
-            count = self._apply(frames, done)
+            count = self._apply(lacking, done)
+        except TurnedBackError:
+            raise
         except (DamagedError, NotSupportedError, NotWriterError) as error:
             self.session.rollback()
-            if len(frames) > 1:  # take them one by one: what comes before the one that fails is well
+            if isinstance(lacking, InStep):  # look at each frame
+                self._each_until = records[-1].next_address
+                return Waiting.MORE
+            if lacking.count > 1:  # take them one by one: what comes before the one that fails is well
                 self._careful_until = records[-1].next_address
                 return Waiting.MORE
-            raise self._stopped(error, frames[0].head) from error
+            raise self._stopped(error, read_head(lacking.windows[0])) from error
         self._fresh = False
         done.transactions += count
         done.batches += 1
-        if count == len(frames):
-            done.skipped += skipped
-            self._free(records, looked)
+        if count == lacking.count:
+            done.skipped += lacking.skipped
+            self._free(records, lacking.looked)
         else:
-            self._free(records, frames[count].place)
+            self._free(records, lacking.places[count])
         return Waiting.MORE
 
-    def _lacking(
-        self, records: list[ReceivedRecord], known: dict[int, tuple[int, int]]
-    ) -> tuple[list[_Next], int, int]:
-        """Of the received frames those that are next here, as many as go into a batch; how many of those looked at are
-        known already, and how many were looked at. `known` is moved to the end."""
-        frames: list[_Next] = []
-        skipped = size_bytes = looked = 0
-        limit = self._settings.batch_transactions
+    def _lacking(self, records: list[ReceivedRecord]) -> Lacking:
+        before = self.session.position
+        lacking = Lacking(dict(before.chains), before.last_seqno + 1, WINDOW_BYTES)
         for record in records:
-            most = 1 if record.address < self._careful_until else limit
-            for offset, head in walk(record.data):
-                if frames and (len(frames) >= most or size_bytes + head.frame_bytes > self._batch_bytes):
-                    return frames, skipped, looked
-                if lacks(known, head.origin, head.origin_seqno):
-                    known[head.origin] = (head.origin_seqno, head.chain)
-                    frames.append(_Next(looked, head, record.data[offset : offset + head.frame_bytes]))
-                    size_bytes += head.frame_bytes
-                else:
-                    self._check_same(head, known)
-                    skipped += 1
-                looked += 1
-        return frames, skipped, looked
+            most = 1 if record.address < self._careful_until else self._settings.batch_transactions
+            if not lacking.take(record.data, most, self._batch_bytes):
+                break
+        lacking.end_window()
+        return lacking
 
-    def _check_same(self, head: Head, known: Chains) -> None:
-        """DivergedError for another transaction under the last number that is known of its origin."""
-        last, chain = known[head.origin]
-        if last == head.origin_seqno and chain != head.chain:
-            raise DivergedError(
-                f"number {last} of origin {head.origin:08x} is one transaction here and another one at the source",
-                do="Do not go on: one of them was restored from a backup, or is used twice. Compare both sites",
-                origin=head.origin,
-                origin_seqno=last,
-            )
+    def _in_step(self, records: list[ReceivedRecord]) -> InStep | None:
+        """Where one supplier writes and we follow, frames bear our numbers already: whole records are taken as they
+        are, if all that is in them is next. None where that is not so."""
+        before = self.session.position
+        if records[0].address < max(self._each_until, self._careful_until):
+            return None
+        taken = InStep(before, self._settings.batch_transactions, self._batch_bytes)
+        for record in records:
+            if not taken.take(record.data, record.first_seqno, record.count):
+                break
+        return taken if taken.count else None
 
-    def _apply(self, frames: list[_Next], done: Done) -> int:
+    def _apply(self, lacking: Lacking | InStep, done: Done) -> int:
         """Apply and commit as many of them as go together, one at least; how many."""
         session, before = self.session, self.session.position
-        mark, next_seqno = self._words[word.LAST_DURABLE_SEQNO], before.last_seqno + 1
-        points, position, count, defines, size_bytes = dict(before.chains), before, 0, False, 0
+        next_seqno = before.last_seqno + 1
+        points, position, count, defines = dict(before.chains), before, 0, False
         pieces: list[bytes] = []
-        while count < len(frames) and not defines:
-            chunk: list[bytes] = []
-            chunk_bytes = 0
-            for one in frames[count:]:
-                if chunk and chunk_bytes + len(one.data) > WINDOW_BYTES:
-                    break
-                check_frame(one.data)
-                chunk.append(renumbered(one.data, next_seqno + count + len(chunk), mark))
-                chunk_bytes += len(one.data)
-            data = b"".join(chunk)
-            decoded = decode_batch(data, tuples=True, count=len(chunk))
+        scattered: list[Changes] = []
+        csn = 0
+        for data, number in zip(lacking.windows, lacking.counts, strict=True):
+            decoded = decode_batch(data, tuples=True, count=number)
             window = plans.open_window(data, decoded, next_seqno + count, points, [(len(data), 0)])
-            stop = len(chunk)
-            if window.alone:
-                if window.alone[0] == 0:
-                    if count:
-                        break
-                    stop, defines = 1, True
-                else:
-                    stop = window.alone[0]
-            self._apply_window(window, stop)
+            stop = number if not window.alone else max(window.alone[0], int(not count))
+            if not stop:
+                break
+            defines = stop == 1 and window.alone[:1] == [0]
+            self._make(scattered, window, stop, is_alone=lacking.count == 1)
             position = window.position_at(position, 0, stop, self._routes.partition_of)
             pieces.append(window.frames(0, stop))
-            size_bytes += len(pieces[-1])
+            csn = max(csn, *(body[6] for body in window.bodies[:stop]))
             count += stop
-            if stop < len(chunk):
+            if stop < number or defines:
                 break
-        taken = [one.head for one in frames[:count]]
+        self._make_scattered(scattered, position.last_seqno)
         self._refuse_others(before, position)
-        joined = b"".join(pieces)
+        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         batch = PiecedBatch(next_seqno, position.last_seqno, count, Pieces(memoryview(joined), [0], [len(joined)]))
-        csn = max(head.csn for head in taken)
-        moved = Moved({head.origin: (head.origin_seqno, head.chain) for head in taken}, csn)
+        places = {origin: place for origin, place in position.chains.items() if before.chains.get(origin) != place}
+        self._refuse_own(places)
         last = read_head(pieces[-1], _last_offset(pieces[-1]))
-        session.commit(batch, position, csn, last=last, defines=defines, moved=moved)
-        done.bytes += size_bytes
+        session.commit(batch, position, csn, last=last, defines=defines, moved=Moved(places, csn))
+        done.bytes += len(joined)
         if defines:
             self._catalogue_seen = -1
         return count
 
-    def _apply_window(self, window: Window, stop: int) -> None:
-        if window.plain is not None:
-            self._routes.apply_plain(window.plain.changes(0, stop), window.first_seqno + stop - 1)
+    def _make(self, scattered: list[Changes], window: Window, stop: int, *, is_alone: bool) -> None:
+        """Make the changes of a window's first `stop` transactions; those here and there in a table wait for the others
+        of the batch, and are made in the order of their rows. `is_alone`: so that an error says which row it is."""
+        plain, last_seqno = window.plain, window.first_seqno + stop - 1
+        if plain is not None and not is_alone and (scattered or plain.is_scattered):
+            scattered.append(plain.changes(0, stop))
+            return
+        self._make_scattered(scattered, window.first_seqno - 1)
+        if plain is not None:
+            self._routes.apply_plain(plain.changes(0, stop), last_seqno)
             return
         bodies = window.bodies[:stop]
         if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
@@ -345,6 +330,18 @@ class SupplierApplier:
         elif len(bodies) == 1 and _names_writer(changes_of(bodies[0])):
             self.session.names_writer()
         self._routes.apply_bodies(bodies)
+
+    def _make_scattered(self, scattered: list[Changes], last_seqno: int) -> None:
+        if scattered:
+            self._routes.apply_plain(joined_changes(scattered), last_seqno, is_sorted=True)
+            scattered.clear()
+
+    def _refuse_own(self, origins: Collection[object]) -> None:
+        """TurnedBackError where one of them is this very incarnation, and so should have written what came, or comes
+        before it: applications commit between two batches, and all of theirs was known when the batch was begun."""
+        if self._words[word.OWN_ORIGIN] in origins:
+            name = self.session.door.instance.name
+            raise TurnedBackError(f"a source has more of what {name} writes itself than {name} has")
 
     def _refuse_others(self, before: Position, position: Position) -> None:
         """NotWriterError, NotFoundError unless each origin has only changed what its instance writes."""
@@ -438,12 +435,12 @@ class SupplierApplier:
             return waiting
         before = self.session.position
         if not lacks(before.chains, head.origin, head.origin_seqno):
-            self._check_same(head, before.chains)
             self.session.rollback()
             self._forget(head.origin, token)
             done.skipped += 1
             self._free([record], 1)
             return Waiting.MORE
+        self._refuse_own((head.origin,))
         if large is None:
             return self._ask_restart(f"transaction {record.first_seqno} ended, but its parts are not here", done)
         frame = renumbered(record.data, before.last_seqno + 1, self._words[word.LAST_DURABLE_SEQNO])

@@ -114,7 +114,7 @@ def document(one: ShownTransaction) -> dict[str, object]:
 def show_journal(instance: Instance, query: Query = EVERY, *, parts: bool = False) -> Iterator[ShownTransaction]:
     """`show_chain` over an instance's journal."""
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
-    return show_chain(chain, query, parts=parts, marks_are_ours=instance.role == "primary")
+    return show_chain(chain, query, parts=parts, marks_are_ours=instance.told_role == "primary")
 
 
 def show_chain(

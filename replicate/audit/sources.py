@@ -23,7 +23,7 @@ from replicate.journal.segment import open_segment
 def find_in_instance(instance: Instance, query: Query) -> Matches:
     """In an instance's journal. Raises as `find`."""
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
-    return find(chain, query, marks_are_ours=instance.role == "primary")
+    return find(chain, query, marks_are_ours=instance.told_role == "primary")
 
 
 def find_in_directory(directory: Path, query: Query) -> Matches:

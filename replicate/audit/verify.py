@@ -67,7 +67,7 @@ class Verification:
 def verify_journal(instance: Instance, first_seqno: int | None = None, last_seqno: int | None = None) -> Verification:
     """`verify_chain` over an instance's journal."""
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
-    return verify_chain(chain, first_seqno, last_seqno, marks_are_ours=instance.role == "primary")
+    return verify_chain(chain, first_seqno, last_seqno, marks_are_ours=instance.told_role == "primary")
 
 
 def verify_chain(

@@ -18,7 +18,6 @@ from replicate.errors import DamagedError, FormatUnknownError, UsageError, Wrong
 from replicate.instance.instance import Instance
 from replicate.model.ruv import (
     NOTHING,
-    Asked,
     Decision,
     NothingToSend,
     Send,
@@ -68,11 +67,6 @@ class Ruv:
         """The vector just before the journal's oldest transaction."""
         return {_key(one): (one.held_from - 1, 0) for one in self.origins if one.held_from}
 
-    @property
-    def origin(self) -> int:
-        """The key of what it writes now; of a secondary, that writes nothing, 0."""
-        return 0 if self.role == "secondary" else Origin(bytes.fromhex(self.uuid), self.incarnation).key
-
 
 @dataclass(frozen=True, slots=True)
 class WouldSend:
@@ -110,6 +104,11 @@ class BothRuvs:
     def is_well(self) -> bool:
         """Whether each can serve the other."""
         return all(one.is_well for one in self.directions)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether neither lacks anything."""
+        return all(one.ours == one.theirs for one in self.origins)
 
 
 def _key(one: OriginPlace) -> int:
@@ -193,7 +192,7 @@ def compare_ruvs(here: Ruv, there: Ruv) -> BothRuvs:
 
 def _direction(supplier: Ruv, consumer: Ruv) -> WouldSend:
     names = {_key(one): one.name for one in (*supplier.origins, *consumer.origins)}
-    decision: Decision = decide(Asked(consumer.known(), consumer.origin), Supplied(supplier.known(), supplier.begin()))
+    decision: Decision = decide(consumer.known(), Supplied(supplier.known(), supplier.begin()))
     match decision:
         case NothingToSend():
             text, do, is_well = f"{supplier.instance} has nothing to send to {consumer.instance}", "", True

@@ -44,14 +44,6 @@ class Supplied:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a consumer has. `origin`: the key of the origin that it writes now; 0: it writes nothing."""
-
-    known: Chains
-    origin: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class OfOrigin:
     """One origin on both sides: the number of its last transaction there, NOTHING where it was never met."""
 
@@ -104,17 +96,7 @@ class Forked:
     consumer_chain: int
 
 
-@dataclass(frozen=True, slots=True)
-class TurnedBack:
-    """Of the origin that the consumer writes now it has less than the supplier: it was turned back to an older state
-    (a snapshot of its machine, say), and would give the same numbers again."""
-
-    origin: int
-    supplier: int
-    consumer: int
-
-
-Decision = NothingToSend | Send | NotHeld | Forked | TurnedBack
+Decision = NothingToSend | Send | NotHeld | Forked
 
 
 def lacks(known: Chains, origin: int, origin_seqno: int) -> bool:
@@ -159,28 +141,27 @@ def _relation(consumer: tuple[int, int] | None, supplier: tuple[int, int] | None
     return Relation.LEVEL if consumer[1] == supplier[1] else Relation.DIVERGED
 
 
-def decide(asked: Asked, supplied: Supplied) -> Decision:
-    """What the supplier does for the consumer; the gravest answer first.
+def decide(known: Chains, supplied: Supplied) -> Decision:
+    """What the supplier does for a consumer that knows that much; the gravest answer first.
 
     1. Is there a number of one origin under which they have different transactions? Their pasts fork.
-    2. Has the supplier more of what the consumer itself writes now? It was turned back.
-    3. Does the consumer lack what the journal holds no more? Another supplier, or a seed.
-    4. Does it lack anything? Send; else there is nothing to send.
+    2. Does the consumer lack what the journal holds no more? Another supplier, or a seed.
+    3. Does it lack anything? Send; else there is nothing to send.
+
+    What the consumer writes itself is an origin like any other. It may have written more since it said what it has, so
+    less of it than here says nothing; that it lacks what it should have written shows when it comes.
     """
     lacking = []
-    for one in compare(asked.known, supplied.end):
+    for one in compare(known, supplied.end):
         if one.relation is Relation.DIVERGED:
-            ours, theirs = supplied.end[one.origin][1], asked.known[one.origin][1]
+            ours, theirs = supplied.end[one.origin][1], known[one.origin][1]
             return Forked(one.origin, one.consumer, ours, theirs)
         if one.is_sent:
             lacking.append(one)
-    for one in lacking:
-        if one.origin == asked.origin and one.relation is Relation.BEHIND:
-            return TurnedBack(one.origin, one.supplier, one.consumer)
     gone = tuple(
         Gone(one.origin, one.consumer, supplied.begin[one.origin][0] + 1)
         for one in lacking
-        if one.origin in supplied.begin and lacks(asked.known, one.origin, supplied.begin[one.origin][0])
+        if one.origin in supplied.begin and lacks(known, one.origin, supplied.begin[one.origin][0])
     )
     if gone:
         return NotHeld(gone)

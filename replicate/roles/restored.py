@@ -14,18 +14,22 @@ from replicate.door.recovery.opening import open_history
 from replicate.door.snapshot import door_of
 from replicate.errors import ConfigurationError
 from replicate.instance.instance import Instance
+from replicate.model.vector import U64_MAX
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.roles.role import LOCK_TIMEOUT_S, standing_still
 
 
-def turn_back(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S) -> bool:
-    """It has been found to be older than what others have of it; False when that is known already. Raises what
-    `standing_still` raises: nothing has changed then."""
+def turn_back(instance: Instance, *, other_has: int = U64_MAX, timeout_s: float = LOCK_TIMEOUT_S) -> bool:
+    """It has been found to be older than what others have of it; False when that is known already, or it has by now
+    what they have (`other_has`: of the origin that it writes). Raises what `standing_still` raises: nothing has changed
+    then."""
     instance.reload()
     if instance.content.is_restoring or not instance.is_supplier:
         return False
     with standing_still(instance, timeout_s) as door, door.locked(timeout_s):
+        if door.words[word.OWN_ORIGIN_SEQNO] >= other_has:
+            return False
         for kind in (PoolKind.RECEIVE, PoolKind.JOURNAL):  # by these its Update Process learns of it
             retire(kind, instance.content.uuid)
         instance.raise_incarnation(is_restored=True)

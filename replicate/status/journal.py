@@ -52,7 +52,7 @@ def look_at_closed_journal(instance: Instance, region_seqno: int) -> ClosedJourn
             catalogue, begin = newest.read_catalogue()
             found = scan(newest.fd, begin, newest.header.first_seqno, chains=catalogue.chains, path=newest.path)
             # As after a power loss: only what is proved to be missing is called so.
-            ours = instance.role == "primary"
+            ours = instance.told_role == "primary"
             verdict = classify_tail(found, last_durable_seqno=durable, power_lost=True, marks_are_ours=ours)
         if isinstance(verdict, Damaged):
             text = f"transaction {verdict.seqno} cannot be read: {verdict.reason} [{newest.path}]"

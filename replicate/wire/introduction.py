@@ -92,11 +92,6 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),
     RefuseCode.JOURNAL_MISSING: (HardResyncNeededError, f"Seed the secondary again: {_ANEW}"),
     RefuseCode.DIVERGED: (DivergedError, f"Do not go on: compare both sides, then seed the secondary again: {_ANEW}"),
-    RefuseCode.TURNED_BACK: (
-        DivergedError,
-        "It takes no writes until the others have brought back what it had: there, replicate -i INSTANCE status names "
-        "who is waited for",
-    ),
     RefuseCode.GAP: (
         GapError,
         "The stream starts again from the last good position; if it repeats, verify the journal",

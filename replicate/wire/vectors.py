@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from replicate.errors import ReplicateError
-from replicate.model.ruv import Forked, Gone, NotHeld, TurnedBack
+from replicate.model.ruv import Forked, Gone, NotHeld
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 
 BY_VECTOR = 0
 """The `next_seqno` of a restart that says: look for the start by my vector. It comes from suppliers alone."""
+KNOWN_THERE = "known there"
+"""The reason of a NULL record in such a stream that stands for what the consumer is taken to have."""
 
 
-def refused(decision: NotHeld | Forked | TurnedBack, names: Mapping[int, str]) -> ReplicateError:
+def refused(decision: NotHeld | Forked, names: Mapping[int, str]) -> ReplicateError:
     """The error of a start that cannot be. `names`: of the instances, by their origins' keys."""
     match decision:
         case NotHeld(gone):
@@ -36,15 +38,6 @@ def refused(decision: NotHeld | Forked | TurnedBack, names: Mapping[int, str]) -
                 f"({theirs:016x})",
                 origin=origin,
                 origin_seqno=origin_seqno,
-            )
-        case TurnedBack(origin, supplier, consumer):
-            return refusal(
-                RefuseCode.TURNED_BACK,
-                f"of {_name(origin, names)}, which it writes itself, the consumer has {consumer} transactions, and "
-                f"{supplier} are here: it was turned back to an older state",
-                origin=origin,
-                supplier=supplier,
-                consumer=consumer,
             )
 
 

@@ -77,6 +77,7 @@ STEPS: Final = (
     Step("filter", "bench_filter", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("packets", "bench_packets", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("partitions", "bench_partitions", ("--rounds", ROUNDS), ("--transactions", "50000")),
+    Step("suppliers", "bench_suppliers", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("patrol", "bench_patrol", ("--rounds", ROUNDS), ("--rows", "200000")),
     _commit("row", "off"),
     _catch_up("mixed", "gtm"),

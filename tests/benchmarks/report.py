@@ -181,6 +181,12 @@ def _partitions(one: Line) -> Row:
     return f"partitions: {one['wanted']} wanted", f"CPU {cpu}; bytes {ratio['bytes']:.2f} × a whole secondary", text
 
 
+def _suppliers(one: Line) -> Row:
+    ratio = one["ratio_to_secondary"].get("rate")
+    beside = "" if ratio is None else f"{ratio:.2f} × a secondary"
+    return f"suppliers: {one['case']}", beside, f"{one['figure']['rate']:,.0f} transactions/s"
+
+
 def _packets(one: Line) -> Row:
     figure, ratio = one["figure"], one["ratio"]
     text = f"{figure['import']:,.0f} a second; export {figure['export']:,.0f}; {figure['bytes']:.0f} bytes each"
@@ -225,4 +231,5 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "partitions": _partitions,
     "patrol": _patrol,
     "replay": _replay,
+    "suppliers": _suppliers,
 }

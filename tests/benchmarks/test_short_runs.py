@@ -118,6 +118,12 @@ def test_packets(tmp_path: Path) -> None:
     assert set(line["ratio"]) == {"import_to_replay", "import_to_line", "export_to_line"}
 
 
+def test_suppliers(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "suppliers", "--transactions", "3000", "--rounds", "1")
+    assert [line["case"] for line in lines] == ["secondary", "one writes", "both write"]
+    assert all(line["figure"]["rate"] > 0 for line in lines)
+
+
 def test_partitions(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "partitions", "--transactions", "2000", "--rounds", "1", "--wanted", "half", "nothing")
     assert [one["wanted"] for one in lines] == ["whole", "half", "nothing"]

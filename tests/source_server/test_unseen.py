@@ -24,7 +24,7 @@ def batch(count: int = 6) -> FrameBatch:
 
 def test_where_nothing_is_known_all_of_it_goes_as_it_is() -> None:
     made = batch()
-    assert Unseen({}, {}).take(made) is made
+    assert Unseen({}, {}, 1, {}).take(made) is made
 
 
 @given(st.integers(-1, 8))
@@ -33,7 +33,7 @@ def test_what_is_known_goes_as_its_head_alone(last: int) -> None:
     heads = [head for _, head in walk(made.data)]
     place = next((head.chain for head in heads if head.origin_seqno == last), 1)
     known = {heads[0].origin: (last, place)} if last >= 0 else {}
-    unseen = Unseen(known, {})
+    unseen = Unseen(known, {}, 1, {})
     told = unseen.take(made)
     assert (told.first_seqno, told.last_seqno, told.count) == (made.first_seqno, made.last_seqno, made.count)
     found = list(walk(told.data))
@@ -52,13 +52,30 @@ def test_another_transaction_under_the_last_known_number_is_refused() -> None:
     made = batch()
     head = read_head(made.data)
     with pytest.raises(DivergedError, match="is another transaction here"):
-        Unseen({head.origin: (head.origin_seqno, head.chain ^ 1)}, {}).take(made)
+        Unseen({head.origin: (head.origin_seqno, head.chain ^ 1)}, {}, 1, {}).take(made)
 
 
 def test_a_large_transaction_goes_itself_or_as_a_head() -> None:
     frame = batch(1).data
     head = read_head(frame)
-    assert Unseen({}, {}).takes_large(frame) is None
-    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}).takes_large(frame)
+    assert Unseen({}, {}, 1, {}).takes_large(frame) is None
+    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}, 1, {}).takes_large(frame)
     assert told is not None
     assert (told.first_seqno, told.count, read_head(told.data).kind) == (head.seqno, 1, Kind.NULL)
+
+
+def test_what_the_consumer_writes_itself_goes_as_heads_whatever_was_known_at_the_start() -> None:
+    made = batch()
+    origin = read_head(made.data).origin
+    unseen = Unseen({}, {}, origin, {})
+    told = unseen.take(made)
+    assert {head.kind for _, head in walk(told.data)} == {Kind.NULL}
+    assert unseen.skipped == made.count
+
+
+def test_what_our_journal_has_before_the_start_is_not_looked_for() -> None:
+    """And that is all that the consumer has of that origin: the batch goes as it is."""
+    made = batch()
+    heads = [head for _, head in walk(made.data)]
+    known = {heads[0].origin: (heads[2].origin_seqno, heads[2].chain)}
+    assert Unseen(known, known, 1, {}).take(made) is made

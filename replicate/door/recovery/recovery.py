@@ -230,7 +230,7 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         acknowledged_max=acknowledged,
         # Then what was not synced may be missing in the middle too, before what is there.
         power_lost=power_lost,
-        marks_are_ours=instance.role == "primary",
+        marks_are_ours=instance.told_role == "primary",
     )
     if isinstance(verdict, Damaged):
         raise JournalDamagedError(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from replicate.model.ruv import (
     NOTHING,
-    Asked,
     Forked,
     Gone,
     NotHeld,
@@ -19,7 +18,6 @@ from replicate.model.ruv import (
     Relation,
     Send,
     Supplied,
-    TurnedBack,
     compare,
     covers,
     decide,
@@ -37,8 +35,8 @@ def at(**places: int) -> dict[int, tuple[int, int]]:
     return {globals()[name]: (last, 1000 * globals()[name] + last) for name, last in places.items()}
 
 
-def answer(consumer: Chains, supplier: Chains, *, begin: Chains | None = None, origin: int = 0) -> object:
-    return decide(Asked(consumer, origin), Supplied(supplier, begin or {}))
+def answer(consumer: Chains, supplier: Chains, *, begin: Chains | None = None) -> object:
+    return decide(consumer, Supplied(supplier, begin or {}))
 
 
 # Identical sets of origins.
@@ -101,23 +99,16 @@ def test_all_of_these_at_once() -> None:
 # The consumer's own origin.
 
 
-def test_the_consumers_own_origin_is_level_or_ahead() -> None:
-    assert answer(at(A=3, B=5), at(A=3, B=5), origin=B) == NothingToSend()
-    assert answer(at(A=3, B=9), at(A=3, B=5), origin=B) == NothingToSend()
+def test_the_consumers_own_origin_is_like_any_other() -> None:
+    """B is the consumer's: level, ahead of what the supplier has, or behind it."""
+    assert answer(at(A=3, B=5), at(A=3, B=5)) == NothingToSend()
+    assert answer(at(A=3, B=9), at(A=3, B=5)) == NothingToSend()
 
 
-def test_of_an_older_incarnation_of_its_own_it_gets_back_what_a_backup_lost() -> None:
+def test_of_its_own_it_gets_back_what_a_backup_lost() -> None:
     """The description lets these be lost: it ignores the consumer's own origin for the start."""
-    assert answer(at(A=3, B=2, C=0), at(A=3, B=5), origin=C) == Send((B,))
-
-
-def test_of_the_one_that_it_writes_now_less_than_the_supplier_means_turned_back() -> None:
-    assert answer(at(A=3, B=2), at(A=3, B=5), origin=B) == TurnedBack(B, 5, 2)
-
-
-def test_the_one_that_it_writes_now_may_be_unknown_there() -> None:
-    """A new incarnation whose opening record is not written yet."""
-    assert answer(at(A=3), at(A=4), origin=C) == Send((A,))
+    assert answer(at(A=3, B=2), at(A=3, B=5)) == Send((B,))
+    assert answer(at(A=3, B=2, C=0), at(A=3, B=5)) == Send((B,))
 
 
 # Different transactions of one number.
@@ -128,10 +119,9 @@ def test_equal_numbers_with_other_hashes_have_forked() -> None:
     assert answer({**at(B=5), A: (3, 77)}, supplier) == Forked(A, 3, 1003, 77)
 
 
-def test_forked_is_graver_than_turned_back_and_that_than_not_held() -> None:
+def test_a_fork_is_graver_than_what_is_not_held() -> None:
     consumer = {**at(B=2), A: (3, 77)}
-    assert isinstance(answer(consumer, at(A=3, B=5), begin=at(B=4), origin=B), Forked)
-    assert isinstance(answer(at(A=3, B=2), at(A=3, B=5), begin=at(B=4), origin=B), TurnedBack)
+    assert isinstance(answer(consumer, at(A=3, B=5), begin=at(B=4)), Forked)
 
 
 # The parts.
@@ -208,7 +198,7 @@ def opened(supplier: Replica, consumer: Replica) -> Session | None:
     """None where the supplier's journal has not got it all. The start is the first lacking frame, whatever segment it
     is found in: no segment that begins with a covered vector hides an earlier one."""
     known = dict(consumer.known)
-    found = decide(Asked(known), Supplied(supplier.known, supplier.before(supplier.pruned)))
+    found = decide(known, Supplied(supplier.known, supplier.before(supplier.pruned)))
     lacking = [place for place, frame in enumerate(supplier.journal) if lacks(known, *frame)]
     if isinstance(found, NotHeld):
         assert lacking[0] < supplier.pruned

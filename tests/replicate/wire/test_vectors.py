@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicate.errors import DivergedError, HardResyncNeededError, ReplicateError
-from replicate.model.ruv import NOTHING, Forked, Gone, NotHeld, TurnedBack
+from replicate.model.ruv import NOTHING, Forked, Gone, NotHeld
 from replicate.wire.introduction import as_refuse, refusal_from_peer
 from replicate.wire.vectors import refused
 
@@ -22,13 +22,10 @@ NAMES = {7: "east"}
             "the consumer has nothing, and this journal begins with 2: another supplier may still have them",
         ),
         (Forked(7, 5, 0xAB, 0xCD), DivergedError, "number 5 of east (origin 00000007) is another transaction here"),
-        (TurnedBack(7, 9, 4), DivergedError, "the consumer has 4 transactions, and 9 are here: it was turned back"),
     ],
-    ids=["not held", "forked", "turned back"],
+    ids=["not held", "forked"],
 )
-def test_each_says_what_it_is_on_both_sides(
-    decision: NotHeld | Forked | TurnedBack, kind: type[ReplicateError], says: str
-) -> None:
+def test_each_says_what_it_is_on_both_sides(decision: NotHeld | Forked, kind: type[ReplicateError], says: str) -> None:
     error = refused(decision, NAMES)
     assert isinstance(error, kind)
     assert says in error.what

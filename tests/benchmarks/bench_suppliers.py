@@ -1,0 +1,178 @@
+"""What several suppliers cost: a backlog of inserts, caught up by a secondary, by a supplier of which the other writes
+alone, and by two suppliers that have both written while their line was down.
+
+Run: python -m tests.benchmarks.bench_suppliers [--transactions N] [--rounds N] [--table]
+
+Real processes, real TCP over loopback, values of 100 bytes. `secondary` is one primary and its secondary, and is what
+the others are compared with. In each round every case has its turn, on a street of its own.
+
+Prints a JSON line for each case, or with `--table` a table: transactions a second from the first one applied until all
+are, of both sites together where both have written (of a short backlog from the start of the Source Servers). Nothing
+is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import replicate
+from replicate.bench.catch_up import VALUE_BYTES, catch_up
+from replicate.bench.street import Bench, attach, value, wait_for
+from replicate.compare.ruv import compare_ruvs, ruv_of
+from replicate.instance.instance import Instance
+from tests.benchmarks import report
+from tests.benchmarks.street_bench import machine, make_database
+
+LOOK_S: Final = 0.01
+CASES: Final = ("secondary", "one writes", "both write")
+SETTINGS: Final = '[journal]\ndurability = "off"\n'
+
+
+def write(instance: Path, table: str, count: int) -> int:
+    """One row a transaction; the last number."""
+    with closing(replicate.connect(instance)) as connection:
+        for number in range(1, count + 1):
+            connection.execute(
+                f"INSERT INTO {table} (id, value) VALUES (?, ?)", (number, value(number, 0, VALUE_BYTES))
+            )
+            connection.commit()
+        return int(connection.last_seqno or 0)
+
+
+def suppliers(bench: Bench, directory: Path) -> tuple[Path, Path]:
+    """Both, level, the second one the writer of its own table."""
+    make_database(directory / "app.db", 0, VALUE_BYTES)
+    bench.make_primary(directory / "app.db")
+    first = bench.primary
+    with closing(replicate.connect(first)) as connection:
+        connection.execute("CREATE TABLE other (id INTEGER PRIMARY KEY, value TEXT)")
+        connection.commit()
+    bench.run("-i", first, "partition", "create", "other")
+    bench.run("-i", first, "partition", "assign", "other", "other")
+    bench.run("-i", first, "instance", "convert", "--role", "supplier")
+    second = bench.add_secondary("second")
+    bench.run("-i", second, "instance", "convert", "--role", "supplier")
+    bench.run("-i", second, "peer", "add", first.name, "127.0.0.1:1")
+    return first, second
+
+
+def receive(bench: Bench, first: Path, second: Path) -> None:
+    """Start what takes the streams, on both sites."""
+    for instance, peer in ((first, second), (second, first)):
+        bench.run("-i", instance, "receiver", "start", "--no-update", "--listen", "127.0.0.1:0")
+        port = bench.status_file(instance, "receiver")["facts"]["listen"].rpartition(":")[2]
+        bench.run("-i", peer, "peer", "add", instance.name, f"127.0.0.1:{port}", "--replace")
+        bench.run("-i", instance, "update", "start")
+
+
+def send(bench: Bench, first: Path, second: Path) -> None:
+    """Let the streams go."""
+    with ThreadPoolExecutor(2) as beside:
+        for instance, peer in ((first, second), (second, first)):
+            beside.submit(bench.run, "-i", instance, "source", "start", "--peer", peer.name)
+
+
+def cut(bench: Bench, first: Path, second: Path) -> None:
+    """Stop them."""
+    for instance, peer in ((first, second), (second, first)):
+        bench.run("-i", instance, "source", "stop", "--peer", peer.name)
+        bench.run("-i", instance, "receiver", "stop")
+        bench.run("-i", instance, "update", "stop")
+
+
+def are_level(first: Path, second: Path) -> bool:
+    """Whether neither has anything to send."""
+    return compare_ruvs(ruv_of(Instance.open(first)), ruv_of(Instance.open(second))).is_level
+
+
+def measure_case(case: str, count: int, directory: str | None) -> float:
+    """Transactions a second."""
+    with tempfile.TemporaryDirectory(prefix="bench-suppliers-", dir=directory) as name:
+        bench = Bench(Path(name), settings=SETTINGS, secondary_settings=SETTINGS)
+        try:
+            if case == "secondary":
+                make_database(Path(name) / "app.db", 0, VALUE_BYTES)
+                bench.make_primary(Path(name) / "app.db")
+                second = bench.add_secondary("second")
+                return _alone(bench, second, count)
+            first, second = suppliers(bench, Path(name))
+            if case == "one writes":
+                return _alone(bench, second, count)
+            return _both_write(bench, first, second, count)
+        except BaseException:
+            print(bench.complaints(), file=sys.stderr)
+            raise
+        finally:
+            bench.close()
+
+
+def _alone(bench: Bench, second: Path, count: int) -> float:
+    done = catch_up(bench, second, write(bench.primary, "item", count), count)
+    return float(done["from_first"] or done["from_start"])
+
+
+def _both_write(bench: Bench, first: Path, second: Path, count: int) -> float:
+    """Both have written while they were cut: transactions a second of both, from the first one applied anywhere."""
+    receive(bench, first, second)
+    send(bench, first, second)
+    wait_for(partial(are_level, first, second), "both know each other", look_s=0.2)
+    bench.run("-i", first, "partition", "give", "other", second.name)
+    wait_for(partial(are_level, first, second), "both know who writes what", look_s=0.2)
+    cut(bench, first, second)
+    before = write(first, "item", count) + write(second, "other", count)
+    receive(bench, first, second)
+    with closing(attach(first)) as one, closing(attach(second)) as other, ThreadPoolExecutor(1) as beside:
+        wanted = before + 2 * count
+        begun, starting = time.perf_counter(), beside.submit(send, bench, first, second)
+        wait_for(lambda: one.applied_seqno + other.applied_seqno > before, "something is applied", look_s=LOOK_S)
+        since, applied = time.perf_counter(), one.applied_seqno + other.applied_seqno
+        ended = wait_for(lambda: one.applied_seqno + other.applied_seqno >= wanted, "both have all", look_s=LOOK_S)
+        starting.result()
+    cut(bench, first, second)
+    return (wanted - applied) / (ended - since) if applied < wanted else 2 * count / (ended - begun)
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A line for each case."""
+    facts = machine()
+    found: dict[str, list[float]] = {case: [] for case in CASES}
+    for _ in range(arguments.rounds):
+        for case in CASES:
+            found[case].append(measure_case(case, arguments.transactions, arguments.directory))
+    middle = {case: statistics.median(rates) for case, rates in found.items()}
+    return [
+        report.line(
+            "suppliers",
+            unit="transactions/s",
+            figure={"rate": round(middle[case], 1)},
+            settings={"count": arguments.transactions, "rounds": arguments.rounds},
+            facts=facts,
+            case=case,
+            ratio_to_secondary={"rate": round(middle[case] / middle["secondary"], 2)} if middle["secondary"] else {},
+        )
+        for case in CASES
+    ]
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transactions", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    report.add_table(parser)
+    parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
+    arguments = parser.parse_args()
+    report.say(measure(arguments), as_table=arguments.table)
+
+
+if __name__ == "__main__":
+    main()
