@@ -15,6 +15,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,6 +66,7 @@ from update_process.window.lacking import InStep, Lacking
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most frames of a batch: applications wait that long for the region."""
+_CSN: Final = itemgetter(6)
 WINDOW_BYTES: Final = 256 * 1024
 RECORDS_MAX: Final = 256
 FINISHED_MAX: Final = 64
@@ -295,7 +297,7 @@ class SupplierApplier:
             self._make(scattered, window, stop, is_alone=lacking.count == 1)
             position = window.position_at(position, 0, stop, self._routes.partition_of)
             pieces.append(window.frames(0, stop))
-            csn = max(csn, *(body[6] for body in window.bodies[:stop]))
+            csn = max(csn, *map(_CSN, window.bodies[:stop]))
             count += stop
             if stop < number or defines:
                 break

@@ -30,7 +30,8 @@ _STANDS_FOR: Final = pack_elements(KNOWN_THERE, [])[0]
 _CHECK_AT: Final = 6
 _SEQNO_AT: Final = 5
 """Where in a body SEQNO begins."""
-_BEHIND_SEQNO: Final = _SEQNO_AT + 8
+_put_seqno: Final = struct.Struct(">Q").pack_into
+_put_check: Final = struct.Struct(">I").pack_into
 assert _HEAD.size == FRAME_HEAD_BYTES
 
 
@@ -50,7 +51,7 @@ class Lacking:
         self.skipped = 0
         self.size_bytes = 0
         self._window_bytes = window_bytes
-        self._pieces: list[bytes] = []
+        self._pieces: list[memoryview] = []
         self._piece_bytes = self._piece_count = 0
 
     @property
@@ -62,19 +63,21 @@ class Lacking:
         """Take of whole frames those that are lacking, until `most` transactions or `room_bytes` are taken; False when
         something is left. FrameDamaged, DivergedError."""
         known, unpack, end, offset = self.known, _HEAD.unpack_from, len(data), 0
-        places, run = self.places, -1
+        frames = bytearray(data)  # renumbered where they lie: a copy of each body costs more than all else here
+        view, places, run = memoryview(frames), self.places, -1
         while offset < end:
             try:
-                length, check, kind, seqno, chain, origin, origin_seqno = unpack(data, offset)
+                length, check, kind, seqno, chain, origin, origin_seqno = unpack(frames, offset)
             except struct.error:
                 raise frame_damaged("a frame's head is cut short", offset) from None
-            behind = offset + FRAME_PREFIX_BYTES + length
+            begin = offset + FRAME_PREFIX_BYTES
+            behind = begin + length
             last = known.get(origin)
             if last is not None and last[0] >= origin_seqno:
                 if last[0] == origin_seqno and last[1] != chain:
                     raise _other(origin, origin_seqno)
                 if run >= 0:
-                    self._keep(data[run:offset])
+                    self._keep(view[run:offset])
                     run = -1
                 self.skipped += 1
                 self.looked += 1
@@ -82,47 +85,41 @@ class Lacking:
                 continue
             if places and (len(places) >= most or self.size_bytes + behind - offset > room_bytes):
                 if run >= 0:
-                    self._keep(data[run:offset])
+                    self._keep(view[run:offset])
                 return False
-            body = data[offset + FRAME_PREFIX_BYTES : behind]
-            if crc32c(body) != check or behind > end:
+            if behind > end or crc32c(view[begin:behind]) != check:
                 raise frame_damaged("a frame's check does not match its content", offset)
-            if kind == _NULL and body.endswith(_STANDS_FOR):
+            if kind == _NULL and data[begin:behind].endswith(_STANDS_FOR):
                 raise _not_known(origin, origin_seqno)
             known[origin] = (origin_seqno, chain)
             places.append(self.looked)
             self.looked += 1
             self.size_bytes += behind - offset
             self._piece_count += 1
-            if seqno == self.next_seqno:
-                if run < 0:
-                    run = offset
-            else:
-                if run >= 0:
-                    self._keep(data[run:offset])
-                    run = -1
-                body = body[:_SEQNO_AT] + self.next_seqno.to_bytes(8, "big") + body[_BEHIND_SEQNO:]
-                self._keep(data[offset : offset + _CHECK_AT] + crc32c(body).to_bytes(4, "big") + body)
+            if seqno != self.next_seqno:
+                _put_seqno(frames, begin + _SEQNO_AT, self.next_seqno)
+                _put_check(frames, offset + _CHECK_AT, crc32c(view[begin:behind]))
             self.next_seqno += 1
+            if run < 0:
+                run = offset
             offset = behind
-            if self._piece_bytes + (offset - run if run >= 0 else 0) >= self._window_bytes:
-                if run >= 0:
-                    self._keep(data[run:offset])
-                    run = -1
+            if self._piece_bytes + offset - run >= self._window_bytes:
+                self._keep(view[run:offset])
+                run = -1
                 self.end_window()
         if run >= 0:
-            self._keep(data[run:end])
+            self._keep(view[run:end])
         return True
 
     def end_window(self) -> None:
         """What was taken since the last one is a window."""
         if self._piece_count:
-            self.windows.append(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
+            self.windows.append(b"".join(self._pieces))
             self.counts.append(self._piece_count)
             self._pieces = []
             self._piece_bytes = self._piece_count = 0
 
-    def _keep(self, piece: bytes) -> None:
+    def _keep(self, piece: memoryview) -> None:
         self._pieces.append(piece)
         self._piece_bytes += len(piece)
 
