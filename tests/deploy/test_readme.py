@@ -166,6 +166,6 @@ def test_the_alerts_are_the_rules_and_no_finding_is_left_out() -> None:
     found = [
         code
         for row in told
-        for code in re.findall("[A-Z]+_[A-Z_]+|CONFLICT|FENCED|FROZEN", row[3] if len(row) > 3 else "")
+        for code in re.findall("[A-Z]+_[A-Z_]+|CONFLICT|FENCED|FROZEN|RESTORING", row[3] if len(row) > 3 else "")
     ]
     assert sorted(found) == sorted(code for code, kind in CODES.items() if kind.severity != "info")
