@@ -250,6 +250,13 @@ class DivergedError(DamagedError):
     remedy = "Find out which side is right (`journal show` on both); then fill the other one again (`seed --restart`)."
 
 
+class ClockAheadError(DamagedError):
+    """A transaction bears a time that is too far ahead. Taken once, no later one could bear less."""
+
+    code = "CLOCK_AHEAD"
+    remedy = "Set the clock right that is wrong, of this host or of the one that wrote it (`replicate help suppliers`)."
+
+
 class TurnedBackError(DamagedError):
     """A supplier was sent what it should have written itself, and has not: its files are of an older state."""
 

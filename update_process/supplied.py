@@ -24,6 +24,7 @@ from replicate.door.ledger import Moved
 from replicate.door.secondary import ApplySession
 from replicate.errors import (
     BusyError,
+    ClockAheadError,
     ConflictError,
     DamagedError,
     GapError,
@@ -47,6 +48,7 @@ from replicate.journal.record import (
 from replicate.journal.spool import Spool, spool_path
 from replicate.journal.walk import PiecedBatch, Pieces, walk
 from replicate.limits import PARTITION_STREAM
+from replicate.model.moment import is_ahead, readable
 from replicate.model.ruv import lacks
 from replicate.model.transaction import WRITTEN, Catalogue, History, Kind, Op
 from replicate.model.vector import Position, SynchronizationVector
@@ -307,6 +309,7 @@ class SupplierApplier:
         batch = PiecedBatch(next_seqno, position.last_seqno, count, Pieces(memoryview(joined), [0], [len(joined)]))
         places = {origin: place for origin, place in position.chains.items() if before.chains.get(origin) != place}
         self._refuse_own(places)
+        self._refuse_ahead(csn)
         last = read_head(pieces[-1], _last_offset(pieces[-1]))
         session.commit(batch, position, csn, last=last, defines=defines, moved=Moved(places, csn))
         done.bytes += len(joined)
@@ -344,6 +347,16 @@ class SupplierApplier:
         if self._words[word.OWN_ORIGIN] in origins:
             name = self.session.door.instance.name
             raise TurnedBackError(f"a source has more of what {name} writes itself than {name} has")
+
+    def _refuse_ahead(self, csn: int) -> None:
+        """ClockAheadError for what is from too far in the future: all of ours would bear its time from then on."""
+        if is_ahead(csn, time.time_ns() // 1000, int(self._settings.clock_ahead_max_s * 1_000_000)):
+            raise ClockAheadError(
+                f"a transaction bears the time {readable(csn)}, which is too far ahead of this host's clock",
+                do="Set right whichever clock is wrong. To take what was written under it, raise [update] "
+                "clock_ahead_max_s for so long (nothing from 2100 on is taken)",
+                csn=csn,
+            )
 
     def _refuse_others(self, before: Position, position: Position) -> None:
         """NotWriterError, NotFoundError unless each origin has only changed what its instance writes."""
@@ -443,6 +456,7 @@ class SupplierApplier:
             self._free([record], 1)
             return Waiting.MORE
         self._refuse_own((head.origin,))
+        self._refuse_ahead(head.csn)
         if large is None:
             return self._ask_restart(f"transaction {record.first_seqno} ended, but its parts are not here", done)
         frame = renumbered(record.data, before.last_seqno + 1, self._words[word.LAST_DURABLE_SEQNO])

@@ -22,7 +22,7 @@ from replicate.door.lock import CommitLock
 from replicate.door.received_range import enter_taken, finish_taken, mend_taken
 from replicate.door.recovery.journal_end import adopted_head, read_tail
 from replicate.door.voiding import void
-from replicate.errors import DiskFullError, InternalError, JournalIOError, NotPrimaryError
+from replicate.errors import ClockAheadError, DiskFullError, InternalError, JournalIOError, NotPrimaryError
 from replicate.instance.instance import Instance
 from replicate.journal.aside import AsideSegment
 from replicate.journal.chain import Chain
@@ -32,7 +32,7 @@ from replicate.journal.segment import SegmentFile
 from replicate.journal.spool import Spool, adopt
 from replicate.journal.walk import PiecedBatch, Pieces
 from replicate.limits import BATCH_BYTES_MAX
-from replicate.model.moment import CSN_COUNTER_BITS
+from replicate.model.moment import CSN_CAP, CSN_COUNTER_BITS, readable
 from replicate.model.transaction import Catalogue, Kind
 from replicate.model.vector import Position
 from replicate.pool import control as word
@@ -166,6 +166,8 @@ class Door:
         csn, now = words[word.LAST_CSN] + 1, (time.time_ns() // 1000) << CSN_COUNTER_BITS
         if now > csn:
             csn = now
+        if csn >= CSN_CAP:
+            self._refuse_clock(csn)
         frame, chain = pack_frame(
             kind,
             seqno,
@@ -179,6 +181,12 @@ class Door:
         )
         # A named tuple's own constructor is a function of Python: a percent of a commit, measured.
         return tuple.__new__(Allotted, (seqno, frame, origin_seqno, chain, csn))
+
+    def _refuse_clock(self, csn: int) -> NoReturn:
+        raise ClockAheadError(
+            f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and none may from 2100 on",
+            do="Set the clock of this host right; then commit again",
+        )
 
     def _refuse_to_allot(self) -> NoReturn:
         raise NotPrimaryError(

@@ -16,6 +16,8 @@ from replicate.model.vector import U64_MAX
 CSN_COUNTER_BITS: Final = 12
 """A csn is microseconds of wall time, shifted by this: 4096 changes a microsecond before it runs ahead of the
 clock."""
+CSN_CAP: Final = 4_102_444_800_000_000 << CSN_COUNTER_BITS
+"""No transaction bears this or more: 2100-01-01. A csn beyond the 64 bits, in 2112, could follow no other."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RELATIVE: Final = re.compile(r"-?([0-9]{1,6})(s|m|h|d|w)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -39,6 +41,11 @@ def first_csn(us: int) -> int:
 def last_csn(us: int) -> int:
     """The highest csn of that microsecond."""
     return min(U64_MAX, max(0, (us + 1 << CSN_COUNTER_BITS) - 1))
+
+
+def is_ahead(csn: int, now_us: int, most_us: int) -> bool:
+    """Whether a transaction that came from elsewhere is from further in the future than `most_us`, or at the cap."""
+    return csn >= CSN_CAP or wall_us(csn) > now_us + most_us
 
 
 def iso(csn: int) -> str:

@@ -313,6 +313,13 @@ class UpdateConfig:
     lock_timeout_s: float = _setting(
         5.0, "Longest time to wait for a region's lock before it is reported.", unit="s", least=0.05, most=3600
     )
+    clock_ahead_max_s: float = _setting(
+        86_400.0,
+        "On a supplier: how far ahead of this host's clock a transaction of another one may be.",
+        unit="s",
+        least=1,
+        most=3_200_000_000,
+    )
     metrics_listen: str = _setting(
         "",
         "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "

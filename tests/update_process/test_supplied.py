@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from pathlib import Path
 
 import apsw
@@ -12,11 +13,13 @@ import pytest
 from replicate.dbapi import OperationalError
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
-from replicate.errors import ConflictError, DivergedError, NotWriterError
+from replicate.errors import ClockAheadError, ConflictError, DivergedError, NotWriterError
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, pack_null
 from replicate.journal.spool import Spool
 from replicate.journal.walk import walk
+from replicate.model.moment import wall_ns
+from replicate.pool import control as word
 from replicate.pool.receive_pool import RecordKind
 from replicate.roles.supplier import give, written
 from replicate.settings.table import UpdateConfig
@@ -214,6 +217,41 @@ def test_a_change_of_what_its_origin_does_not_write_is_refused(two: Suppliers, m
     with pytest.raises(NotWriterError, match="has changed partition DEFAULT, which another supplier writes"):
         two.carry("b", "a")
     assert two.rows("a")["ta"] == []
+
+
+def write_later(two: Suppliers, days: float, monkeypatch: pytest.MonkeyPatch, *, size: int = 10) -> None:
+    """A transaction of a, whose clock is ahead."""
+    now_ns = time.time_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: now_ns() + int(days * 86_400e9))
+        two.write("a", size=size)
+
+
+@pytest.mark.parametrize("size", [10, 2_000_000], ids=["small", "large"])
+def test_a_transaction_from_the_future_stops_us_until_that_is_allowed(
+    size: int, two: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before it is applied, and our own transactions do not bear its time."""
+    two.write("a", 2)
+    write_later(two, 2, monkeypatch, size=size)
+    agreed = two.agreed("a", "b")
+    with two.receive_pool("b", agreed.from_seqno) as pool:
+        two.offer("a", pool, agreed)
+        for _ in range(2):
+            with two.applier("b", pool) as applier, pytest.raises(ClockAheadError, match="too far ahead of this host"):
+                work_through(applier)
+            assert len(two.rows("b")["ta"]) == 2
+    two.write("b")
+    with door_of(two.by["b"]) as door:
+        assert wall_ns(door.words[word.LAST_CSN]) < time.time_ns() + 3_600_000_000_000
+    agreed = two.agreed("a", "b")
+    with two.receive_pool("b", agreed.from_seqno) as pool:
+        two.offer("a", pool, agreed)
+        with two.applier("b", pool, UpdateConfig(clock_ahead_max_s=3 * 86_400)) as applier:
+            work_through(applier)
+    assert len(two.rows("b")["ta"]) == 3
+    two.level()
+    two.assert_converged()
 
 
 def test_another_transaction_of_the_same_number_is_diverged(two: Suppliers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from replicate.door.door import Door
 from replicate.door.ledger import Allotted
 from replicate.door.recovery.journal_end import void_payload
-from replicate.errors import BusyError, InternalError, JournalIOError
+from replicate.errors import BusyError, ClockAheadError, InternalError, JournalIOError
 from replicate.journal.record import check_frame
 from replicate.model.transaction import Kind
 from replicate.pool import control as word
@@ -51,6 +52,20 @@ def test_a_number_is_visible_only_when_its_outcome_is_known(door: Door) -> None:
     assert following.seqno == allotted.seqno + 1
     assert following.origin_seqno == allotted.origin_seqno + 1
     assert following.csn > allotted.csn
+
+
+def test_nothing_gets_a_time_from_2100_on(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken into a journal once, it cannot be taken back, and 2112 is all that a number can bear."""
+    before = door.words[word.LAST_CSN]
+    with door.locked():
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time_ns", lambda: 4_102_444_800_000_000_000)
+            with pytest.raises(ClockAheadError, match="would bear the time 2100-01-01 00:00:00"):
+                allot(door)
+            patched.setattr(time, "time_ns", lambda: 4_102_444_799_999_999_000)
+            allot(door)
+        assert door.words[word.LAST_CSN] == before
+        append(door)
 
 
 def test_what_does_not_follow_is_not_appended(door: Door) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from replicate.errors import UsageError
-from replicate.model.moment import CSN_COUNTER_BITS, first_csn, iso, last_csn, parse_moment, readable, wall_us
+from replicate.model.moment import (
+    CSN_CAP,
+    CSN_COUNTER_BITS,
+    first_csn,
+    is_ahead,
+    iso,
+    last_csn,
+    parse_moment,
+    readable,
+    wall_us,
+)
 
 NOW_US = 1_900_000_000_123_456  # 2030-03-17 17:46:40.123456 UTC
 
@@ -52,3 +62,12 @@ def test_what_is_told_can_be_asked_for() -> None:
         assert last_csn(us) + 1 == first_csn(us + 1)
     assert iso(0) == "1970-01-01T00:00:00.000000Z"
     assert first_csn(-1) == 0
+
+
+def test_what_is_ahead() -> None:
+    assert not is_ahead(last_csn(NOW_US + 5), NOW_US, 5)
+    assert is_ahead(first_csn(NOW_US + 6), NOW_US, 5)
+    assert not is_ahead(0, NOW_US, 5)
+    assert not is_ahead(CSN_CAP - 1, wall_us(CSN_CAP), 5)
+    assert is_ahead(CSN_CAP, wall_us(CSN_CAP), 1 << 60), "never, whatever is allowed"
+    assert iso(CSN_CAP) == "2100-01-01T00:00:00.000000Z"
