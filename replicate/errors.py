@@ -141,6 +141,14 @@ class NotWriterError(NotPrimaryError):
     remedy = "Write there; or have that one give it: `replicate partition give` (`replicate help suppliers`)."
 
 
+class ClockAheadError(ReplicateError):
+    """A transaction would bear a time that is too far ahead. Taken once, no later one could bear less."""
+
+    code = "CLOCK_AHEAD"
+    exit_code = 78
+    remedy = "Set the clock right that is wrong, of this host or of the one that wrote it (`replicate help suppliers`)."
+
+
 class NotSupportedError(ReplicateError):
     """A statement or schema that we could not replicate exactly; refused before anything was committed."""
 
@@ -248,13 +256,6 @@ class DivergedError(DamagedError):
 
     code = "DIVERGED"
     remedy = "Find out which side is right (`journal show` on both); then fill the other one again (`seed --restart`)."
-
-
-class ClockAheadError(DamagedError):
-    """A transaction bears a time that is too far ahead. Taken once, no later one could bear less."""
-
-    code = "CLOCK_AHEAD"
-    remedy = "Set the clock right that is wrong, of this host or of the one that wrote it (`replicate help suppliers`)."
 
 
 class TurnedBackError(DamagedError):

@@ -22,6 +22,7 @@ from typing import Any, Final
 from replicate.door.barrier import BarrierWatch
 from replicate.door.ledger import Moved
 from replicate.door.secondary import ApplySession
+from replicate.door.writer_check import name_of
 from replicate.errors import (
     BusyError,
     ClockAheadError,
@@ -142,8 +143,8 @@ class SupplierApplier:
         return False
 
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
-        """As `Applier.work`. Raises ConflictError, NotWriterError, TurnedBackError, GapError, other DamagedErrors, and
-        the machine's errors. After any of them nothing is open, and what came before is committed."""
+        """As `Applier.work`. Raises ConflictError, NotWriterError, ClockAheadError, TurnedBackError, GapError, other
+        DamagedErrors, and the machine's errors. After any of them nothing is open, and what came before is committed."""
         done = Done()
         deadline_s = time.monotonic() + seconds
         try:
@@ -240,7 +241,7 @@ class SupplierApplier:
             count = self._apply(lacking, done)
         except TurnedBackError:
             raise
-        except (DamagedError, NotSupportedError, NotWriterError) as error:
+        except (ClockAheadError, DamagedError, NotSupportedError, NotWriterError) as error:
             self.session.rollback()
             if isinstance(lacking, InStep):  # look at each frame
                 self._each_until = records[-1].next_address
@@ -309,7 +310,7 @@ class SupplierApplier:
         batch = PiecedBatch(next_seqno, position.last_seqno, count, Pieces(memoryview(joined), [0], [len(joined)]))
         places = {origin: place for origin, place in position.chains.items() if before.chains.get(origin) != place}
         self._refuse_own(places)
-        self._refuse_ahead(csn)
+        self._refuse_ahead(csn, places)
         last = read_head(pieces[-1], _last_offset(pieces[-1]))
         session.commit(batch, position, csn, last=last, defines=defines, moved=Moved(places, csn))
         done.bytes += len(joined)
@@ -348,11 +349,13 @@ class SupplierApplier:
             name = self.session.door.instance.name
             raise TurnedBackError(f"a source has more of what {name} writes itself than {name} has")
 
-    def _refuse_ahead(self, csn: int) -> None:
-        """ClockAheadError for what is from too far in the future: all of ours would bear its time from then on."""
+    def _refuse_ahead(self, csn: int, origins: Collection[int]) -> None:
+        """ClockAheadError for what is from too far in the future: all of ours would bear its time from then on. The one
+        that the Update Process stops with is of one transaction, and so of one origin."""
         if is_ahead(csn, time.time_ns() // 1000, int(self._settings.clock_ahead_max_s * 1_000_000)):
+            writer = name_of(self.session.door, self._instance_of(next(iter(origins))))
             raise ClockAheadError(
-                f"a transaction bears the time {readable(csn)}, which is too far ahead of this host's clock",
+                f"a transaction of {writer} bears the time {readable(csn)}, too far ahead of this host's clock",
                 do="Set right whichever clock is wrong. To take what was written under it, raise [update] "
                 "clock_ahead_max_s for so long (nothing from 2100 on is taken)",
                 csn=csn,
@@ -456,7 +459,7 @@ class SupplierApplier:
             self._free([record], 1)
             return Waiting.MORE
         self._refuse_own((head.origin,))
-        self._refuse_ahead(head.csn)
+        self._refuse_ahead(head.csn, (head.origin,))
         if large is None:
             return self._ask_restart(f"transaction {record.first_seqno} ended, but its parts are not here", done)
         frame = renumbered(record.data, before.last_seqno + 1, self._words[word.LAST_DURABLE_SEQNO])

@@ -185,7 +185,7 @@ class Door:
     def _refuse_clock(self, csn: int) -> NoReturn:
         raise ClockAheadError(
             f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and none may from 2100 on",
-            do="Set the clock of this host right; then commit again",
+            do="Set the clock of this host right; then do the transaction again",
         )
 
     def _refuse_to_allot(self) -> NoReturn:

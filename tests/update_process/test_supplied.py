@@ -238,7 +238,10 @@ def test_a_transaction_from_the_future_stops_us_until_that_is_allowed(
     with two.receive_pool("b", agreed.from_seqno) as pool:
         two.offer("a", pool, agreed)
         for _ in range(2):
-            with two.applier("b", pool) as applier, pytest.raises(ClockAheadError, match="too far ahead of this host"):
+            with (
+                two.applier("b", pool) as applier,
+                pytest.raises(ClockAheadError, match=r"of a bears the time .* too far ahead of this host"),
+            ):
                 work_through(applier)
             assert len(two.rows("b")["ta"]) == 2
     two.write("b")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -57,6 +58,24 @@ def swap(path: Path) -> None:
     """Put a copy in the place of a database, as a careless restore does."""
     shutil.copy(path, path.with_suffix(".copy"))
     path.with_suffix(".copy").rename(path)
+
+
+def test_a_clock_that_is_far_ahead_costs_an_application_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told so by name, and never that its database is corrupt."""
+    instance = make_primary(tmp_path / "p")
+    with contextlib.closing(replicate.connect(instance.path)) as connection:
+        connection.execute("INSERT INTO t VALUES (1, 'lost')")
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time_ns", lambda: 4_102_444_800_000_000_000)
+            with pytest.raises(sqlite3.OperationalError, match="CLOCK_AHEAD") as raised:
+                connection.commit()
+        assert raised.value.sqlite_errorname == "SQLITE_ERROR"
+        assert not connection.in_transaction
+        connection.execute("INSERT INTO t VALUES (2, 'kept')")
+        connection.commit()
+        assert connection.execute("SELECT * FROM t").fetchall() == [(2, "kept")]
 
 
 def test_a_region_file_swapped_under_an_open_connection_is_refused_before_anything_is_written(tmp_path: Path) -> None:
