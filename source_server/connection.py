@@ -37,6 +37,7 @@ from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, decode_batch, large_commit_of, read_head
 from replicate.limits import PARTITION_NONE
 from replicate.model.moment import wall_ns
+from replicate.model.writers import SUPPLIER
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.security.authenticate import Authenticated
@@ -56,7 +57,7 @@ from replicate.wire.event import (
     SendingResumed,
     SendingStopped,
 )
-from replicate.wire.introduction import SUPPLIER, refusal
+from replicate.wire.introduction import refusal
 from replicate.wire.message import Handover, HandoverAsk, Introduction, RefuseCode, Restart
 from replicate.wire.state import State
 from replicate.wire.vectors import BY_VECTOR

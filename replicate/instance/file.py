@@ -29,6 +29,7 @@ from replicate.errors import (
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.vector import Origin
+from replicate.model.writers import SUPPLIER
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
 
 Role = Literal["primary", "secondary"]
@@ -54,7 +55,6 @@ WITH_SUPPLIER: Final = 7
 FORMATS: Final = (
     FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER,
 )  # fmt: skip
-SUPPLIER: Final = "supplier"
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
 _ELSE: Final = (

@@ -688,7 +688,7 @@ class Instance:
             self._store(replace(content, peers=peers, successor=replace(known, is_pending=False)))
 
     def raise_incarnation(self, *, is_restored: bool = False) -> None:
-        """The next incarnation, durable before anything is numbered in it. `is_restored`: its files are a backup's."""
+        """The next incarnation, on the disk before it is used. `is_restored`: of a backup. Under the commit lock."""
         with self._changing() as content:
             self._store(
                 replace(

@@ -18,6 +18,8 @@ from typing import Final
 
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
 
+SUPPLIER: Final = "supplier"
+"""The role of an instance that writes and receives, as people and peers are told."""
 REST: Final = 0
 """All partitions that were never given by name, and those that there will be."""
 _NOBODYS: Final = frozenset((PARTITION_STREAM, PARTITION_NONE))

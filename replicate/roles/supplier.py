@@ -233,9 +233,8 @@ def give(instance: Instance, partition: str, to: str, *, timeout_s: float) -> in
         )
     with door_of(instance) as door:
         number = _number(door, partition)
-    if number == PARTITION_NONE:
-        raise NotFoundError("what is in NONE never leaves its instance: each supplier writes its own")
-    with door_of(instance) as door:
+        if number == PARTITION_NONE:
+            raise NotFoundError("what is in NONE never leaves its instance: each supplier writes its own")
         uuids = {name: uuid for uuid, name in _names(door).items()}
         if to not in uuids:
             raise NotFoundError(

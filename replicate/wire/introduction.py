@@ -26,11 +26,10 @@ from replicate.errors import (
     WrongNetworkError,
 )
 from replicate.model.vector import Origin
+from replicate.model.writers import SUPPLIER
 from replicate.settings.peer_authority import Reason
 from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
 
-SUPPLIER: Final = "supplier"
-"""The role, as an introduction names it."""
 INCARNATIONS_MAX: Final = 64
 """So many of its last incarnations a peer may have been in since another one took over from it."""
 

@@ -72,13 +72,17 @@ def test_files_of_a_backup_bring_back_what_was_lost_and_then_it_writes_on(two: S
     assert len(two.rows("a")["tb"]) == 7
 
 
-def test_a_machine_that_was_turned_back_is_found_out_by_who_has_more_of_it(two: Suppliers) -> None:
+def turned_back(two: Suppliers) -> None:
+    """The machine of b has gone back three transactions, which a has."""
     two.write("b", 2)
     copy = saved(two, "b")
     two.write("b", 3)
     two.level()
     put_back(two, "b", copy, keeps_inode=True)
-    lose_pool(two.by["b"])
+
+
+def test_a_machine_that_was_turned_back_is_found_out_by_who_has_more_of_it(two: Suppliers) -> None:
+    turned_back(two)
     with pytest.raises(TurnedBackError, match="a source has more of what b writes itself than b has"):
         two.carry("a", "b")
     assert not turn_back(two.by["b"], other_has=2), "it has that much"
@@ -93,12 +97,7 @@ def test_a_machine_that_was_turned_back_is_found_out_by_who_has_more_of_it(two: 
 
 
 def test_as_a_source_it_finds_out_itself(two: Suppliers) -> None:
-    two.write("b", 2)
-    copy = saved(two, "b")
-    two.write("b", 3)
-    two.level()
-    put_back(two, "b", copy, keeps_inode=True)
-    lose_pool(two.by["b"])
+    turned_back(two)
     with pytest.raises(PeerRefusedError, match="b was turned back"):
         two.agreed("b", "a")
     two.by["b"].reload()
@@ -109,12 +108,7 @@ def test_as_a_source_it_finds_out_itself(two: Suppliers) -> None:
 
 def test_what_it_wrote_before_it_was_found_out_is_diverged(two: Suppliers) -> None:
     """Nothing of it is mixed with what the others have of it."""
-    two.write("b", 2)
-    copy = saved(two, "b")
-    two.write("b", 3)
-    two.level()
-    put_back(two, "b", copy, keeps_inode=True)
-    lose_pool(two.by["b"])
+    turned_back(two)
     two.write("b", 1)
     turn_back(two.by["b"])
     with pytest.raises(DivergedError):
