@@ -144,7 +144,7 @@ class SupplierApplier:
 
     def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
         """As `Applier.work`. Raises ConflictError, NotWriterError, ClockAheadError, TurnedBackError, GapError, other
-        DamagedErrors, and the machine's errors. After any of them nothing is open, and what came before is committed."""
+        DamagedErrors, and the machine's errors. After any of them nothing is open, what came before is committed."""
         done = Done()
         deadline_s = time.monotonic() + seconds
         try:
