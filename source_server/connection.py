@@ -483,7 +483,7 @@ class SourceConnection:
         """What of it the other supplier lacks."""
         if isinstance(found, FrameBatch):
             return unseen.take(found)
-        return unseen.takes_large(found.commit_frame) or found
+        return unseen.takes_large(found.commit_frame, found.parts) or found
 
     async def _pass_selected(self, selection: PartitionSelection, large: LargeTransaction) -> None:
         """What goes of a large transaction."""

@@ -3,22 +3,25 @@
 So the stream has every number once, and its receiver counts as ever; a transaction that the consumer has (it came
 another way, or is its own) costs it a head.
 
-Guarantees: what the consumer lacks goes byte for byte, in its order. DivergedError where the last transaction that it
+Guarantees: what the consumer lacks goes byte for byte as its writer wrote it, in its order; what it came to here, where
+it was merged, concerns nobody there. DivergedError where the last transaction that it
 has of an origin is another one here.
 Refuses to know: sockets, journals. Pure: one for each stream, in order from its beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from replicate.errors import ReplicateError
-from replicate.journal.record import FrameBatch, Head, pack_null, read_head
+from replicate.journal.record import FrameBatch, Head, as_written, as_written_large, pack_null, read_head
 from replicate.journal.walk import walk
 from replicate.model.ruv import Forked, lacks
 from replicate.model.vector import Chains
-from replicate.wire.vectors import KNOWN_THERE, refused
+from replicate.wire.vectors import KNOWN_THERE, MERGED_HERE, refused
 
+_MERGED = MERGED_HERE.encode()
+"""In every frame of a transaction that was merged."""
 _MARKER = b"\xce"
 """Before an origin's key in a frame's head."""
 
@@ -39,25 +42,27 @@ class Unseen:
     def take(self, batch: FrameBatch) -> FrameBatch:
         """The batch as it goes; the same one when all of it does."""
         data = batch.data
-        if not any(marker in data for marker in self._markers):
+        if not any(marker in data for marker in self._markers) and _MERGED not in data:
             return batch  # nearly always: no frame is of such an origin, nor looks as if
         kept, pieces = 0, list[bytes]()
         for offset, head in walk(data):
-            if self._is_lacking(head):
+            end = offset + head.frame_bytes
+            placed = as_written(data[offset:end]) if self._is_lacking(head) else self._null(head)
+            if placed is None:
                 continue
-            pieces += [data[kept:offset], self._null(head)]
-            kept = offset + head.frame_bytes
+            pieces += [data[kept:offset], placed]
+            kept = end
         if not pieces:
             return batch
         pieces.append(data[kept:])
         return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join(pieces))
 
-    def takes_large(self, commit_frame: bytes) -> FrameBatch | None:
-        """What goes in the place of a large transaction that the consumer has; None: it goes itself."""
+    def takes_large(self, commit_frame: bytes, parts: Callable[[], Iterable[bytes]]) -> FrameBatch | None:
+        """What goes in the place of a large transaction that the consumer has, or that was merged here; None: it goes
+        itself. `parts` reads them."""
         head = read_head(commit_frame)
-        if self._is_lacking(head):
-            return None
-        return FrameBatch(head.seqno, head.seqno, 1, self._null(head))
+        placed = as_written_large(commit_frame, parts()) if self._is_lacking(head) else self._null(head)
+        return None if placed is None else FrameBatch(head.seqno, head.seqno, 1, placed)
 
     def _is_lacking(self, head: Head) -> bool:
         if head.origin == self._own:

@@ -22,7 +22,8 @@ class Waiting(Enum):
 
 @dataclass(slots=True)
 class Done:
-    """What one call of `work` has done. `skipped`: transactions that had been applied before.
+    """What one call of `work` has done. `skipped`: transactions that had been applied before. `merged`: those in which
+    rows were merged (on a supplier), and `lost` values that were lost by it.
 
     `text`: why it waits. `abandoned`: why an open large transaction was taken back, which begins again. `arrived`: the
     regions that were added on the primary and have come, and whether each was made (else it waits for its seed).
@@ -36,6 +37,8 @@ class Done:
     batches: int = 0
     parts: int = 0
     skipped: int = 0
+    merged: int = 0
+    lost: int = 0
     text: str = ""
     abandoned: str = ""
     arrived: tuple[tuple[str, bool], ...] = ()

@@ -338,6 +338,8 @@ class _Driver:
             statistics.count("batches", done.batches)
             statistics.count("parts", done.parts)
             statistics.count("skipped", done.skipped)
+            statistics.count("merged", done.merged)
+            statistics.count("lost", done.lost)
         waiting = done.waiting
         # A large transaction counts as one when it has come to its end, and as none until then.
         is_busy = waiting is Waiting.MORE and not done.parts
@@ -353,6 +355,8 @@ class _Driver:
                 skipped_total=statistics.total("skipped"),
                 applied_per_s=self._busy.per_s,
             )
+        if isinstance(applier, SupplierApplier):
+            self._context.status(awaited=applier.awaited())
         for region, is_made in done.arrived:
             if is_made:
                 self._log.info("region made", region=region)

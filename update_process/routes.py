@@ -18,7 +18,16 @@ from replicate.journal.record import changes_of
 from replicate.limits import PARTITION_NONE
 from replicate.model.partitions import MOVED_EMPTY
 from replicate.model.region_record import without_making
-from replicate.model.transaction import TABLE_ID_MIN, WRITTEN, Catalogue, History, Kind, Op, TableDefinition
+from replicate.model.transaction import (
+    OF_WRITERS,
+    TABLE_ID_MIN,
+    TELLS_ONLY,
+    Catalogue,
+    History,
+    Kind,
+    Op,
+    TableDefinition,
+)
 from replicate.region.protocol import RowsOfRegion
 from replicate.region.sqlite.apply.order import RowRun
 from replicate.region.sqlite.apply.overwrite import overwrite
@@ -181,7 +190,7 @@ class Routes:
         runs: dict[str, list[tuple[Any, ...]]] = {}
         known: dict[Any, list[tuple[Any, ...]]] = {}
         for change in zip(*changes, strict=True):
-            if change[0] == Op.COMMENT:
+            if change[0] in TELLS_ONLY:
                 continue
             run = known.get(change[1])
             if run is None:
@@ -201,10 +210,12 @@ class Routes:
         return known
 
     def _region_of(self, op: Any, table_id: Any, argument: Any, values: Any) -> str | None:
-        if op == Op.COMMENT:
+        if op in (Op.SEEN, Op.RESOLVED):
+            return next(iter(self._session.rows))  # a supplier has one region, and so has who follows it
+        if op in TELLS_ONLY:
             return None
         if op == Op.REGION:
-            if values[0] == WRITTEN:
+            if values[0] in OF_WRITERS:
                 return self._known(argument)
             if values[0] == "added":
                 self._check_added(self._known(argument), values[1])

@@ -51,7 +51,7 @@ from replicate.journal.walk import PiecedBatch, Pieces, walk
 from replicate.limits import PARTITION_STREAM
 from replicate.model.moment import is_ahead, readable
 from replicate.model.ruv import lacks
-from replicate.model.transaction import WRITTEN, Catalogue, History, Kind, Op
+from replicate.model.transaction import OF_WRITERS, Catalogue, History, Kind, Op
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
@@ -61,8 +61,10 @@ from update_process.batch.open_batch import most_bytes
 from update_process.conflict import stopped
 from update_process.done import Done, Waiting
 from update_process.large import LargeApply
+from update_process.merging import Merging
 from update_process.plan import Window
 from update_process.routes import Routes
+from update_process.tending import Tending
 from update_process.window.columns import PAYLOAD, Changes
 from update_process.window.columns import joined as joined_changes
 from update_process.window.lacking import InStep, Lacking
@@ -88,6 +90,8 @@ class SupplierApplier:
         self._words = session.door.words
         self._barrier = BarrierWatch(session.door)
         self._routes = Routes(session)
+        self._merging = Merging(session, self._routes)
+        self._tending = Tending(session, self._merging, settings.tell_seen_s)
         self._batch_bytes = min(BATCH_BYTES, most_bytes(settings, session.door.instance.config, pool.capacity))
         self._larges: dict[tuple[int, int], LargeApply] = {}
         """Large transactions that arrive, by origin and token: each source may send one."""
@@ -124,6 +128,10 @@ class SupplierApplier:
         """Up to where it is applied, and freed: the Receiver Server knows by that."""
         return self.pool.read_address
 
+    def awaited(self) -> dict[str, float]:
+        """Suppliers that have not told that they have what several write, and since when (seconds since 1970)."""
+        return self._tending.awaited()
+
     def left(self, upto: int) -> int:
         """Transactions up to that place that are not applied."""
         waiting = (one for one in self.pool.peek(None) if one.kind is not RecordKind.PARTS and one.address < upto)
@@ -150,6 +158,8 @@ class SupplierApplier:
         try:
             while True:
                 done.waiting = self._step(done)
+                if done.waiting is Waiting.NOTHING or self._tending.is_full:
+                    self._tending.tend()
                 if done.waiting is not Waiting.MORE or time.monotonic() >= deadline_s or stop():
                     return done
         except BaseException:
@@ -216,7 +226,9 @@ class SupplierApplier:
         generation = self._words[word.CATALOGUE_GENERATION]
         if generation != self._catalogue_seen:
             self._routes.take_regions()
+            self._merging.forget_tables()
             self._catalogue_seen = generation
+        self._merging.begin()
         return None
 
     def _take_catalogue(self, record: ReceivedRecord) -> None:
@@ -290,6 +302,9 @@ class SupplierApplier:
         pieces: list[bytes] = []
         scattered: list[Changes] = []
         csn = 0
+        merges: bool | None = None
+        resolver: tuple[bytes, Position] | None = None
+        removers: set[tuple[int, int]] = set()
         for data, number in zip(lacking.windows, lacking.counts, strict=True):
             decoded = decode_batch(data, tuples=True, count=number)
             window = plans.open_window(data, decoded, next_seqno + count, points, [(len(data), 0)])
@@ -297,26 +312,87 @@ class SupplierApplier:
             if not stop:
                 break
             defines = stop == 1 and window.alone[:1] == [0]
-            self._make(scattered, window, stop, is_alone=lacking.count == 1)
-            position = window.position_at(position, 0, stop, self._routes.partition_of)
-            pieces.append(window.frames(0, stop))
+            found = None if defines or not self._merging.is_active else self._merging.merges(window, position)
+            if found is not None and merges is not None and found != merges:
+                break
+            if found and not merges and count:
+                break  # what waits was not looked at, and has to be in our journal for that
+            merges = merges if found is None else found
+            behind = window.position_at(position, 0, stop, self._routes.partition_of)
+            if merges:
+                removers |= self._merging.removed_by(window, stop)
+                self._refuse_others(before, behind, removers)
+                frames = self._merge(window, stop, is_first=not count, position=before)
+                pieces += frames
+                if self._merging.oversized is not None:
+                    return self._commit_oversized(window, count + self._merging.taken, position, done)
+                if self._merging.taken < stop:
+                    stop = self._merging.taken
+                    behind = window.position_at(position, 0, stop, self._routes.partition_of)
+            else:
+                if self._merging.is_active:
+                    removers |= self._merging.removed_by(window, stop)
+                self._make(scattered, window, stop, is_alone=lacking.count == 1)
+                pieces.append(window.frames(0, stop))
+            position = behind
+            if self._merging.is_active:
+                self._tending.applied(window.bodies[:stop])
             csn = max(csn, *map(_CSN, window.bodies[:stop]))
             count += stop
-            if stop < number or defines:
+            resolver = self._merging.resolver(behind) if merges else None
+            if stop < number or defines or resolver is not None:
                 break
         self._make_scattered(scattered, position.last_seqno)
-        self._refuse_others(before, position)
-        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        batch = PiecedBatch(next_seqno, position.last_seqno, count, Pieces(memoryview(joined), [0], [len(joined)]))
+        self._refuse_others(before, position, removers)
         places = {origin: place for origin, place in position.chains.items() if before.chains.get(origin) != place}
         self._refuse_own(places)
         self._refuse_ahead(csn, places)
+        if resolver is not None:
+            frame, position = resolver
+            pieces.append(frame)
+            own = self._words[word.OWN_ORIGIN]
+            places[own], csn = position.chains[own], max(csn, read_head(frame).csn)
+        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        frame_count = position.last_seqno - before.last_seqno
+        whole = Pieces(memoryview(joined), [0], [len(joined)])
+        batch = PiecedBatch(next_seqno, position.last_seqno, frame_count, whole)
+        if merges:
+            self._merging.finish(position.last_seqno, position)
+        elif self._merging.is_active and self._merging.lags(before.last_seqno):
+            self._merging.absorb(before)
+            self._merging.finish(before.last_seqno, position)
         last = read_head(pieces[-1], _last_offset(pieces[-1]))
         session.commit(batch, position, csn, last=last, defines=defines, moved=Moved(places, csn))
+        if merges:
+            self._merging.committed(done)
         done.bytes += len(joined)
         if defines:
             self._catalogue_seen = -1
         return count
+
+    def _commit_oversized(self, window: Window, count: int, before: Position, done: Done) -> int:
+        """Commit the last of `count` transactions that were taken, which came to more than a frame holds: it comes
+        alone, so NotSupportedError where it is not the only one."""
+        try:
+            if count > 1:
+                raise NotSupportedError("a transaction that was merged comes alone")
+            body = window.bodies[0]
+            self._refuse_own((body[4],))
+            self._refuse_ahead(body[6], (body[4],))
+            position = window.position_at(before, 0, 1, self._routes.partition_of)
+            self._merging.finish(position.last_seqno, position)
+            self._merging.commit_oversized(read_head(window.frames(0, 1)), position)
+            self._merging.committed(done)
+            return 1
+        finally:
+            self._merging.give_up_oversized()
+
+    def _merge(self, window: Window, stop: int, *, is_first: bool, position: Position) -> list[bytes]:
+        """Make the changes of a window's first `stop` transactions row by row; as they stand in our journal, which ends
+        at `position` before the batch."""
+        if is_first:
+            self._merging.absorb(position)
+        return self._merging.take(window, stop)
 
     def _make(self, scattered: list[Changes], window: Window, stop: int, *, is_alone: bool) -> None:
         """Make the changes of a window's first `stop` transactions; those here and there in a table wait for the others
@@ -361,12 +437,15 @@ class SupplierApplier:
                 csn=csn,
             )
 
-    def _refuse_others(self, before: Position, position: Position) -> None:
-        """NotWriterError, NotFoundError unless each origin has only changed what its instance writes."""
+    def _refuse_others(
+        self, before: Position, position: Position, removers: Collection[tuple[int, int]] = frozenset()
+    ) -> None:
+        """NotWriterError, NotFoundError unless each origin has only changed what its instance writes. `removers`:
+        origin and partition of what removes rows for their unique values, as any supplier may."""
         raised = position.vector.beyond(before.vector)
         touched: dict[int, set[int]] = {}
         for origin, partition in SynchronizationVector(raised):
-            if partition != PARTITION_STREAM:
+            if partition != PARTITION_STREAM and (origin, partition) not in removers:
                 touched.setdefault(origin, set()).add(partition)
         if not touched:
             return
@@ -502,7 +581,8 @@ class SupplierApplier:
 
 
 def _names_writer(changes: Sequence[Any]) -> bool:
-    return len(changes) == 4 and changes[0] == Op.REGION and changes[3][0] == WRITTEN
+    found = zip(changes[0::4], changes[3::4], strict=True)
+    return any(op == Op.REGION and values[0] in OF_WRITERS for op, values in found)
 
 
 def _last_offset(data: bytes) -> int:

@@ -21,8 +21,10 @@ from replicate.model.transaction import (
     LogComment,
     Op,
     RegionChange,
+    Resolved,
     RowChange,
     SchemaChange,
+    Seen,
     SequenceChange,
     TableDefinition,
     decode_change,
@@ -141,6 +143,8 @@ def record_of(head: Head, place: int, change: Sequence[Any], chooser: Chooser) -
         return _record(head, place, name, text=content.text)
     if isinstance(content, RegionChange):
         return _record(head, place, name, region=content.region, text=content.what)
+    if isinstance(content, Seen | Resolved):
+        return _record(head, place, name, text=told_of_suppliers(content))
     assert isinstance(content, SequenceChange)
     definition = chooser.definitions.get(ident)
     table = f"{ident:08x}" if definition is None else definition.table
@@ -148,3 +152,10 @@ def record_of(head: Head, place: int, change: Sequence[Any], chooser: Chooser) -
     return _record(
         head, place, name, region=region, table=table, table_id=ident, text=f"{content.old} -> {content.new}"
     )
+
+
+def told_of_suppliers(content: Seen | Resolved) -> str:
+    """In words what a transaction tells of other suppliers' transactions."""
+    if isinstance(content, Resolved):
+        return "what stands before it is what changes made at once came to here"
+    return ", ".join(f"{origin:08x} to {last}" for origin, last in sorted(content.told.items()))

@@ -18,7 +18,7 @@ from replicate.journal.frame import AUDITED, FIXED_ELEMENTS, FRAME_HEAD_BYTES
 from replicate.journal.record import CHANGES_BEGIN
 from replicate.model.moment import shown_us, wall_us
 from replicate.model.partitions import ONLY_DEFAULT
-from replicate.model.transaction import Catalogue, Kind, Op, TableDefinition
+from replicate.model.transaction import TABLE_ID_MIN, Catalogue, Kind, Op, TableDefinition
 
 BY: Final = ("table", "op", "origin", "minute", "hour", "day", "partition")
 SPANS_US: Final = {"minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
@@ -129,7 +129,9 @@ class Counts:
                 found.update(zip(flat[start::4], flat[start + 1 :: 4], strict=False))
             known = chooser.definitions
         # A comment is of no table, whatever its id says: its section, or which table was put into another partition.
-        for op, ident in [one for one in found if one[0] == Op.COMMENT and one[1]]:
+        # Nor is what names a partition's writers.
+        of_no_table = [one for one in found if one[1] and (one[0] == Op.COMMENT or one[1] < TABLE_ID_MIN)]
+        for op, ident in of_no_table:
             found[op, 0] += found.pop((op, ident))
         self._learn_tables(known)  # some may be defined in these very changes
         for what, count in found.items():

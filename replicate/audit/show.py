@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
+from replicate.audit.changes import told_of_suppliers
 from replicate.audit.query import Matches, Query, find
 from replicate.audit.read import Match, flat_parts
 from replicate.audit.selection import EVERYTHING, Chooser
@@ -24,7 +25,9 @@ from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.record import CHANGES_BEGIN, RESTATED_KINDS, content_of, decode_changes
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
-    WRITTEN,
+    LEFT,
+    OF_WRITERS,
+    SHARED,
     Catalogue,
     Content,
     DefinitionChange,
@@ -34,8 +37,10 @@ from replicate.model.transaction import (
     LogComment,
     NullRecord,
     RegionChange,
+    Resolved,
     RowChange,
     SchemaChange,
+    Seen,
     SequenceChange,
     TableDefinition,
     Transaction,
@@ -250,6 +255,8 @@ def _change(
         return ShownChange("COMMENT", "", content.text)
     if isinstance(content, RegionChange):
         return ShownChange("REGION", "", _told_region(content))
+    if isinstance(content, Seen | Resolved):
+        return ShownChange(type(content).__name__.upper(), "", told_of_suppliers(content))
     if isinstance(content, NullRecord):
         return ShownChange("NULL", "", content.reason)
     if isinstance(content, LargeCommit):
@@ -262,10 +269,11 @@ def _change(
 
 
 def _told_region(content: RegionChange) -> str:
-    if content.what != WRITTEN:
+    if content.what not in OF_WRITERS:
         return f"{content.region} {content.what} ({content.uuid.hex()})"
     which = f"partition {content.partition}" if content.partition else "all that has no other writer"
-    return f"{content.region}: {which} is written by {content.uuid.hex()}"
+    how = {SHARED: "is written by {}, too", LEFT: "is written by {} no longer"}.get(content.what, "is written by {}")
+    return f"{content.region}: {which} {how.format(content.uuid.hex())}"
 
 
 def _name(definition: TableDefinition) -> str:

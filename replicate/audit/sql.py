@@ -40,7 +40,7 @@ _AFTER: Final = (
     "ELSE abs(-9223372036854775808) END FROM pragma_foreign_key_check;",
     "COMMIT;",
 )
-_PASSED: Final = ("comment", "region", "sequence", "null", "history")
+_PASSED: Final = ("comment", "region", "sequence", "null", "history", "seen", "resolved")
 
 
 class Script:

@@ -85,7 +85,9 @@ def convert(role: str, dry_run: bool, timeout_s: float) -> None:
     opened = open_instance()
     made = converted(opened, role, timeout_s=timeout_s, dry_run=dry_run)
     if dry_run:
-        emit(plain(made), [f"{made.name} can be made {role}"])
+        lines = [f"{made.name} can be made {role}"]
+        lines += [f"{one.table} can be written by one supplier at a time: {one.why}. {one.do}" for one in made.single]
+        emit(plain(made), lines)
         return
     lines = [f"{made.name} is {role} (incarnation {made.incarnation}), from transaction {made.seqno} on"]
     if role == "supplier":

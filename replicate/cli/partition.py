@@ -1,4 +1,4 @@
-"""`replicate partition create|drop|assign|give|list|default|comments|limit`."""
+"""`replicate partition create|drop|assign|give|share|leave|list|default|comments|limit`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance, plain
 from replicate.cli.roles import timeout_option
 from replicate.cli.words import partitions, tables_of_journal
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from replicate.model.partitions import Partitions
-    from replicate.roles.supplier import Written
+    from replicate.roles.writing import Written
 
 
 @click.group(cls=Noun)
@@ -79,7 +79,7 @@ def give(name: str, supplier: str, timeout_s: float) -> None:
     """Have another SUPPLIER write the partition NAME from now on. ALL: what was never given by name.
 
     Applications are refused here at once, and taken there once it has applied this."""
-    from replicate.roles.supplier import give as given
+    from replicate.roles.writing import give as given
 
     opened = open_instance()
     seqno = given(opened, name, supplier, timeout_s=timeout_s)
@@ -89,12 +89,62 @@ def give(name: str, supplier: str, timeout_s: float) -> None:
     )
 
 
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+@click.argument("supplier")
+@click.option("--keys-chosen", is_flag=True, help="The application gives each row a key that no other site gives.")
+@click.option("--by-row", is_flag=True, help="Of two changes of one row the later one stays whole.")
+@click.option("--dry-run", is_flag=True, help="Only say which tables bar the way; exit code 1 if any does.")
+@timeout_option
+def share(name: str, supplier: str, keys_chosen: bool, by_row: bool, dry_run: bool, timeout_s: float) -> int:
+    """Have another SUPPLIER write the partition NAME, too, once it has applied this.
+
+    Rows that both change at once are merged, column by column: the later value stays, and the other one is kept
+    (`conflict list`). Refused where a table of it cannot be merged."""
+    from replicate.roles.writing import share as shared
+    from replicate.roles.writing import tables_that_bar
+
+    opened = open_instance()
+    if dry_run:
+        found = tables_that_bar(opened, name, keys_chosen=keys_chosen)
+        lines = [f"{one.table}: {one.why}. {one.do}" for one in found]
+        emit([plain(one) for one in found], lines or [f"{name} can be shared"])
+        return int(bool(found))
+    seqno = shared(opened, name, supplier, keys_chosen=keys_chosen, timeout_s=timeout_s, by_row=by_row)
+    emit(
+        {"name": name, "writer": supplier, "seqno": seqno},
+        [f"{name} is written by {supplier}, too, from transaction {seqno} on"],
+    )
+    return 0
+
+
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+@click.option("--of", "gone", default="", metavar="SUPPLIER", help="Say it for another one, which is gone for good.")
+@click.option("--yes", is_flag=True, help="Do not ask before --of.")
+@timeout_option
+def leave(name: str, gone: str, yes: bool, timeout_s: float) -> None:
+    """Write the partition NAME no longer, which another supplier shares with this one. Applications are refused here
+    at once.
+
+    With --of, where NAME is this one's: what that supplier has written and nobody has is lost with it, and all others
+    stop at what it would write there later: never let it connect again; make it new."""
+    from replicate.roles.writing import leave as left
+
+    opened = open_instance()
+    if gone:
+        confirm(f"{gone} is taken for gone for good; all others will refuse what it writes in {name}", yes=yes)
+    seqno = left(opened, name, timeout_s=timeout_s, of=gone)
+    who = gone or opened.name
+    emit({"name": name, "seqno": seqno}, [f"{who} does not write {name}, from transaction {seqno} on"])
+
+
 @partition.command(name="list")
 @click.option("--tables", "shows_tables", is_flag=True, help="Name the tables of each.")
 def list_(shows_tables: bool) -> None:
     """List the partitions, and how many tables each has."""
     from replicate.admin.partitions import tables_of
-    from replicate.roles.supplier import written
+    from replicate.roles.writing import written
 
     opened = open_instance(LOOKS)
     known, found = opened.content.partitions, tables_of(opened)
@@ -116,7 +166,7 @@ def list_(shows_tables: bool) -> None:
             for line in (shown, *(f"  {table}" for table in row.tables))
         ]
     writers = written(opened)
-    lines += [f"{one.name}: written by {one.by}" for one in writers]
+    lines += [f"{one.name}: written by {', '.join((one.by, *one.others))}" for one in writers]
     emit(
         [row._asdict() | _writer(row.number, writers) for row in rows],
         [*lines, f"at most {known.limit}"],
@@ -169,10 +219,13 @@ class _ListedPartition(NamedTuple):
     comments: bool
 
 
-def _writer(number: int, writers: Sequence[Written]) -> dict[str, str]:
+def _writer(number: int, writers: Sequence[Written]) -> dict[str, object]:
     """Of a partition, where there are suppliers."""
-    by = {one.number: one.by for one in writers}
-    return {"writer": by.get(number, by[0])} if by else {}
+    by = {one.number: one for one in writers}
+    if not by:
+        return {}
+    found = by.get(number, by[0])
+    return {"writer": found.by, "shared_with": list(found.others)}
 
 
 def _numbered(number: int) -> str:

@@ -35,6 +35,7 @@ from replicate.region.sqlite.apply.overwrite import change_of
 from replicate.region.sqlite.apply.statements import set_sequence
 from replicate.region.sqlite.bookkeeping import write_state
 from replicate.region.sqlite.mending import MendedFile
+from replicate.region.sqlite.own_counters import counted_apart
 from replicate.region.sqlite.schema import is_autoincrement, sequence_value, user_tables
 from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
@@ -171,7 +172,7 @@ class _Repairing:
                     found.left[f"{region}.{name}"] = why
                     continue
                 counter = None
-                if is_autoincrement(here, name):
+                if is_autoincrement(here, name) and name not in counted_apart(here):
                     counter = (sequence_value(here, name), sequence_value(there, name))
                 yield _RepairedTable(region, definition, None if counter and counter[0] == counter[1] else counter)
 

@@ -98,7 +98,7 @@ class Ledger:
         if own is not None:
             words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN] = own
         if self._is_supplier:
-            self._note_foreign(places)
+            self._note_foreign(places, last.seqno)
         words[word.LAST_CSN] = max(words[word.LAST_CSN], last.csn, 0 if moved is None else moved.csn)
         words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
         while regions:
@@ -109,11 +109,13 @@ class Ledger:
             regions ^= 1 << region
         words[word.LAST_SEQNO] = last.seqno
 
-    def _note_foreign(self, places: Mapping[int, tuple[int, int]]) -> None:
+    def _note_foreign(self, places: Mapping[int, tuple[int, int]], seqno: int) -> None:
         """On a supplier: other origins have moved. Where there is no room for all, the next append begins a segment,
         whose header says where they stand."""
         words = self.words
         own, count = words[word.OWN_ORIGIN], words[word.FOREIGN_COUNT]
+        if places.keys() != {own}:
+            words[word.FOREIGN_SEQNO] = seqno
         known = {words[word.FOREIGN + word.FOREIGN_WORDS * place]: place for place in range(count)}
         for origin, (origin_seqno, chain) in places.items():
             if origin == own:

@@ -30,6 +30,7 @@ from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import open_door
 from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.door.region_part import RegionPart, bits_of, in_order_of_locks, lock_of, redo, release, wait_for
+from replicate.door.seen_told import with_seen
 from replicate.door.writer_check import WriterCheck
 from replicate.errors import (
     BusyError,
@@ -271,9 +272,9 @@ class RegionSession:
             release(parts)
             raise
 
-    def commit(self, captured: CapturedChanges) -> int:
+    def commit(self, captured: CapturedChanges, *, tells: bool = False) -> int:
         """Commit what `begin` or `upgrade` opened; returns the transaction's seqno, the journal's last one if nothing
-        was captured.
+        was captured. `tells`: it is there to tell what a supplier has seen.
 
         A failure that leaves the transaction open (a deferred constraint, a busy reader) raises SQLite's own error: the
         caller may mend and commit again, or roll back. Every ReplicateError has ended the transaction.
@@ -282,7 +283,7 @@ class RegionSession:
         if CHECK_CAPTURE:
             self._check(captured)
         door, writer = self.door, self.writer
-        if not count and spool is None:
+        if not count and spool is None and not tells:
             writer.commit()
             release(self.parts)
             self.last_seqno = door.words[word.LAST_SEQNO]
@@ -298,8 +299,13 @@ class RegionSession:
             writer.flush()  # of several regions always: one that fails must not come after another's COMMIT
         self._tried_seqno = 0
         try:
+            merges = False
             if self._writer_check is not None:
                 self._writer_check.refuse_others(captured, parts, door)
+                if self._writer_check.was_shared:
+                    merges = self._writer_check.merges(captured)
+                    before, captured = count, with_seen(captured, parts[0].region, door)
+                    tells, count = captured.count > before, captured.count
             if spool is not None:
                 spool.finish()  # the bulk of its syncing, before anybody waits for us
             elif captured.tables is not None:  # its digests, too
@@ -308,9 +314,13 @@ class RegionSession:
             door.enter(self._patience_s)
             if door.words[word.BARRIER_SEQNO] or door.words[word.FROZEN]:
                 stand_at_barrier(door, self._patience_s)
+            if merges:  # before it: a process that is killed behind the append must not hide it
+                door.words[word.OWN_MERGED_SEQNO] = door.words[word.OWN_ORIGIN_SEQNO] + 1
             try:
                 seqno = self._commit_framed(captured) if spool is None else self._commit_spooled(captured)
                 self.last_seqno = seqno
+                if tells:
+                    door.words[word.TOLD_SEQNO] = seqno
             finally:
                 door.leave()
         except BaseException as error:

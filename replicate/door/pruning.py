@@ -13,7 +13,7 @@ Refuses to know: who asks and how often, what a consumer does about it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
@@ -176,6 +176,7 @@ class _Pruning:
             needed.append(self._upto)
         if (kept := kept_behind(self._door.instance.locks_directory, self._door.instance.run_directory)) is not None:
             needed.append(kept)
+        needed += self._not_absorbed()
         below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])
         if self._is_secondary:
             kept = min(self._settings.rollback_bytes, self._settings.cap_bytes)
@@ -187,6 +188,16 @@ class _Pruning:
             self._bound = durable_in_regions(self._door.words, self._regions)
         below = min(below, self._bound + 1)
         return below if below >= numbers[1] else None
+
+    def _not_absorbed(self) -> list[int]:
+        """Of a supplier's regions, up to where the Update Process has looked at the journal for what several write."""
+        if not self._door.instance.is_supplier:
+            return []
+        found = []
+        for entry in self._regions:
+            with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+                found.append(opened.absorbed())
+        return [seqno for seqno in found if seqno]
 
     def _remove(self, below: int | None) -> list[int]:
         """Remove the segments that hold only seqnos below that one."""

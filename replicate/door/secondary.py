@@ -10,7 +10,7 @@ conflict (update_process/).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from replicate.door.door import Door
@@ -40,7 +40,7 @@ from replicate.model.vector import Position
 from replicate.model.writers import Writers
 from replicate.pool import control as word
 from replicate.region.kind import KIND
-from replicate.region.protocol import AppliedRegion, FileFacts, RowsOfRegion, ScrRow, partition_row
+from replicate.region.protocol import AppliedRegion, FileFacts, MergingRows, RowsOfRegion, ScrRow, partition_row
 from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 
@@ -241,6 +241,22 @@ class ApplySession:
             raise
         self._committed(position)
 
+    def keep(self) -> None:
+        """Commit what was changed since `begin` in the regions that is nobody else's business: it stands in no journal.
+        A failure leaves everything as it was."""
+        try:
+            for applier in self.rows.values():
+                applier.settle_own_counters()
+            for one in self._open:
+                one.region.flush()
+            for one in self._open:
+                one.region.commit()
+        except BaseException:
+            self.rollback()
+            raise
+        for one in self._open:
+            one.lock.release()
+
     def commit_large(self, spool: Spool, frame: bytes, position: Position, csn: int, *, defines: bool = False) -> None:
         """Commit a large transaction whose part frames were spooled; `frame` is its commit frame as it came."""
         door = self.door
@@ -363,6 +379,15 @@ class ApplySession:
         """Which supplier writes what, as the open transaction has it."""
         return self._open[0].region.writers()
 
+    def merging(self) -> MergingRows:
+        """What merges rows that several suppliers write; a supplier has one region."""
+        one = self._open[0]
+        return one.region.merging(self.rows[one.entry.name])
+
+    def seen(self) -> Mapping[int, Mapping[int, int]]:
+        """Of each origin what it has told that it has seen, as the open transaction has it."""
+        return self._open[0].region.seen()
+
     def names_writer(self) -> None:
         """The open transaction names another writer of a partition: sessions of applications look again."""
         self.door.words[word.WRITERS_GENERATION] += 1
@@ -391,6 +416,8 @@ class ApplySession:
             for (origin, partition), last in position.vector.beyond(before.vector).items()
             if partition != PARTITION_STREAM
         ]
+        for applier in self.rows.values():
+            applier.settle_own_counters()
         slot = position.last_seqno if self._shares else 0
         for one in self._open:
             # A region is told by one thing only: by the ring where there is one.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from replicate.door.absorbing import held_absorbed
 from replicate.door.door import Door
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.door.recovery.redo_region import redo_region
@@ -63,6 +64,17 @@ def take_snapshot(door: Door, *, timeout_s: float, only_at: int | None = None) -
         yield _begin(door, regions, timeout_s, only_at)
     finally:
         regions.close()
+
+
+@contextmanager
+def take_absorbed(door: Door, *, timeout_s: float) -> Iterator[Snapshot]:
+    """A snapshot to begin another site with: the region's stamps are those of all of the journal (absorbing.py)."""
+    with ExitStack() as held:
+        held.enter_context(held_absorbed(door, timeout_s=timeout_s))
+        with take_snapshot(door, timeout_s=timeout_s) as snapshot:
+            assert snapshot is not None
+            held.close()
+            yield snapshot
 
 
 def _begin(door: Door, regions: HeldRegions, timeout_s: float, only_at: int | None) -> Snapshot | None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from replicate.door.door import Door
 from replicate.door.region_part import RegionPart
-from replicate.errors import NotWriterError
+from replicate.errors import NotSupportedError, NotWriterError
 from replicate.instance.instance import Instance
 from replicate.journal.record import unpacker
+from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX
 from replicate.model.transaction import Op
 from replicate.model.writers import Writers
 from replicate.pool import control as word
@@ -30,6 +31,15 @@ class WriterCheck:
         self._seen = -1
         self._known: list[tuple[RegionPart, Writers]] = []
 
+    @property
+    def was_shared(self) -> bool:
+        """Whether several have ever written one partition, as it was known at the last `refuse_others`."""
+        return any(writers.was_shared for _, writers in self._known)
+
+    def merges(self, captured: CapturedChanges) -> bool:
+        """Whether it changes what several write. After `refuse_others`."""
+        return any(writers.merged(captured.partitions) for _, writers in self._known)
+
     def refuse_others(self, captured: CapturedChanges, parts: Sequence[RegionPart], door: Door) -> None:
         """NotWriterError for a commit that changes what another supplier writes."""
         generation = door.words[word.WRITERS_GENERATION]
@@ -42,6 +52,12 @@ class WriterCheck:
             others = writers.not_of(self._own, captured.partitions)
             if others and _changes_rows(captured):
                 raise self._rows(part, writers, others[0], door)
+            if not writers.merged(captured.partitions):
+                continue
+            if captured.spool is not None:
+                raise self._too_large(part)
+            if (found := part.region.counted_out(writers, self._own)) is not None:
+                raise self._counted_out(part, *found, door)
 
     def _rows(self, part: RegionPart, writers: Writers, partition: int, door: Door) -> NotWriterError:
         writer = name_of(door, writers.of(partition))
@@ -55,14 +71,37 @@ class WriterCheck:
             partition=partition_name,
         )
 
+    @staticmethod
+    def _too_large(part: RegionPart) -> NotSupportedError:
+        return NotSupportedError(
+            f"a transaction of more than {FRAME_BYTES_MAX // 1024} KiB or {FRAME_CHANGES_MAX} changes in a partition "
+            "that several suppliers write",
+            where=part.where,
+            do="Commit it in pieces; or have the others leave the partition first: replicate -i INSTANCE partition "
+            "leave NAME",
+        )
+
+    @staticmethod
+    def _counted_out(part: RegionPart, table: str, counter: int, door: Door) -> NotSupportedError:
+        return NotSupportedError(
+            f"table {table} has got key {counter}, which is another supplier's to give",
+            where=part.where,
+            do="Let SQLite choose the keys of that table. If it has chosen this one, it has used up those of "
+            f"{door.instance.name}: its Update Process gives it more; start it: replicate -i {door.instance.named} "
+            "update start",
+            table=table,
+        )
+
     def _schema(self, part: RegionPart, writers: Writers, door: Door) -> NotWriterError:
-        others = sorted({name_of(door, one) for one in writers.by.values() if one != self._own})
+        shared = (one for number in writers.sharing for one in writers.others(number))
+        all_of_them = {*writers.by.values(), *shared} - {self._own}
+        others = sorted(name_of(door, one) for one in all_of_them)
         told = ", ".join(others) or "nobody"
         return NotWriterError(
             f"the schema is changed where everything is written, and {told} writes here, too",
             where=part.where,
-            do=f"Have all partitions given to {door.instance.name} for the time of the change: replicate -i INSTANCE "
-            "partition give (`replicate help suppliers`)",
+            do=f"Have all partitions given to {door.instance.name}, or left, for the time of the change: replicate -i "
+            "INSTANCE partition give, partition leave (`replicate help suppliers`)",
             writer=told,
         )
 

@@ -21,7 +21,8 @@ Refuses to know: files, locks, who writes. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -51,7 +52,14 @@ from replicate.journal.sections import (
     sections_fault,
     trimmed,
 )
-from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_CHANGES_MAX, MIB
+from replicate.limits import (
+    BATCH_BYTES_MAX,
+    CATALOGUE_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_CHANGES_MAX,
+    MIB,
+    PARTITION_STREAM,
+)
 from replicate.model.transaction import (
     RAW_TEXT_CODE,
     Catalogue,
@@ -63,6 +71,7 @@ from replicate.model.transaction import (
     LargePart,
     NullRecord,
     Op,
+    Resolved,
     Transaction,
     decode_change,
     unpack_partitions,
@@ -217,6 +226,53 @@ def trim(frame: bytes, wants: Callable[[int], bool]) -> bytes:
         return pack_null(head, "", ())
     payload, count = left
     return frame if FIXED_ELEMENTS + count == head.count else _labelled(Kind.MIXED, head, payload, count)
+
+
+def pack_resolved(frame: bytes, reason: str, changes: Sequence[object]) -> bytes:
+    """The transaction of that frame as what it came to where it was merged: RESTATED by those flat changes, with what
+    its writer wrote behind them (RESOLVED). `as_written` gives the frame back. InternalError above the limit."""
+    flat = [*changes, *resolved_change(frame)]
+    return pack_restated(read_head(frame), reason, pack_changes(flat), len(flat))
+
+
+def resolved_change(frame: bytes, losses: Sequence[bytes] = ()) -> list[object]:
+    """The flat change that holds what the writer of that frame wrote, with the `losses` of the merge."""
+    head = read_head(frame)
+    written = [bytes(frame[FRAME_HEAD_BYTES:]), head.count - FIXED_ELEMENTS, list(losses)]
+    return [int(Op.RESOLVED), PARTITION_STREAM, head.kind, written]
+
+
+def as_written(frame: bytes) -> bytes | None:
+    """The frame that `pack_resolved` was given, with the numbers that it has now; None for any other. FrameDamaged."""
+    head = read_head(frame)
+    if head.kind != Kind.RESTATED:
+        return None
+    return _as_written(head, resolved_of(decode_batch(frame)[2]))
+
+
+def as_written_large(commit_frame: bytes, parts: Iterable[bytes]) -> bytes | None:
+    """The same of a merged transaction that was spooled; `parts`: its PART frames."""
+    head = read_head(commit_frame)
+    if head.kind != Kind.RESTATED_LARGE:
+        return None
+    stream, last = unpacker(), deque[Any](maxlen=4)
+    for part in parts:
+        stream.feed(read_part(part)[2])
+        last.extend(stream)
+    found = decode_change(*last) if len(last) == 4 and last[0] == Op.RESOLVED else None
+    return _as_written(head, found if isinstance(found, Resolved) else None)
+
+
+def _as_written(head: Head, resolved: Resolved | None) -> bytes | None:
+    return None if resolved is None else _labelled(Kind(resolved.kind), head, resolved.payload, resolved.count)
+
+
+def resolved_of(body: Sequence[Any]) -> Resolved | None:
+    """What the writer of a merged transaction wrote, of a decoded body; None of any other."""
+    if body[0] != Kind.RESTATED or len(body) < CHANGES_BEGIN[int(Kind.RESTATED)] + 4 or body[-4] != Op.RESOLVED:
+        return None
+    found = decode_change(*body[-4:])
+    return found if isinstance(found, Resolved) else None
 
 
 def restate(head: Head, reason: str, changes: Sequence[object], partitions: tuple[int, ...]) -> bytes:

@@ -34,6 +34,11 @@ MASK_BITS_MAX: Final = 64
 
 WRITTEN: Final = "written"
 """What a REGION change says that names the writer of a partition (model/writers.py)."""
+SHARED: Final = "shared"
+"""What one says that lets another supplier write a partition, too."""
+LEFT: Final = "left"
+"""What one says by which a supplier writes a partition no longer that it shared."""
+OF_WRITERS: Final = frozenset((WRITTEN, SHARED, LEFT))
 
 
 class Kind(IntEnum):
@@ -61,6 +66,12 @@ class Op(IntEnum):
     COMMENT = 6
     SEQUENCE = 7
     REGION = 8
+    SEEN = 10
+    RESOLVED = 11
+
+
+TELLS_ONLY: Final = frozenset((int(Op.COMMENT), int(Op.SEEN), int(Op.RESOLVED)))
+"""What changes neither a row nor the schema."""
 
 
 def _refuse(what: str) -> JournalDamagedError:
@@ -371,13 +382,37 @@ class SequenceChange:
 
 @dataclass(frozen=True, slots=True)
 class RegionChange:
-    """A region was added to, or released from, replication; or (`written`) its `partition` is written by another
-    supplier from here on. `uuid`: of the region; of the supplier."""
+    """A region was added to, or released from, replication; or (OF_WRITERS) its `partition` is written by another
+    supplier from here on, by one more, or by one less. `uuid`: of the region; of the supplier. `place`: the number that
+    a supplier has among those that share it; `by_row`: its rows are merged whole."""
 
     region: str
     what: str
     uuid: bytes
     partition: int = 0
+    place: int = 0
+    by_row: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the writer of a transaction has applied of others, since it told the last time (model/seen.py): origin ->
+    the last of its transactions. `teller`: the key of the writer's origin."""
+
+    teller: int
+    told: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Rows that two suppliers had changed at once: the changes before this one are what they came to here. `payload`
+    is what the transaction's writer wrote, `count` elements of a frame of that `kind`. `losses`: what was lost by it,
+    as the region keeps it. Of kind 0 and empty: the transaction removes rows for their unique values."""
+
+    kind: int
+    payload: bytes
+    count: int
+    losses: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +442,7 @@ class LargeCommit:
     partitions: tuple[int, ...]
 
 
-Change = RowChange | DefinitionChange | SchemaChange | LogComment | SequenceChange | RegionChange
+Change = RowChange | DefinitionChange | SchemaChange | LogComment | SequenceChange | RegionChange | Seen | Resolved
 Content = Change | NullRecord | History | LargePart | LargeCommit | Catalogue
 
 
@@ -498,10 +533,44 @@ def decode_change(op: object, ident: object, argument: object, values: object) -
         return SchemaChange(_text(argument, "a region's name"), _text(_fields(values, 1, "a statement")[0], "SQL"))
     if op == Op.COMMENT:
         return LogComment(_text(_fields(values, 1, "a comment")[0], "a comment"))
-    what, uuid = _fields(values, 2, "a region change")
-    if type(uuid) is not bytes or len(uuid) != 16 or what not in ("added", "released", WRITTEN):
-        raise _refuse("a region change should be added, released or written, and a UUID")
-    return RegionChange(_text(argument, "a region's name"), what, uuid, table_id if what == WRITTEN else 0)
+    if op == Op.SEEN:
+        return Seen(*told_of(values))
+    if op == Op.RESOLVED:
+        if argument == 0 and not values:
+            return Resolved(0, b"", 0)
+        payload, count, losses = _fields(values, 3, "a resolved transaction")
+        if (
+            type(payload) is not bytes
+            or not isinstance(losses, list | tuple)
+            or any(type(one) is not bytes for one in losses)
+        ):
+            raise _refuse("a resolved transaction should have a payload, and losses")
+        kind = _number(argument, "a kind", low=min(Kind), high=max(Kind))
+        return Resolved(kind, payload, _number(count, "a count"), tuple(losses))
+    return _region_change(table_id, argument, values)
+
+
+def _region_change(partition: int, region: object, values: Sequence[Any]) -> RegionChange:
+    what, uuid, *rest = values if len(values) > 1 else (None, None)
+    if type(uuid) is not bytes or len(uuid) != 16 or what not in ("added", "released", *OF_WRITERS):
+        raise _refuse("a region change should say what has become of a region or its writers, and a UUID")
+    if len(rest) not in ((1, 2) if what == SHARED else (0,)):
+        raise _refuse("a region change has too few or too many values")
+    place = _number(rest[0], "a place among writers", low=1) if rest else 0
+    by_row = len(rest) > 1 and _truth(rest[1], "whether rows are merged whole")
+    of = partition if what in OF_WRITERS else 0
+    return RegionChange(_text(region, "a region's name"), what, uuid, of, place, by_row)
+
+
+def told_of(values: Sequence[Any]) -> tuple[int, dict[int, int]]:
+    """Who tells it (the key of its origin), and what, of the values of a SEEN change. JournalDamagedError."""
+    if len(values) % 2 != 1:
+        raise _refuse("what was seen should be numbers in pairs")
+    teller, *pairs = (_number(value, "what was seen", high=2**64 - 1) for value in values)
+    found = dict(zip(pairs[0::2], pairs[1::2], strict=True))
+    if not all(0 < origin <= U32_MAX for origin in (teller, *found)):
+        raise _refuse("what was seen should be of origins")
+    return teller, found
 
 
 def unpack_partitions(packed: object) -> tuple[int, ...]:

@@ -109,8 +109,14 @@ FOREIGN_COUNT: Final = 48
 """On a supplier: how many origins beside our own have moved since the segment began (FOREIGN has them)."""
 WRITERS_GENERATION: Final = 49
 """Rises whenever a region may have another writer of a partition (model/writers.py). Raised under the region's lock."""
+FOREIGN_SEQNO: Final = 50
+"""On a supplier: the last transaction of another one that was applied."""
+TOLD_SEQNO: Final = 51
+"""On a supplier: the last one of our own that tells what was applied here of others (model/seen.py)."""
+OWN_MERGED_SEQNO: Final = 52
+"""On a supplier: the last one of our own origin (its origin_seqno) in a partition that several write; 0: unknown."""
 COMMIT_WORDS_END: Final = 64
-"""Words WRITERS_GENERATION + 1 … 63 are free for the door."""
+"""Words OWN_MERGED_SEQNO + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64

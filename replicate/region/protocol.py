@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from replicate.limits import PARTITION_STREAM
+from replicate.model.registers import Lost, Stamp
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.model.writers import Writers
@@ -126,6 +127,37 @@ class CapturedChanges(NamedTuple):
     tables: Mapping[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What was lost as two suppliers had changed one row at once: in the transaction `seqno` of our journal, of the row
+    with that `key`. `columns`: the names of the images' values. `left`: the row behind it; None where it is gone."""
+
+    seqno: int
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[Any, ...]
+    lost: Lost
+    left: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRow:
+    """What was lost in one merge, by its `number` here. `state`: open or settled."""
+
+    number: int
+    state: str
+    merged: Merged
+
+
+@dataclass(frozen=True, slots=True)
+class Unmergeable:
+    """Why several suppliers cannot write a table, and what to do about it."""
+
+    table: str
+    why: str
+    do: str
+
+
 # What a kind opens.
 
 
@@ -147,6 +179,20 @@ class ReadRegion(Protocol):
 
     def writers(self) -> Writers:
         """Which supplier writes what of it."""
+
+    def absorbed(self) -> int:
+        """Where several suppliers write something: rows' stamps are those of the journal up to this number, and what
+        comes behind it is still to be looked at. Else 0."""
+
+    def open_merges(self) -> int:
+        """How many values that were lost in merges were not looked at."""
+
+    def merges(self) -> Iterable[MergedRow]:
+        """What was lost in merges, oldest first."""
+
+    def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
+        """Why several suppliers cannot write a table of it; None where they can. `keys_chosen`: the application gives
+        every row a key that no other site gives."""
 
     def check_identity(self, *, network: bytes, instance: bytes) -> object:
         """RegionReplacedError unless it is the region that it was opened as, of that network and instance; else
@@ -183,6 +229,12 @@ class RowsOfRegion(Protocol):
     def forget_plans(self) -> None:
         """Somebody else has changed the schema."""
 
+    def look_at_own_counters(self) -> None:
+        """Have `settle_own_counters` look at every table that several suppliers write."""
+
+    def settle_own_counters(self) -> None:
+        """Before COMMIT: counters of tables that several suppliers write stand in the own range."""
+
     def settle_sequences(self) -> None:
         """Before COMMIT: the counters are those of the primary."""
 
@@ -209,6 +261,88 @@ class RowsOfRegion(Protocol):
         """See PlaceOf in sqlite/apply/order.py."""
 
 
+class Absorbed(NamedTuple):
+    """A transaction of our journal whose rows are to be stamped. `changes`: as its writer made them, flat; `done`: as
+    they stand there. `is_stable`: everybody has it, so only rows that have stamps get it."""
+
+    changes: Sequence[Any]
+    done: Sequence[Any]
+    stamp: Stamp
+    is_stable: bool
+
+
+class MergingRows(Protocol):
+    """Merges what several suppliers have written into the rows of a region (model/registers.py). Errors are ours."""
+
+    @property
+    def absorbed(self) -> int:
+        """The stamps of rows are those of our journal up to this number."""
+
+    @property
+    def lost(self) -> Sequence[Merged]:
+        """What was lost since `begin`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has stamps."""
+
+    @property
+    def kept_since_purge(self) -> int:
+        """Rows that were stamped since the last purge."""
+
+    def begin(self) -> None:
+        """A transaction begins."""
+
+    def is_stamped(self, table_id: int, key: tuple[Any, ...]) -> bool:
+        """Whether a row has stamps."""
+
+    @property
+    def removed(self) -> Sequence[Any]:
+        """Deletes, flat, of rows that `take` has removed for their unique values: all other suppliers are to do it."""
+
+    def take(
+        self,
+        changes: Sequence[Any],
+        stamp: Stamp,
+        told: Mapping[int, int],
+        is_shared: Callable[[int], bool],
+        removing: Stamp,
+        *,
+        is_stable: bool = False,
+    ) -> list[Any] | None:
+        """Make a transaction's flat changes; what was done instead, where rows were merged; else None. `told`: what its
+        writer had seen. `is_shared`: whether several suppliers write a table. `removing`: the stamp of our own
+        transaction that would remove rows, which comes behind this one. `is_stable`: as in `Absorbed`."""
+
+    def take_unmet(
+        self,
+        ops: Sequence[int],
+        table_ids: Sequence[int],
+        arguments: Sequence[Any],
+        values: Sequence[Sequence[Any]],
+        stamps: Sequence[Stamp],
+    ) -> bool:
+        """Make changes by columns of rows none of which has stamps, in tables that several suppliers write, each with
+        its transaction's stamp; none: they get none, since everybody has them. False, and nothing is made, where that
+        has to be looked at one by one."""
+
+    def absorb(self, transactions: Sequence[Absorbed], is_shared: Callable[[int], bool]) -> None:
+        """Stamp what transactions have changed, in their order."""
+
+    def losses(self, seqno: int) -> list[bytes]:
+        """What was lost in a transaction since `begin`, as it is kept."""
+
+    def forget_rows(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
+        """Rows that a large transaction has changed, whose writer wrote alone: they have no stamps from there on."""
+
+    def finish(self, absorbed: int) -> None:
+        """Before COMMIT: the stamps are those up to that number of our journal, and what was lost is kept."""
+
+    def purge(self, stable: Mapping[int, int]) -> int:
+        """Forget rows that only transactions have stamped that everybody has (origin -> the last one); how many are
+        left. After `finish`."""
+
+
 class WrittenRegion(Protocol):
     """One region of a writer. All of it raises the kind's own errors."""
 
@@ -230,8 +364,19 @@ class WrittenRegion(Protocol):
     def writers(self) -> Writers:
         """Which supplier writes what of it."""
 
-    def give(self, partition: int, writer: bytes) -> None:
-        """In the open transaction: a partition is written by that supplier from here on."""
+    def name_writer(self, partition: int, values: Sequence[object], seqno: int) -> None:
+        """In the open transaction: what a REGION change (OF_WRITERS) of a partition says is so from here on. `seqno`:
+        a number that is not above the transaction's, and above all that the region holds."""
+
+    def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
+        """A table whose counter of keys stands in another supplier's block, as the open transaction has it, and the
+        counter; None: there is none. `own`: our instance."""
+
+    def foreign_since(self, seqno: int, own: int) -> dict[int, int]:
+        """Origin -> the last of its transactions here, of those but `own` that have moved from `seqno` on."""
+
+    def note_seen(self, teller: int, told: Mapping[int, int]) -> None:
+        """In the open transaction: what an origin tells that it has seen."""
 
     def store_version(self) -> None:
         """Keep the present schema version; the last thing in every transaction that changed the schema."""
@@ -323,6 +468,12 @@ class AppliedRegion(ReadRegion, Protocol):
 
     def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowsOfRegion:
         """What applies rows to it; `name`: the region's."""
+
+    def merging(self, rows: RowsOfRegion) -> MergingRows:
+        """What merges rows into it; `rows` makes the changes."""
+
+    def seen(self) -> Mapping[int, Mapping[int, int]]:
+        """Of each origin what it has told that it has seen (model/seen.py)."""
 
     def begin(self, *, changed_do: str) -> None:
         """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""

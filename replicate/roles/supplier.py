@@ -1,39 +1,33 @@
-"""Becoming a supplier, and giving partitions away: who writes what in a network where several instances write.
+"""Becoming a supplier: one of several instances of a network that write.
 
 The first supplier was a primary; it writes everything, and says so in a transaction. Others were its secondaries, with
 all that it had sent, and write nothing until something is given to them. All of it travels in the stream.
 
 Guarantees: a conversion that was killed anywhere is finished by the same call; what does not fit is refused by name
-before anything is changed; a partition has one writer at each place of each journal (model/writers.py), since the
-transaction that gives it is its giver's own, behind all that it wrote there.
-Leaves to others: daemons (alone.py), the steps of a change of role (role.py).
+before anything is changed.
+Leaves to others: who writes what (writing.py), daemons (alone.py), the steps of a change of role (role.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from replicate.door.door import Door
-from replicate.door.primary import RegionSession
-from replicate.door.recovery.opening import require_seeded
+from replicate.door.recovery.opening import make_chain, require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import ConfigurationError, NotFoundError, NotPrimaryError, NotWriterError
+from replicate.errors import ConfigurationError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
-from replicate.journal.record import pack_elements
-from replicate.limits import PARTITION_NONE
-from replicate.model.transaction import WRITTEN, Op
 from replicate.model.writers import REST, Writers
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.kind import KIND
-from replicate.region.protocol import CapturedChanges
-from replicate.region.sqlite.turn_role import begin_as_primary
+from replicate.region.protocol import Unmergeable
+from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_supplier
 from replicate.roles.alone import daemons_down
 from replicate.roles.role import become_secondary, standing_still
+from replicate.roles.writing import give_number, unmergeable_tables, written
 from replicate.system.failpoint import hit
 
 CONVERSION: Final = "conversion"
@@ -48,6 +42,8 @@ class Converted:
     seqno: int
     incarnation: int
     writes_all: bool
+    single: tuple[Unmergeable, ...] = ()
+    """Of a dry run: tables that no more than one supplier at a time can write."""
 
 
 def convert(instance: Instance, role: str, *, timeout_s: float, dry_run: bool = False) -> Converted:
@@ -60,14 +56,16 @@ def convert(instance: Instance, role: str, *, timeout_s: float, dry_run: bool = 
         return _to_secondary(instance, timeout_s=timeout_s, dry_run=dry_run)
     writers = _check(instance)
     if dry_run:
-        return Converted(instance.name, role, 0, instance.content.incarnation, not writers.by)
+        with door_of(instance) as door:
+            single = tuple(unmergeable_tables(door, REST, keys_chosen=False))
+        return Converted(instance.name, role, 0, instance.content.incarnation, not writers.by, single)
     if not instance.is_supplier:
         with daemons_down(instance, CONVERSION, patience_s=timeout_s):
             _become_supplier(instance, timeout_s=timeout_s)
     with door_of(instance) as door:  # its history record is written, if it is not there
         seqno = int(door.words[word.LAST_SEQNO])
         if not writers.by:
-            _give(door, REST, instance.content.uuid, timeout_s=timeout_s)
+            give_number(door, REST, instance.content.uuid, timeout_s=timeout_s)
     _know_peers(instance)
     return Converted(instance.name, role, seqno, instance.content.incarnation, not writers.by)
 
@@ -111,7 +109,13 @@ def _check(instance: Instance) -> Writers:
         require_seeded(instance)
     entry = instance.regions[0]
     with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        writers = opened.writers()
+        writers, absorbed = opened.writers(), opened.absorbed()
+    if not instance.is_supplier and writers.was_shared and absorbed < make_chain(instance).oldest_seqno() - 1:
+        raise ConfigurationError(
+            f"{instance.name} does not know who wrote rows that several suppliers write, from before its seed",
+            where=str(instance.path),
+            do=f"Seed it again, and then make it a supplier: replicate -i {instance.named} seed --restart",
+        )
     if instance.role == "secondary" and not writers.by:
         raise ConfigurationError(
             f"the source of {instance.name} is no supplier",
@@ -129,6 +133,7 @@ def _become_supplier(instance: Instance, *, timeout_s: float) -> None:
         for entry in instance.regions:
             if was_secondary:
                 begin_as_primary(entry.path, entry.uuid, seqno)
+            begin_as_supplier(entry.path, entry.uuid, begins_at=door.chain.oldest_seqno())
             hit("role.region_turned")
         with door.locked(timeout_s):
             for kind in (PoolKind.RECEIVE, PoolKind.JOURNAL):
@@ -143,42 +148,6 @@ def _know_peers(instance: Instance) -> None:
     for peer in instance.consumers:
         if read_consumer(instance.consumers_directory, peer.name) is None:
             write_consumer(instance.consumers_directory, Consumer(peer.name))
-
-
-# Who writes what.
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """`number`: of the partition, REST for all that were never given by name. `by`: the instance's name."""
-
-    number: int
-    name: str
-    by: str
-    is_own: bool
-
-
-def written(instance: Instance) -> list[Written]:
-    """Who writes what; none where there are no suppliers. Raises what opening the door and the region raises."""
-    entry = instance.regions[0] if instance.regions else None
-    if entry is None:
-        return []
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        writers = opened.writers()
-    if not writers.by:
-        return []
-    known = instance.partitions_now()
-    with door_of(instance) as door:
-        names = _names(door)
-    return [
-        Written(
-            number,
-            "all others" if number == REST else known.name(number),
-            names.get(uuid, uuid.hex()),
-            uuid == instance.content.uuid,
-        )
-        for number, uuid in sorted(writers.by.items())
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +170,8 @@ def replicas(instance: Instance) -> list[KnownSupplier]:
             chains = door.position().chains
     writes: dict[str, list[str]] = {}
     for one in written(instance):
-        writes.setdefault(one.by, []).append(one.name)
+        for who in (one.by, *one.others):
+            writes.setdefault(who, []).append(one.name)
     peers = {peer.name for peer in instance.peers}
     found: dict[bytes, KnownSupplier] = {}
     for history in histories:
@@ -215,79 +185,3 @@ def replicas(instance: Instance) -> list[KnownSupplier]:
             history.name, history.incarnation, count, tuple(writes.get(history.name, ())), told
         )
     return sorted(found.values(), key=lambda one: one.name)
-
-
-def give(instance: Instance, partition: str, to: str, *, timeout_s: float) -> int:
-    """Have another supplier write a partition (`ALL`: what was never given by name) from now on; the number of the
-    transaction that says so. Applications here are refused there from then on; on the other site they are taken once
-    the transaction is applied there. Nothing happens where that one writes it already.
-
-    NotPrimaryError (no supplier), NotFoundError (no such partition, no such supplier), NotWriterError (another one
-    writes it), BusyError, and what a commit raises."""
-    instance.reload()
-    if not instance.is_supplier:
-        raise NotPrimaryError(
-            f"{instance.name} is {instance.told_role}: partitions are given from supplier to supplier",
-            where=str(instance.path),
-            do=f"Make it one: replicate -i {instance.named} instance convert --role supplier",
-        )
-    with door_of(instance) as door:
-        number = _number(door, partition)
-        if number == PARTITION_NONE:
-            raise NotFoundError("what is in NONE never leaves its instance: each supplier writes its own")
-        uuids = {name: uuid for uuid, name in _names(door).items()}
-        if to not in uuids:
-            raise NotFoundError(
-                f"no supplier {to} has written here yet; there are {', '.join(sorted(uuids))}",
-                where=str(instance.path),
-                do="A supplier is known once its stream has come here: start the Source Server there",
-            )
-        return _give(door, number, uuids[to], timeout_s=timeout_s)
-
-
-def _number(door: Door, partition: str) -> int:
-    """Also by its number, where the one that made it has named it, and nobody here."""
-    if partition.upper() == "ALL":
-        return REST
-    used = {one.partition for one in door.catalogue_now().in_force().values()}
-    if partition.isdigit() and int(partition) in used:
-        return int(partition)
-    return door.instance.partitions_now().number(partition)
-
-
-def _names(door: Door) -> dict[bytes, str]:
-    """Every instance that has begun an incarnation in this journal."""
-    return {one.instance: one.name for one in door.catalogue_now().histories}
-
-
-def _give(door: Door, number: int, to: bytes, *, timeout_s: float) -> int:
-    with _session(door, timeout_s) as session:
-        region, own = session.parts[0].region, door.instance.content.uuid
-        writers = region.writers()
-        if writers.by.get(number) == to:
-            return int(door.words[word.LAST_SEQNO])
-        if writers.by and writers.of(number) != own:
-            names = _names(door)
-            writer = writers.of(number)
-            raise NotWriterError(
-                f"{names.get(writer, writer.hex())} writes that, not {door.instance.name}",
-                where=session.where,
-                do="Have it given there",
-            )
-        region.give(number, to)
-        # Under the region's lock, and before its new content can be seen: sessions look again.
-        door.words[word.WRITERS_GENERATION] += 1
-        payload, count = pack_elements(int(Op.REGION), number, session.entry.name, [WRITTEN, to])
-        return session.commit(CapturedChanges(payload, count, (), False, None, False))
-
-
-@contextmanager
-def _session(door: Door, timeout_s: float) -> Iterator[RegionSession]:
-    session = RegionSession(door, door.instance.regions[0].name)
-    try:
-        session.begin(timeout_s=timeout_s)
-        yield session
-        if session.holds_region:
-            session.rollback()
-    finally:
-        session.close()

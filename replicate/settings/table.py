@@ -320,6 +320,14 @@ class UpdateConfig:
         least=1,
         most=3_200_000_000,
     )
+    tell_seen_s: float = _setting(
+        10.0,
+        "On a supplier that writes nothing itself: how long it may wait to tell the others what it has applied of "
+        "partitions that several write; until then they remember who wrote what there.",
+        unit="s",
+        least=0.1,
+        most=3600,
+    )
     metrics_listen: str = _setting(
         "",
         "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "

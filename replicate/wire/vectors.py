@@ -18,6 +18,9 @@ BY_VECTOR = 0
 KNOWN_THERE = "known there"
 """The reason of a NULL record in such a stream that stands for what the consumer is taken to have."""
 
+MERGED_HERE = "merged here"
+"""The reason of a transaction told in other words in a supplier's journal: what it came to there as it was merged."""
+
 
 def refused(decision: NotHeld | Forked, names: Mapping[int, str]) -> ReplicateError:
     """The error of a start that cannot be. `names`: of the instances, by their origins' keys."""

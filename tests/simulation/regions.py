@@ -27,8 +27,10 @@ from replicate.region.protocol import (
     CapturedChanges,
     FileFacts,
     Gap,
+    MergingRows,
     RegionKind,
     RingSlot,
+    RowsOfRegion,
     ScrRow,
     scr_chains,
     scr_vector,
@@ -277,6 +279,12 @@ class Rows:
     def forget_plans(self) -> None:
         """It has none."""
 
+    def look_at_own_counters(self) -> None:
+        """Likewise."""
+
+    def settle_own_counters(self) -> None:
+        """No supplier lives in these worlds."""
+
     def settle_sequences(self) -> None:
         """The model's tables count no AUTOINCREMENT."""
 
@@ -344,6 +352,18 @@ class Opened:
     def writers(self) -> Writers:
         return Writers()  # no supplier lives in these worlds
 
+    def absorbed(self) -> int:
+        return 0
+
+    def open_merges(self) -> int:
+        return 0
+
+    def merges(self) -> list[Any]:
+        return []
+
+    def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> None:
+        raise AssertionError("no supplier lives in these worlds")
+
     def check_identity(self, *, network: bytes, instance: bytes) -> None:
         """A model is never another's."""
 
@@ -387,7 +407,16 @@ class Written:
     def writers(self) -> Writers:
         return Writers()
 
-    def give(self, partition: int, writer: bytes) -> None:
+    def name_writer(self, partition: int, values: Sequence[object], seqno: int) -> None:
+        raise AssertionError("no supplier lives in these worlds")
+
+    def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
+        raise AssertionError("no supplier lives in these worlds")
+
+    def foreign_since(self, seqno: int, own: int) -> dict[int, int]:
+        raise AssertionError("no supplier lives in these worlds")
+
+    def note_seen(self, teller: int, told: Mapping[int, int]) -> None:
         raise AssertionError("no supplier lives in these worlds")
 
     def store_version(self) -> None:
@@ -440,6 +469,12 @@ class ModelApplied(Opened):
     def position(self, last_seqno: int) -> Position:
         rows = self.checkpoint()
         return Position(last_seqno, scr_vector(rows), scr_chains(rows))
+
+    def merging(self, rows: RowsOfRegion) -> MergingRows:
+        raise AssertionError("no supplier lives in these worlds")
+
+    def seen(self) -> dict[int, dict[int, int]]:
+        return {}
 
     def added_as(self) -> object:
         return None

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.errors import DivergedError
-from replicate.journal.record import FrameBatch, check_frame, read_head
+from replicate.journal.record import FrameBatch, as_written, check_frame, pack_resolved, read_head
 from replicate.journal.walk import walk
 from replicate.model.ruv import lacks
-from replicate.model.transaction import Kind
+from replicate.model.transaction import Kind, Op
+from replicate.wire.vectors import MERGED_HERE
 from source_server.unseen import Unseen
 from tests.harness.journals import FrameMaker
 
@@ -58,8 +59,8 @@ def test_another_transaction_under_the_last_known_number_is_refused() -> None:
 def test_a_large_transaction_goes_itself_or_as_a_head() -> None:
     frame = batch(1).data
     head = read_head(frame)
-    assert Unseen({}, {}, 1, {}).takes_large(frame) is None
-    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}, 1, {}).takes_large(frame)
+    assert Unseen({}, {}, 1, {}).takes_large(frame, list) is None
+    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}, 1, {}).takes_large(frame, list)
     assert told is not None
     assert (told.first_seqno, told.count, read_head(told.data).kind) == (head.seqno, 1, Kind.NULL)
 
@@ -79,3 +80,28 @@ def test_what_our_journal_has_before_the_start_is_not_looked_for() -> None:
     heads = [head for _, head in walk(made.data)]
     known = {heads[0].origin: (heads[2].origin_seqno, heads[2].chain)}
     assert Unseen(known, known, 1, {}).take(made) is made
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_what_was_merged_here_goes_as_its_writer_wrote_it(count: int) -> None:
+    """Nothing of what it came to here; around it all goes byte for byte."""
+    maker = FrameMaker()
+    written = [maker.transaction() for _ in range(count)]
+    at = count // 2
+    done = [int(Op.COMMENT), 0, 0, ["what it came to"]]
+    here = [*written[:at], pack_resolved(written[at], MERGED_HERE, done), *written[at + 1 :]]
+    first = read_head(written[0]).seqno
+    batch = FrameBatch(first, first + count - 1, count, b"".join(here))
+    told = Unseen({}, {}, 1, {}).take(batch)
+    assert told.data == b"".join(written)
+    assert as_written(here[at]) == written[at]
+    assert as_written(written[at]) is None
+
+
+def test_what_was_merged_and_is_known_there_goes_as_its_head() -> None:
+    written = FrameMaker().transaction()
+    head = read_head(written)
+    here = pack_resolved(written, MERGED_HERE, [])
+    batch = FrameBatch(head.seqno, head.seqno, 1, here)
+    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}, 1, {}).take(batch)
+    assert read_head(told.data).kind == Kind.NULL

@@ -21,7 +21,7 @@ from replicate.journal.walk import walk
 from replicate.model.moment import wall_ns
 from replicate.pool import control as word
 from replicate.pool.receive_pool import RecordKind
-from replicate.roles.supplier import give, written
+from replicate.roles.writing import give, written
 from replicate.settings.table import UpdateConfig
 from tests.harness.instances import lose_pool
 from tests.harness.sites import kill_at

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from replicate.errors import ConflictError, FormatUnknownError, JournalDamagedError
 from replicate.journal.record import changes_of
-from replicate.model.transaction import Op, TableDefinition, mask_of
+from replicate.model.transaction import TELLS_ONLY, Op, TableDefinition, mask_of
 from update_process.plan import Window
 from update_process.replay.fold import GONE, Events, Table, Way, images, moved, senseless, way_of
 from update_process.window.columns import Changes
@@ -39,7 +39,6 @@ _INSERT: Final = int(Op.INSERT)
 _UPDATE: Final = int(Op.UPDATE)
 _DELETE: Final = int(Op.DELETE)
 _SEQUENCE: Final = int(Op.SEQUENCE)
-_COMMENT: Final = int(Op.COMMENT)
 _ROW_OPS: Final = frozenset((_INSERT, _UPDATE, _DELETE))
 
 
@@ -202,7 +201,7 @@ class NetChange:
             op = changes.ops[place]
             if op == _SEQUENCE:
                 self._sequence(changes.table_ids[place], changes.values[place], seqnos[place])
-            elif op != _COMMENT:
+            elif op not in TELLS_ONLY:
                 raise FormatUnknownError(f"a change of kind {op} cannot stand within a run", seqno=seqnos[place])
         return Changes(*(list(compress(column, of_rows)) for column in changes)), list(compress(seqnos, of_rows))
 

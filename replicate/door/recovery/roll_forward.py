@@ -22,7 +22,7 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import CHANGES_BEGIN, Head, changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
 from replicate.model.region_record import without_making
-from replicate.model.transaction import WRITTEN, Catalogue, Kind, Op, TableDefinition
+from replicate.model.transaction import OF_WRITERS, TELLS_ONLY, Catalogue, Kind, Op, TableDefinition
 from replicate.pool import control as word
 from replicate.region.protocol import MendedRegion, ScrRow
 
@@ -219,6 +219,7 @@ class _Redo:
             self._rows.begin()
             self._rows.seqno = seqno
             yield
+            self._rows.settle_own_counters()
 
     def _scr(self, head: Head) -> list[ScrRow]:
         stream = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)
@@ -231,7 +232,9 @@ class _Redo:
         flat = without_making(flat)  # where the file is, that is made
         for place in range(0, len(flat), 4):
             op, ident, argument, values = flat[place : place + 4]
-            if op == Op.COMMENT or (op == Op.REGION and values[0] != WRITTEN):
+            if op in (Op.SEEN, Op.RESOLVED):
+                ours.extend((op, ident, argument, values))
+            if op in TELLS_ONLY or (op == Op.REGION and values[0] not in OF_WRITERS):
                 continue
             if op in (Op.SCHEMA, Op.REGION):
                 region = argument

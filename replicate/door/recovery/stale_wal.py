@@ -20,7 +20,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import OWN_CHANGES, changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, RING_RECORD_BYTES_MAX
-from replicate.model.transaction import Op, TableDefinition
+from replicate.model.transaction import TELLS_ONLY, Op, TableDefinition
 from replicate.region.kind import KIND
 from replicate.region.protocol import Gap, ReadRegion
 
@@ -118,7 +118,7 @@ def _touches(region: str, tables: dict[int, str], flat: Sequence[Any]) -> bool:
         op, ident, argument, values = flat[place : place + 4]
         if op == Op.SCHEMA:
             touched |= argument == region
-        elif op not in (Op.COMMENT, Op.REGION):
+        elif op not in TELLS_ONLY and op != Op.REGION:
             if op == Op.DEFINE:
                 tables[ident] = TableDefinition.unpack(values).region
             touched |= tables.get(ident) == region

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from replicate.errors import JournalDamagedError, NotSupportedError
-from replicate.model.transaction import Op, changed_of
+from replicate.model.transaction import TELLS_ONLY, Op, changed_of
 
 
 def inverse(changes: Sequence[Any]) -> list[Any]:
@@ -40,7 +40,7 @@ def inverse_apart(changes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             undone += (int(Op.UPDATE), ident, argument, _back(argument, values))
         elif op == Op.SEQUENCE:
             counters += (int(Op.SEQUENCE), ident, argument, [values[1], values[0]])
-        elif op not in (Op.COMMENT, Op.REGION):
+        elif op not in TELLS_ONLY and op != Op.REGION:
             raise NotSupportedError("a schema change cannot be taken back", do="Restore or seed this region again")
     return undone, counters
 

@@ -16,10 +16,12 @@ from typing import Final
 import apsw
 
 from replicate.model.transaction import TableDefinition
-from replicate.region.protocol import ScrRow
+from replicate.region.protocol import RowsOfRegion, ScrRow
+from replicate.region.sqlite.apply.merge import RowMerger
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.bookkeeping import (
     APPLIED_FROM,
+    read_seen,
     read_state,
     schema_version,
     store_schema_version,
@@ -69,6 +71,14 @@ class AppliedFile(OpenedFile):
     def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowApplier:
         """What applies rows to it; `name`: the region's."""
         return RowApplier(self.connection, definitions, region=name)
+
+    def merging(self, rows: RowsOfRegion) -> RowMerger:
+        """What merges rows into it; `rows` makes the changes."""
+        return RowMerger(self.connection, rows)
+
+    def seen(self) -> dict[int, dict[int, int]]:
+        """Of each origin what it has told that it has seen."""
+        return read_seen(self.connection)
 
     # A batch.
 

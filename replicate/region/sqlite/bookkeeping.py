@@ -9,14 +9,18 @@ The tables are plain SQL, not STRICT: any SQLite release that can read the user'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
+import msgpack
 
 from replicate.errors import FormatUnknownError, RegionDamagedError, RegionReplacedError, SchemaChangedError
-from replicate.limits import FORMAT_VERSION, RING_SLOTS
+from replicate.limits import FORMAT_VERSION, PARTITION_STREAM, RING_SLOTS
+from replicate.model.seen import merged_told
+from replicate.model.transaction import SHARED, WRITTEN
+from replicate.model.writers import Writers
 from replicate.region.protocol import RingSlot, ScrRow
 from replicate.region.sqlite.sql.names import quote
 
@@ -62,7 +66,15 @@ APPLIED_FROM: Final = "applied_from"
 """Key in _replicate_state: on a secondary, the number that the last batch begins with; so older_than_wal.py knows what
 the region held before it."""
 WRITER: Final = "writer:"
-"""Begin of keys in _replicate_state, a partition's number behind it: the UUID of the supplier that writes it."""
+"""Begin of keys in _replicate_state, a partition's number behind it: the UUID of the supplier whose it is."""
+SHARER: Final = "sharer:"
+"""The same, a partition's number and a supplier's UUID behind it: the place that it has as one who writes it, too."""
+BY_ROW: Final = "rows"
+"""In the place of that UUID: 1 where the partition's rows are merged whole."""
+SEEN: Final = "seen:"
+"""The same, an origin's key behind it: what it has told that it has seen."""
+ABSORBED: Final = "absorbed"
+"""Key in _replicate_state: rows' stamps (row_stamps.py) are those of the journal up to this number."""
 _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
@@ -320,17 +332,66 @@ def write_state(
     )
 
 
-def read_writers(connection: apsw.Connection, schema: str = "main") -> dict[int, bytes]:
-    """Partition -> UUID of the supplier that writes it (model/writers.py); empty where there are no suppliers."""
+def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:
+    """Which supplier writes what; of nothing where there are no suppliers."""
+    text = f"SELECT key, value FROM {quote(schema)}._replicate_state WHERE key GLOB '{WRITER}*' OR key GLOB '{SHARER}*'"
+    by: dict[int, bytes] = {}
+    shared: dict[int, dict[bytes, int]] = {}
+    by_row: set[int] = set()
+    for key, value in connection.execute(text, prepare_flags=OWN_STATEMENT):
+        _, number, *instance = key.split(":")
+        if instance == [BY_ROW]:
+            by_row.update([int(number)] * value)
+        elif instance:
+            shared.setdefault(int(number), {})[bytes.fromhex(instance[0])] = value
+        else:
+            by[int(number)] = value
+    return Writers(by, shared, frozenset(by_row))
+
+
+def write_writer(
+    connection: apsw.Connection, partition: int, values: Sequence[Any], seqno: int, schema: str = "main"
+) -> None:
+    """What a REGION change (OF_WRITERS) of a partition says, in transaction `seqno` of our journal, inside the
+    caller's. JournalDamagedError."""
+    before = read_writers(connection, schema)
+    told = before.told(partition, values)
+    instance = values[1]
+    if values[0] == SHARED and not before.was_shared:  # nobody has ever written beside anything that comes before
+        write_state(connection, ABSORBED, seqno, schema)
+    if values[0] == WRITTEN:
+        write_state(connection, f"{WRITER}{partition}", instance, schema)
+    else:
+        write_state(connection, f"{SHARER}{partition}:{instance.hex()}", told.shared[partition][instance], schema)
+        if told.by_row != before.by_row:
+            write_state(connection, f"{SHARER}{partition}:{BY_ROW}", int(partition in told.by_row), schema)
+
+
+def read_seen(connection: apsw.Connection, schema: str = "main") -> dict[int, dict[int, int]]:
+    """Of each origin what it has told that it has seen (model/seen.py)."""
+    text = f"SELECT key, value FROM {quote(schema)}._replicate_state WHERE key GLOB '{SEEN}*'"
+    rows = connection.execute(text, prepare_flags=OWN_STATEMENT)
+    return {int(key.removeprefix(SEEN)): dict(msgpack.unpackb(value, strict_map_key=False)) for key, value in rows}
+
+
+def write_seen(connection: apsw.Connection, teller: int, told: Mapping[int, int], schema: str = "main") -> None:
+    """An origin has told more, inside the caller's transaction."""
+    packed = connection.execute(
+        f"SELECT value FROM {quote(schema)}._replicate_state WHERE key = ?",
+        (f"{SEEN}{teller}",),
+        prepare_flags=OWN_STATEMENT,
+    ).get
+    before = {} if packed is None else msgpack.unpackb(packed, strict_map_key=False)
+    write_state(connection, f"{SEEN}{teller}", msgpack.packb(merged_told(before, told)), schema)
+
+
+def foreign_since(connection: apsw.Connection, seqno: int, own: int, schema: str = "main") -> dict[int, int]:
+    """Origin -> the last of its transactions here, of those but our `own` that have moved from `seqno` on."""
     text = (
-        f"SELECT substr(key, {len(WRITER) + 1}), value FROM {quote(schema)}._replicate_state WHERE key GLOB '{WRITER}*'"
+        f"SELECT origin, origin_seqno FROM {quote(schema)}._replicate_scr "
+        "WHERE partition = ? AND seqno >= ? AND origin <> ?"
     )
-    return {int(number): value for number, value in connection.execute(text, prepare_flags=OWN_STATEMENT)}
-
-
-def write_writer(connection: apsw.Connection, partition: int, writer: bytes, schema: str = "main") -> None:
-    """A partition is written by that supplier from here on, inside the caller's transaction."""
-    write_state(connection, f"{WRITER}{partition}", writer, schema)
+    return dict(connection.execute(text, (PARTITION_STREAM, seqno, own), prepare_flags=OWN_STATEMENT))
 
 
 def schema_version(connection: apsw.Connection, schema: str = "main") -> int:

@@ -23,6 +23,7 @@ from xxhash import xxh3_128
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.open import translate
+from replicate.region.sqlite.own_counters import counted_apart
 from replicate.region.sqlite.schema import (
     COUNTERS,
     definition_difference,
@@ -238,7 +239,11 @@ def digest_region(
         if connection.table_exists("main", SEQUENCES) and (
             not others or any(is_autoincrement(connection, name) for name in names)
         ):
-            tables.append(_hash_rows(SEQUENCES, _counters(connection, {*others, *absent}), b"", progress))
+            tables.append(
+                _hash_rows(
+                    SEQUENCES, _counters(connection, {*others, *absent, *counted_apart(connection)}), b"", progress
+                )
+            )
         objects = sorted(schema_objects(connection, others).items())
         schema = xxh3_128(msgpack.packb([[*key, sql] for key, sql in objects]))
     whole = xxh3_128(msgpack.packb([schema.hexdigest(), [[t.table, t.digest] for t in tables]]))
@@ -285,7 +290,8 @@ def compare(
                 tables.append(TableComparison(name, TableVerdict.LEFT_OUT, "", 0, 0, ()))
             else:
                 tables.append(compare_table(first, second, name, limit=limit, progress=progress))
-        tables.extend(_compare_sequences(first, second, limit, progress, others | left_out))
+        apart = counted_apart(first) | counted_apart(second)
+        tables.extend(_compare_sequences(first, second, limit, progress, others | left_out | apart))
         return Comparison(tuple(tables), schema_differences(first, second, others))
 
 

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 import apsw
 
 from replicate.limits import OPENING_S
+from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position
 from replicate.model.writers import Writers
-from replicate.region.protocol import Gap, ScrRow, scr_chains, scr_vector
+from replicate.region.protocol import Gap, MergedRow, ScrRow, Unmergeable, scr_chains, scr_vector
 from replicate.region.sqlite.bookkeeping import (
     RegionIdentity,
     check_region_identity,
@@ -24,7 +25,9 @@ from replicate.region.sqlite.bookkeeping import (
     region_seqno,
 )
 from replicate.region.sqlite.forensics.older_than_wal import find_gap
+from replicate.region.sqlite.mergeable import unmergeable
 from replicate.region.sqlite.open import open_region, translate
+from replicate.region.sqlite.row_stamps import count_open, read_absorbed, read_merged
 
 
 @contextmanager
@@ -63,7 +66,23 @@ class OpenedFile:
 
     def writers(self) -> Writers:
         """Which supplier writes what of it."""
-        return Writers(read_writers(self.connection))
+        return read_writers(self.connection)
+
+    def absorbed(self) -> int:
+        """Up to where rows' stamps are those of the journal; 0 where nothing was ever shared."""
+        return read_absorbed(self.connection) if read_writers(self.connection).was_shared else 0
+
+    def merges(self) -> Iterator[MergedRow]:
+        """What was lost in merges, oldest first."""
+        return read_merged(self.connection)
+
+    def open_merges(self) -> int:
+        """How many values that were lost in merges were not looked at."""
+        return count_open(self.connection)
+
+    def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
+        """Why several suppliers cannot write a table of it."""
+        return unmergeable(self.connection, definition, keys_chosen=keys_chosen)
 
     def check_identity(self, *, network: bytes, instance: bytes) -> RegionIdentity:
         """Raises as `check_region_identity`."""

@@ -22,6 +22,7 @@ from replicate.errors import NotSupportedError
 from replicate.model.transaction import RowChange, SequenceChange, TableDefinition, decode_change
 from replicate.region.sqlite.digest import SEQUENCES, table_head
 from replicate.region.sqlite.feed import own_tables
+from replicate.region.sqlite.own_counters import counted_apart
 from replicate.region.sqlite.schema import COUNTERS, read_definition, rowid_name, schema_objects, user_tables
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.wide import read_rows
@@ -109,7 +110,7 @@ def _digest(
         packed = msgpack.packb([[*key, sql] for key, sql in objects])
         return RangeDigest(len(objects), xxh3_128_digest(packed), None, len(packed))
     if table == SEQUENCES:
-        others = own_tables(connection)
+        others = own_tables(connection) | counted_apart(connection)
         return _sum((row for row in connection.execute(COUNTERS) if row[0] not in others), b"", (), None)
     definition = read_definition(connection, table, region="")
     if any(bound is not None and len(bound) != len(definition.key) for bound in (after, upto)):
@@ -177,12 +178,13 @@ class Later:
         self._pack = _packer().pack
         self._table, self._after, self._upto = table, after, upto
         self._connection = connection
+        self._apart = counted_apart(connection) if table == SEQUENCES else frozenset[str]()
         self._definition = None if table in (SCHEMA, SEQUENCES) else read_definition(connection, table, region="")
 
     def take(self, op: int, ident: int, argument: Any, values: Any, table: str) -> None:
         """One flat change of a row of that `table`, or of its counter. JournalDamagedError for what is none."""
         change = decode_change(op, ident, argument, values)
-        if isinstance(change, SequenceChange) and self._table == SEQUENCES:
+        if isinstance(change, SequenceChange) and self._table == SEQUENCES and table not in self._apart:
             for value, sign in ((change.old, 1), (change.new, -1)):
                 if value:  # one that stands at 0 and none at all are the same (COUNTERS)
                     self._count((table, value), sign)

@@ -19,6 +19,8 @@ import apsw
 from replicate.region.protocol import ScrRow
 from replicate.region.sqlite.bookkeeping import APPLIED_FROM, clear_ring, replace_scr, write_slot, write_state
 from replicate.region.sqlite.open import open_region, translate, write_transaction
+from replicate.region.sqlite.own_counters import OwnCounters
+from replicate.region.sqlite.row_stamps import make_stamp_tables
 
 
 def begin_as_secondary(path: Path, region: bytes, rows: list[ScrRow]) -> None:
@@ -36,6 +38,15 @@ def begin_as_primary(path: Path, region: bytes, seqno: int) -> None:
         clear_ring(connection)
         if seqno:
             write_slot(connection, seqno, None)
+
+
+def begin_as_supplier(path: Path, region: bytes, *, begins_at: int) -> None:
+    """`begins_at`: the first number that its journal holds."""
+    with synced_transaction(path, region) as connection:
+        make_stamp_tables(connection, begins_at=begins_at)
+        counters = OwnCounters(connection)
+        counters.take_places()
+        counters.settle()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ Leaves to others: numbers, locks of ours, the journal, and what an error means f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,16 +19,19 @@ from replicate.errors import ReplicateError
 from replicate.model.writers import Writers
 from replicate.region.sqlite.bookkeeping import (
     OWN_STATEMENT,
+    foreign_since,
     read_writers,
     region_seqno,
     slot_writer,
     store_schema_version,
     version_reader,
+    write_seen,
     write_writer,
 )
 from replicate.region.sqlite.capture.capture import ELEMENTS_PER_CHANGE
 from replicate.region.sqlite.open import errno_of, open_region, translate
 from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.own_counters import counted_out, own_places
 from replicate.region.sqlite.sql.names import quote, quote_text
 
 if TYPE_CHECKING:
@@ -41,10 +44,13 @@ class WrittenFile:
     """One region of a writer's connection. `schema`: the name under which the connection has it. `read_version`: its
     schema version as the open transaction has it. `write_slot`: puts a commit's number and record into its ring."""
 
-    __slots__ = ("_connection", "read_version", "schema", "write_slot")
+    __slots__ = ("_connection", "_places", "_places_of", "read_version", "schema", "write_slot")
 
     def __init__(self, connection: apsw.Connection, schema: str) -> None:
         self._connection = connection
+        self._places: dict[str, int] = {}
+        self._places_of: tuple[int, Writers] | None = None
+        """The schema version and the writers that `_places` are of."""
         self.schema = schema
         self.read_version = version_reader(connection, schema)
         self.write_slot = slot_writer(connection, schema)
@@ -55,11 +61,27 @@ class WrittenFile:
 
     def writers(self) -> Writers:
         """Which supplier writes what of it."""
-        return Writers(read_writers(self._connection, self.schema))
+        return read_writers(self._connection, self.schema)
 
-    def give(self, partition: int, writer: bytes) -> None:
-        """A partition is written by that supplier from here on."""
-        write_writer(self._connection, partition, writer, self.schema)
+    def name_writer(self, partition: int, values: Sequence[object], seqno: int) -> None:
+        """What a REGION change (OF_WRITERS) of a partition says is so from transaction `seqno` on."""
+        write_writer(self._connection, partition, values, seqno, self.schema)
+
+    def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
+        """A table whose AUTOINCREMENT counter stands in another supplier's block, and the counter; None: there is
+        none."""
+        seen = self.read_version(), writers
+        if self._places_of != seen:
+            self._places_of, self._places = seen, own_places(self._connection, writers, own, self.schema)
+        return counted_out(self._connection, self._places, self.schema) if self._places else None
+
+    def foreign_since(self, seqno: int, own: int) -> dict[int, int]:
+        """Origin -> the last of its transactions here, of those but `own` that have moved from `seqno` on."""
+        return foreign_since(self._connection, seqno, own, self.schema)
+
+    def note_seen(self, teller: int, told: Mapping[int, int]) -> None:
+        """What we tell that we have seen."""
+        write_seen(self._connection, teller, told, self.schema)
 
     def store_version(self) -> None:
         """Keep the present schema version; the last thing in every transaction that changed the schema."""

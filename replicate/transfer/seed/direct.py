@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from replicate.compare.last import forget_compared
-from replicate.door.snapshot import door_of, take_snapshot
+from replicate.door.snapshot import door_of, take_absorbed
 from replicate.errors import NotFoundError, UsageError, WrongNetworkError
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, write_consumer, write_hold
@@ -104,8 +104,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
     with door_of(primary) as door:
         consumer = register_consumer(primary, secondary.name, secondary.content.uuid.hex(), door)
         copied: dict[str, int] = {}
-        with take_snapshot(door, timeout_s=timeout_s) as snapshot:
-            assert snapshot is not None
+        with take_absorbed(door, timeout_s=timeout_s) as snapshot:
             refuse_from(primary, snapshot.regions.connections)
             refuse_into(secondary, snapshot.regions.connections)
             begin(secondary, primary.name)

@@ -23,7 +23,7 @@ from typing import Any
 import replicate
 from replicate.daemon.files import DaemonFiles
 from replicate.door.door import Door
-from replicate.door.snapshot import Snapshot, door_of, take_snapshot
+from replicate.door.snapshot import Snapshot, door_of, take_absorbed
 from replicate.errors import (
     AlreadyRunningError,
     DamagedError,
@@ -172,16 +172,14 @@ def make_seed(
         known = read_consumer(directory, consumer)
         uuid_hex = known.uuid if known is not None else ""
         if regions:
-            with take_snapshot(door, timeout_s=timeout_s) as snapshot:
-                assert snapshot is not None
+            with take_absorbed(door, timeout_s=timeout_s) as snapshot:
                 to = known or Consumer(consumer)
                 return _write(primary, to, snapshot, path, request, progress, door, regions)
         registered = register_consumer(primary, consumer, uuid_hex, door)
         last_seqno = int(door.words[word.LAST_SEQNO])
         write_hold(directory, consumer, last_seqno if held is None else min(held, last_seqno))
         try:
-            with take_snapshot(door, timeout_s=timeout_s) as snapshot:
-                assert snapshot is not None
+            with take_absorbed(door, timeout_s=timeout_s) as snapshot:
                 made = _write(primary, registered, snapshot, path, request, progress, door)
         except BaseException:
             write_hold(directory, consumer, held)

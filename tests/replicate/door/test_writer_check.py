@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replicate.dbapi import Connection, OperationalError
-from replicate.roles.supplier import give
+from replicate.roles.writing import give
 from tests.harness.suppliers import Suppliers
 
 

@@ -20,8 +20,10 @@ from replicate.model.transaction import (
     LogComment,
     Op,
     RegionChange,
+    Resolved,
     RowChange,
     SchemaChange,
+    Seen,
     SequenceChange,
     TableDefinition,
     changed_of,
@@ -139,6 +141,13 @@ def test_each_operation() -> None:
     assert decode_change(6, 0, 0, ["hello"]) == LogComment("hello")
     assert decode_change(7, 7, 0, [None, 2**62]) == SequenceChange(7, None, 2**62)
     assert decode_change(8, 0, "main", ["added", INSTANCE]) == RegionChange("main", "added", INSTANCE)
+    assert decode_change(8, 4, "main", ["shared", INSTANCE, 2]) == RegionChange("main", "shared", INSTANCE, 4, 2)
+    whole = RegionChange("main", "shared", INSTANCE, 4, 2, True)
+    assert decode_change(8, 4, "main", ["shared", INSTANCE, 2, True]) == whole
+    assert decode_change(8, 4, "main", ["left", INSTANCE]) == RegionChange("main", "left", INSTANCE, 4)
+    assert decode_change(10, 0, 0, [5, 1, 7]) == Seen(5, {1: 7})
+    assert decode_change(11, 0, 1, [b"payload", 4, [b"lost"]]) == Resolved(1, b"payload", 4, (b"lost",))
+    assert decode_change(11, 0, 0, []) == Resolved(0, b"", 0)
 
 
 def test_an_operation_of_a_later_release_is_named() -> None:
@@ -152,7 +161,7 @@ def test_a_definition_under_a_strange_id_is_refused() -> None:
         decode_change(4, definition.table_id ^ 1, 1, definition.pack())
 
 
-@given(st.integers(0, 9), JUNK, JUNK, JUNK)
+@given(st.integers(0, 12), JUNK, JUNK, JUNK)
 def test_junk_changes_raise_named_errors_only(op: int, ident: object, argument: object, values: object) -> None:
     try:
         decode_change(op, ident, argument, values)

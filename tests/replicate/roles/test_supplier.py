@@ -26,7 +26,8 @@ from replicate.errors import (
 )
 from replicate.instance.file import WITH_SUPPLIER, decode, encode
 from replicate.instance.instance import Instance
-from replicate.roles.supplier import convert, give, written
+from replicate.roles.supplier import convert
+from replicate.roles.writing import give, written
 from tests.harness.pair import Pair, assert_equal
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers

@@ -407,6 +407,8 @@ class BlockReader:
             definition = TableDefinition.unpack(values)
             self._learn_table(definition)
             rows.table_of.pop(definition.table_id, None)
+        if op in (Op.SEEN, Op.RESOLVED):
+            return
         if op in (Op.SCHEMA, Op.COMMENT, Op.REGION):
             if op != Op.COMMENT and not isinstance(argument, str):
                 raise ValueError("a region's name is no text")

@@ -29,14 +29,16 @@ from replicate.errors import (
     NotSupportedError,
     ReplicateError,
 )
-from replicate.model.transaction import WRITTEN, Op, TableDefinition
+from replicate.model.transaction import OF_WRITERS, TELLS_ONLY, Op, TableDefinition, told_of
 from replicate.region.sqlite.apply import statements
 from replicate.region.sqlite.apply.order import arranged
 from replicate.region.sqlite.apply.runs import insert_run
-from replicate.region.sqlite.bookkeeping import store_schema_version, write_writer
+from replicate.region.sqlite.bookkeeping import store_schema_version, write_seen, write_writer
 from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.open import translate
+from replicate.region.sqlite.own_counters import OwnCounters
+from replicate.region.sqlite.row_stamps import note_losses
 from replicate.region.sqlite.schema import (
     check_definition,
     forget_dropped,
@@ -113,6 +115,7 @@ class RowApplier:
         self.known_places: dict[tuple[int, int, Any], int | None] = {}
         self._counted: dict[tuple[int, int, Any], str] = {}
         self._sequences: dict[str, int | None] = {}
+        self._own_counters = OwnCounters(connection)
         self._schema_changed = False
         allow_shadow_rows(connection)
 
@@ -132,6 +135,7 @@ class RowApplier:
             self._plans.pop(plan, None)
         self._counted.clear()
         self._sequences.clear()
+        self._own_counters.forget()
 
     def define(self, table_id: int, definition: TableDefinition) -> None:
         """Take a definition into force (from the catalogue at a start or a switch). It is checked at its first use."""
@@ -259,6 +263,7 @@ class RowApplier:
                 if is_autoincrement(self._connection, definition.table):
                     self._counted[op, table_id, arg] = definition.table
                     self._sequence(definition.table)
+                    self._own_counters.expect(definition)
             self._plans[op, table_id, arg] = statement
             return statement
         if op == Op.SCHEMA:
@@ -267,9 +272,14 @@ class RowApplier:
             self._take_definition(table_id, values)
         elif op == Op.SEQUENCE:
             self._set_sequence(table_id, values)
-        elif op == Op.REGION and values[0] == WRITTEN:
-            write_writer(self._connection, table_id, values[1])
-        elif op != Op.COMMENT:
+        elif op == Op.REGION and values[0] in OF_WRITERS:
+            write_writer(self._connection, table_id, values, self.seqno)
+            self._own_counters.take_places()
+        elif op == Op.SEEN:
+            write_seen(self._connection, *told_of(values))
+        elif op == Op.RESOLVED:
+            self._note_losses(values)
+        elif op not in TELLS_ONLY:
             raise FormatUnknownError(f"a change of the unknown kind {op}", seqno=self.seqno)
         return None
 
@@ -314,6 +324,11 @@ class RowApplier:
         allow_shadow_rows(self._connection)
         store_schema_version(self._connection)
 
+    def _note_losses(self, values: Any) -> None:
+        """A transaction that was merged elsewhere, or here by a process that was killed, tells what was lost."""
+        if values:
+            note_losses(self._connection, self.seqno, values[2])
+
     def _take_definition(self, table_id: Any, values: Any) -> None:
         definition = TableDefinition.unpack(values)
         if definition.table_id != table_id:
@@ -336,6 +351,8 @@ class RowApplier:
         if not isinstance(values, list | tuple) or len(values) != 2:
             raise self._unfit(table_id, "a sequence change carries no two values")
         old, new = values
+        if self._own_counters.is_own(definition.partition):
+            return
         found = self._sequence(definition.table)
         if found != old:
             raise self._error(
@@ -350,6 +367,14 @@ class RowApplier:
             )
         statements.set_sequence(self._connection, definition.table, new)
         self._sequences[definition.table] = new
+
+    def look_at_own_counters(self) -> None:
+        """Have `settle_own_counters` look at every table that several suppliers write."""
+        self._own_counters.take_places()
+
+    def settle_own_counters(self) -> None:
+        """Before COMMIT: counters of tables that several suppliers write stand in the own range."""
+        self._own_counters.settle()
 
     def settle_sequences(self) -> None:
         """At the end of a local transaction that took changes back: a row that was put back may have raised a counter

@@ -144,3 +144,17 @@ def test_what_was_told_in_other_words_has_its_changes_alone(monkeypatch: pytest.
     restated = (int(Kind.RESTATED), *body(2, *label, *insert)[1:])
     found = read(monkeypatch, body(1, *insert), restated)
     assert [row[:5] for row in found] == [(1, 0, "t", 1, "INSERT"), (2, 0, "t", 1, "INSERT")]
+
+
+def test_what_suppliers_tell_each_other_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no row, and the rows around it keep their places."""
+    found = read(
+        monkeypatch,
+        body(1, int(Op.SEEN), 0, 0, (5, 1, 7), int(Op.INSERT), T.table_id, 0, (1, 2, 3), *update(2, 9, 1, 2, 3)),
+        body(2, int(Op.INSERT), T.table_id, 0, (2, 2, 3), int(Op.RESOLVED), 0, 1, (b"payload", 4, ())),
+    )
+    assert [(seqno, op, key) for seqno, _, _, _, op, key, *_ in found] == [
+        (1, "INSERT", [1]),
+        (1, "UPDATE", [1]),
+        (2, "INSERT", [2]),
+    ]

@@ -1,0 +1,469 @@
+"""Merging rows that several suppliers have changed at once, into the rows that are here.
+
+Guarantees: a row all of whose changes the transaction's writer had seen is changed strictly, with the whole
+before-image; only the others are merged, by their stamps (model/registers.py). What was done is given back as changes
+that fit what was here, so that redo, secondaries and all who read the journal meet exactly that. What was lost is kept.
+Leaves to others: transactions, who may write, the journal (update_process/merging.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import apsw
+
+from replicate.errors import ConflictError
+from replicate.model.registers import NEVER, Groups, Image, Lost, Row, RowChanged, Stamp, lost, merged, same_value
+from replicate.model.seen import unseen_of
+from replicate.model.transaction import Op, TableDefinition, changed_of
+from replicate.region.protocol import Absorbed, Merged, RowsOfRegion
+from replicate.region.sqlite.apply.overwrite import change_of
+from replicate.region.sqlite.apply.rows import Conflict
+from replicate.region.sqlite.apply.statements import read_image, unique_ordinals
+from replicate.region.sqlite.bookkeeping import read_writers
+from replicate.region.sqlite.mergeable import column_groups
+from replicate.region.sqlite.row_stamps import RowStamps, key_of, note_losses, pack_merged, read_absorbed
+from replicate.region.sqlite.sql.names import quote
+from replicate.region.sqlite.wide import read_row
+
+_INSERT: Final = int(Op.INSERT)
+_UPDATE: Final = int(Op.UPDATE)
+_DELETE: Final = int(Op.DELETE)
+_ROWS: Final = frozenset((_INSERT, _UPDATE, _DELETE))
+
+
+_EMPTY: Final = Row()
+
+
+def wants_unique(error: ConflictError) -> bool:
+    """Whether a change failed since another row has a unique value that it wants."""
+    conflict = error.conflict
+    return isinstance(conflict, Conflict) and conflict.reason.startswith("UNIQUE constraint failed: ")
+
+
+class _RowPiece:
+    """A change of one row whose key stays: of an UPDATE that changes the key, one of two."""
+
+    __slots__ = ("after", "before", "changed", "key", "name", "op", "table_id")
+
+    def __init__(
+        self, op: int, table_id: int, before: Image | None, after: Image | None, changed: frozenset[int], key: Image
+    ) -> None:
+        self.op, self.table_id, self.before, self.after, self.changed = op, table_id, before, after, changed
+        self.key, self.name = key, (table_id, key_of(key))
+
+
+class RowMerger:
+    """Of one region, in the caller's transactions: `begin` at the begin of each, and after any rollback."""
+
+    def __init__(self, connection: apsw.Connection, rows: RowsOfRegion) -> None:
+        self._connection = connection
+        self._rows = rows
+        self._stamps = RowStamps(connection)
+        self._groups: dict[int, tuple[Groups, frozenset[int]]] = {}
+        self._uniques: dict[int, frozenset[int]] = {}
+        self.lost: list[Merged] = []
+        """What was lost since `begin`."""
+        self.removed: list[Any] = []
+        """Deletes, flat, of rows that `take` has removed for their unique values: all other suppliers are to do it."""
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        self._stamps.forget_cached()
+        self._groups.clear()
+        self._uniques.clear()
+        self.lost.clear()
+        self.removed.clear()
+
+    @property
+    def absorbed(self) -> int:
+        """The stamps are those of the journal up to this number."""
+        return read_absorbed(self._connection)
+
+    def is_stamped(self, table_id: int, key: Image) -> bool:
+        """Whether a row has stamps."""
+        return self._stamps.get(table_id, key_of(key)) is not None
+
+    def take(
+        self,
+        changes: Sequence[Any],
+        stamp: Stamp,
+        told: Mapping[int, int],
+        is_shared: Callable[[int], bool],
+        removing: Stamp,
+        *,
+        is_stable: bool = False,
+    ) -> list[Any] | None:
+        """Make a transaction's flat changes; what was done instead, where rows were merged; None where all of it was
+        done as it is. `told`: what its writer had seen. `is_shared`: whether several suppliers write a table.
+        `removing`: the stamp of our own transaction that would remove rows, which comes behind this one: where two rows
+        want one unique value, one of them goes (`removed`). `is_stable`: everybody has it, so only rows with stamps get
+        its own. Raises as `RowsOfRegion.apply_all`."""
+        self.removed.clear()
+        pieces: list[_RowPiece] = []
+        others: list[Any] = []
+        for place in range(0, len(changes), 4):
+            op, table_id, argument, values = changes[place : place + 4]
+            if op in _ROWS and is_shared(table_id):
+                pieces += self._pieces(op, table_id, argument, values)
+            else:
+                others += changes[place : place + 4]
+        unseen = {piece.name: self._unseen(piece, told, stamp.origin) for piece in pieces}
+        if not any(unseen.values()) and self._fits(changes, pieces):
+            for piece in pieces:
+                row = self._stamps.get(*piece.name)
+                if row is not None or not is_stable:
+                    self._fold(piece, row or _EMPTY, stamp)
+            return None
+        self._rows.apply_all(others)
+        return [*others, *_Merge(self, stamp, removing).make(pieces, unseen)]
+
+    def take_unmet(
+        self,
+        ops: Sequence[int],
+        table_ids: Sequence[int],
+        arguments: Sequence[Any],
+        values: Sequence[Sequence[Any]],
+        stamps: Sequence[Stamp],
+    ) -> bool:
+        """Make changes by columns of rows none of which has stamps, in tables that several suppliers write, each with
+        its transaction's stamp; none: they get none, since everybody has them. False, and nothing is made, where a row
+        has some, or where that has to be looked at one by one: a key that changes, a table with unique values. Raises
+        as `RowsOfRegion.apply_all`."""
+        if any(map(self._unique, set(table_ids))):
+            return False
+        pieces: list[_RowPiece] = []
+        for op, table_id, argument, image in zip(ops, table_ids, arguments, values, strict=True):
+            of_change = self._pieces(op, table_id, argument, image)
+            if len(of_change) > 1:
+                return False
+            pieces += of_change
+        if self._stamps.load({piece.name for piece in pieces}):
+            return False
+        self.removed.clear()
+        self._rows.apply_columns(ops, table_ids, arguments, values)
+        rows: dict[tuple[int, bytes], Row] = {}
+        for piece, stamp in zip(pieces, stamps, strict=bool(stamps)):
+            change, groups = self._changed(piece), self._grouped(piece.table_id)[0]
+            rows[piece.name] = merged(rows.get(piece.name, _EMPTY), change, stamp, groups)
+        self._stamps.put_all(rows)
+        return True
+
+    def _unseen(self, piece: _RowPiece, told: Mapping[int, int], writer: int) -> frozenset[Stamp]:
+        row = self._stamps.get(*piece.name)
+        return frozenset() if row is None else unseen_of(row.all_stamps(), told, writer)
+
+    def _fits(self, changes: Sequence[Any], pieces: Sequence[_RowPiece]) -> bool:
+        """Make changes as they are; False, and nothing is made, where another row has a unique value that one wants."""
+        may_not = any(self._unique(piece.table_id) for piece in pieces)
+        if may_not:
+            self._connection.execute("SAVEPOINT merging")
+        try:
+            self._rows.apply_all(changes)
+        except ConflictError as error:
+            if not may_not or not wants_unique(error):
+                raise
+            self._connection.execute("ROLLBACK TO merging")
+            self._rows.begin()
+            return False
+        finally:
+            if may_not:
+                self._connection.execute("RELEASE merging")
+        return True
+
+    def absorb(self, transactions: Sequence[Absorbed], is_shared: Callable[[int], bool]) -> None:
+        """Stamp what transactions have changed, in their order."""
+        pieces: list[tuple[_RowPiece, Stamp, bool] | tuple[None, Absorbed, bool]] = []
+        for one in transactions:
+            changes = one.changes
+            for place in range(0, len(changes), 4):
+                op, table_id, argument, values = changes[place : place + 4]
+                if op in _ROWS and is_shared(table_id):
+                    of_change = self._pieces(op, table_id, argument, values)
+                    pieces += [(piece, one.stamp, one.is_stable) for piece in of_change]
+            if one.done is not changes:
+                pieces.append((None, one, False))
+        self._stamps.load({piece.name for piece, _, _ in pieces if piece is not None})
+        for piece, stamp, is_stable in pieces:
+            if piece is None:
+                assert isinstance(stamp, Absorbed)
+                self._take_images(stamp.done, is_shared)
+                continue
+            row = self._stamps.get(*piece.name)
+            if row is not None or not is_stable:
+                assert isinstance(stamp, Stamp)
+                self._fold(piece, row or _EMPTY, stamp)
+
+    def _take_images(self, done: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
+        """Of rows that are gone the values that they had here, not those that the writer of the delete knew."""
+        for place in range(0, len(done), 4):
+            op, table_id, _, values = done[place : place + 4]
+            if op == _DELETE and is_shared(table_id):
+                key = key_of(values[ordinal] for ordinal in self._definition(table_id).key)
+                row = self._stamps.get(table_id, key)
+                if row is not None and not row.is_there:
+                    self._stamps.put(table_id, key, Row(tuple(values), False, row.life, row.stamps))
+
+    def losses(self, seqno: int) -> list[bytes]:
+        """What was lost in a transaction since `begin`, as it is kept."""
+        return [pack_merged(one) for one in self.lost if one.seqno == seqno]
+
+    def forget_rows(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
+        """Rows that a large transaction has changed: its writer wrote alone, and had seen all that others wrote
+        there."""
+        for place in range(0, len(changes), 4):
+            op, table_id, argument, values = changes[place : place + 4]
+            if op in _ROWS and is_shared(table_id):
+                self._stamps.forget(piece.name for piece in self._pieces(op, table_id, argument, values))
+
+    def finish(self, absorbed: int) -> None:
+        """Before COMMIT: the stamps are those up to that number of our journal, and what was lost is kept."""
+        self._stamps.flush(absorbed)
+        for one in self.lost:
+            note_losses(self._connection, one.seqno, [pack_merged(one)])
+
+    @property
+    def kept_since_purge(self) -> int:
+        """Rows that were stamped since the last purge."""
+        return self._stamps.kept_since_purge
+
+    def purge(self, stable: Mapping[int, int]) -> int:
+        """Forget rows that only transactions have stamped that everybody has (origin -> the last one); how many are
+        left. After `finish`."""
+        return self._stamps.purge(stable)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has stamps."""
+        return self._stamps.is_empty
+
+    # One row.
+
+    def _definition(self, table_id: int) -> TableDefinition:
+        return self._rows.definitions[table_id]
+
+    def _grouped(self, table_id: int) -> tuple[Groups, frozenset[int]]:
+        known = self._groups.get(table_id)
+        if known is None:
+            definition = self._definition(table_id)
+            by_row = read_writers(self._connection).is_by_row(definition.partition)
+            groups = column_groups(self._connection, definition, by_row=by_row)
+            known = self._groups[table_id] = groups, frozenset(groups)
+        return known
+
+    def _pieces(self, op: int, table_id: int, argument: Any, values: Sequence[Any]) -> list[_RowPiece]:
+        key_at = self._definition(table_id).key
+        if op != _UPDATE:
+            image = tuple(values)
+            key = tuple(image[at] for at in key_at)
+            nothing = frozenset[int]()
+            before, after = (None, image) if op == _INSERT else (image, None)
+            return [_RowPiece(op, table_id, before, after, nothing, key)]
+        changed = changed_of(argument)
+        before = tuple(values[len(changed) :])
+        whole = list(before)
+        for ordinal, value in zip(changed, values[: len(changed)], strict=True):
+            whole[ordinal] = value
+        after = tuple(whole)
+        old, new = tuple(before[at] for at in key_at), tuple(after[at] for at in key_at)
+        if key_of(old) == key_of(new):
+            return [_RowPiece(_UPDATE, table_id, before, after, frozenset(changed), old)]
+        nothing = frozenset[int]()
+        return [
+            _RowPiece(_DELETE, table_id, before, None, nothing, old),
+            _RowPiece(_INSERT, table_id, None, after, nothing, new),
+        ]
+
+    def _changed(self, piece: _RowPiece) -> RowChanged:
+        groups, every = self._grouped(piece.table_id)
+        image = piece.before if piece.after is None else piece.after
+        assert image is not None
+        if piece.op == _INSERT:
+            return RowChanged(_INSERT, image, every)
+        return RowChanged(piece.op, image, frozenset(groups[ordinal] for ordinal in piece.changed))
+
+    def _fold(self, piece: _RowPiece, row: Row, stamp: Stamp) -> None:
+        """Stamp a row as a change did it that fits what was there."""
+        if piece.op == _DELETE:
+            row = Row(piece.before, row.is_there, row.life, row.stamps)
+        after = merged(row, self._changed(piece), stamp, self._grouped(piece.table_id)[0])
+        self._stamps.put(*piece.name, after)
+
+    def _unique(self, table_id: int) -> frozenset[int]:
+        """Ordinals of the values that no two rows of a table have alike, but for the key's."""
+        known = self._uniques.get(table_id)
+        if known is None:
+            definition = self._definition(table_id)
+            found = unique_ordinals(self._connection, definition)
+            every = frozenset(range(definition.image_length)) if found is None else found
+            known = self._uniques[table_id] = every - frozenset(definition.key)
+        return known
+
+    def _rival(self, table_id: int, key: Image, wanted: Image) -> Image | None:
+        """Another row that has a unique value of `wanted`, by the collation of its index."""
+        definition = self._definition(table_id)
+        at = {column.name: ordinal for ordinal, column in enumerate(definition.columns)}
+        indexes = "SELECT name FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND origin <> 'pk'"
+        found_indexes: list[Any] = self._connection.execute(indexes, (definition.table,)).fetchall()
+        for (index,) in found_indexes:
+            columns = "SELECT name, coll FROM pragma_index_xinfo(?1, 'main') WHERE key ORDER BY seqno"
+            terms, values = [], []
+            named: list[Any] = self._connection.execute(columns, (index,)).fetchall()
+            for name, collation in named:
+                terms.append(f"{quote(name)} COLLATE {quote(collation)} = ?")
+                values.append(wanted[at[name]])
+            others = " OR ".join(f"{quote(definition.columns[one].name)} IS NOT ?" for one in definition.key)
+            names = [quote(column.name) for column in definition.columns]
+            source = f"FROM main.{quote(definition.table)} WHERE {' AND '.join(terms)} AND ({others})"
+            found = read_row(self._connection, names, source, (*values, *key))
+            if found is not None:
+                return found
+        return None
+
+    def _read(self, table_id: int, key: Image) -> Image | None:
+        definition = self._definition(table_id)
+        return read_image(self._connection, definition, "", definition.key, key)
+
+
+class _Merge:
+    """Of one transaction: its changes are folded first, each row's in their order; then the rows are made what they
+    come to, those with unique values once more, those that have had them longest first."""
+
+    def __init__(self, merger: RowMerger, stamp: Stamp, removing: Stamp) -> None:
+        self._merger = merger
+        self._stamp = stamp
+        self._removing = removing
+        self._here: dict[tuple[int, bytes], Image | None] = {}
+        """The rows as they are in the table."""
+        self._rows: dict[tuple[int, bytes], Row] = {}
+        """As they come to be."""
+        self._keys: dict[tuple[int, bytes], Image] = {}
+        self._lost: list[tuple[tuple[int, bytes], Lost]] = []
+        self._done: list[Any] = []
+
+    def make(self, pieces: Sequence[_RowPiece], unseen: Mapping[tuple[int, bytes], frozenset[Stamp]]) -> list[Any]:
+        """Merge them; the flat changes that this comes to, which are made. Raises as `RowsOfRegion.apply_all`."""
+        for piece in pieces:
+            self._fold(piece, unseen[piece.name])
+        again: list[tuple[int, bytes]] = []
+        for name, row in self._rows.items():
+            here, shown = self._here[name], row.values if row.is_there else None
+            if here is None and shown is None:
+                continue
+            unique = self._merger._unique(name[0])
+            if here is None or shown is None or any(not same_value(here[at], shown[at]) for at in unique):
+                again.append(name)
+            else:
+                self._change(change_of(Op.UPDATE, name[0], here, shown))
+        for name in again:
+            if (gone := self._here[name]) is not None:
+                self._change([_DELETE, name[0], 0, list(gone)])
+        for name in sorted(again, key=lambda one: (one[0], self._held_since(one), one[1])):
+            if self._rows[name].is_there:
+                self._insert(name)
+        self._finish()
+        return self._done
+
+    def _change(self, change: list[Any]) -> None:
+        if change:
+            self._merger._rows.apply_all(change)
+            self._done += change
+
+    def _load(self, name: tuple[int, bytes], key: Image) -> Row:
+        """A row as it is."""
+        known = self._rows.get(name)
+        if known is None:
+            here = self._here[name] = self._merger._read(name[0], key)
+            self._keys[name] = key
+            row = self._merger._stamps.get(*name)
+            if row is not None and row.is_there != (here is not None):
+                raise self._unfit(name)
+            known = row or Row(None, here is not None)
+            known = Row(known.values if here is None else here, known.is_there, known.life, known.stamps)
+            self._rows[name] = known
+        return known
+
+    def _fold(self, piece: _RowPiece, unseen: frozenset[Stamp]) -> None:
+        merger, name = self._merger, piece.name
+        known = self._load(name, piece.key)
+        if not unseen:  # nobody has written beside it: it is what its writer saw, or somebody has meddled
+            shown = known.values if known.is_there else None
+            if (shown is None) != (piece.before is None) or not all(map(same_value, shown or (), piece.before or ())):
+                raise self._unfit(name, piece)
+        change, groups = merger._changed(piece), merger._grouped(name[0])[0]
+        self._lost += [(name, one) for one in lost(known, change, self._stamp, groups, unseen)]
+        self._rows[name] = merged(known, change, self._stamp, groups)
+
+    def _held_since(self, name: tuple[int, bytes]) -> Stamp:
+        """The latest stamp of a row's unique values."""
+        row, groups = self._rows[name], self._merger._grouped(name[0])[0]
+        return max((row.stamps.get(groups[at], NEVER) for at in self._merger._unique(name[0])), default=NEVER)
+
+    def _insert(self, name: tuple[int, bytes]) -> None:
+        """Put a row into the table. Where another one has a unique value of it, who has had it longer keeps it, and the
+        other one goes."""
+        merger, table_id = self._merger, name[0]
+        wanted = self._rows[name].values
+        assert wanted is not None
+        while True:
+            try:
+                self._change([_INSERT, table_id, 0, list(wanted)])
+            except ConflictError as error:
+                rival = merger._rival(table_id, self._keys[name], wanted) if wants_unique(error) else None
+                if rival is None:
+                    raise
+                key = tuple(rival[at] for at in merger._definition(table_id).key)
+                other = table_id, key_of(key)
+                if other not in self._rows:
+                    self._load(other, key)
+                    if self._rows[other].newest == NEVER:
+                        raise  # everybody has that row, and so had the writer of this one
+                if (self._held_since(other), other) > (self._held_since(name), name):
+                    self._change([_DELETE, table_id, 0, list(rival)])
+                    self._remove(other, name)
+                    continue
+                self._remove(name, other)
+            return
+
+    def _remove(self, name: tuple[int, bytes], winner: tuple[int, bytes]) -> None:
+        """A row gives way to another one, on all sites."""
+        row = self._rows[name]
+        assert row.values is not None
+        ordinals = tuple(sorted(self._merger._unique(name[0])))
+        told = Lost("unique", self._held_since(winner), self._held_since(name), row.values, ordinals)
+        self._rows[name] = Row(row.values, False, self._removing, row.stamps)
+        self._merger.removed += [_DELETE, name[0], 0, list(row.values)]
+        self._note(name, told, self._keys[winner])
+
+    def _finish(self) -> None:
+        for name, row in self._rows.items():
+            self._merger._stamps.put(*name, row)
+        for name, one in self._lost:
+            row = self._rows[name]
+            self._note(name, one, row.values if row.is_there else None)
+
+    def _note(self, name: tuple[int, bytes], one: Lost, left: Image | None) -> None:
+        definition = self._merger._definition(name[0])
+        columns = tuple(column.name for column in definition.columns)
+        merger = self._merger
+        merger.lost.append(Merged(merger._rows.seqno, definition.table, columns, self._keys[name], one, left))
+
+    def _unfit(self, name: tuple[int, bytes], piece: _RowPiece | None = None) -> ConflictError:
+        """The error for a row that is not as transactions left it. `piece`: the change that found it."""
+        merger, found = self._merger, self._here[name]
+        definition, seqno, key = merger._definition(name[0]), merger._rows.seqno, self._keys[name]
+        reason = "the row is missing" if found is None else "the row differs from its before-image"
+        error = ConflictError(
+            f"table {definition.table}, which several suppliers write, key {key!r}, seqno {seqno}: {reason}",
+            where=merger._connection.filename,
+            do="Somebody wrote here beside the suppliers: compare the sites, then seed this one again",
+            table=definition.table,
+            seqno=seqno,
+        )
+        columns = tuple(column.name for column in definition.columns)
+        op, before, after = (_UPDATE, None, None) if piece is None else (piece.op, piece.before, piece.after)
+        error.conflict = Conflict(
+            definition.region, definition.table, op, seqno, reason, columns, key, before, found, after
+        )
+        return error

@@ -1,0 +1,235 @@
+"""Where a supplier keeps the stamps of rows that several suppliers write, and what was lost as they were merged.
+
+Guarantees: all of it moves in the caller's transaction, with the rows. The stamps are what the journal's transactions
+come to, up to the number that `absorbed` says; a row that has none is as transactions left it that everybody has.
+Leaves to others: what a stamp is worth (model/registers.py), when they are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgpack
+
+from replicate.model.registers import Lost, Row, Stamp, pack_row, unpack_row
+from replicate.region.protocol import Merged, MergedRow
+from replicate.region.sqlite.bookkeeping import ABSORBED, OWN_STATEMENT, read_state, store_schema_version, write_state
+from replicate.region.sqlite.open import open_region
+
+_TABLES: Final = (
+    """CREATE TABLE IF NOT EXISTS _replicate_version (
+    table_id INTEGER NOT NULL, key BLOB NOT NULL, origin INTEGER NOT NULL, origin_seqno INTEGER NOT NULL,
+    stamps BLOB NOT NULL, PRIMARY KEY (table_id, key)) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS _replicate_conflict (
+    id INTEGER PRIMARY KEY, seqno INTEGER NOT NULL, state TEXT NOT NULL, facts BLOB NOT NULL)""",
+)
+_GET: Final = "SELECT stamps FROM main._replicate_version WHERE table_id = ? AND key = ?"
+_THOSE: Final = "SELECT key, stamps FROM main._replicate_version WHERE table_id = ? AND key IN carray(?)"
+_PUT: Final = (
+    "INSERT OR REPLACE INTO main._replicate_version (table_id, key, origin, origin_seqno, stamps) "
+    "VALUES (?, ?, ?, ?, ?)"
+)
+_PURGE: Final = "DELETE FROM main._replicate_version WHERE origin = ? AND origin_seqno <= ?"
+_FORGET: Final = "DELETE FROM main._replicate_version WHERE table_id = ? AND key = ?"
+_SEVERAL: Final = 0
+"""In the place of the origin: several transactions have stamped the row."""
+OPEN: Final = "open"
+SETTLED: Final = "settled"
+
+
+def make_stamp_tables(connection: apsw.Connection, *, begins_at: int) -> None:
+    """Make the tables where they are not there, inside the caller's transaction. What a copy has brought of another
+    site's conflicts goes. The journal begins at `begins_at`: stamps are made from there on where they reach less far,
+    which is well where nothing was ever shared (roles/supplier.py refuses the rest)."""
+    for statement in _TABLES:
+        connection.execute(statement)
+    connection.execute("DELETE FROM main._replicate_conflict")
+    store_schema_version(connection)
+    if read_absorbed(connection) < begins_at - 1:
+        write_absorbed(connection, begins_at - 1)
+
+
+def read_absorbed(connection: apsw.Connection) -> int:
+    """See ABSORBED; 0 where nothing was ever shared."""
+    value = read_state(connection, ABSORBED)
+    return value if isinstance(value, int) else 0
+
+
+def write_absorbed(connection: apsw.Connection, seqno: int) -> None:
+    """The stamps are those up to that number, inside the caller's transaction."""
+    write_state(connection, ABSORBED, seqno)
+
+
+def key_of(values: Iterable[Any]) -> bytes:
+    """What a row's key is kept as: numbers that SQLite takes for one are one."""
+    key = tuple(values)
+    if float in map(type, key):
+        key = tuple(int(one) if type(one) is float and one.is_integer() and abs(one) < 2**63 else one for one in key)
+    packed: bytes = _pack(key)
+    return packed
+
+
+_pack: Final = msgpack.Packer().pack
+
+
+class RowStamps:
+    """One connection's. Rows that were looked at since `forget_cached` are kept at hand, and written with `flush`."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        cursor = connection.cursor()
+        self._execute: Callable[..., Any] = cursor.execute
+        self._execute_many: Callable[..., Any] = cursor.executemany
+        self._connection = connection
+        self._cached: dict[tuple[int, bytes], Row | None] = {}
+        self._changed: set[tuple[int, bytes]] = set()
+        self.kept_since_purge = 0
+        """Rows that were stamped since the last purge."""
+
+    def forget_cached(self) -> None:
+        """The transaction was taken back, or another one begins."""
+        self._cached.clear()
+        self._changed.clear()
+
+    def get(self, table_id: int, key: bytes) -> Row | None:
+        """A row's stamps; its values only if it is gone, or they were put here. None: it has none."""
+        name = table_id, key
+        if name in self._cached:
+            return self._cached[name]
+        packed = self._execute(_GET, name, prepare_flags=OWN_STATEMENT).get
+        found = self._cached[name] = None if packed is None else unpack_row(packed)
+        return found
+
+    def load(self, names: Collection[tuple[int, bytes]]) -> bool:
+        """Have many rows (table id, key) at hand, a hundred as quickly as one; whether any of them has stamps."""
+        cached, by_table = self._cached, dict[int, list[bytes]]()
+        for name in names:
+            if name not in cached:
+                by_table.setdefault(name[0], []).append(name[1])
+                cached[name] = None
+        for table_id, keys in by_table.items():
+            found = self._execute(_THOSE, (table_id, apsw.carray(tuple(keys))), prepare_flags=OWN_STATEMENT)
+            cached.update({(table_id, key): unpack_row(packed) for key, packed in found})
+        return any(cached[name] is not None for name in names)
+
+    def put(self, table_id: int, key: bytes, row: Row) -> None:
+        """Stamps of a row, written with `flush`."""
+        self._cached[table_id, key] = row
+        self._changed.add((table_id, key))
+
+    def forget(self, names: Iterable[tuple[int, bytes]]) -> None:
+        """Rows (table id, key) have no stamps from here on."""
+        for name in names:
+            self._execute(_FORGET, name, prepare_flags=OWN_STATEMENT)
+            self._cached[name] = None
+            self._changed.discard(name)
+
+    def put_all(self, rows: Mapping[tuple[int, bytes], Row]) -> None:
+        """The same of many, by table id and key."""
+        self._cached.update(rows)
+        self._changed.update(rows)
+
+    def flush(self, absorbed: int) -> None:
+        """Write what was put, and up to where it goes."""
+        cached = self._cached
+        rows = [_kept(name, row) for name in sorted(self._changed) if (row := cached[name]) is not None]
+        if rows:
+            self._execute_many(_PUT, rows, prepare_flags=OWN_STATEMENT)
+            self.kept_since_purge += len(rows)
+        self._changed.clear()
+        write_absorbed(self._connection, absorbed)
+
+    def purge(self, stable: Mapping[int, int]) -> int:
+        """Forget the stamps of rows that only transactions have stamped which everybody has: origin -> the last one.
+        How many are left."""
+        self._execute_many(_PURGE, list(stable.items()))
+        several = f"SELECT table_id, key, stamps FROM main._replicate_version WHERE origin = {_SEVERAL}"
+        gone = [
+            (table_id, key)
+            for table_id, key, packed in self._execute(several)
+            if all(one.origin_seqno <= stable.get(one.origin, 0) for one in unpack_row(packed).all_stamps())
+        ]
+        self._execute_many(_FORGET, gone)
+        self.forget_cached()
+        self.kept_since_purge = 0
+        return int(self._execute("SELECT count(*) FROM main._replicate_version").get)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has stamps."""
+        if self._changed:
+            return False
+        return not self._execute("SELECT EXISTS (SELECT 1 FROM main._replicate_version)").get
+
+
+def _kept(name: tuple[int, bytes], row: Row) -> tuple[int, bytes, int, int, bytes]:
+    """A row of the table: who has stamped it, where that is one transaction."""
+    writer = row.writer
+    if writer is None:
+        return (*name, _SEVERAL, 0, pack_row(row, None))
+    return (*name, writer[1], writer[2], pack_row(row, writer))
+
+
+def _packed(lost: Lost) -> list[Any]:
+    return [lost.what, list(lost.winner), list(lost.loser), list(lost.values), list(lost.ordinals)]
+
+
+def pack_merged(merged: Merged) -> bytes:
+    """What was lost in a merge, but for the transaction's number."""
+    names = [merged.table, list(merged.columns), list(merged.key)]
+    packed: bytes = msgpack.packb([*names, *_packed(merged.lost), merged.left])
+    return packed
+
+
+def note_losses(connection: apsw.Connection, seqno: int, losses: Iterable[bytes]) -> None:
+    """Keep what was lost in a transaction (`pack_merged`), inside the caller's; nothing happens on what has never been
+    a supplier."""
+    if connection.table_exists("main", "_replicate_conflict"):
+        connection.executemany(
+            "INSERT INTO main._replicate_conflict (seqno, state, facts) VALUES (?, ?, ?)",
+            [(seqno, OPEN, facts) for facts in losses],
+        )
+
+
+def read_merged(connection: apsw.Connection) -> Iterator[MergedRow]:
+    """What was lost in merges, oldest first. Nothing where there is no such table."""
+    if connection.table_exists("main", "_replicate_conflict"):
+        text = "SELECT id, state, seqno, facts FROM main._replicate_conflict ORDER BY id"
+        for number, state, seqno, facts in connection.execute(text):
+            table, columns, key, what, winner, loser, values, ordinals, left = msgpack.unpackb(facts, use_list=False)
+            lost = Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals)
+            yield MergedRow(number, state, Merged(seqno, table, columns, key, lost, left))
+
+
+def count_open(connection: apsw.Connection) -> int:
+    """How many of them are open."""
+    if not connection.table_exists("main", "_replicate_conflict"):
+        return 0
+    return int(connection.execute("SELECT count(*) FROM main._replicate_conflict WHERE state = ?", (OPEN,)).get)
+
+
+def settle_merged(connection: apsw.Connection, numbers: Sequence[int]) -> int:
+    """They are settled, inside the caller's transaction; how many were open."""
+    before = connection.total_changes()
+    connection.executemany(
+        "UPDATE main._replicate_conflict SET state = ? WHERE id = ? AND state = ?",
+        [(SETTLED, number, OPEN) for number in numbers],
+    )
+    return int(connection.total_changes() - before)
+
+
+def forget_merged(connection: apsw.Connection) -> int:
+    """Those that are settled go, inside the caller's transaction; how many."""
+    connection.execute("DELETE FROM main._replicate_conflict WHERE state = ?", (SETTLED,))
+    return int(connection.changes())
+
+
+def orphans_of(path: Path, region: bytes) -> list[tuple[str, object, str]]:
+    """Of each row of a region whose foreign key names a row that is not there: table, what SQLite names the row by
+    (its rowid; None where it has none), and the other table. Raises what opening it raises."""
+    with closing(open_region(path, readonly=True, region=region)) as connection:
+        rows = connection.execute("PRAGMA main.foreign_key_check").fetchall()
+    return [(str(table), row, str(parent)) for table, row, parent, _ in rows]

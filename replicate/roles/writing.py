@@ -1,0 +1,254 @@
+"""Giving partitions to other suppliers, and writing them together: each by a transaction, so all learn it in its place.
+
+Guarantees: a partition is somebody's at each place of each journal (model/writers.py), since the transaction that gives
+it, or has another one share it, is that one's own, behind all that it wrote there; who leaves a partition has written
+all of its own before it says so.
+Leaves to others: who may be a supplier (supplier.py), the merge of what several write (update_process/merging.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from replicate.door.door import Door
+from replicate.door.primary import RegionSession
+from replicate.door.snapshot import door_of
+from replicate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    NotPrimaryError,
+    NotSupportedError,
+    NotWriterError,
+    UsageError,
+)
+from replicate.instance.instance import Instance
+from replicate.journal.record import pack_elements
+from replicate.limits import PARTITION_NONE
+from replicate.model.transaction import LEFT, SHARED, WRITTEN, Op
+from replicate.model.writers import REST, Writers
+from replicate.pool import control as word
+from replicate.region.kind import KIND
+from replicate.region.protocol import CapturedChanges, Unmergeable
+from replicate.region.sqlite.own_counters import PLACES
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`number`: of the partition, REST for all that were never given by name. `by`: the instance's name; `others`:
+    those that write it, too."""
+
+    number: int
+    name: str
+    by: str
+    is_own: bool
+    others: tuple[str, ...] = ()
+
+
+def written(instance: Instance) -> list[Written]:
+    """Who writes what; none where there are no suppliers. Raises what opening the door and the region raises."""
+    entry = instance.regions[0] if instance.regions else None
+    if entry is None:
+        return []
+    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+        writers = opened.writers()
+    if not writers.by:
+        return []
+    known = instance.partitions_now()
+    with door_of(instance) as door:
+        names = _names(door)
+    return [
+        Written(
+            number,
+            "all others" if number == REST else known.name(number),
+            names.get(uuid, uuid.hex()),
+            uuid == instance.content.uuid,
+            tuple(sorted(names.get(one, one.hex()) for one in writers.others(number))),
+        )
+        for number, uuid in sorted(writers.by.items())
+    ]
+
+
+def give(instance: Instance, partition: str, to: str, *, timeout_s: float) -> int:
+    """Have another supplier write a partition (`ALL`: what was never given by name) from now on; the number of the
+    transaction that says so. Applications here are refused there from then on; on the other site they are taken once
+    the transaction is applied there. Nothing happens where that one writes it already.
+
+    NotPrimaryError (no supplier), NotFoundError (no such partition, no such supplier), NotWriterError (another one
+    writes it), BusyError, and what a commit raises."""
+    with _supplier_door(instance) as door:
+        return give_number(door, _number(door, partition), _supplier(door, to), timeout_s=timeout_s)
+
+
+def share(
+    instance: Instance, partition: str, with_: str, *, keys_chosen: bool, timeout_s: float, by_row: bool = False
+) -> int:
+    """Have another supplier write a partition beside this one, whose it is; the number of the transaction that says so.
+    That one writes it once the transaction is applied there. Nothing happens where it does already. `by_row`: rows are
+    merged whole, not column by column; as others have it who share it already (else UsageError).
+
+    Raises as `give`; NotSupportedError naming every table that cannot be merged, and why."""
+    with _supplier_door(instance) as door:
+        number, to = _number(door, partition), _supplier(door, with_)
+        faults = unmergeable_tables(door, number, keys_chosen=keys_chosen)
+        if faults:
+            told = "; ".join(f"{one.table}: {one.why}" for one in faults)
+            raise NotSupportedError(
+                f"not every table can be written by several suppliers: {told}",
+                where=str(instance.path),
+                do="; ".join(dict.fromkeys(one.do for one in faults)),
+            )
+        with _session(door, timeout_s) as session:
+            writers = session.parts[0].region.writers()
+            if writers.place(number, to) >= 0:
+                return int(door.words[word.LAST_SEQNO])
+            _refuse_not_own(door, writers, number, session.where)
+            if writers.others(number) and writers.is_by_row(number) != by_row:
+                how = "row by row" if writers.is_by_row(number) else "column by column"
+                raise UsageError(f"partition {partition} is merged {how} already", where=str(instance.path))
+            if writers.free_place(number, to) >= PLACES:
+                raise ConfigurationError(
+                    f"{PLACES} suppliers have shared partition {partition}, and no more can", where=str(instance.path)
+                )
+        if number not in writers.by:  # it was among all others until now
+            give_number(door, number, door.instance.content.uuid, timeout_s=timeout_s)
+        with _session(door, timeout_s) as session:
+            writers = session.parts[0].region.writers()
+            values: list[object] = [SHARED, to, writers.free_place(number, to)]
+            return _say(door, session, number, values + [True] * by_row)
+
+
+def leave(instance: Instance, partition: str, *, timeout_s: float, of: str = "") -> int:
+    """Write a partition no longer that another supplier lets this one write; the number of the transaction that says
+    so. Nothing happens where it does not. Raises as `give`; ConfigurationError for whose it is.
+
+    `of`: another supplier, which is gone for good: whose the partition is says it in its place. Were it to write there
+    again, the others would refuse that."""
+    with _supplier_door(instance) as door:
+        number, own = _number(door, partition), door.instance.content.uuid
+        if of:
+            gone = _supplier(door, of)
+            with _session(door, timeout_s) as session:
+                writers = session.parts[0].region.writers()
+                _refuse_not_own(door, writers, number, session.where)
+                if writers.place(number, gone) <= 0:
+                    return int(door.words[word.LAST_SEQNO])
+                return _say(door, session, number, [LEFT, gone])
+        with _session(door, timeout_s) as session:
+            place = session.parts[0].region.writers().place(number, own)
+            if not place:
+                raise ConfigurationError(
+                    f"partition {partition} is that of {instance.name} itself",
+                    where=str(instance.path),
+                    do="Have the others leave it; or give it to one of them, once they have",
+                )
+            return int(door.words[word.LAST_SEQNO]) if place < 0 else _say(door, session, number, [LEFT, own])
+
+
+def tables_that_bar(instance: Instance, partition: str, *, keys_chosen: bool) -> list[Unmergeable]:
+    """Of a partition's tables (ALL: what was never given by name) those that several suppliers cannot write. Raises
+    what opening the door raises."""
+    with door_of(instance) as door:
+        return unmergeable_tables(door, _number(door, partition), keys_chosen=keys_chosen)
+
+
+def unmergeable_tables(door: Door, number: int, *, keys_chosen: bool) -> list[Unmergeable]:
+    """Of a partition's tables (REST: of all) those that several suppliers cannot write, by name."""
+    entry = door.instance.regions[0]
+    definitions = sorted(door.catalogue_now().in_force().values(), key=lambda one: one.table)
+    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+        found = (
+            opened.unmergeable(one, keys_chosen=keys_chosen) for one in definitions if number in (REST, one.partition)
+        )
+        return [one for one in found if one is not None]
+
+
+@contextmanager
+def _supplier_door(instance: Instance) -> Iterator[Door]:
+    instance.reload()
+    if not instance.is_supplier:
+        raise NotPrimaryError(
+            f"{instance.name} is {instance.told_role}: partitions are given from supplier to supplier",
+            where=str(instance.path),
+            do=f"Make it one: replicate -i {instance.named} instance convert --role supplier",
+        )
+    with door_of(instance) as door:
+        yield door
+
+
+def _supplier(door: Door, name: str) -> bytes:
+    """The UUID of a supplier. NotFoundError."""
+    uuids = {known: uuid for uuid, known in _names(door).items()}
+    if name not in uuids:
+        raise NotFoundError(
+            f"no supplier {name} has written here yet; there are {', '.join(sorted(uuids))}",
+            where=str(door.instance.path),
+            do="A supplier is known once its stream has come here: start the Source Server there",
+        )
+    return uuids[name]
+
+
+def _refuse_not_own(door: Door, writers: Writers, number: int, where: str) -> None:
+    writer, names = writers.of(number), _names(door)
+    if writers.by and writer != door.instance.content.uuid:
+        raise NotWriterError(
+            f"{names.get(writer, writer.hex())} writes that, not {door.instance.name}",
+            where=where,
+            do="Have it given there",
+        )
+
+
+def _number(door: Door, partition: str) -> int:
+    """Also by its number, where the one that made it has named it, and nobody here."""
+    if partition.upper() == "ALL":
+        return REST
+    used = {one.partition for one in door.catalogue_now().in_force().values()}
+    if partition.isdigit() and int(partition) in used:
+        return int(partition)
+    number = door.instance.partitions_now().number(partition)
+    if number == PARTITION_NONE:
+        raise NotFoundError("what is in NONE never leaves its instance: each supplier writes its own")
+    return number
+
+
+def _names(door: Door) -> dict[bytes, str]:
+    """Every instance that has begun an incarnation in this journal."""
+    return {one.instance: one.name for one in door.catalogue_now().histories}
+
+
+def give_number(door: Door, number: int, to: bytes, *, timeout_s: float) -> int:
+    """`give` of a partition by its number, to a supplier by its UUID."""
+    with _session(door, timeout_s) as session:
+        writers = session.parts[0].region.writers()
+        if writers.by.get(number) == to:
+            return int(door.words[word.LAST_SEQNO])
+        _refuse_not_own(door, writers, number, session.where)
+        if others := sorted(_names(door).get(one, one.hex()) for one in writers.others(number)):
+            raise ConfigurationError(
+                f"{others[0]} writes that, too",
+                where=session.where,
+                do=f"Have it leave first: replicate -i {others[0]} partition leave NAME",
+            )
+        return _say(door, session, number, [WRITTEN, to])
+
+
+def _say(door: Door, session: RegionSession, number: int, values: list[object]) -> int:
+    """Commit what a REGION change (OF_WRITERS) says of a partition; its number."""
+    session.parts[0].region.name_writer(number, values, int(door.words[word.LAST_SEQNO]) + 1)
+    # Under the region's lock, and before its new content can be seen: sessions look again.
+    door.words[word.WRITERS_GENERATION] += 1
+    payload, count = pack_elements(int(Op.REGION), number, session.entry.name, values)
+    return session.commit(CapturedChanges(payload, count, (), False, None, False))
+
+
+@contextmanager
+def _session(door: Door, timeout_s: float) -> Iterator[RegionSession]:
+    session = RegionSession(door, door.instance.regions[0].name)
+    try:
+        session.begin(timeout_s=timeout_s)
+        yield session
+        if session.holds_region:
+            session.rollback()
+    finally:
+        session.close()

@@ -1,0 +1,99 @@
+"""Which tables several suppliers may write, and which columns stand together."""
+
+from __future__ import annotations
+
+import re
+
+import apsw
+import pytest
+
+from replicate.region.sqlite.mergeable import column_groups, unmergeable
+from replicate.region.sqlite.schema import read_definition
+
+
+def connection_with(*statements: str) -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    for statement in statements:
+        connection.execute(statement)
+    return connection
+
+
+def why(table: str, *statements: str, keys_chosen: bool = False) -> str:
+    connection = connection_with(*statements)
+    found = unmergeable(connection, read_definition(connection, table, region="main"), keys_chosen=keys_chosen)
+    return "" if found is None else f"{found.why}|{found.do}"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, v)",
+        "CREATE TABLE t (id TEXT PRIMARY KEY, v UNIQUE) WITHOUT ROWID",
+        "CREATE TABLE t (a, b, v, PRIMARY KEY (a, b)) WITHOUT ROWID",
+        "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, a, b, UNIQUE (a, b)) STRICT".replace(
+            "a, b,", "a ANY, b ANY,"
+        ),
+    ],
+)
+def test_these_can(statement: str) -> None:
+    assert why("t", statement) == ""
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("CREATE TABLE t (a, b)", "hidden rowid.*WITHOUT ROWID"),
+        ("CREATE TABLE t (id TEXT PRIMARY KEY, v)", "hidden rowid.*WITHOUT ROWID"),
+        ("CREATE TABLE t (id INTEGER PRIMARY KEY, v)", "next free key.*AUTOINCREMENT.*--keys-chosen"),
+        (
+            "CREATE TABLE t (id TEXT COLLATE NOCASE PRIMARY KEY, v) WITHOUT ROWID",
+            "different texts for the same.*BINARY",
+        ),
+    ],
+)
+def test_these_cannot_and_it_is_said_what_to_do(statement: str, told: str) -> None:
+
+    assert re.search(told, why("t", statement))
+
+
+def test_a_key_that_the_application_chooses() -> None:
+    assert why("t", "CREATE TABLE t (id INTEGER PRIMARY KEY, v)", keys_chosen=True) == ""
+
+
+@pytest.mark.parametrize(
+    "index", ["CREATE UNIQUE INDEX i ON t (v) WHERE v > 0", "CREATE UNIQUE INDEX i ON t (lower(v))"]
+)
+def test_a_unique_index_that_may_depend_on_any_column(index: str) -> None:
+    found = why("t", "CREATE TABLE t (id TEXT PRIMARY KEY, v) WITHOUT ROWID", index)
+    assert "partial, or over an expression" in found
+
+
+@pytest.mark.parametrize("index", ["CREATE UNIQUE INDEX i ON t (q)", "CREATE UNIQUE INDEX i ON t (p COLLATE NOCASE)"])
+def test_a_unique_index_over_columns_of_the_key_alone(index: str) -> None:
+    """Two rows of it are two keys: neither is another state of the other, so neither can give way by its stamps."""
+    found = why("t", "CREATE TABLE t (p TEXT, q TEXT, v, PRIMARY KEY (p, q)) WITHOUT ROWID", index)
+    assert "columns of the key alone" in found
+
+
+def test_the_content_of_a_virtual_table() -> None:
+    assert "virtual table" in why("f_content", "CREATE VIRTUAL TABLE f USING fts5(a)", keys_chosen=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "groups"),
+    [
+        ("id TEXT PRIMARY KEY, a, b, c", (0, 1, 2, 3)),
+        ("id TEXT PRIMARY KEY, a, b, c, UNIQUE (a, c)", (0, 1, 2, 1)),
+        ("id TEXT PRIMARY KEY, a, b, c, FOREIGN KEY (b, c) REFERENCES t2 (x, y)", (0, 1, 2, 2)),
+        ("id TEXT PRIMARY KEY, a, b, c, UNIQUE (a, b), FOREIGN KEY (b, c) REFERENCES t2 (x, y)", (0, 1, 1, 1)),
+        ("id TEXT PRIMARY KEY, a, b, c CHECK (c > 0)", (0, 0, 0, 0)),
+    ],
+)
+def test_what_one_constraint_names_is_one_group(columns: str, groups: tuple[int, ...]) -> None:
+    connection = connection_with(f"CREATE TABLE t ({columns}) WITHOUT ROWID")
+    assert column_groups(connection, read_definition(connection, "t", region="main"), by_row=False) == groups
+
+
+def test_a_row_that_is_merged_whole_is_one_group() -> None:
+    connection = connection_with("CREATE TABLE t (id TEXT PRIMARY KEY, a, b) WITHOUT ROWID")
+    assert column_groups(connection, read_definition(connection, "t", region="main"), by_row=True) == (0, 0, 0)

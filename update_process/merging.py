@@ -1,0 +1,386 @@
+"""Transactions in partitions that several suppliers write, on one of them: strictly where nobody has written beside
+them, merged where somebody has.
+
+A transaction tells what its writer had seen (SEEN). Where that is all that is here of others, it is applied as it is.
+Otherwise the rows that it changes are looked at one by one (region/sqlite/apply/merge.py). One that was merged stands
+in our journal as what it came to here, with what its writer wrote behind it, for other suppliers (RESOLVED).
+
+Guarantees: what is merged is what all that is in our journal comes to, whatever order it came in; stamps, rows and
+journal move in one commit.
+Refuses to know: the receive pool, numbers, who may write (supplied.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from operator import not_
+from typing import Any, Final
+
+from replicate.door.absorbing import absorb
+from replicate.door.secondary import ApplySession
+from replicate.errors import NotSupportedError
+from replicate.journal.record import (
+    Head,
+    changes_of,
+    kind_of,
+    mixed,
+    pack_changes,
+    pack_elements,
+    pack_frame,
+    pack_resolved,
+    pack_restated,
+    read_head,
+    resolved_change,
+)
+from replicate.journal.retelling import FRAMED_BYTES_MAX, Retelling
+from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PARTITION_STREAM
+from replicate.model.moment import CSN_COUNTER_BITS
+from replicate.model.registers import NEVER, Stamp
+from replicate.model.seen import merged_told, stable, values_of
+from replicate.model.transaction import TELLS_ONLY, Op, told_of
+from replicate.model.vector import Position
+from replicate.model.writers import Writers
+from replicate.pool import control as word
+from replicate.wire.vectors import MERGED_HERE
+from update_process.done import Done
+from update_process.plan import Window
+from update_process.routes import Routes
+
+LAG_MAX: Final = 20_000
+"""So many transactions of our journal may wait to be looked at: a supplier that applies strictly looks at none."""
+ROW_OPS: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE)))
+REMOVES: Final = [int(Op.RESOLVED), PARTITION_STREAM, 0, ()]
+"""The change that says of a transaction: it removes rows for their unique values, and nothing else."""
+PURGE_MIN: Final = 1000
+"""Rows that were stamped before it is looked which stamps may go."""
+
+
+class Merging:
+    """One per applier. Between `begin` and the end of the transaction the regions' locks are the caller's."""
+
+    def __init__(self, session: ApplySession, routes: Routes) -> None:
+        self._session = session
+        self._routes = routes
+        self._rows = session.merging()
+        self._words = session.door.words
+        self._writers = Writers()
+        self._writers_seen = -1
+        self._shared: dict[int, bool] = {}
+        """Table id -> whether several suppliers write it, or have."""
+        self._told: dict[int, Mapping[int, int]] = {}
+        self._bases: dict[int, Mapping[int, int]] = {}
+        self._known_members: dict[bytes, list[int]] | None = None
+        self.taken = 0
+        """Transactions that the last `take` has taken."""
+        self._csn = 0
+        """The highest of the transactions that were taken since `begin`."""
+        self._remover = NEVER
+        """The stamp of our own transaction that would come behind the last one that was taken."""
+        self.oversized: Retelling | None = None
+        """What the last transaction came to that was taken, where a frame cannot hold it."""
+        self.told_seqno = 0
+        """Where a transaction of ours stands that tells what we have seen, since `begin`."""
+        self._left = 0
+        """Rows with stamps, as the last purge left them."""
+        self._purged_with: dict[int, Mapping[int, int]] = {}
+        """What had been told at that time."""
+        self._merged = 0
+        """Transactions of the batch that were merged."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether several suppliers write something, or have. As `begin` has found it."""
+        return self._writers.was_shared
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        generation = self._words[word.WRITERS_GENERATION]
+        if generation != self._writers_seen:
+            self._writers = self._session.writers()
+            self._writers_seen = generation
+            self._shared.clear()
+            self._known_members = None
+        if not self.is_active:
+            return
+        self._rows.begin()
+        self._told = dict(self._session.seen())
+        self._csn = self.told_seqno = self._merged = 0
+
+    def forget_tables(self) -> None:
+        """The catalogue has changed."""
+        self._shared.clear()
+        self._bases.clear()
+        self._known_members = None
+
+    # What a window needs.
+
+    def merges(self, window: Window, position: Position) -> bool | None:
+        """Whether the transactions of a window that comes behind `position` are to be looked at row by row: somebody
+        has written beside them. None: they change nothing that several write."""
+        if window.plain is not None:
+            tables = set(window.plain.columns.table_ids)
+        else:
+            tables = {table_id for body in window.bodies for table_id in changes_of(body)[1::4]}
+        if not any(map(self._is_shared, tables)):
+            return None
+        origins = {body[4] for body in window.bodies}
+        if len(origins) > 1:
+            return True
+        (origin,) = origins
+        told = self._told_by(origin, changes_of(window.bodies[0]))
+        return any(told.get(other, 0) < last for other, last in self._last_of(position).items() if other != origin)
+
+    def _last_of(self, position: Position) -> dict[int, int]:
+        """Origin -> its last transaction here; of our own, the last one in a partition that several write."""
+        found = {origin: last for origin, (last, _) in position.chains.items()}
+        if merged := self._words[word.OWN_MERGED_SEQNO]:  # 0: nobody knows since the pool was made
+            found[self._words[word.OWN_ORIGIN]] = merged
+        return found
+
+    def _is_shared(self, table_id: int) -> bool:
+        known = self._shared.get(table_id)
+        if known is None:
+            partition = self._routes.partition_of(table_id)
+            known = self._shared[table_id] = partition is not None and self._writers.was_merged(partition)
+        return known
+
+    def _told_by(self, origin: int, changes: Sequence[Any]) -> Mapping[int, int]:
+        """What the writer of a transaction had seen; its changes may tell more, which is kept."""
+        if origin not in self._bases:
+            for history in self._session.door.catalogue_now().histories:
+                base = {of: last for (of, partition), last in history.base.items() if partition == PARTITION_STREAM}
+                self._bases[history.origin.key] = base
+        told = self._told.get(origin) or self._bases.get(origin, {})
+        if changes and changes[0] == Op.SEEN:
+            told = merged_told(told, told_of(changes[3])[1])
+        told = merged_told(told, self._bases.get(origin, {}))
+        self._told[origin] = told
+        return told
+
+    # Merging.
+
+    def lags(self, last_seqno: int) -> bool:
+        """Whether so much of our journal was not looked at that it is time, though nothing needs it."""
+        return last_seqno - self._rows.absorbed > LAG_MAX
+
+    def absorb(self, position: Position) -> None:
+        """Stamp the rows of all transactions of our journal, which ends at `position`, that were not looked at."""
+        low = self._stable(position) if self._rows.absorbed < position.last_seqno else {}
+        absorb(self._rows, self._session.door, position.last_seqno, self._is_shared, low)
+
+    def take(self, window: Window, stop: int) -> list[bytes]:
+        """Apply a window's first `stop` transactions, none of which comes alone, behind all that `absorb` has stamped;
+        as they are to stand in our journal. Fewer, where one of them has removed rows: `resolver` comes behind it then.
+        Raises as `Routes.apply_bodies`."""
+        if window.plain is not None and self._take_unmet(window, stop):
+            self.taken = stop
+            return [window.frames(0, stop)]
+        frames: list[bytes] = []
+        for place in range(stop):
+            body, frame = window.bodies[place], window.frames(place, place + 1)
+            changes = changes_of(body)
+            self._csn = max(self._csn, body[6])
+            if changes:
+                frame = self._take(body, changes, frame)
+            frames.append(frame)
+            if self._rows.removed or self.oversized is not None:
+                break
+        self.taken = len(frames)
+        return frames
+
+    def commit_oversized(self, head: Head, position: Position) -> None:
+        """Commit the one transaction that was taken, which came to more than a frame holds; `position` is behind it.
+        NotSupportedError where it has removed rows, and what a commit raises."""
+        retelling = self.oversized
+        assert retelling is not None
+        try:
+            if self._rows.removed:
+                raise NotSupportedError(
+                    f"transaction {head.seqno} merges into more than {FRAME_BYTES_MAX // 1024} KiB, and rows give way "
+                    "to it for their unique values",
+                    do="Seed this site again from the one that sent it: replicate help suppliers",
+                )
+            partitions = {partition for (_, partition) in position.vector.beyond(self._session.position.vector)}
+            frame = retelling.frame(head, MERGED_HERE, tuple(sorted(partitions - {PARTITION_STREAM})))
+            assert retelling.spool is not None
+            self._session.commit_large(retelling.spool, frame, position, head.csn)
+        finally:
+            self.give_up_oversized()
+
+    def give_up_oversized(self) -> None:
+        """What was told of it is not used."""
+        if self.oversized is not None:
+            self.oversized.abort()
+            self.oversized = None
+
+    def _take_unmet(self, window: Window, stop: int) -> bool:
+        """Apply them together where no row of them was written beside; False, and nothing is done, where some was."""
+        assert window.plain is not None
+        changes = window.plain.changes(0, stop)
+        if not all(map(self._is_shared, set(changes.table_ids) - {PARTITION_STREAM})):
+            return False
+        of_rows = [op not in TELLS_ONLY for op in changes.ops]
+        if not all(op in ROW_OPS or op == Op.SEEN for op in set(changes.ops)):
+            return False
+        stamps: list[Stamp] = []
+        if window.bodies[stop - 1][5] > self._confirmed(window.plain.origin):
+            bodies = {body[1]: Stamp(body[6], body[4], body[5]) for body in window.bodies[:stop]}
+            stamps = [bodies[seqno] for seqno in compress(window.plain.seqnos(0, stop), of_rows)]
+        for rows in self._session.rows.values():
+            rows.seqno = window.bodies[stop - 1][1]
+        ops, table_ids, arguments, images = (list(compress(column, of_rows)) for column in changes)
+        if not self._rows.take_unmet(ops, table_ids, arguments, images, stamps):
+            return False
+        self._csn = max(self._csn, *(body[6] for body in window.bodies[:stop]))
+        for values in compress(changes.values, map(not_, of_rows)):
+            seen = [int(Op.SEEN), PARTITION_STREAM, 0, values]
+            self._told_by(values[0], seen)
+            for rows in self._session.rows.values():
+                rows.apply_all(seen)
+        return True
+
+    def resolver(self, position: Position) -> tuple[bytes, Position] | None:
+        """Our own transaction that has all suppliers remove what the last one has removed here, which comes at
+        `position`: it is done here already. And the position behind it. None where nothing was removed."""
+        removed = self._rows.removed
+        if not removed:
+            return None
+        words, stamp, seqno = self._words, self._remover, position.last_seqno + 1
+        told = {origin: last for origin, (last, _) in position.chains.items() if origin != stamp.origin}
+        seen = [int(Op.SEEN), PARTITION_STREAM, 0, values_of(stamp.origin, told)]
+        for rows in self._session.rows.values():
+            rows.apply_all(seen)
+        tables = {table_id: self._routes.known_table(table_id).partition for table_id in removed[1::4]}
+        payload, count = mixed(*pack_elements(*seen, *REMOVES, *removed), tables)
+        written, chain = pack_frame(
+            kind_of(payload),
+            seqno,
+            words[word.LAST_DURABLE_SEQNO],
+            words[word.OWN_CHAIN],
+            stamp.origin,
+            stamp.origin_seqno,
+            stamp.csn,
+            payload,
+            count,
+        )
+        touched = set(tables.values())
+        behind = position.advanced(seqno, stamp.origin, stamp.origin_seqno, chain, touched)
+        self.told_seqno = seqno
+        words[word.OWN_MERGED_SEQNO] = stamp.origin_seqno
+        return pack_resolved(written, MERGED_HERE, seen), behind
+
+    def removed_by(self, window: Window, stop: int) -> set[tuple[int, int]]:
+        """(origin, partition) of each transaction among the first `stop` that removes rows for their unique values:
+        every supplier does that where it meets them, also one that may not write there."""
+        found: set[tuple[int, int]] = set()
+        if window.plain is not None and Op.RESOLVED not in window.plain.columns.ops:
+            return found
+        for body in window.bodies[:stop]:
+            changes = changes_of(body)
+            if list(changes[4:8]) == REMOVES and set(changes[8::4]) == {Op.DELETE}:
+                found |= {(body[4], self._routes.known_table(table_id).partition) for table_id in changes[9::4]}
+        return found
+
+    def committed(self, done: Done) -> None:
+        """The batch was committed."""
+        done.merged += self._merged
+        done.lost += len(self._rows.lost)
+        if self.told_seqno:  # ours is behind what it tells, in the same batch
+            self._words[word.TOLD_SEQNO] = self.told_seqno
+            self._words[word.FOREIGN_SEQNO] = self.told_seqno - 1
+
+    def _removing(self) -> Stamp:
+        """The stamp of our own transaction that comes next, behind those that were taken."""
+        words = self._words
+        now = (time.time_ns() // 1000) << CSN_COUNTER_BITS
+        csn = max(words[word.LAST_CSN] + 1, self._csn + 1, now)
+        return Stamp(csn, words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO] + 1)
+
+    def _take(self, body: Sequence[Any], changes: Sequence[Any], frame: bytes) -> bytes:
+        for rows in self._session.rows.values():
+            rows.seqno = body[1]
+        origin = body[4]
+        told = self._told_by(origin, changes)
+        self._remover = self._removing()
+        stamp, is_stable = Stamp(body[6], origin, body[5]), body[5] <= self._confirmed(origin)
+        done = self._rows.take(changes, stamp, told, self._is_shared, self._remover, is_stable=is_stable)
+        if done is None:
+            return frame
+        self._merged += 1
+        changes = [*done, *resolved_change(frame, self._rows.losses(body[1]))]
+        packed = pack_changes(changes)
+        head = read_head(frame)
+        if len(packed) <= FRAMED_BYTES_MAX and len(changes) <= 4 * FRAME_CHANGES_MAX:
+            return pack_restated(head, MERGED_HERE, packed, len(changes))
+        self.oversized = Retelling(self._session.door.instance.journal_directory, head.origin)
+        self.oversized.add(changes)
+        return b""
+
+    def finish(self, last_seqno: int, position: Position) -> None:
+        """Before COMMIT: all of our journal up to `last_seqno` was looked at; `position` is there."""
+        self._rows.finish(last_seqno)
+        if self._rows.kept_since_purge > max(PURGE_MIN, self._left):
+            self._purge(position)
+
+    def tend(self, position: Position) -> None:
+        """Between two batches: look at what was not looked at, and forget what may be forgotten."""
+        for rows in self._session.rows.values():
+            rows.look_at_own_counters()
+        self.absorb(position)
+        self._rows.finish(position.last_seqno)
+        if self._told != self._purged_with:
+            self._purge(position)
+
+    def _purge(self, position: Position) -> None:
+        self._purged_with = dict(self._told)
+        self._left = self._rows.purge(self._stable(position))
+
+    def _confirmed(self, origin: int) -> int:
+        """The last transaction of an origin that all the others have told that they have: those but its writer, and us,
+        who are about to have it."""
+        own = self._session.door.instance.content.uuid
+        others = [origins for instance, origins in self._members().items() if instance != own and origin not in origins]
+        return min(
+            (max((self._told_by(one, ()).get(origin, 0) for one in origins), default=0) for origins in others),
+            default=2**64,
+        )
+
+    @property
+    def is_remembering(self) -> bool:
+        """Whether rows have stamps, as the last purge has left them."""
+        return self._left > 0
+
+    def lacking(self, position: Position) -> dict[bytes, dict[int, tuple[int, int]]]:
+        """Of each other supplier that shares a partition what it has not told that it has: origin -> the last here, and
+        the last that it has told."""
+        own, found = self._session.door.instance.content.uuid, dict[bytes, dict[int, tuple[int, int]]]()
+        for instance, origins in self._members().items():
+            told: Mapping[int, int] = {}
+            for origin in origins:
+                told = merged_told(told, self._told_by(origin, ()))
+            lacking = {
+                origin: (last, told.get(origin, 0))
+                for origin, (last, _) in position.chains.items()
+                if origin not in origins and last > told.get(origin, 0)
+            }
+            if lacking and instance != own:
+                found[instance] = lacking
+        return found
+
+    def _members(self) -> Mapping[bytes, list[int]]:
+        """Those who may write beside others, and the keys of their origins."""
+        if self._known_members is None:
+            histories = self._session.door.catalogue_now().histories
+            self._known_members = {
+                instance: [one.origin.key for one in histories if one.instance == instance]
+                for instance in self._writers.members()
+            }
+        return self._known_members
+
+    def _stable(self, position: Position) -> dict[int, int]:
+        members = self._members()
+        here = {origin: last for origin, (last, _) in position.chains.items()}
+        told = {origin: self._told_by(origin, ()) for origins in members.values() for origin in origins}
+        return stable(members, told, here, self._session.door.instance.content.uuid)
