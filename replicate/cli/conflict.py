@@ -1,19 +1,26 @@
-"""`replicate conflict list|show|retry|skip|overwrite`: transactions at which the Update Process has stopped."""
+"""`replicate conflict list|show|retry|skip|overwrite`: transactions at which the Update Process has stopped;
+`take|settle|purge|export`: what was lost as rows were merged on a supplier."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import DOOR, LOOKS, Noun, columns, confirm, emit, open_instance
+from replicate.cli.common import DOOR, LOOKS, Noun, columns, confirm, emit, open_instance, plain
 from replicate.cli.daemons import Daemon
+from replicate.cli.roles import timeout_option
 from replicate.daemon.files import DaemonFiles
+from replicate.errors import AlreadyExistsError, UsageError
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
+    from replicate.roles.merges import ShownMerge
 
 _SEQNO = click.IntRange(1)
 seqno_argument = click.argument("seqno", metavar="[N]", type=_SEQNO, required=False)
@@ -21,30 +28,161 @@ seqno_argument = click.argument("seqno", metavar="[N]", type=_SEQNO, required=Fa
 
 @click.group(cls=Noun)
 def conflict() -> None:
-    """Transactions that do not fit a row here: look at them, and say what becomes of them."""
+    """Transactions that do not fit a row here, and what was lost in merges: look at them, and say what becomes of
+    them."""
 
 
 @conflict.command(name="list")
-def list_() -> int:
-    """List the conflicts that this secondary has met; exit code 1 if one waits for a decision."""
+@click.option("--all", "all_of_them", is_flag=True, help="What is settled of merges, too.")
+@click.option("--table", default="", metavar="TABLE", help="Only merges of this table.")
+@click.option("--orphans", "shows_orphans", is_flag=True, help="And rows whose foreign key names a row that is gone.")
+def list_(all_of_them: bool, table: str, shows_orphans: bool) -> int:
+    """List the conflicts that were met here, and on a supplier what was lost in merges (m1, m2, …); exit code 1 if the
+    Update Process waits for a decision."""
+    from replicate.roles.merges import merges, orphans
     from update_process.deciding import WAITS, look_at_conflicts
 
     opened = open_instance(DOOR)
     found = look_at_conflicts(opened.conflict_directory, _applied(opened))
     rows = [(str(one.seqno), one.state, f"{one.operation} {one.table}: {one.reason}") for one in found]
-    emit(found, columns(rows) or ["there is none"])
+    merged = merges(opened, all_of_them=all_of_them, table=table)
+    rows += [(f"m{one.id}", one.state, _told(one)) for one in merged]
+    alone = orphans(opened) if shows_orphans else []
+    lines = columns(rows)
+    lines += [f"row {one.key} of {one.table} names a row of {one.parent} that is not there" for one in alone]
+    if opened.is_supplier:
+        emit({"stops": found, "merges": merged, "orphans": alone}, lines or ["there is none"])
+    else:
+        emit(found, lines or ["there is none"])
     return int(any(one.state == WAITS for one in found))
 
 
+class _NumberOf(click.ParamType[Any]):
+    """A transaction at which the Update Process has stopped, or (mN) what was lost in a merge."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value)
+        if text[:1] == "m" and text[1:].isdecimal():
+            return text
+        return _SEQNO.convert(value, param, ctx)
+
+
 @conflict.command()
-@seqno_argument
-def show(seqno: int | None) -> None:
-    """Show both images of the row at which transaction N stopped; without N, of the one that waits."""
+@click.argument("number", metavar="[N|mN]", type=_NumberOf(), required=False)
+def show(number: int | str | None) -> None:
+    """Show both images of the row at which transaction N stopped (without N: of the one that waits), or what was lost
+    in merge mN."""
     from update_process.conflict import read_conflict
 
+    if isinstance(number, str):
+        from replicate.roles.merges import merge_of
+
+        one = merge_of(open_instance(DOOR), int(number[1:]))
+        emit(one, _merge_lines(one))
+        return
+    seqno = number
     opened = open_instance(LOOKS if seqno else DOOR)
     facts = read_conflict(opened.conflict_directory, seqno or _applied(opened) + 1)
     emit(facts, _images(facts))
+
+
+_merge_argument = click.argument("number", metavar="mN", type=_NumberOf())
+
+
+@conflict.command()
+@_merge_argument
+@click.option(
+    "--value", "values", multiple=True, metavar="COLUMN=VALUE", help="Write this value (JSON, or text) instead."
+)
+@timeout_option
+def take(number: int | str, values: tuple[str, ...], timeout_s: float) -> None:
+    """Write what was lost in merge mN once more, by a commit of its own, and settle it."""
+    from replicate import connect
+    from replicate.roles.merges import take as taken
+
+    opened, given = open_instance(), dict(map(_assignment, values))
+    with closing(connect(opened.path, opened.regions[0].name, timeout=timeout_s)) as connection:
+        one = taken(opened, connection, _merge_number(number), given)
+    emit(one, [f"m{one.id} is written, and settled"])
+
+
+@conflict.command()
+@click.argument("numbers", metavar="mN…", type=_NumberOf(), nargs=-1)
+@click.option("--all", "all_of_them", is_flag=True, help="All that is open.")
+def settle(numbers: tuple[int | str, ...], all_of_them: bool) -> None:
+    """Say that merges mN are looked at: they are listed no longer."""
+    from replicate.roles.merges import merges
+    from replicate.roles.merges import settle as settled
+
+    opened = open_instance()
+    chosen = [one.id for one in merges(opened)] if all_of_them else [_merge_number(one) for one in numbers]
+    if not chosen and not all_of_them:
+        raise UsageError("no merge is named", do="Name some (m1 m2), or all that are open: --all")
+    count = settled(opened, chosen)
+    emit({"settled": count}, [f"{count} settled"])
+
+
+@conflict.command()
+def purge() -> None:
+    """Forget the merges that are settled."""
+    from replicate.roles.merges import purge as purged
+
+    count = purged(open_instance())
+    emit({"purged": count}, [f"{count} purged"])
+
+
+@conflict.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--all", "all_of_them", is_flag=True, help="What is settled, too.")
+def export(file: Path, all_of_them: bool) -> None:
+    """Write what was lost in merges to FILE, one JSON object a line."""
+    from replicate.roles.merges import merges
+    from replicate.system.files import replace_file
+
+    if file.exists():
+        raise AlreadyExistsError("there is such a file already", where=str(file), do="Name another one")
+    found = merges(open_instance(DOOR), all_of_them=all_of_them)
+    lines = [json.dumps(plain(one), ensure_ascii=False) + "\n" for one in found]
+    replace_file(file, "".join(lines).encode())
+    emit({"file": str(file), "merges": len(found)}, [f"{len(found)} in {file}"])
+
+
+def _merge_number(number: int | str) -> int:
+    if not isinstance(number, str):
+        raise UsageError(
+            f"{number} is a transaction at which the Update Process stopped, no merge", do="Merges are m1, m2, …"
+        )
+    return int(number[1:])
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, is_there, value = text.partition("=")
+    if not is_there or not name:
+        raise UsageError(f"--value {text}: give COLUMN=VALUE")
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return name, value
+    return name, value if isinstance(found, list | dict | bool) else found
+
+
+def _told(one: ShownMerge) -> str:
+    key = ", ".join(f"{name} {value!r}" for name, value in one.key.items())
+    values = ", ".join(f"{name} = {value!r}" for name, value in one.lost.items())
+    return f"{one.table} ({key}): {one.reason}: {values or 'the row'} of {one.loser}"
+
+
+def _merge_lines(one: ShownMerge) -> list[str]:
+    rows: list[tuple[str, ...]] = [("", "lost", "is there")]
+    left = one.left or {}
+    for name in dict.fromkeys((*one.lost, *left)):
+        here = repr(left[name]) if name in left else ""
+        rows.append((name, repr(one.lost[name]) if name in one.lost else "", here))
+    head = f"m{one.id}, {one.state}: {_told(one)}"
+    who = f"lost: by {one.loser} at {one.loser_time}; instead of it: by {one.winner} at {one.winner_time}"
+    return [head, who, f"in transaction {one.seqno} here", *columns(rows)]
 
 
 @conflict.command()

@@ -1,0 +1,207 @@
+"""What was lost on a supplier as rows were merged that others had changed at once: looked at, taken back, settled.
+
+Guarantees: nothing is changed by looking; what is taken back is an ordinary commit, which all suppliers get, and is
+settled with it in mind: killed between the two it stands there as open still. What is settled is kept until it is
+purged.
+Leaves to others: the merge (update_process/merging.py), and where it is kept (region/sqlite/row_stamps.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replicate.door.snapshot import door_of
+from replicate.errors import ConflictError, NotFoundError, NotPrimaryError, UsageError
+from replicate.instance.file import RegionEntry
+from replicate.instance.instance import Instance
+from replicate.model.moment import readable
+from replicate.region.kind import KIND
+from replicate.region.protocol import MergedRow
+from replicate.region.sqlite.row_stamps import forget_merged, orphans_of, settle_merged
+from replicate.region.sqlite.sql.names import quote
+from replicate.region.sqlite.turn_role import synced_transaction
+from replicate.system.locks import FileLock
+
+OPEN: Final = "open"
+SETTLED: Final = "settled"
+REASONS: Final = {
+    "update": "a value was written over",
+    "insert": "two rows of one key became one",
+    "delete": "a delete came to nothing",
+    "unique": "the row gave way to another one, which has its unique value",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMerge:
+    """What was lost in one merge. `lost`: the values, by column; of a row that gave way, and of a delete, the whole
+    row. `left`: the row that is there instead, None where it is gone; of one that gave way, the key of the other one.
+    `loser`, `winner`: who wrote them; `loser_time`, `winner_time`: when."""
+
+    id: int
+    state: str
+    seqno: int
+    table: str
+    key: dict[str, Any]
+    what: str
+    reason: str
+    lost: dict[str, Any]
+    left: dict[str, Any] | None
+    loser: str
+    winner: str
+    loser_time: str
+    winner_time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A row whose foreign key names a row that is not there. `parent`: its table."""
+
+    table: str
+    key: object
+    parent: str
+
+
+def merges(instance: Instance, *, all_of_them: bool = False, table: str = "") -> list[ShownMerge]:
+    """What was lost, oldest first; without `all_of_them` what is open. Nothing on what is no supplier."""
+    if not instance.is_supplier:
+        return []
+    entry = instance.regions[0]
+    with door_of(instance) as door:
+        catalogue = door.catalogue_now()
+    names = {one.origin.key: one.name for one in catalogue.histories}
+    keys = {one.table: one.key for one in catalogue.in_force().values()}
+    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+        found = list(opened.merges())
+    return [
+        _shown(one, names, keys.get(one.merged.table, ()))
+        for one in found
+        if (all_of_them or one.state == OPEN) and table in ("", one.merged.table)
+    ]
+
+
+def _shown(one: MergedRow, names: Mapping[int, str], key_at: Sequence[int]) -> ShownMerge:
+    merged, lost = one.merged, one.merged.lost
+    columns = merged.columns
+    key_columns = [columns[at] for at in key_at if at < len(columns)]
+    is_whole = lost.what in ("unique", "delete")
+    values = {
+        name: value
+        for at, (name, value) in enumerate(zip(columns, lost.values, strict=True))
+        if is_whole or at in lost.ordinals
+    }
+    named = columns if lost.what != "unique" else key_columns
+    return ShownMerge(
+        one.number,
+        one.state,
+        merged.seqno,
+        merged.table,
+        dict(zip(key_columns, merged.key, strict=False)),
+        lost.what,
+        REASONS[lost.what],
+        values,
+        None if merged.left is None else dict(zip(named, merged.left, strict=False)),
+        names.get(lost.loser.origin, "-"),
+        names.get(lost.winner.origin, "-"),
+        readable(lost.loser.csn),
+        readable(lost.winner.csn),
+    )
+
+
+def merge_of(instance: Instance, number: int) -> ShownMerge:
+    """One of them. NotFoundError."""
+    for one in merges(instance, all_of_them=True):
+        if one.id == number:
+            return one
+    raise NotFoundError(f"nothing was lost under the number {number}", where=str(instance.path))
+
+
+def orphans(instance: Instance) -> list[Orphan]:
+    """Rows whose foreign key names a row that is not there, on a supplier."""
+    if not instance.is_supplier:
+        return []
+    return [Orphan(*found) for found in orphans_of(instance.regions[0].path, instance.regions[0].uuid)]
+
+
+def settle(instance: Instance, numbers: Sequence[int]) -> int:
+    """They are looked at; how many were open. NotFoundError where one of them is not there: nothing is settled then."""
+    known = {one.id for one in merges(instance, all_of_them=True)}
+    for number in numbers:
+        if number not in known:
+            raise NotFoundError(f"nothing was lost under the number {number}", where=str(instance.path))
+    with _written(instance) as connection:
+        return settle_merged(connection, numbers)
+
+
+def purge(instance: Instance) -> int:
+    """Forget what is settled; how many."""
+    with _written(instance) as connection:
+        return forget_merged(connection)
+
+
+def take(instance: Instance, connection: Any, number: int, values: Mapping[str, Any]) -> ShownMerge:
+    """Write what was lost once more, by a commit of its own: a value into the row that is there, a whole row where it
+    is gone, a delete. `connection`: an application's, to the instance's region. `values`: columns that are to be other
+    ones, as where a unique value is taken. It is settled then. NotFoundError, UsageError (settled already, an unknown
+    column), ConflictError (the row cannot be written so), and what a commit raises."""
+    one = merge_of(instance, number)
+    if one.state != OPEN:
+        raise UsageError(f"number {number} is settled already", where=str(instance.path))
+    if not instance.is_supplier or not instance.takes_writes:
+        raise NotPrimaryError(f"{instance.name} takes no writes", where=str(instance.path))
+    with closing(KIND.reader(instance.regions[0].path, region=instance.regions[0].uuid)) as opened:
+        merged = next(found.merged for found in opened.merges() if found.number == number)
+    for name in values:
+        if name not in merged.columns:
+            raise UsageError(f"table {one.table} has no column {name}", do=f"It has {', '.join(merged.columns)}")
+    _write(connection, one, {**dict(zip(merged.columns, merged.lost.values, strict=True)), **values}, values)
+    connection.commit()
+    settle(instance, [number])
+    return one
+
+
+def _write(connection: Any, one: ShownMerge, whole: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    table = quote(one.table)
+    where = " AND ".join(f"{quote(name)} IS ?" for name in one.key)
+    key = tuple(one.key.values())
+    if one.what == "delete" and not values:
+        if connection.execute(f"DELETE FROM {table} WHERE {where}", key).rowcount != 1:
+            raise ConflictError("the row that was to be deleted is not there", table=one.table)
+        return
+    changed = {**one.lost, **values} if one.what in ("update", "insert") else {}
+    changed = {name: value for name, value in changed.items() if name not in one.key}
+    if changed:
+        assigned = ", ".join(f"{quote(name)} = ?" for name in changed)
+        done = connection.execute(f"UPDATE {table} SET {assigned} WHERE {where}", (*changed.values(), *key))
+        if done.rowcount == 1:
+            return
+    names = ", ".join(map(quote, whole))
+    marks = ", ".join("?" * len(whole))
+    try:
+        connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(whole.values()))
+    except connection.IntegrityError as error:
+        raise ConflictError(
+            f"the row cannot be put back as it was: {error}",
+            do="Give the column another value: --value COLUMN=VALUE",
+            table=one.table,
+        ) from error
+
+
+@contextmanager
+def _written(instance: Instance) -> Iterator[Any]:
+    """A transaction in the region that is in no journal, with its lock held."""
+    if not instance.is_supplier:
+        raise NotPrimaryError(
+            f"{instance.name} is {instance.told_role}: nothing is merged there", where=str(instance.path)
+        )
+    entry: RegionEntry = instance.regions[0]
+    lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
+    try:
+        lock.acquire(30.0, what=f"region {entry.name}")
+        with synced_transaction(entry.path, entry.uuid) as connection:
+            yield connection
+    finally:
+        lock.close()
