@@ -34,6 +34,8 @@ def measured(session: ApplySession, pool: ReceivePool | None, statistics: Statis
         "bytes_total": statistics.total("bytes"),
         "batches_total": statistics.total("batches"),
         "skipped_total": statistics.total("skipped"),
+        "merged_total": statistics.total("merged") if session.door.instance.is_supplier else None,
+        "lost_total": statistics.total("lost") if session.door.instance.is_supplier else None,
         "known": None if found is None else found.is_known,
         "last_written_seqno": None if stream is None else max(stream.words[SOURCE_LAST_SEQNO], received or 0),
         "last_received_seqno": received,

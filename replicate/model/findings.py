@@ -71,6 +71,10 @@ _KINDS: Final = (
         "warning",
         "A supplier was restored, and takes no writes until others have brought back what it had.",
     ),
+    FindingKind(
+        "SUPPLIER_SILENT", "warning", "A supplier has not told for an hour that it has what it shares with others."
+    ),
+    FindingKind("MERGES_OPEN", "info", "Values that were lost as rows were merged were not looked at."),
     FindingKind("FROZEN", "warning", "An operator has frozen the instance: nothing is committed or applied."),
     FindingKind("CONSUMER_UNREADABLE", "error", "The stored position of a peer cannot be read."),
     FindingKind("PEER_DROPPED", "error", "A peer was dropped at the journal's cap, and must be seeded again."),

@@ -52,6 +52,7 @@ from replicate.security.tls_files import TlsFiles, certificate_findings
 from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
+from replicate.status.merging import merging_findings
 from replicate.status.others import OtherInstance, look_for, placed
 from replicate.status.packets import hears_by_packets, look_at_packets
 from replicate.status.patrol import patrol_findings, patrol_report
@@ -141,6 +142,7 @@ def collect(instance: Instance) -> Status:
     problems += frozen_findings(instance)
     suppliers = _suppliers(instance) if instance.is_supplier else ()
     problems += restoring_findings(instance, [one.name for one in suppliers if one.was_level])
+    problems += merging_findings(instance, now_wall_ns / 1e9)
     problems += lost_findings(instance)
     by_packets = hears_by_packets(instance)
     found = findings(instance.told_role, journal, regions, peers, receiving, packets, by_packets=by_packets)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,12 @@ heartbeat_period_s = 1
 heartbeat_period_s = 1
 hard_period_s = 0.2
 soft_period_s = 0.5
+[update]
+tell_seen_s = 1
+metrics_listen = "127.0.0.1:0"
 """
 NAMES = ("a", "b", "c")
+TABLES = ("ta", "tb", "tc")
 WRITER = """
 import sys, time, replicate
 path, table, stop = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -39,6 +44,26 @@ for number in range(stop):
     if number % 7 == 0:
         connection.execute(f"UPDATE {table} SET v = v || '!' WHERE id % 5 = 0")
         connection.commit()
+print("done", flush=True)
+"""
+SHARED = "CREATE TABLE shared (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, n INTEGER, m INTEGER);"
+AT_ONCE = """
+import random, sys, replicate
+path, seed, stop = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rng = random.Random(seed)
+connection = replicate.connect(path, timeout=60)
+print("ready", flush=True)
+for number in range(stop):
+    key, value = rng.randint(1, 8), rng.randint(1, 10**6)
+    connection.execute(*rng.choice([
+        ("UPDATE shared SET n = ? WHERE id = ?", (value, key)),
+        ("UPDATE shared SET m = ? WHERE id = ?", (value, key)),
+        ("UPDATE OR IGNORE shared SET name = ? WHERE id = ?", (f"n{value % 12}", key)),
+        ("DELETE FROM shared WHERE id = ?", (key,)),
+        ("INSERT OR IGNORE INTO shared VALUES (?, ?, ?, 0)", (key, f"n{value % 12}", value)),
+        ("INSERT INTO shared (n) VALUES (?)", (value,)),
+    ]))
+    connection.commit()
 print("done", flush=True)
 """
 
@@ -58,6 +83,8 @@ class SupplierStreet(Street):
         for name in NAMES[1:]:
             self.on(a, "partition", "create", f"P{name}")
             self.on(a, "partition", "assign", f"P{name}", f"t{name}")
+        self.on(a, "partition", "create", "S")
+        self.on(a, "partition", "assign", "S", "shared")
         self.on(a, "instance", "convert", "--role", "supplier")
         for name in NAMES[1:]:
             site = self.by[name]
@@ -93,12 +120,58 @@ class SupplierStreet(Street):
         return {f"{one['name']}/{one['incarnation']}": one["last"] for one in found["origins"]}
 
     def rows(self, name: str) -> dict[str, list[Any]]:
+        return self._rows(self.database if name == "a" else next((self.by[name] / "regions").glob("*.db")))
+
+    def rows_at(self, site: Path) -> dict[str, list[Any]]:
+        """Of a secondary."""
+        return self._rows(next((site / "regions").glob("*.db")))
+
+    @staticmethod
+    def _rows(path: Path) -> dict[str, list[Any]]:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            tables = (*(f"t{one}" for one in NAMES), "shared")
+            return {table: list(connection.execute(f"SELECT * FROM {table} ORDER BY id")) for table in tables}
+        finally:
+            connection.close()
+
+    def stamped(self, name: str) -> int:
+        """Rows of which that supplier remembers who wrote them."""
         path = self.database if name == "a" else next((self.by[name] / "regions").glob("*.db"))
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            return {f"t{one}": list(connection.execute(f"SELECT * FROM t{one} ORDER BY id")) for one in NAMES}
+            return int(connection.execute("SELECT count(*) FROM _replicate_version").get)
         finally:
             connection.close()
+
+    def figure(self, name: str, metric: str) -> float:
+        """Of that supplier's Update Process; a site has one of each daemon and no peer there."""
+        address = self.daemon(self.by[name], "update")["facts"]["metrics_listen"]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+            lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines()]
+        (found,) = (value for label, value in lines if label.startswith(f"dualsite_{metric}{{"))
+        return float(found)
+
+    def follow(self, name: str, secondary: str) -> None:
+        """A secondary of that supplier, which follows it."""
+        source, site, port = self.by[name], self.directory / secondary, free_port()
+        network = json.loads(self.on(source, "--json", "instance", "show").stdout)["network"]
+        self.run("instance", "create", site, "--role", "secondary", "--name", secondary, "--network", network)
+        self._set(site)
+        self.on(source, "peer", "add", secondary, f"127.0.0.1:{port}")
+        self.on(site, "seed", "--from", source)
+        self.others.append(site)
+        self.on(site, "receiver", "start", "--no-update", "--listen", f"127.0.0.1:{port}")
+        self.on(site, "update", "start")
+        self.on(source, "source", "start", "--peer", secondary)
+
+    def restart(self, name: str, daemon: str) -> None:
+        """Kill a daemon of that site, and start it again."""
+        self.kill(self.by[name], daemon)
+        kind, _, peer = daemon.partition("-")
+        extra = ["--peer", peer] if peer else []
+        extra += ["--no-update", "--listen", f"127.0.0.1:{self.ports[name]}"] if kind == "receiver" else []
+        self.on(self.by[name], kind, "start", *extra)
 
     def level(self) -> None:
         wait_until(lambda: self.vector("a") == self.vector("b") == self.vector("c"), what="all vectors are equal")
@@ -107,7 +180,7 @@ class SupplierStreet(Street):
 
 @pytest.fixture
 def street(tmp_path: Path) -> Iterator[SupplierStreet]:
-    schema = "".join(f"CREATE TABLE t{name} (id INTEGER PRIMARY KEY, v);" for name in NAMES)
+    schema = "".join(f"CREATE TABLE t{name} (id INTEGER PRIMARY KEY, v);" for name in NAMES) + SHARED
     made = SupplierStreet(tmp_path, settings=SETTINGS, schema=schema)
     try:
         yield made.build()
@@ -123,14 +196,10 @@ def test_all_write_while_daemons_die(street: SupplierStreet) -> None:
     for _ in range(6):
         name = rng.choice(NAMES)
         daemon = rng.choice(["receiver", "update", *(["source-a"] if name != "a" else ["source-b", "source-c"])])
-        street.kill(street.by[name], daemon)
-        kind, _, peer = daemon.partition("-")
-        extra = ["--peer", peer] if peer else []
-        extra += ["--no-update", "--listen", f"127.0.0.1:{street.ports[name]}"] if kind == "receiver" else []
-        street.on(street.by[name], kind, "start", *extra)
+        street.restart(name, daemon)
     street.finish(writers)
     street.level()
-    assert {table: len(rows) for table, rows in street.rows("b").items()} == dict.fromkeys(("ta", "tb", "tc"), count)
+    assert {table: len(rows) for table, rows in street.rows("b").items() if rows} == dict.fromkeys(TABLES, count)
 
 
 def test_a_machine_that_is_turned_back_gets_back_what_it_had(street: SupplierStreet) -> None:
@@ -188,3 +257,58 @@ def test_an_island_writes_on_and_comes_back(street: SupplierStreet) -> None:
     assert {one["name"] for one in status["suppliers"]} == {"b", "c"}
     street.finish([street.python(WRITER, str(street.by["a"]), "tc", "5")])
     street.level()
+
+
+def share(street: SupplierStreet) -> None:
+    """All of them write the table `shared`."""
+    for name in NAMES[1:]:
+        street.on(street.by["a"], "partition", "share", "S", name)
+
+    def all_know() -> bool:
+        listed = [json.loads(street.on(site, "--json", "partition", "list").stdout) for site in street.others]
+        return all(one[-1]["shared_with"] == ["b", "c"] for one in listed)
+
+    wait_until(all_know, what="all know who writes S")
+
+
+def merges(street: SupplierStreet, name: str) -> list[dict[str, Any]]:
+    """What was lost in merges, as that site knows it."""
+    listed = json.loads(street.on(street.by[name], "--json", "conflict", "list", check=False).stdout)
+    found: list[dict[str, Any]] = listed["merges"]
+    return found
+
+
+def test_all_write_one_table_while_daemons_die(street: SupplierStreet) -> None:
+    """Rows are changed by all three at once; a secondary of one of them follows what was merged there."""
+    share(street)
+    street.follow("a", "d")
+    writers = [street.python(AT_ONCE, str(street.by[name]), str(at), "400") for at, name in enumerate(NAMES)]
+    rng = random.Random(2)
+    for _ in range(6):
+        name = rng.choice(NAMES)
+        street.restart(name, rng.choice(["receiver", "update", *(["source-a"] if name != "a" else ["source-b"])]))
+    street.finish(writers)
+    street.level()
+    assert street.rows("a")["shared"]
+    assert merges(street, "a")
+    compared = street.on(street.by["a"], "compare", "--with", street.by["b"])
+    assert "equal" in compared.stdout
+    wait_until(lambda: street.rows_at(street.directory / "d") == street.rows("a"), what="the secondary follows")
+
+
+def test_an_island_and_the_others_write_one_table(street: SupplierStreet) -> None:
+    """What was changed on both sides of a cut is merged when it is over, and all have told what they have seen."""
+    share(street)
+    stop_site(street, "b")
+    street.finish([street.python(AT_ONCE, str(street.by[name]), str(at), "150") for at, name in enumerate(NAMES)])
+    wait_until(lambda: street.rows("a")["shared"] == street.rows("c")["shared"], what="the others go on")
+    assert street.rows("a")["shared"] != street.rows("b")["shared"]
+    street.start_site("b")
+    street.level()
+    assert street.figure("b", "merged_total") > 0
+    assert 0 < street.figure("b", "lost_total") <= len(merges(street, "b"))
+    wait_until(lambda: not any(map(street.stamped, NAMES)), what="all have told, and all have forgotten")
+    vectors = [street.vector(name) for name in NAMES]
+    street.finish([street.python(WRITER, str(street.by["b"]), "tb", "5")])
+    street.level()
+    assert street.vector("a") != vectors[0]

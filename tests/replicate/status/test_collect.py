@@ -617,6 +617,7 @@ def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
             *("status/collect.py", "status/report.py", "status/journal.py", "status/comparing.py"),
             "status/roles.py",
             "status/patrol.py",
+            "status/merging.py",
             "status/packets.py",
             "security/tls_files.py",
         )

@@ -1,0 +1,53 @@
+"""What a supplier that shares partitions has to say: values that were lost in merges, and suppliers that are silent.
+
+Guarantees: only looks, and never raises for what it cannot read: other findings tell of that.
+Leaves to others: the merges (roles/merges.py), who has told what (update_process/tending.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+from replicate.daemon.files import DaemonFiles
+from replicate.errors import ReplicateError
+from replicate.instance.instance import Instance
+from replicate.model.findings import Finding
+from replicate.region.kind import KIND
+
+SILENT_S: Final = 3600.0
+"""A supplier that has told nothing for so long, though there is something to tell, is a finding."""
+
+
+def merging_findings(instance: Instance, now_wall_s: float) -> Iterator[Finding]:
+    """Of a supplier; nothing of any other."""
+    if not instance.is_supplier:
+        return
+    count = _open_merges(instance)
+    if count:
+        what = "1 value that was lost in a merge was" if count == 1 else f"{count} values that were lost in merges were"
+        yield Finding("MERGES_OPEN", f"{what} not looked at", "replicate -i INSTANCE conflict list")
+    status = DaemonFiles(instance.path, "update").read_status()
+    awaited = None if status is None or not status.is_running else status.facts.get("awaited")
+    for name, since in sorted(awaited.items()) if isinstance(awaited, dict) else ():
+        if now_wall_s - float(since) >= SILENT_S:
+            hours = (now_wall_s - float(since)) / 3600
+            text = (
+                f"supplier {name} has not told for {hours:.0f} h that it has what all write: journals and stamps of "
+                "rows are kept for it"
+            )
+            do = (
+                "see that it runs, and sends here; if it is gone for good, where its partitions are whose it shares: "
+                f"replicate -i INSTANCE partition leave NAME --of {name}"
+            )
+            yield Finding("SUPPLIER_SILENT", text, do, name)
+
+
+def _open_merges(instance: Instance) -> int:
+    entry = instance.regions[0]
+    try:
+        with KIND.naming(str(entry.path)), closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+            return opened.open_merges()
+    except ReplicateError:
+        return 0

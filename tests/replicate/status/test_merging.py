@@ -1,0 +1,62 @@
+"""What status says of a supplier that shares partitions."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicate.daemon.files import DaemonFiles
+from replicate.instance.instance import Instance
+from replicate.roles.merges import settle
+from replicate.status.merging import SILENT_S, merging_findings
+from tests.harness.suppliers import Suppliers, run, shared
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    return shared(tmp_path)
+
+
+def found(instance: Instance, now_s: float | None = None) -> list[tuple[str, str]]:
+    return [(one.code, one.text) for one in merging_findings(instance, time.time() if now_s is None else now_s)]
+
+
+def test_values_that_were_lost_are_told_until_they_are_settled(two: Suppliers) -> None:
+    site = two.by["a"]
+    run(two, "a", "INSERT INTO ta VALUES (1, 'of a', 0)")
+    run(two, "b", "INSERT INTO ta VALUES (1, 'of b', 0)")
+    assert found(site) == []
+    two.level()
+    assert found(site) == [("MERGES_OPEN", "1 value that was lost in a merge was not looked at")]
+    settle(site, [1])
+    assert found(site) == []
+
+
+def test_a_supplier_that_is_silent_for_an_hour_is_named(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = two.by["a"]
+    facts: dict[str, Any] = {"awaited": {"b": 1000.0}}
+
+    class Status:
+        is_running = True
+
+    Status.facts = facts  # type: ignore[attr-defined]
+    monkeypatch.setattr(DaemonFiles, "read_status", lambda _self: Status)
+    assert found(site, 1000.0 + SILENT_S - 1) == []
+    ((code, text),) = found(site, 1000.0 + 3 * SILENT_S)
+    assert (code, text[:35]) == ("SUPPLIER_SILENT", "supplier b has not told for 3 h tha")
+
+
+def test_who_is_no_supplier_says_nothing(tmp_path: Path) -> None:
+    primary = Instance.create(tmp_path / "p", role="primary", name="p")
+    assert found(primary) == []
+
+
+def test_a_region_that_cannot_be_read_is_anothers_finding(two: Suppliers) -> None:
+    path = two.by["a"].regions[0].path
+    os.rename(path, path.with_name("away"))
+    assert found(two.by["a"]) == []
