@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +13,7 @@ from replicate.cli.words import instances
 
 if TYPE_CHECKING:
     from replicate.compare.ruv import BothRuvs, Ruv
+    from replicate.compare.seen_by import SeenBy
 
 
 @click.command(cls=VerbCommand)
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 @click.option(
     "--with-ruv", "file", metavar="FILE", help="What `--json ruv` printed on another host; - for standard input."
 )
-def ruv(other: str | None, file: str | None) -> int:
+@click.option("--told", "by_all", is_flag=True, help="On a supplier: what each other one has told that it has.")
+def ruv(other: str | None, file: str | None, by_all: bool) -> int:
     """Print the replication update vector: of each origin, the last transaction that this site has.
 
     With another site, both vectors, the least of both, and what each supplier would send the other if it connected now.
@@ -32,9 +36,15 @@ def ruv(other: str | None, file: str | None) -> int:
     from replicate.compare.ruv import compare_ruvs, parse, ruv_of, told
     from replicate.errors import UsageError
 
-    if other is not None and file is not None:
-        raise UsageError("--with and --with-ruv together make no sense", do="Give one of them")
+    if (other is not None) + (file is not None) + by_all > 1:
+        raise UsageError("--with, --with-ruv and --told together make no sense", do="Give one of them")
     opened = open_instance(DOOR)
+    if by_all:
+        from replicate.compare.seen_by import seen_by
+
+        rows = seen_by(opened)
+        emit([asdict(one) for one in rows], _by_all(rows))
+        return 0
     here = ruv_of(opened)
     if other is None and file is None:
         emit(told(here), _own(here))
@@ -66,6 +76,12 @@ def _own(found: Ruv) -> list[str]:
     head = ("origin", "incarnation", "last", "held from")
     rows: list[tuple[object, ...]] = [(one.name, one.incarnation, one.last, one.held_from) for one in found.origins]
     return [f"{found.instance} ({found.role}) at transaction {found.seqno}", *columns([head, *rows])]
+
+
+def _by_all(rows: Sequence[SeenBy]) -> list[str]:
+    head = ("supplier", *rows[0].last, "lacks")
+    lines = columns([head, *((one.name, *one.last.values(), one.lacks) for one in rows)])
+    return lines if rows[1:] else [*lines, "no partition was ever shared: nobody tells what he has"]
 
 
 def _both(found: BothRuvs) -> list[str]:

@@ -184,6 +184,9 @@ class ReadRegion(Protocol):
         """Where several suppliers write something: rows' stamps are those of the journal up to this number, and what
         comes behind it is still to be looked at. Else 0."""
 
+    def seen(self) -> Mapping[int, Mapping[int, int]]:
+        """Of each origin what it has told that it has seen (model/seen.py)."""
+
     def open_merges(self) -> int:
         """How many values that were lost in merges were not looked at."""
 
@@ -471,9 +474,6 @@ class AppliedRegion(ReadRegion, Protocol):
 
     def merging(self, rows: RowsOfRegion) -> MergingRows:
         """What merges rows into it; `rows` makes the changes."""
-
-    def seen(self) -> Mapping[int, Mapping[int, int]]:
-        """Of each origin what it has told that it has seen (model/seen.py)."""
 
     def begin(self, *, changed_do: str) -> None:
         """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""

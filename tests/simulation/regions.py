@@ -355,6 +355,9 @@ class Opened:
     def absorbed(self) -> int:
         return 0
 
+    def seen(self) -> dict[int, dict[int, int]]:
+        return {}
+
     def open_merges(self) -> int:
         return 0
 
@@ -472,9 +475,6 @@ class ModelApplied(Opened):
 
     def merging(self, rows: RowsOfRegion) -> MergingRows:
         raise AssertionError("no supplier lives in these worlds")
-
-    def seen(self) -> dict[int, dict[int, int]]:
-        return {}
 
     def added_as(self) -> object:
         return None

@@ -21,7 +21,6 @@ from replicate.region.sqlite.apply.merge import RowMerger
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.bookkeeping import (
     APPLIED_FROM,
-    read_seen,
     read_state,
     schema_version,
     store_schema_version,
@@ -75,10 +74,6 @@ class AppliedFile(OpenedFile):
     def merging(self, rows: RowsOfRegion) -> RowMerger:
         """What merges rows into it; `rows` makes the changes."""
         return RowMerger(self.connection, rows)
-
-    def seen(self) -> dict[int, dict[int, int]]:
-        """Of each origin what it has told that it has seen."""
-        return read_seen(self.connection)
 
     # A batch.
 

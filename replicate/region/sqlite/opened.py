@@ -21,6 +21,7 @@ from replicate.region.sqlite.bookkeeping import (
     RegionIdentity,
     check_region_identity,
     read_scr,
+    read_seen,
     read_writers,
     region_seqno,
 )
@@ -75,6 +76,10 @@ class OpenedFile:
     def merges(self) -> Iterator[MergedRow]:
         """What was lost in merges, oldest first."""
         return read_merged(self.connection)
+
+    def seen(self) -> dict[int, dict[int, int]]:
+        """Of each origin what it has told that it has seen."""
+        return read_seen(self.connection)
 
     def open_merges(self) -> int:
         """How many values that were lost in merges were not looked at."""

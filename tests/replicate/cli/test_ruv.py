@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import JournalIOError, NotFoundError, UsageError
-from tests.harness.suppliers import Suppliers
+from tests.harness.suppliers import Suppliers, shared
 from tests.replicate.cli.test_partition import said
 
 
@@ -34,6 +34,20 @@ def test_both_vectors_the_least_of_them_and_the_decision_in_words(two: Suppliers
         assert told.endswith("a sends to b: 2 of a\nb has nothing to send to a\n")
     made = json.loads(said("-i", "a", "--json", "ruv", "--with", "b"))
     assert [one["is_well"] for one in made["directions"]] == [True, True]
+
+
+def test_what_each_has_told(two: Suppliers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said("-i", "a", "ruv", "--told").endswith("no partition was ever shared: nobody tells what he has\n")
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    monkeypatch.setenv("REPLICATE_HOME", str(directory))
+    made = shared(directory)
+    made.write("a", 2, table="ta")
+    told = said("-i", "a", "ruv", "--told")
+    assert re.search(r"^supplier +a 1 +a 2 +b 3 +lacks$", told, re.MULTILINE), told
+    found = {one["name"]: one for one in json.loads(said("-i", "a", "--json", "ruv", "--told"))}
+    assert found["a"]["lacks"] == 0
+    assert found["b"]["lacks"] >= 2
 
 
 def test_wrong_words(two: Suppliers) -> None:

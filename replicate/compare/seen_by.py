@@ -1,0 +1,63 @@
+"""Who has what of whom, as one supplier knows it: what each other that shares a partition has told that it has.
+
+Guarantees: each has at least what is said here; our own row is exact. Nothing is asked of another host, so what was
+told on the way here counts only once it has come.
+Leaves to others: who tells when (update_process/tending.py), what is forgotten by it (model/seen.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import reduce
+
+from replicate.door.snapshot import door_of
+from replicate.errors import NotPrimaryError
+from replicate.instance.instance import Instance
+from replicate.model.seen import Told, merged_told
+from replicate.model.transaction import History
+from replicate.region.kind import KIND
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBy:
+    """What one supplier has. `last`: "NAME INCARNATION" of each origin -> the number of the last that it has; 0: none
+    that is known of. `lacks`: how many of those that are here it has not told of."""
+
+    name: str
+    last: dict[str, int]
+    lacks: int
+
+
+def seen_by(instance: Instance) -> tuple[SeenBy, ...]:
+    """Our own row, then that of each other supplier that writes what several write, or has, by name. NotPrimaryError
+    where it is no supplier; raises what opening its door and its region raises."""
+    if not instance.is_supplier:
+        raise NotPrimaryError(
+            f"{instance.name} is {instance.told_role}: suppliers tell each other what they have",
+            where=str(instance.path),
+            do=f"See how far it is: replicate -i {instance.named} ruv",
+        )
+    entry = instance.regions[0]
+    with door_of(instance) as door, closing(KIND.reader(entry.path, region=entry.uuid)) as region:
+        with door.locked():
+            here = {origin: last for origin, (last, _) in door.position().chains.items()}
+            histories = [one for one in door.catalogue().histories if one.origin.key in here]
+        members, told = region.writers().members() - {instance.content.uuid}, region.seen()
+    found = []
+    for member in members:
+        own = {one.origin.key: here[one.origin.key] for one in histories if one.instance == member}
+        seen = reduce(merged_told, (told.get(origin, {}) for origin in own), own)
+        found.append(_row(_name(histories, member), histories, seen, here))
+    return (_row(instance.name, histories, here, here), *sorted(found, key=lambda one: one.name))
+
+
+def _name(histories: Sequence[History], instance: bytes) -> str:
+    names = [one.name for one in histories if one.instance == instance]
+    return names[-1] if names else instance.hex()
+
+
+def _row(name: str, histories: Sequence[History], seen: Told, here: Told) -> SeenBy:
+    last = {f"{one.name} {one.incarnation}": seen.get(one.origin.key, 0) for one in histories}
+    return SeenBy(name, last, sum(max(0, number - seen.get(origin, 0)) for origin, number in here.items()))
