@@ -1,5 +1,6 @@
 """What several suppliers cost: a backlog of inserts, caught up by a secondary, by a supplier of which the other writes
-alone, and by two suppliers that have both written while their line was down.
+alone, and by two suppliers that have both written while their line was down: each its own table; both one table, other
+rows; both one table, the same rows.
 
 Run: python -m tests.benchmarks.bench_suppliers [--transactions N] [--rounds N] [--table]
 
@@ -33,14 +34,14 @@ from tests.benchmarks import report
 from tests.benchmarks.street_bench import machine, make_database
 
 LOOK_S: Final = 0.01
-CASES: Final = ("secondary", "one writes", "both write")
+CASES: Final = ("secondary", "one writes", "both write", "one table", "same rows")
 SETTINGS: Final = '[journal]\ndurability = "off"\n'
 
 
-def write(instance: Path, table: str, count: int) -> int:
-    """One row a transaction; the last number."""
+def write(instance: Path, table: str, count: int, first: int = 1) -> int:
+    """One row a transaction, from the key `first` on; the last number."""
     with closing(replicate.connect(instance)) as connection:
-        for number in range(1, count + 1):
+        for number in range(first, first + count):
             connection.execute(
                 f"INSERT INTO {table} (id, value) VALUES (?, ?)", (number, value(number, 0, VALUE_BYTES))
             )
@@ -107,7 +108,7 @@ def measure_case(case: str, count: int, directory: str | None) -> float:
             first, second = suppliers(bench, Path(name))
             if case == "one writes":
                 return _alone(bench, second, count)
-            return _both_write(bench, first, second, count)
+            return _both_write(bench, first, second, count, case)
         except BaseException:
             print(bench.complaints(), file=sys.stderr)
             raise
@@ -120,15 +121,22 @@ def _alone(bench: Bench, second: Path, count: int) -> float:
     return float(done["from_first"] or done["from_start"])
 
 
-def _both_write(bench: Bench, first: Path, second: Path, count: int) -> float:
+def _both_write(bench: Bench, first: Path, second: Path, count: int, case: str) -> float:
     """Both have written while they were cut: transactions a second of both, from the first one applied anywhere."""
     receive(bench, first, second)
     send(bench, first, second)
     wait_for(partial(are_level, first, second), "both know each other", look_s=0.2)
-    bench.run("-i", first, "partition", "give", "other", second.name)
+    if case == "both write":
+        bench.run("-i", first, "partition", "give", "other", second.name)
+    else:
+        bench.run("-i", first, "partition", "share", "DEFAULT", second.name, "--keys-chosen")
     wait_for(partial(are_level, first, second), "both know who writes what", look_s=0.2)
     cut(bench, first, second)
-    before = write(first, "item", count) + write(second, "other", count)
+    before = write(first, "item", count)
+    if case == "both write":
+        before += write(second, "other", count)
+    else:
+        before += write(second, "item", count, 1 if case == "same rows" else count + 1)
     receive(bench, first, second)
     with closing(attach(first)) as one, closing(attach(second)) as other, ThreadPoolExecutor(1) as beside:
         wanted = before + 2 * count
