@@ -272,16 +272,18 @@ class Merging:
         return pack_resolved(written, MERGED_HERE, seen), behind
 
     def removed_by(self, window: Window, stop: int) -> set[tuple[int, int]]:
-        """(origin, partition) of each transaction among the first `stop` that removes rows for their unique values:
-        every supplier does that where it meets them, also one that may not write there."""
-        found: set[tuple[int, int]] = set()
+        """(origin, partition) where that origin, among the first `stop` transactions, only removes rows for their
+        unique values: every supplier does that where it meets them, also one that may not write there."""
+        found, others = set[tuple[int, int]](), set[tuple[int, int]]()
         if window.plain is not None and Op.RESOLVED not in window.plain.columns.ops:
             return found
         for body in window.bodies[:stop]:
             changes = changes_of(body)
-            if list(changes[4:8]) == REMOVES and set(changes[8::4]) == {Op.DELETE}:
-                found |= {(body[4], self._routes.known_table(table_id).partition) for table_id in changes[9::4]}
-        return found
+            removes = list(changes[4:8]) == REMOVES and set(changes[8::4]) == {Op.DELETE}
+            tables = {table_id for op, table_id in zip(changes[0::4], changes[1::4], strict=True) if op in ROW_OPS}
+            touched = {(body[4], self._routes.known_table(table_id).partition) for table_id in tables}
+            (found if removes else others).update(touched)
+        return found - others
 
     def committed(self, done: Done) -> None:
         """The batch was committed."""

@@ -304,7 +304,6 @@ class SupplierApplier:
         csn = 0
         merges: bool | None = None
         resolver: tuple[bytes, Position] | None = None
-        removers: set[tuple[int, int]] = set()
         for data, number in zip(lacking.windows, lacking.counts, strict=True):
             decoded = decode_batch(data, tuples=True, count=number)
             window = plans.open_window(data, decoded, next_seqno + count, points, [(len(data), 0)])
@@ -320,8 +319,7 @@ class SupplierApplier:
             merges = merges if found is None else found
             behind = window.position_at(position, 0, stop, self._routes.partition_of)
             if merges:
-                removers |= self._merging.removed_by(window, stop)
-                self._refuse_others(before, behind, removers)
+                self._refuse_others(position, behind, self._merging.removed_by(window, stop))
                 frames = self._merge(window, stop, is_first=not count, position=before)
                 pieces += frames
                 if self._merging.oversized is not None:
@@ -330,9 +328,9 @@ class SupplierApplier:
                     stop = self._merging.taken
                     behind = window.position_at(position, 0, stop, self._routes.partition_of)
             else:
-                if self._merging.is_active:
-                    removers |= self._merging.removed_by(window, stop)
                 self._make(scattered, window, stop, is_alone=lacking.count == 1)
+                if self._merging.is_active:
+                    self._refuse_others(position, behind, self._merging.removed_by(window, stop))
                 pieces.append(window.frames(0, stop))
             position = behind
             if self._merging.is_active:
@@ -343,7 +341,8 @@ class SupplierApplier:
             if stop < number or defines or resolver is not None:
                 break
         self._make_scattered(scattered, position.last_seqno)
-        self._refuse_others(before, position, removers)
+        if not self._merging.is_active:
+            self._refuse_others(before, position)
         places = {origin: place for origin, place in position.chains.items() if before.chains.get(origin) != place}
         self._refuse_own(places)
         self._refuse_ahead(csn, places)

@@ -494,6 +494,21 @@ def test_rows_that_give_way_at_a_site_that_may_not_write_there(tmp_path: Path) -
     assert three.rows("c")["named"] == [("of a", "x", "a", 1)]
 
 
+def test_who_removes_rows_may_write_nothing_else_there(tmp_path: Path) -> None:
+    """Not in the same window, either: what it writes after all others know that it has left stops them by name."""
+    three = shared(tmp_path, 3, schema=UNIQUE)
+    run(three, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")
+    run(three, "b", "INSERT INTO named VALUES ('of b', 'x', 'b', 2)")
+    three.carry("a", "c")
+    three.carry("b", "c")
+    leave(three.by["a"], "DEFAULT", timeout_s=30, of="c")
+    run(three, "c", "INSERT INTO ta VALUES (7, 'not for c', 0)")
+    with pytest.raises(NotWriterError, match="has changed partition DEFAULT"):
+        three.carry("c", "a")
+    assert three.rows("a")["named"] == three.rows("c")["named"]
+    assert three.rows("a")["ta"] == []
+
+
 def test_rows_that_give_way_at_a_site_that_has_left(tmp_path: Path) -> None:
     two = shared(tmp_path, schema=UNIQUE)
     run(two, "b", "INSERT INTO named VALUES ('of b', 'x', 'b', 2)")
