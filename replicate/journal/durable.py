@@ -193,12 +193,14 @@ class DurableSidecar:
                 words[self._seqno_at] = seqno
                 words[self._counter_at] = counter  # last: behind an old one, the same slot is written once more
 
-    def note_boot(self) -> None:
-        """Have the mark say that it was written in this boot, synced; the number stays."""
-        if not self.is_of_this_boot():
-            counter, known, _, index = self._newest()
-            self._store(known, counter + 1, 1 - index)
-            self.sync()
+    def settle(self, seqno: int) -> None:
+        """As `write`, of this boot, and both slots are on the disk. After a sync that failed the newer one may be torn
+        there, and whole in memory: it is stored once more, before the other one is touched."""
+        counter, known, _, index = self._newest()
+        self._store(known, counter, index)
+        self.sync()
+        self._store(max(known, seqno), counter + 1, 1 - index)
+        self.sync()
 
     def reset(self, seqno: int) -> None:
         """Set the number, lower if need be (after a rollback), in both slots, and sync."""

@@ -340,9 +340,7 @@ def _note_durable(instance: Instance, journal: Journal) -> None:
     sync_directory(os.fspath(instance.journal_directory))
     sidecar = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
     try:
-        sidecar.write(journal.last_seqno)
-        sidecar.sync()
-        sidecar.note_boot()
+        sidecar.settle(journal.last_seqno)
     finally:
         sidecar.close()
 

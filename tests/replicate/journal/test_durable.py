@@ -43,6 +43,36 @@ def test_only_reset_lowers(sidecar: DurableSidecar) -> None:
     assert sidecar.read() == 8
 
 
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+def test_whichever_half_is_torn_on_the_disk_settling_leaves_two_whole_ones(
+    sidecar: DurableSidecar, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the disk has is what was stored since a sync failed: the newer half first, as it is, then the older one."""
+    for seqno in range(1, writes + 1):
+        sidecar.write(seqno)
+    stored: list[str] = []
+    before = Path(sidecar.path).read_bytes()
+    newest = int(sidecar.counter() % 2 == 0)
+    store, sync = DurableSidecar._store, DurableSidecar.sync
+
+    def storing(self: DurableSidecar, seqno: int, counter: int, index: int) -> None:
+        store(self, seqno, counter, index)
+        stored.append(f"half {index}")
+
+    def syncing(self: DurableSidecar) -> None:
+        sync(self)
+        stored.append("sync")
+        if stored.count("sync") == 1:
+            assert Path(self.path).read_bytes() == before
+
+    monkeypatch.setattr(DurableSidecar, "_store", storing)
+    monkeypatch.setattr(DurableSidecar, "sync", syncing)
+    sidecar.settle(2)
+    assert stored == [f"half {newest}", "sync", f"half {1 - newest}", "sync"]
+    assert sidecar.read() == max(writes, 2)
+    assert sidecar.is_of_this_boot()
+
+
 def test_two_writers_share_one(sidecar: DurableSidecar) -> None:
     other = DurableSidecar(sidecar.path)
     for seqno in range(1, 20, 2):
