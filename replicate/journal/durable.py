@@ -3,9 +3,9 @@
     slot 0 at offset 0, 1 at 512:  "DSD" · format u8 · seqno u64 · counter u64 · boot u64 · crc32c u32     (32 bytes)
 
 Written after each group's fdatasync into the slot that is *not* the newer one, without an fsync: it may lag after a
-power loss, which is harmless (a lower bound), and it must not cost a second fsync for each group. `sync` at a switch
-or a stop. `boot` tells recovery whether the machine was restarted since (boot.py). Odd counters stand in slot 0, even
-ones in slot 1, so that the counter of the last write tells where the next one goes.
+power loss, a harmless lower bound, and must not cost a second fsync a group. `sync` at a switch or a stop; a recovery
+has both slots on the disk (`settle`). `boot` tells recovery whether the machine was restarted since (boot.py). Odd
+counters stand in slot 0, even ones in slot 1, so the counter of the last write tells where the next one goes.
 
 Guarantees: a reader gets the newer of two whole slots; a half written one is never taken for a number. `write` never
 lowers the number; only `reset` does.

@@ -296,9 +296,6 @@ class MergingRows(Protocol):
     def begin(self) -> None:
         """A transaction begins."""
 
-    def is_stamped(self, table_id: int, key: tuple[Any, ...]) -> bool:
-        """Whether a row has stamps."""
-
     @property
     def removed(self) -> Sequence[Any]:
         """Deletes, flat, of rows that `take` has removed for their unique values: all other suppliers are to do it."""

@@ -81,10 +81,6 @@ class RowMerger:
         """The stamps are those of the journal up to this number."""
         return read_absorbed(self._connection)
 
-    def is_stamped(self, table_id: int, key: Image) -> bool:
-        """Whether a row has stamps."""
-        return self._stamps.get(table_id, key_of(key)) is not None
-
     def take(
         self,
         changes: Sequence[Any],

@@ -14,7 +14,7 @@ from replicate.region.protocol import Absorbed
 from replicate.region.sqlite.apply.merge import RowMerger
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.bookkeeping import make_tables, write_writer
-from replicate.region.sqlite.row_stamps import make_stamp_tables
+from replicate.region.sqlite.row_stamps import RowStamps, key_of, make_stamp_tables
 from replicate.region.sqlite.schema import read_definition, record_definitions
 
 OWN, OTHER = b"1" * 16, b"2" * 16
@@ -149,5 +149,7 @@ def test_a_stable_transaction_stamps_only_what_has_stamps(site: Site) -> None:
     change = site.insert("new", None, None)
     site.rows.apply_all(change)
     site.merger.absorb([Absorbed(change, change, Stamp(12, B, 1), True)], lambda _t: True)
-    assert not site.merger.is_stamped(site.table_id, ("new",))
-    assert site.merger.is_stamped(site.table_id, ("k",))
+    site.merger.finish(3)
+    stamps = RowStamps(site.connection)
+    assert stamps.get(site.table_id, key_of(("new",))) is None
+    assert stamps.get(site.table_id, key_of(("k",))) is not None
