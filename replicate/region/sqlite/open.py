@@ -146,8 +146,11 @@ def translate(error: apsw.Error, *, where: str) -> ReplicateError:
         return DiskFullError(f"the database cannot grow: {text}", where=where, do="Free space on its file system")
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
         return PermissionRefusedError(f"the database cannot be written: {text}", where=where)
-    if isinstance(error, apsw.NoMemError):
+    extended = getattr(error, "extendedresult", 0)
+    if isinstance(error, apsw.NoMemError) or extended == apsw.SQLITE_IOERR_NOMEM:
         return exhausted(OSError(), "SQLite has given up", where)  # without a number it is memory
+    if extended == apsw.SQLITE_IOERR_SHMMAP:  # mmap has failed: no room in the address space, or too many maps
+        return exhausted(OSError(), "the -shm beside the database cannot be mapped", where)
     if isinstance(error, apsw.NotADBError):
         return RegionDamagedError("the file is not an SQLite database", where=where, do="Name an SQLite database file")
     if isinstance(error, apsw.CorruptError):
@@ -159,9 +162,7 @@ def translate(error: apsw.Error, *, where: str) -> ReplicateError:
             return exhausted(lacking, "the database cannot be opened", where)
         do = "The file, its -wal and -shm companions and their directory must be readable and writable"
         return PermissionRefusedError(f"the database cannot be opened: {text}", where=where, do=do)
-    if (
-        getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
-    ):  # ENOSPC, as a rule; SQLite says "disk I/O error"
+    if extended == apsw.SQLITE_IOERR_SHMSIZE:  # ENOSPC, as a rule; SQLite says "disk I/O error"
         text = f"{text}: the -shm beside the database cannot grow"
         return JournalIOError(f"SQLite failed: {text}", where=where, do="Free space on its file system, then try again")
     return JournalIOError(f"SQLite failed: {text}", where=where)

@@ -350,6 +350,32 @@ def test_sqlite_without_memory_may_be_asked_again(region: apsw.Connection, path:
     assert region.execute(statement).fetchall() == [(2_000_000,)]
 
 
+def test_an_index_of_the_wal_that_cannot_be_mapped_is_a_lack_of_memory(tmp_path: Path) -> None:
+    """SQLite calls it an I/O error, and says "not an error" where a page is written before COMMIT (measured)."""
+    script = f"""
+import resource
+import apsw
+from replicate.region.sqlite.open import translate
+connection = apsw.Connection({str(tmp_path / "a.db")!r})
+connection.execute("PRAGMA journal_mode = WAL; CREATE TABLE t (a)").fetchall()
+connection.execute("PRAGMA cache_size = -100000; PRAGMA wal_autocheckpoint = 0").fetchall()
+connection.execute("BEGIN IMMEDIATE")
+for _ in range(3000):  # 9,000 pages: the index maps one piece of the -shm for each 4,096 of them
+    connection.execute("INSERT INTO t VALUES (zeroblob(9000))")
+resource.setrlimit(resource.RLIMIT_AS, (1, resource.RLIM_INFINITY))
+try:
+    connection.cache_flush()
+except apsw.IOError as error:
+    assert error.extendedresult == apsw.SQLITE_IOERR_SHMMAP, error.extendedresult
+    found = translate(error, where="a.db")
+    print(found.code, found.exit_code, found)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.startswith("EXHAUSTED 75 "), done.stderr
+    assert "-shm" in done.stdout
+    assert "Free memory" in done.stdout
+
+
 def test_a_full_disk_that_sqlite_calls_an_io_error_is_told_as_what_it_is(tmp_path: Path) -> None:
     disk = tmp_path / "small"
     with small_disk(disk, "256k"):
