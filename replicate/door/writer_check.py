@@ -1,13 +1,15 @@
 """Whether a commit on a supplier changes only what this supplier writes (model/writers.py).
 
 Guarantees: asked with the locks of the commit's regions held, so the answer holds until the commit is over; a change of
-the schema passes where nobody else writes anything. What names the writers is read again when it may have changed.
+the schema passes where nobody else writes anything, and a table moves between partitions that nobody else writes. What
+names the writers is read again when it may have changed.
 Refuses to know: how a partition changes its writer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from replicate.door.door import Door
 from replicate.door.region_part import RegionPart
@@ -20,7 +22,8 @@ from replicate.model.writers import Writers
 from replicate.pool import control as word
 from replicate.region.protocol import CapturedChanges
 
-_ROWS = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE)))
+_OF_TABLES: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE, Op.DEFINE)))
+"""What is of one table. (A DEFINE without a statement moves it to another partition.)"""
 
 
 class WriterCheck:
@@ -47,13 +50,16 @@ class WriterCheck:
             self._known = [(part, part.region.writers()) for part in parts]
             self._seen = generation
         for part, writers in self._known:
-            if captured.schema_changed and not writers.all_by(self._own):
+            if captured.schema_changed and not writers.all_by(self._own) and Op.SCHEMA in _ops(captured):
                 raise self._schema(part, writers, door)
             others = writers.not_of(self._own, captured.partitions)
-            if others and _changes_rows(captured):
+            if others and not _OF_TABLES.isdisjoint(_ops(captured)):
                 raise self._rows(part, writers, others[0], door)
-            if not writers.merged(captured.partitions):
+            shared = writers.merged(captured.partitions)
+            if not shared:
                 continue
+            if captured.schema_changed:
+                raise self._moved(part, writers, shared[0], door)
             if captured.spool is not None:
                 raise self._too_large(part)
             if (found := part.region.counted_out(writers, self._own)) is not None:
@@ -69,6 +75,17 @@ class WriterCheck:
             f"{door.instance.name}",
             writer=writer,
             partition=partition_name,
+        )
+
+    @staticmethod
+    def _moved(part: RegionPart, writers: Writers, partition: int, door: Door) -> NotWriterError:
+        name = door.instance.partitions_now().name(partition)
+        others = ", ".join(sorted(name_of(door, one) for one in writers.others(partition)))
+        return NotWriterError(
+            f"a table is moved into, or out of, partition {name}, which {others} writes, too",
+            where=part.where,
+            do=f"Have it left first: replicate -i INSTANCE partition leave {name}; then share it again",
+            partition=name,
         )
 
     @staticmethod
@@ -112,10 +129,11 @@ def name_of(door: Door, instance: bytes) -> str:
     return found[-1] if found else instance.hex()
 
 
-def _changes_rows(captured: CapturedChanges) -> bool:
-    """Whether it is more than comments, which belong to no table. Asked for what is refused otherwise."""
+def _ops(captured: CapturedChanges) -> frozenset[int]:
+    """The kinds of its changes; of a large transaction, which is not read for that, all. Asked for what is refused
+    otherwise."""
     if captured.spool is not None:
-        return True
+        return frozenset(map(int, Op))
     stream = unpacker()
     stream.feed(captured.payload)
-    return not _ROWS.isdisjoint(list(stream)[0::4])
+    return frozenset(list(stream)[0::4])

@@ -133,8 +133,8 @@ class TableDefinition:
     """A table as it was when rows of it were written; frames name it by `table_id`.
 
     `columns`: the stored columns in order, generated ones left out. `rowid`: the hidden rowid stands first in every
-    image (a rowid table without an INTEGER PRIMARY KEY alias). `key`: ordinals *in the image* of the values that
-    identify a row. `version`: rises with each change of this table's definition.
+    image (a rowid table without an INTEGER PRIMARY KEY alias, unless `is_by_key`). `key`: ordinals *in the image* of
+    the values that identify a row. `version`: rises with each change of this table's definition.
     """
 
     region: str
@@ -164,6 +164,14 @@ class TableDefinition:
     def name(self) -> tuple[str, str, str]:
         """(region, owner, table): what stays the same through all versions."""
         return (self.region, self.owner, self.table)
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether the table has a hidden rowid that no image holds: each site gives rows its own, and its primary key
+        tells them. (Where that is one INTEGER it is the rowid itself.)"""
+        if self.rowid or self.without_rowid:
+            return False
+        return len(self.key) != 1 or self.columns[self.key[0]].type.upper() != "INTEGER"
 
     @property
     def image_length(self) -> int:

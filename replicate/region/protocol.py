@@ -12,7 +12,7 @@ Leaves to others: how a kind keeps its promises, and when the door asks for them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -367,6 +367,10 @@ class WrittenRegion(Protocol):
     def name_writer(self, partition: int, values: Sequence[object], seqno: int) -> None:
         """In the open transaction: what a REGION change (OF_WRITERS) of a partition says is so from here on. `seqno`:
         a number that is not above the transaction's, and above all that the region holds."""
+
+    def tell_by_key(self, tables: Collection[str]) -> tuple[TableDefinition, ...]:
+        """In the open transaction: have rows of those tables that have a hidden rowid beside a primary key be told by
+        that key from here on, as several suppliers tell them; the definitions that changed."""
 
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
         """A table whose counter of keys stands in another supplier's block, as the open transaction has it, and the

@@ -91,14 +91,7 @@ def share(
     Raises as `give`; NotSupportedError naming every table that cannot be merged, and why."""
     with _supplier_door(instance) as door:
         number, to = _number(door, partition), _supplier(door, with_)
-        faults = unmergeable_tables(door, number, keys_chosen=keys_chosen)
-        if faults:
-            told = "; ".join(f"{one.table}: {one.why}" for one in faults)
-            raise NotSupportedError(
-                f"not every table can be written by several suppliers: {told}",
-                where=str(instance.path),
-                do="; ".join(dict.fromkeys(one.do for one in faults)),
-            )
+        _refuse_unmergeable(door, number, keys_chosen)
         with _session(door, timeout_s) as session:
             writers = session.parts[0].region.writers()
             if writers.place(number, to) >= 0:
@@ -114,9 +107,10 @@ def share(
         if number not in writers.by:  # it was among all others until now
             give_number(door, number, door.instance.content.uuid, timeout_s=timeout_s)
         with _session(door, timeout_s) as session:
+            _refuse_unmergeable(door, number, keys_chosen)  # nobody writes now
             writers = session.parts[0].region.writers()
-            values: list[object] = [SHARED, to, writers.free_place(number, to)]
-            return _say(door, session, number, values + [True] * by_row)
+            values: list[object] = [SHARED, to, writers.free_place(number, to)] + [True] * by_row
+            return _say(door, session, number, values)
 
 
 def leave(instance: Instance, partition: str, *, timeout_s: float, of: str = "") -> int:
@@ -189,6 +183,17 @@ def _supplier(door: Door, name: str) -> bytes:
     return uuids[name]
 
 
+def _refuse_unmergeable(door: Door, number: int, keys_chosen: bool) -> None:
+    faults = unmergeable_tables(door, number, keys_chosen=keys_chosen)
+    if faults:
+        told = "; ".join(f"{one.table}: {one.why}" for one in faults)
+        raise NotSupportedError(
+            f"not every table can be written by several suppliers: {told}",
+            where=str(door.instance.path),
+            do="; ".join(dict.fromkeys(one.do for one in faults)),
+        )
+
+
 def _refuse_not_own(door: Door, writers: Writers, number: int, where: str) -> None:
     writer, names = writers.of(number), _names(door)
     if writers.by and writer != door.instance.content.uuid:
@@ -234,12 +239,20 @@ def give_number(door: Door, number: int, to: bytes, *, timeout_s: float) -> int:
 
 
 def _say(door: Door, session: RegionSession, number: int, values: list[object]) -> int:
-    """Commit what a REGION change (OF_WRITERS) says of a partition; its number."""
-    session.parts[0].region.name_writer(number, values, int(door.words[word.LAST_SEQNO]) + 1)
+    """Commit what a REGION change (OF_WRITERS) says of a partition; its number. Rows that several may write from then
+    on are told by key, not by what each site numbers for itself."""
+    region = session.parts[0].region
+    region.name_writer(number, values, int(door.words[word.LAST_SEQNO]) + 1)
+    writers = region.writers()
+    known = door.catalogue_now().in_force().values()
+    changed = region.tell_by_key({one.table for one in known if writers.was_merged(one.partition)})
+    elements: list[object] = []
+    for definition in changed:
+        elements += [int(Op.DEFINE), definition.table_id, definition.version, definition.pack()]
     # Under the region's lock, and before its new content can be seen: sessions look again.
     door.words[word.WRITERS_GENERATION] += 1
-    payload, count = pack_elements(int(Op.REGION), number, session.entry.name, values)
-    return session.commit(CapturedChanges(payload, count, (), False, None, False))
+    payload, count = pack_elements(*elements, int(Op.REGION), number, session.entry.name, values)
+    return session.commit(CapturedChanges(payload, count, (), bool(changed), None, bool(changed)))
 
 
 @contextmanager

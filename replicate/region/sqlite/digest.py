@@ -28,6 +28,7 @@ from replicate.region.sqlite.schema import (
     COUNTERS,
     definition_difference,
     is_autoincrement,
+    read_alike,
     read_definition,
     recorded_definitions,
     rowid_name,
@@ -305,7 +306,7 @@ def compare_table(
 ) -> TableComparison:
     """Compare one table that both have. Raises NotSupportedError (no such ordinary table) and what SQLite says."""
     with _snapshot(first), _snapshot(second):
-        one, other = (read_definition(connection, table, region="") for connection in (first, second))
+        one, other = read_alike(first, second, table)
         difference = definition_difference(one, other)
         if difference is not None:
             return TableComparison(table, TableVerdict.DIFFERENT, f"in the second: {difference}", 0, 0, ())
@@ -333,7 +334,7 @@ def differing_rows(
 ) -> Iterator[tuple[Image | None, Image | None]]:
     """Every row of a table of one definition that is not the same in both: its whole image in each, None where there is
     none, in the order of keys. Within the callers' snapshots. Raises UnicodeDecodeError for text that is not UTF-8."""
-    definition = read_definition(first, table, region="")
+    definition, _ = read_alike(first, second, table)
     walk = _Walk(table, (), definition.key, 1, progress)
     yield from walk.differing(_read(first, definition, raw=False), _read(second, definition, raw=False))
 
@@ -342,7 +343,7 @@ def why_not_mendable(first: apsw.Connection, second: apsw.Connection, table: str
     """Why the rows of a table cannot be made equal row by row; "" when they can."""
     if not all(connection.table_exists("main", table) for connection in (first, second)):
         return "it is on one side only"
-    one, other = (read_definition(connection, table, region="") for connection in (first, second))
+    one, other = read_alike(first, second, table)
     difference = definition_difference(one, other)
     return "" if difference is None else f"the two definitions differ: {difference}"
 

@@ -69,7 +69,9 @@ def _changed(connection: apsw.Connection) -> str:
     for wanted in recorded_definitions(connection):
         if wanted.table not in there:
             return f"table {wanted.table} is gone"
-        difference = definition_difference(wanted, read_definition(connection, wanted.table, region=wanted.region))
+        difference = definition_difference(
+            wanted, read_definition(connection, wanted.table, region=wanted.region, by_key=wanted.is_by_key)
+        )
         if difference is not None:
             return f"table {wanted.table}: {difference}"
         if wanted.table in bear_guards and not guards_of(connection, wanted.table):

@@ -17,7 +17,8 @@ from replicate.model.registers import Groups, groups_of
 from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import Unmergeable
 from replicate.region.sqlite.apply.statements import unique_ordinals
-from replicate.region.sqlite.schema import is_autoincrement
+from replicate.region.sqlite.schema import is_autoincrement, read_definition
+from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import shadow_tables
 
 
@@ -27,11 +28,16 @@ def unmergeable(connection: apsw.Connection, definition: TableDefinition, *, key
     if table in shadow_tables(connection):
         return Unmergeable(table, "it keeps the content of a virtual table", "Leave it to one supplier")
     if definition.rowid:
-        return Unmergeable(
-            table,
-            "its rows are found by a hidden rowid, which two sites give to different rows",
-            "Make it WITHOUT ROWID, or give it an INTEGER PRIMARY KEY AUTOINCREMENT",
-        )
+        definition = read_definition(connection, table, region=definition.region, by_key=True)
+        if definition.rowid:
+            return Unmergeable(
+                table,
+                "its rows are found by a hidden rowid alone, which two sites give to different rows",
+                "Give it a primary key: TEXT, which the application gives (a UUID), or INTEGER PRIMARY KEY "
+                "AUTOINCREMENT",
+            )
+    if definition.is_by_key and (why := _without_key(connection, definition)):
+        return why
     for ordinal in definition.key:
         column = definition.columns[ordinal]
         if column.collation != "BINARY":
@@ -52,12 +58,33 @@ def unmergeable(connection: apsw.Connection, definition: TableDefinition, *, key
             "a unique index of it has columns of the key alone",
             "Drop that index, or leave the table to one supplier",
         )
-    if not definition.without_rowid and not is_autoincrement(connection, table) and not keys_chosen:
+    is_chosen = definition.without_rowid or definition.is_by_key or keys_chosen
+    if not is_chosen and not is_autoincrement(connection, table):
         return Unmergeable(
             table,
             "SQLite gives its rows the next free key, and two sites would give one to different rows",
             "Declare the key AUTOINCREMENT: each site counts from a number of its own then. Where the application "
             "chooses keys that no other site chooses: --keys-chosen",
+        )
+    return None
+
+
+def _without_key(connection: apsw.Connection, definition: TableDefinition) -> Unmergeable | None:
+    """Of a table whose primary key will tell its rows: what keeps it from that."""
+    table, names = definition.table, [definition.columns[at].name for at in definition.key]
+    virtual = "SELECT count(*) FROM pragma_table_xinfo(?1, 'main') WHERE hidden = 2"
+    if connection.execute(virtual, (table,)).get:
+        return Unmergeable(
+            table,
+            "it has a VIRTUAL generated column, whose rows are found by the hidden rowid alone",
+            "Make that column STORED, or the table WITHOUT ROWID",
+        )
+    no_key = " OR ".join(f"{quote(name)} IS NULL" for name in names)
+    if connection.execute(f"SELECT EXISTS (SELECT 1 FROM main.{quote(table)} WHERE {no_key})").get:
+        return Unmergeable(
+            table,
+            f"rows of it have no key: {', '.join(names)} is NULL",
+            "Give each row a key, such as a UUID",
         )
     return None
 

@@ -6,12 +6,13 @@ Refuses to know: statements of the application, and how rows travel.
 
 An image is: the hidden rowid first (a rowid table whose key is no INTEGER PRIMARY KEY has one, and it is replicated,
 because it is what tells equal rows apart), then the columns in order without generated ones. The key is what finds a
-row at once: the rowid where there is one, else the primary key of a WITHOUT ROWID table.
+row at once: the rowid where there is one, else the primary key of a WITHOUT ROWID table. A table that several suppliers
+write is by key (`tell_by_key`) from then on, whatever becomes of it: no image of it holds the rowid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -82,8 +83,10 @@ def read_definition(
     region: str,
     partition: int = PARTITION_DEFAULT,
     version: int = 1,
+    by_key: bool | None = None,
 ) -> TableDefinition:
-    """The definition of a table of the main schema as it is now.
+    """The definition of a table of the main schema as it is now. `by_key`: its primary key, where it has one, is to
+    tell its rows, not a hidden rowid (None: as its recorded definition has it).
 
     Raises NotSupportedError: no such ordinary table, or all names of its hidden rowid are taken by columns.
     """
@@ -95,7 +98,21 @@ def read_definition(
     if not found or is_internal(table):
         raise NotSupportedError(f"{table} is no ordinary table", where=connection.filename, table=table)
     name, without_rowid, strict = found[0]
-    return _definition(connection, str(name), bool(without_rowid), bool(strict), region, partition, version)
+    if by_key is None:
+        recorded = None if without_rowid else recorded_definition(connection, str(name))
+        by_key = recorded is not None and recorded.is_by_key
+    return _definition(connection, str(name), bool(without_rowid), bool(strict), region, partition, version, by_key)
+
+
+def read_alike(first: apsw.Connection, second: apsw.Connection, table: str) -> tuple[TableDefinition, TableDefinition]:
+    """The definitions of one table in two databases. Where one of them tells its rows by key, the other is read so,
+    too: it may be a copy that nobody has recorded anything in."""
+    one, other = (read_definition(connection, table, region="") for connection in (first, second))
+    if one.is_by_key and other.rowid:
+        other = read_definition(second, table, region="", by_key=True)
+    elif other.is_by_key and one.rowid:
+        one = read_definition(first, table, region="", by_key=True)
+    return one, other
 
 
 def _definition(
@@ -106,6 +123,7 @@ def _definition(
     region: str,
     partition: int,
     version: int,
+    by_key: bool = False,
     schema: str = "main",
 ) -> TableDefinition:
     rows: list[Any] = connection.execute(
@@ -122,6 +140,8 @@ def _definition(
         rowid, key = False, tuple(primary)
     else:
         rowid, key = True, (0,)
+        if by_key and primary and not _is_one_integer(kept, primary):
+            rowid, key = False, tuple(primary)
         if rowid_name([row[0] for row in rows]) is None:
             raise NotSupportedError(
                 f"table {table} has columns named rowid, _rowid_ and oid, so its hidden rowid cannot be reached",
@@ -148,7 +168,7 @@ def _has_alias(connection: apsw.Connection, table: str, columns: list[Any], prim
 
     (INTEGER PRIMARY KEY DESC looks the same in the columns, and is no alias: it has an index.)
     """
-    if len(primary) != 1 or columns[primary[0]][1].upper() != "INTEGER":
+    if not _is_one_integer(columns, primary):
         return False
     indexes = connection.execute(
         "SELECT count(*) FROM pragma_index_list(?1, ?2) WHERE origin = 'pk'", (table, schema)
@@ -156,20 +176,27 @@ def _has_alias(connection: apsw.Connection, table: str, columns: list[Any], prim
     return bool(indexes == 0)
 
 
+def _is_one_integer(columns: list[Any], primary: list[int]) -> bool:
+    return len(primary) == 1 and str(columns[primary[0]][1]).upper() == "INTEGER"
+
+
 def read_definitions(connection: apsw.Connection, *, region: str, schema: str = "main") -> tuple[TableDefinition, ...]:
-    """All user tables as they are now, with the partition and version that were recorded for them (else 1 and 1)."""
+    """All user tables as they are now, with the partition and version that were recorded for them (else 1 and 1), and
+    by key where they were."""
     recorded = {
-        name: (version, partition)
-        for name, version, partition in connection.execute(
-            f"SELECT name, version, partition FROM {quote(schema)}._replicate_table"
+        name: (version, partition, bool(packed) and _unpacked(packed).is_by_key)
+        for name, version, partition, packed in connection.execute(
+            f"SELECT name, version, partition, definition FROM {quote(schema)}._replicate_table"
         )
     }
     result = []
     for name, kind, without_rowid, strict in _table_list(connection, schema):
         if kind in _WITH_ROWS and not is_internal(name):
-            version, partition = recorded.get(name, (1, PARTITION_DEFAULT))
+            version, partition, by_key = recorded.get(name, (1, PARTITION_DEFAULT, False))
             result.append(
-                _definition(connection, name, bool(without_rowid), bool(strict), region, partition, version, schema)
+                _definition(
+                    connection, name, bool(without_rowid), bool(strict), region, partition, version, by_key, schema
+                )
             )
     return tuple(result)
 
@@ -180,19 +207,20 @@ def record_definitions(
     """Record the tables as they are now, inside the caller's transaction: versions rise where a definition changed.
     `schema`: the name under which the region is attached. `default`: the partition of tables that are new.
 
-    A table keeps its partition as its name changes; one that an ORM makes to take another's place begins in that one's.
+    A table keeps its partition as its name changes, and stays by key; one that an ORM makes to take another's place
+    begins in that one's.
 
     A dropped table leaves its version behind, so that a later table of its name does not reuse a number.
     Raises NotSupportedError; nothing that was written then may be committed.
     """
     stored: dict[str, tuple[int, bytes]] = {}
-    gone: dict[str, int] = {}
+    gone: dict[str, tuple[int, bytes]] = {}
     for name, version, packed, partition in connection.execute(
         f"SELECT name, version, definition, partition FROM {quote(schema)}._replicate_table"
     ):
         stored[name] = (version, packed)
         if packed:
-            gone[name] = partition
+            gone[name] = (partition, packed)
     definitions: list[TableDefinition] = []
     changed: list[TableDefinition] = []
     found = read_definitions(connection, region=region, schema=schema)
@@ -202,6 +230,10 @@ def record_definitions(
         version, packed = stored.pop(definition.table, (0, b""))
         if not packed:
             partition = _born_in(definition, found, gone, default)
+            if definition.rowid and any(_unpacked(packed).is_by_key for _, packed in gone.values()):
+                definition = _definition(
+                    connection, definition.table, False, definition.strict, region, partition, version, True, schema
+                )
             definition = replace(definition, partition=partition)
         if _packed(definition) != packed:
             definition = replace(definition, version=version + 1)
@@ -219,11 +251,14 @@ _STAND_INS: Final = ("new__", "_alembic_tmp_")
 
 
 def _born_in(
-    definition: TableDefinition, found: Sequence[TableDefinition], gone: Mapping[str, int], default: int
+    definition: TableDefinition,
+    found: Sequence[TableDefinition],
+    gone: Mapping[str, tuple[int, bytes]],
+    default: int,
 ) -> int:
     """The partition of a table that was not there before the statement. `gone`: those that it took away."""
     if gone:  # a RENAME: no other statement takes tables away and makes some
-        return next(iter(gone.values()))
+        return next(iter(gone.values()))[0]
     for prefix in _STAND_INS:
         if definition.table.startswith(prefix):
             replaced = definition.table.removeprefix(prefix)
@@ -264,13 +299,60 @@ def assign_partition(
         )
     changed = record_definitions(connection, region=region).changed
     if changed:
-        connection.execute(f"PRAGMA main.schema_version = {int(connection.pragma('schema_version')) + 1}")
+        have_tables_read_again(connection)
     return changed
+
+
+def tell_by_key(connection: apsw.Connection, tables: Collection[str]) -> tuple[TableDefinition, ...]:
+    """Have those of the tables that have a hidden rowid and a primary key be by key from here on, inside the caller's
+    transaction; the definitions that changed. Every open connection reads its tables again."""
+    changed = []
+    for definition in recorded_definitions(connection):
+        if definition.table in tables and definition.rowid:
+            found = read_definition(
+                connection,
+                definition.table,
+                region=definition.region,
+                partition=definition.partition,
+                version=definition.version + 1,
+                by_key=True,
+            )
+            if found.is_by_key:
+                record_definition(connection, found)
+                changed.append(found)
+    if changed:
+        have_tables_read_again(connection)
+    return tuple(changed)
+
+
+def have_tables_read_again(connection: apsw.Connection) -> None:
+    """In the caller's transaction: the schema's version rises, so that every open connection reads its tables again,
+    whose definitions have changed though no statement has changed them."""
+    defensive = connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, -1)
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)  # else SQLite passes over the next statement (measured)
+    try:
+        connection.execute(f"PRAGMA main.schema_version = {int(connection.pragma('schema_version')) + 1}")
+    finally:
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, defensive)
 
 
 def _packed(definition: TableDefinition) -> bytes:
     packed: bytes = msgpack.packb(definition.pack())
     return packed
+
+
+def _unpacked(packed: bytes) -> TableDefinition:
+    return TableDefinition.unpack(msgpack.unpackb(packed, use_list=True))
+
+
+def recorded_definition(connection: apsw.Connection, table: str) -> TableDefinition | None:
+    """The definition of one table as it was recorded last; None where there is none, or no region."""
+    if not connection.table_exists("main", "_replicate_table"):
+        return None
+    packed = connection.execute(
+        "SELECT definition FROM main._replicate_table WHERE name = ? AND definition <> x''", (table,)
+    ).get
+    return _unpacked(packed) if packed else None
 
 
 def recorded_definitions(connection: apsw.Connection, schema: str = "main") -> tuple[TableDefinition, ...]:
@@ -280,7 +362,7 @@ def recorded_definitions(connection: apsw.Connection, schema: str = "main") -> t
         f"SELECT name, definition FROM {quote(schema)}._replicate_table WHERE definition <> x'' ORDER BY name"
     ):
         try:
-            result.append(TableDefinition.unpack(msgpack.unpackb(packed, use_list=True)))
+            result.append(_unpacked(packed))
         except Exception as error:
             raise RegionDamagedError(
                 f"the recorded definition of table {name} cannot be read: {error}",
@@ -318,7 +400,7 @@ def check_definition(connection: apsw.Connection, definition: TableDefinition, *
     """ConflictError naming the first difference between the local table and `definition`."""
     where = connection.filename
     try:
-        found = read_definition(connection, definition.table, region=definition.region)
+        found = read_definition(connection, definition.table, region=definition.region, by_key=definition.is_by_key)
     except NotSupportedError:
         difference: str | None = "there is no such table"
     else:

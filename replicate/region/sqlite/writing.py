@@ -9,7 +9,7 @@ Leaves to others: numbers, locks of ours, the journal, and what an error means f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,9 +32,11 @@ from replicate.region.sqlite.capture.capture import ELEMENTS_PER_CHANGE
 from replicate.region.sqlite.open import errno_of, open_region, translate
 from replicate.region.sqlite.opened import OpenedFile
 from replicate.region.sqlite.own_counters import counted_out, own_places
+from replicate.region.sqlite.schema import tell_by_key
 from replicate.region.sqlite.sql.names import quote, quote_text
 
 if TYPE_CHECKING:
+    from replicate.model.transaction import TableDefinition
     from replicate.region.protocol import CapturedChanges
 
 _DEFERRED_FKS: Final = apsw.SQLITE_DBSTATUS_DEFERRED_FKS
@@ -66,6 +68,10 @@ class WrittenFile:
     def name_writer(self, partition: int, values: Sequence[object], seqno: int) -> None:
         """What a REGION change (OF_WRITERS) of a partition says is so from transaction `seqno` on."""
         write_writer(self._connection, partition, values, seqno, self.schema)
+
+    def tell_by_key(self, tables: Collection[str]) -> tuple[TableDefinition, ...]:
+        """Have rows of those tables be told by their primary keys; the definitions that changed."""
+        return tell_by_key(self._connection, tables)
 
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
         """A table whose AUTOINCREMENT counter stands in another supplier's block, and the counter; None: there is

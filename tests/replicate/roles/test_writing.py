@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from replicate.admin import partitions
 from replicate.cli.root import root
+from replicate.dbapi import NotSupportedError as NotSupportedDbError
 from replicate.dbapi import OperationalError
 from replicate.errors import (
     ConfigurationError,
@@ -24,7 +25,11 @@ from replicate.instance.instance import Instance
 from replicate.roles.writing import give, leave, share, tables_that_bar, written
 from tests.harness.suppliers import Suppliers, run
 
-SCHEMA = ("CREATE TABLE doc (id TEXT PRIMARY KEY, v)", "CREATE TABLE note (id TEXT PRIMARY KEY, v) WITHOUT ROWID")
+SCHEMA = (
+    "CREATE TABLE doc (a, v)",
+    "CREATE TABLE note (id TEXT PRIMARY KEY, v) WITHOUT ROWID",
+    "CREATE TABLE card (id TEXT PRIMARY KEY, v)",
+)
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def of_default(instance: Instance) -> tuple[str, tuple[str, ...]]:
 def test_what_cannot_be_merged_is_named_with_the_way_out(two: Suppliers) -> None:
     with pytest.raises(NotSupportedError, match="doc: its rows are found by a hidden rowid") as told:
         share(two.by["a"], "DEFAULT", "b", keys_chosen=False, timeout_s=30)
-    assert "WITHOUT ROWID" in str(told.value)
+    assert "Give it a primary key" in str(told.value)
     assert [one.table for one in tables_that_bar(two.by["a"], "DEFAULT", keys_chosen=True)] == ["doc"]
     assert of_default(two.by["a"]) == ("a", ())
 
@@ -54,6 +59,112 @@ def shared_note(two: Suppliers) -> None:
     partitions.create(two.by["a"], "notes", 9)
     partitions.assign(two.by["a"], "notes", ["note"])
     share(two.by["a"], "notes", "b", keys_chosen=False, timeout_s=30)
+
+
+def shared_card(two: Suppliers) -> None:
+    give(two.by["b"], "2", "a", timeout_s=30)
+    two.level()
+    partitions.create(two.by["a"], "cards", 9)
+    partitions.assign(two.by["a"], "cards", ["card"])
+    share(two.by["a"], "cards", "b", keys_chosen=False, timeout_s=30)
+
+
+def test_connections_that_are_open_when_a_table_comes_to_be_told_by_key(two: Suppliers) -> None:
+    """Those of either site go on, and tell its rows in the new way."""
+    run(two, "a", "INSERT INTO card (rowid, id, v) VALUES (7, 'old', 1)")
+    two.level()
+    ours, theirs = two.connect("a"), two.connect("b")
+    for one in (ours, theirs):
+        assert one.execute("SELECT count(*) FROM card").fetchall() == [(1,)]
+    ours.execute("INSERT INTO card VALUES ('before', 1)")
+    ours.commit()
+    shared_card(two)
+    ours.execute("INSERT INTO card VALUES ('of a', 1)")
+    ours.commit()
+    two.level()
+    theirs.execute("INSERT INTO card VALUES ('of b', 1)")
+    theirs.execute("UPDATE card SET v = 2 WHERE id = 'old'")
+    theirs.commit()
+    ours.execute("DELETE FROM card WHERE id = 'before'")
+    ours.commit()
+    two.level()
+    two.assert_converged()
+    assert two.rows("a")["card"] == [("of a", 1), ("of b", 1), ("old", 2)]
+    ours.close()
+    theirs.close()
+
+
+def test_a_connection_that_is_open_when_a_table_is_put_into_another_partition(two: Suppliers) -> None:
+    theirs = two.connect("b")
+    theirs.execute("INSERT INTO tb (v) VALUES (1)")
+    theirs.commit()
+    two.level()
+    partitions.create(two.by["a"], "cards", 9)
+    partitions.assign(two.by["a"], "cards", ["card"])
+    give(two.by["a"], "cards", "b", timeout_s=30)
+    two.level()
+    theirs.execute("INSERT INTO card VALUES ('of b', 1)")
+    theirs.commit()
+    theirs.close()
+    two.level()
+    two.assert_converged()
+
+
+def test_a_table_moves_between_own_partitions_alone(two: Suppliers) -> None:
+    shared_card(two)
+    two.level()
+    partitions.create(two.by["a"], "notes", 10)
+    partitions.assign(two.by["a"], "notes", ["note"])
+    with pytest.raises(NotWriterError, match="moved into, or out of, partition cards, which b writes, too"):
+        partitions.assign(two.by["a"], "cards", ["note"])
+    two.level()
+    with pytest.raises(NotWriterError, match="is written by a"):
+        partitions.assign(two.by["b"], "DEFAULT", ["note"])
+
+
+def test_a_row_without_a_key_is_refused(two: Suppliers) -> None:
+    run(two, "a", "INSERT INTO card VALUES (NULL, 1)")
+    with pytest.raises(NotSupportedError, match="card: rows of it have no key: id is NULL"):
+        shared_card(two)
+    run(two, "a", "UPDATE card SET id = 'was NULL'")
+    share(two.by["a"], "cards", "b", keys_chosen=False, timeout_s=30)
+    two.level()
+    wrong = ("INSERT INTO card VALUES (NULL, 1)", "UPDATE card SET id = NULL", "REPLACE INTO card (v) VALUES (1)")
+    for name in two.names:
+        connection = two.connect(name)
+        for statement in wrong:
+            with pytest.raises(NotSupportedDbError, match=r"has no key: id is NULL.*UUID"):
+                connection.execute(statement)
+            connection.rollback()
+        connection.close()
+    two.assert_converged()
+    assert two.rows("b")["card"] == [("was NULL", 1)]
+
+
+def test_blobs_that_are_written_in_place_where_rows_are_told_by_key(two: Suppliers) -> None:
+    run(two, "a", "INSERT INTO card VALUES ('x', zeroblob(8)), ('y', zeroblob(8))")
+    shared_card(two)
+    two.level()
+    connection = two.connect("b")
+    (rowid,) = connection.execute("SELECT rowid FROM card WHERE id = 'y'").fetchone()
+    with connection.blobopen("card", "v", rowid) as blob:
+        blob.write(b"abc")
+    connection.execute("UPDATE card SET id = 'z' WHERE id = 'y'")
+    connection.commit()
+    connection.close()
+    two.level()
+    two.assert_converged()
+    assert two.rows("a")["card"] == [("x", bytes(8)), ("z", b"abc" + bytes(5))]
+
+
+def test_a_column_that_no_hook_gives_is_refused_where_rows_are_told_by_key(two: Suppliers) -> None:
+    shared_card(two)
+    two.level()
+    leave(two.by["b"], "9", timeout_s=30)
+    two.level()
+    run(two, "a", "ALTER TABLE card ADD COLUMN twice AS (v * 2)")
+    with pytest.raises(NotSupportedDbError, match="VIRTUAL generated column and is written by several"):
+        run(two, "a", "INSERT INTO card (id, v) VALUES ('x', 1)")
 
 
 def test_who_shares_writes_once_it_knows(two: Suppliers) -> None:

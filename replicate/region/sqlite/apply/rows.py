@@ -43,8 +43,10 @@ from replicate.region.sqlite.schema import (
     check_definition,
     forget_dropped,
     guarded_tables,
+    have_tables_read_again,
     is_autoincrement,
     record_definition,
+    recorded_definition,
     sequence_value,
 )
 from replicate.region.sqlite.sql.names import quote
@@ -336,7 +338,12 @@ class RowApplier:
                 f"the definition of table {definition.table} does not carry its own id", seqno=self.seqno
             )
         check_definition(self._connection, definition, seqno=self.seqno)
+        known = recorded_definition(self._connection, definition.table)
         record_definition(self._connection, definition)
+        if known not in (None, definition) and not self._schema_changed:
+            # No statement came with it: its partition, or what tells its rows, is another one.
+            have_tables_read_again(self._connection)
+            store_schema_version(self._connection)
         self._definitions[table_id] = definition
 
     # sqlite_sequence: inserts raise it here as they did there; what counts is its value before the transaction.

@@ -47,8 +47,9 @@ LEGACY_ALTER: Final = {"PRAGMA legacy_alter_table = ON": 1, "PRAGMA legacy_alter
 
 
 def local_rowid_name(connection: apsw.Connection, definition: TableDefinition, schema: str = "main") -> str:
-    """The name under which the hidden rowid can be reached (generated columns count too); "" if the table has none."""
-    if not definition.rowid:
+    """The name under which the hidden rowid can be reached (generated columns count too), also one that no image holds;
+    "" if the table has none."""
+    if not definition.rowid and not definition.is_by_key:
         return ""
     names = [
         name

@@ -65,7 +65,7 @@ def find_row(connection: apsw.Connection, table: CapturedTable, rowid: int, sche
     hidden = local_rowid_name(connection, definition, schema)
     names = [quote(column.name) for column in definition.columns]
     where = hidden or names[definition.key[0]]
-    names[:0] = [hidden] if hidden else []
+    names[:0] = [hidden] if definition.rowid else []
     source = f"FROM {quote(schema)}.{quote(definition.table)} WHERE {where} = ?"
     found = wide.read_row(connection, names, source, (rowid,))
     return None if found is None else list(found)

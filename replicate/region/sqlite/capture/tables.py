@@ -30,7 +30,8 @@ class CapturedTable:
     """One table in the hook's words. `plain`: the hook's row is the image. `kept`: else the ordinals in the hook's row.
 
     `counts`: its rowids are counted in sqlite_sequence. `refusal`: why a change of it cannot be captured at all.
-    `net`: only the net change of its rows can be told. The prefixes are packed `op, id` (and `arg`) elements.
+    `net`: only the net change of its rows can be told. `nullable`: of a table that is by key, where in an image its
+    key may be NULL, by which no row is told. The prefixes are packed `op, id` (and `arg`) elements.
     """
 
     definition: TableDefinition
@@ -38,6 +39,7 @@ class CapturedTable:
     refusal: NotSupportedError | None
     counts: bool
     net: bool = False
+    nullable: tuple[int, ...] = field(init=False)
     plain: bool = field(init=False)
     insert_prefix: bytes = field(init=False)
     delete_prefix: bytes = field(init=False)
@@ -46,7 +48,9 @@ class CapturedTable:
 
     def __post_init__(self) -> None:
         definition = self.definition
-        self.plain = self.kept is None and not definition.rowid
+        keyed = definition.key if definition.is_by_key else ()
+        self.nullable = tuple(at for at in keyed if not definition.columns[at].not_null)
+        self.plain = self.kept is None and not definition.rowid and not self.nullable
         table_id = msgpack.packb(definition.table_id)
         self.insert_prefix = bytes((Op.INSERT,)) + table_id + b"\x00"
         self.delete_prefix = bytes((Op.DELETE,)) + table_id + b"\x00"
@@ -63,7 +67,20 @@ class CapturedTable:
         image = [row[ordinal] for ordinal in self.kept] if self.kept is not None else [*row]
         if self.definition.rowid:
             image.insert(0, rowid)
+        elif self.nullable:
+            self._check_key(image)
         return image
+
+    def _check_key(self, image: Sequence[Any]) -> None:
+        for at in self.nullable:
+            if image[at] is None:
+                column = self.definition.columns[at].name
+                raise NotSupportedError(
+                    f"a row of table {self.definition.table}, which several suppliers write, has no key: {column} is "
+                    "NULL",
+                    do="Roll back; give it one that no other site gives, such as a UUID",
+                    table=self.definition.table,
+                )
 
     def images(self, update: apsw.PreUpdate, old: Any, new: Any) -> tuple[Any, Any]:
         """The images of an UPDATE: the whole one before, and after it with `apsw.no_change` where nothing changed."""
@@ -73,6 +90,8 @@ class CapturedTable:
         if self.definition.rowid:
             before, after = update.rowid, update.rowid_new
             return [before, *old], [apsw.no_change if before == after else after, *new]
+        if self.nullable:
+            self._check_key(new)
         return old, new
 
 
@@ -153,9 +172,10 @@ def _captured(definition: TableDefinition, generated: Mapping[int, int], counts:
     refusal = None
     # The hook can give no row of a table with such a column at all: RangeError for every column (measured).
     net = _VIRTUAL in generated.values()
-    if net and definition.without_rowid:
+    if net and (definition.without_rowid or definition.is_by_key):
+        lacks = "is written by several suppliers" if definition.is_by_key else "no rowid"
         refusal = NotSupportedError(
-            f"rows of table {definition.table} cannot be captured: it has a VIRTUAL generated column and no rowid",
+            f"rows of table {definition.table} cannot be captured: it has a VIRTUAL generated column and {lacks}",
             do="Roll back; make the generated column STORED",
             table=definition.table,
         )

@@ -29,6 +29,8 @@ def why(table: str, *statements: str, keys_chosen: bool = False) -> str:
     [
         "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, v)",
         "CREATE TABLE t (id TEXT PRIMARY KEY, v UNIQUE) WITHOUT ROWID",
+        "CREATE TABLE t (id TEXT PRIMARY KEY, v UNIQUE)",
+        "CREATE TABLE t (a INT, b, c AS (a + 1) STORED, PRIMARY KEY (a, b))",
         "CREATE TABLE t (a, b, v, PRIMARY KEY (a, b)) WITHOUT ROWID",
         "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, a, b, UNIQUE (a, b)) STRICT".replace(
             "a, b,", "a ANY, b ANY,"
@@ -42,8 +44,10 @@ def test_these_can(statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("CREATE TABLE t (a, b)", "hidden rowid.*WITHOUT ROWID"),
-        ("CREATE TABLE t (id TEXT PRIMARY KEY, v)", "hidden rowid.*WITHOUT ROWID"),
+        ("CREATE TABLE t (a, b)", r"hidden rowid alone.*\|Give it a primary key"),
+        ("CREATE TABLE t (id INTEGER PRIMARY KEY DESC, v)", "hidden rowid alone"),
+        ("CREATE TABLE t (id TEXT PRIMARY KEY, v, c AS (v + 1))", "VIRTUAL generated.*STORED"),
+        ("CREATE TABLE t (id TEXT COLLATE NOCASE PRIMARY KEY, v)", "different texts for the same.*BINARY"),
         ("CREATE TABLE t (id INTEGER PRIMARY KEY, v)", "next free key.*AUTOINCREMENT.*--keys-chosen"),
         (
             "CREATE TABLE t (id TEXT COLLATE NOCASE PRIMARY KEY, v) WITHOUT ROWID",
@@ -54,6 +58,11 @@ def test_these_can(statement: str) -> None:
 def test_these_cannot_and_it_is_said_what_to_do(statement: str, told: str) -> None:
 
     assert re.search(told, why("t", statement))
+
+
+def test_rows_without_a_key() -> None:
+    told = why("t", "CREATE TABLE t (a TEXT, b, PRIMARY KEY (a, b))", "INSERT INTO t VALUES ('x', NULL)")
+    assert "rows of it have no key: a, b is NULL" in told
 
 
 def test_a_key_that_the_application_chooses() -> None:

@@ -94,6 +94,49 @@ def test_versions_rise_with_each_change_and_never_come_back(region: apsw.Connect
     assert ([d.table for d in recorded.changed], recorded.dropped) == (["x"], ("u",))
 
 
+def test_a_table_that_is_by_key_stays_so_whatever_becomes_of_it(region: apsw.Connection) -> None:
+    region.execute("CREATE TABLE k (a TEXT PRIMARY KEY, b); CREATE TABLE plain (a, b); CREATE TABLE d (i INTEGER "
+                   "PRIMARY KEY DESC)")  # fmt: skip
+    schema.record_definitions(region, region="main")
+    before = region.pragma("schema_version")
+    (changed,) = schema.tell_by_key(region, {"k", "plain", "d", "t"})
+    assert (changed.table, changed.version, changed.key, changed.rowid, changed.is_by_key) == (
+        "k",
+        2,
+        (0,),
+        False,
+        True,
+    )
+    assert region.pragma("schema_version") > before, "open connections read their tables again"
+    assert schema.tell_by_key(region, {"k"}) == ()
+    assert schema.record_definitions(region, region="main").changed == ()
+    region.execute("ALTER TABLE k ADD c")
+    (changed,) = schema.record_definitions(region, region="main").changed
+    assert (changed.version, changed.is_by_key, len(changed.columns)) == (3, True, 3)
+    schema.check_definition(region, changed)
+    region.execute("ALTER TABLE k RENAME TO other")
+    (changed,) = schema.record_definitions(region, region="main").changed
+    assert (changed.table, changed.is_by_key) == ("other", True)
+    assert schema.read_definition(region, "other", region="main").is_by_key
+    region.execute("DROP TABLE other")
+    schema.record_definitions(region, region="main")
+    region.execute("CREATE TABLE other (a TEXT PRIMARY KEY)")
+    (changed,) = schema.record_definitions(region, region="main").changed
+    assert changed.rowid, "that is another table"
+
+
+def test_a_copy_in_which_nothing_is_recorded_is_read_as_the_region_is(region: apsw.Connection) -> None:
+    region.execute("CREATE TABLE k (a TEXT PRIMARY KEY, b)")
+    schema.record_definitions(region, region="main")
+    schema.tell_by_key(region, {"k"})
+    copy = apsw.Connection(":memory:")
+    copy.execute("CREATE TABLE k (a TEXT PRIMARY KEY, b); CREATE TABLE t (a INTEGER PRIMARY KEY, b)")
+    for pair in ((region, copy), (copy, region)):
+        one, other = schema.read_alike(*pair, "k")
+        assert schema.definition_difference(one, other) is None
+        assert one.is_by_key
+
+
 def test_a_difference_is_named() -> None:
     one = define("CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT)")
     for script, message in (
