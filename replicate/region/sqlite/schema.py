@@ -4,10 +4,10 @@ Guarantees: a definition says exactly what an image of the table holds and in wh
 equal definitions on both sites; what could not be replicated exactly is refused by name, never left out.
 Refuses to know: statements of the application, and how rows travel.
 
-An image is: the hidden rowid first (a rowid table whose key is no INTEGER PRIMARY KEY has one, and it is replicated,
-because it is what tells equal rows apart), then the columns in order without generated ones. The key is what finds a
-row at once: the rowid where there is one, else the primary key of a WITHOUT ROWID table. A table that several suppliers
-write is by key (`tell_by_key`) from then on, whatever becomes of it: no image of it holds the rowid.
+An image is: the hidden rowid first (where the key is no INTEGER PRIMARY KEY; it is replicated, because it tells equal
+rows apart), then the columns in order without generated ones. The key is what finds a row at once: the rowid where
+there is one, else the primary key. A table that several suppliers write is by key (`tell_by_key`) from then on,
+whatever becomes of it: no image of it holds the rowid.
 """
 
 from __future__ import annotations
