@@ -142,7 +142,7 @@ class ReceiverConnection:
         self._is_waiting = trio.Event()
         self._filtering: FilteredStream | None = None
         self._is_stopped = False
-        self._has_asked = False
+        self.has_asked = False
         self._asked_for: tuple[int, ...] | None = None
         """Once it has: the partitions; None: all."""
         self._duplicates = 0
@@ -312,10 +312,16 @@ class ReceiverConnection:
         """On a supplier: ask for what its vector does not cover. What is in the pool of this source comes again, and is
         passed over when it is met."""
         source, link = self.source, self.link
+        assert link.peer is not None
         try:
-            if not source.pool.is_current():
-                await source.replace_pool()
-            found = await source.find_vector()
+            while True:
+                if not source.pool.is_current():
+                    await source.replace_pool()
+                began = source.pool.restarts
+                found = await source.find_vector(link.peer)
+                if not source.must_begin_anew and began == source.pool.restarts:
+                    break
+                await trio.sleep(POUR_LOOK_S)  # somebody may be gone since we looked
             if source.filter.is_on:
                 raise refusal(
                     RefuseCode.FILTER_MISMATCH,
@@ -327,7 +333,7 @@ class ReceiverConnection:
             return
         if self.drive.closed is not None:
             return
-        self._asked_for, self._has_asked = source.instance.content.held, True
+        self._asked_for, self.has_asked = source.instance.content.held, True
         self.report()
         hit("receiver.before_restart")
         link.send_restart(BY_VECTOR, found.vector, found.chains)
@@ -339,7 +345,7 @@ class ReceiverConnection:
         source = self.source
         source.instance.partitions_now()
         self._asked_for = source.instance.content.held
-        self._has_asked = True
+        self.has_asked = True
         # What a filter, or a choice of partitions, has made of the first parts is told again from its beginning.
         parts = found.parts if self._filtering is None else None
         source.known(found)
@@ -553,7 +559,7 @@ class ReceiverConnection:
         link, source = self.link, self.source
         if link.is_closed:
             return
-        if self._has_asked:
+        if self.has_asked:
             source.instance.partitions_now()
             if source.instance.content.held != self._asked_for:
                 self.end("which partitions are wanted here has changed")

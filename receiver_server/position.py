@@ -28,6 +28,9 @@ from replicate.pool.journal_pool import JournalPool
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
 from replicate.region.kind import KIND
 from replicate.region.protocol import scr_chains, scr_vector
+from replicate.roles.retiring import writers_of
+from replicate.wire.introduction import refusal
+from replicate.wire.message import Introduction, RefuseCode
 
 OPENING_S: Final = 1.0
 """Our caller tries again, and looks in between whether it is to stop."""
@@ -69,9 +72,12 @@ def find_applied(instance: Instance) -> Position | None:
     return min((_applied_in(instance, index) for index in range(len(instance.regions))), key=lambda p: p.last_seqno)
 
 
-def find_vector(instance: Instance) -> Position:
-    """On a supplier: what its journal has, of all origins. Raises what opening the door raises."""
+def find_vector(instance: Instance, peer: Introduction) -> Position:
+    """On a supplier: what its journal has, of all origins. Raises what opening the door and the region raises, and the
+    refusal of a `peer` that is gone for good."""
     instance.reload()
+    if writers_of(instance).is_gone(peer.instance):
+        raise refusal(RefuseCode.RETIRED, f"{peer.name} is gone for good, as {instance.name} was told", name=peer.name)
     with door_of(instance) as door, door.locked(OPENING_S):
         return door.position()
 

@@ -45,7 +45,7 @@ from replicate.pool.receive_pool import ReceivePool
 from replicate.roles.restored import settle, turn_back
 from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
 from replicate.settings.table import ReceiverConfig
-from replicate.wire.message import Heartbeat, UpdateState
+from replicate.wire.message import Heartbeat, Introduction, UpdateState
 
 WAITING: Final = "waiting for a connection"
 
@@ -58,6 +58,7 @@ class ServedConnection(Protocol):
     gone: trio.Event
     """The connection is closed, and writes into the pool no more."""
     is_streaming: bool
+    has_asked: bool
 
     @property
     def peer_name(self) -> str:
@@ -316,9 +317,9 @@ class SourceState:
         """A pool counts as its source does; a supplier's source has numbers of its own."""
         return applied.last_seqno if applied is not None and self.suppliers is None else 0
 
-    async def find_vector(self) -> Position:
-        """See position.py."""
-        return await trio.to_thread.run_sync(find_vector, self.instance)
+    async def find_vector(self, peer: Introduction) -> Position:
+        """See position.py. Also raises the refusal of a supplier that is gone for good."""
+        return await trio.to_thread.run_sync(find_vector, self.instance, peer)
 
     async def refused_own(self, error: ReplicateError) -> None:
         """A source has refused us: it no longer holds something that we lack. Where that is our own, we were turned
@@ -363,7 +364,7 @@ class SourceState:
         """End the connections of accepted sources that have asked for the stream already: they come again, and are
         asked then for what is wanted."""
         for one in self.all_connections:
-            if one.link.next_expected_seqno:
+            if one.has_asked:
                 one.end(reason)
                 await one.gone.wait()
 

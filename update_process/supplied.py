@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +62,7 @@ from update_process.conflict import stopped
 from update_process.done import Done, Waiting
 from update_process.large import LargeApply
 from update_process.merging import Merging
+from update_process.parting import Parting
 from update_process.plan import Window
 from update_process.routes import Routes
 from update_process.tending import Tending
@@ -92,6 +93,7 @@ class SupplierApplier:
         self._routes = Routes(session)
         self._merging = Merging(session, self._routes)
         self._tending = Tending(session, self._merging, settings.tell_seen_s)
+        self._parting = Parting(session)
         self._batch_bytes = min(BATCH_BYTES, most_bytes(settings, session.door.instance.config, pool.capacity))
         self._larges: dict[tuple[int, int], LargeApply] = {}
         """Large transactions that arrive, by origin and token: each source may send one."""
@@ -100,6 +102,8 @@ class SupplierApplier:
         self._instances: dict[int, bytes] = {}
         """Of each origin that was met, the instance that writes it."""
         self._catalogue_seen = -1
+        self._retired_seen: tuple[int, frozenset[bytes]] = (-1, frozenset())
+        """The generation of the writers, and those of them that are retired."""
         self._careful_until = 0
         """Before this address each transaction is a batch of its own: a batch of several has failed."""
         self._each_until = 0
@@ -156,6 +160,8 @@ class SupplierApplier:
         done = Done()
         deadline_s = time.monotonic() + seconds
         try:
+            if self._parting.look():
+                self._part(done)
             while True:
                 done.waiting = self._step(done)
                 if done.waiting is Waiting.NOTHING or self._tending.is_full:
@@ -179,6 +185,8 @@ class SupplierApplier:
             if not self.pool.restart_done(self._restart_asked):
                 return Waiting.RESTART
             self._restart_asked = 0
+            self._parting.dropped()
+            self._parting.work()
         records: list[ReceivedRecord] = []
         size_bytes = 0
         for record in self.pool.peek(None):
@@ -209,8 +217,15 @@ class SupplierApplier:
         self._abandon()
         self.publish()
         done.text = why
+        self._parting.asked()
         self._restart_asked = self.pool.request_restart()
         return Waiting.RESTART
+
+    def _part(self, done: Done) -> None:
+        """Somebody is gone for good."""
+        if self._parting.wants_restart and not self._restart_asked:
+            self._ask_restart("a supplier is gone for good: what came from it before comes by way of others", done)
+        self._parting.work()
 
     def _begin(self, done: Done) -> Waiting | None:
         """None: the regions are ours, and the tables known; else what is waited for, and nothing is held."""
@@ -439,9 +454,10 @@ class SupplierApplier:
     def _refuse_others(
         self, before: Position, position: Position, removers: Collection[tuple[int, int]] = frozenset()
     ) -> None:
-        """NotWriterError, NotFoundError unless each origin has only changed what its instance writes. `removers`:
-        origin and partition of what removes rows for their unique values, as any supplier may."""
+        """NotWriterError, NotFoundError unless each origin has only changed what its instance writes, and none is
+        retired. `removers`: origin and partition of what removes rows for their unique values, as any supplier may."""
         raised = position.vector.beyond(before.vector)
+        self._refuse_retired(origin for origin, _ in SynchronizationVector(raised))
         touched: dict[int, set[int]] = {}
         for origin, partition in SynchronizationVector(raised):
             if partition != PARTITION_STREAM and (origin, partition) not in removers:
@@ -458,6 +474,21 @@ class SupplierApplier:
                     do="Compare both sites: one of them was restored from a backup, or its databases were changed",
                     origin=origin,
                     partition=partition,
+                )
+
+    def _refuse_retired(self, origins: Iterable[int]) -> None:
+        """NotWriterError for what comes of a supplier that is retired: all have what anybody took of it before."""
+        generation = self._words[word.WRITERS_GENERATION]
+        if self._retired_seen[0] != generation:
+            self._retired_seen = generation, self.session.writers().retired
+        retired = self._retired_seen[1]
+        for origin in origins if retired else ():
+            if self._instance_of(origin) in retired:
+                raise NotWriterError(
+                    f"origin {origin:08x} goes on writing, and is retired",
+                    do="The supplier that sends it took it from one that was said to be gone for good, and did not "
+                    "know that: make both again, and seed them (`replicate help suppliers`)",
+                    origin=origin,
                 )
 
     def _instance_of(self, origin: int) -> bytes:

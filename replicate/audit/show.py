@@ -26,7 +26,10 @@ from replicate.journal.record import CHANGES_BEGIN, RESTATED_KINDS, content_of, 
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
     LEFT,
+    OF_GONE,
     OF_WRITERS,
+    PARTED,
+    RETIRING,
     SHARED,
     Catalogue,
     Content,
@@ -271,6 +274,10 @@ def _change(
 def _told_region(content: RegionChange) -> str:
     if content.what not in OF_WRITERS:
         return f"{content.region} {content.what} ({content.uuid.hex()})"
+    if content.what in OF_GONE:
+        said = {RETIRING: "is gone for good, says", PARTED: "is taken nothing from any more by"}
+        told = said.get(content.what, "is retired, and what it wrote is written by")
+        return f"{content.region}: {content.uuid.hex()} {told} {content.other.hex()}"
     which = f"partition {content.partition}" if content.partition else "all that has no other writer"
     how = {SHARED: "is written by {}, too", LEFT: "is written by {} no longer"}.get(content.what, "is written by {}")
     return f"{content.region}: {which} {how.format(content.uuid.hex())}"

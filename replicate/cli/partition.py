@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance, plain
+from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance, plain
 from replicate.cli.roles import timeout_option
 from replicate.cli.words import partitions, tables_of_journal
 
@@ -120,23 +120,15 @@ def share(name: str, supplier: str, keys_chosen: bool, by_row: bool, dry_run: bo
 
 @partition.command()
 @click.argument("name", shell_complete=partitions)
-@click.option("--of", "gone", default="", metavar="SUPPLIER", help="Say it for another one, which is gone for good.")
-@click.option("--yes", is_flag=True, help="Do not ask before --of.")
 @timeout_option
-def leave(name: str, gone: str, yes: bool, timeout_s: float) -> None:
+def leave(name: str, timeout_s: float) -> None:
     """Write the partition NAME no longer, which another supplier shares with this one. Applications are refused here
-    at once.
-
-    With --of, where NAME is this one's: what that supplier has written and nobody has is lost with it, and all others
-    stop at what it would write there later: never let it connect again; make it new."""
+    at once. (For one that is gone for good: replica retire.)"""
     from replicate.roles.writing import leave as left
 
     opened = open_instance()
-    if gone:
-        confirm(f"{gone} is taken for gone for good; all others will refuse what it writes in {name}", yes=yes)
-    seqno = left(opened, name, timeout_s=timeout_s, of=gone)
-    who = gone or opened.name
-    emit({"name": name, "seqno": seqno}, [f"{who} does not write {name}, from transaction {seqno} on"])
+    seqno = left(opened, name, timeout_s=timeout_s)
+    emit({"name": name, "seqno": seqno}, [f"{opened.name} does not write {name}, from transaction {seqno} on"])
 
 
 @partition.command(name="list")

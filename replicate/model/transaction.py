@@ -38,7 +38,14 @@ SHARED: Final = "shared"
 """What one says that lets another supplier write a partition, too."""
 LEFT: Final = "left"
 """What one says by which a supplier writes a partition no longer that it shared."""
-OF_WRITERS: Final = frozenset((WRITTEN, SHARED, LEFT))
+RETIRING: Final = "retiring"
+"""What one says of a supplier that is gone for good: another one offers to have what it wrote (model/writers.py)."""
+PARTED: Final = "parted"
+"""What one says by which a supplier takes nothing more from one that is gone."""
+RETIRED: Final = "retired"
+"""What one says of a supplier that is gone, once all others have parted: nothing of it comes behind this."""
+OF_GONE: Final = frozenset((RETIRING, PARTED, RETIRED))
+OF_WRITERS: Final = frozenset((WRITTEN, SHARED, LEFT, *OF_GONE))
 
 
 class Kind(IntEnum):
@@ -391,8 +398,9 @@ class SequenceChange:
 @dataclass(frozen=True, slots=True)
 class RegionChange:
     """A region was added to, or released from, replication; or (OF_WRITERS) its `partition` is written by another
-    supplier from here on, by one more, or by one less. `uuid`: of the region; of the supplier. `place`: the number that
-    a supplier has among those that share it; `by_row`: its rows are merged whole."""
+    supplier from here on, by one more, or by one less; or (OF_GONE) a supplier is gone. `uuid`: of the region; of the
+    supplier. `place`: the number that a supplier has among those that share it; `by_row`: its rows are merged whole.
+    `other`: who offers to have, or gets, what the one that is gone wrote; who has parted from it."""
 
     region: str
     what: str
@@ -400,6 +408,7 @@ class RegionChange:
     partition: int = 0
     place: int = 0
     by_row: bool = False
+    other: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,8 +571,12 @@ def _region_change(partition: int, region: object, values: Sequence[Any]) -> Reg
     what, uuid, *rest = values if len(values) > 1 else (None, None)
     if type(uuid) is not bytes or len(uuid) != 16 or what not in ("added", "released", *OF_WRITERS):
         raise _refuse("a region change should say what has become of a region or its writers, and a UUID")
-    if len(rest) not in ((1, 2) if what == SHARED else (0,)):
+    if len(rest) not in {SHARED: (1, 2), **dict.fromkeys(OF_GONE, (1,))}.get(what, (0,)):
         raise _refuse("a region change has too few or too many values")
+    if what in OF_GONE:
+        if type(rest[0]) is not bytes or len(rest[0]) != 16:
+            raise _refuse("a supplier that is gone should be named beside another one")
+        return RegionChange(_text(region, "a region's name"), what, uuid, other=rest[0])
     place = _number(rest[0], "a place among writers", low=1) if rest else 0
     by_row = len(rest) > 1 and _truth(rest[1], "whether rows are merged whole")
     of = partition if what in OF_WRITERS else 0

@@ -1,10 +1,12 @@
 """Which supplier writes what: each partition of a network of suppliers is one's, who may let others write it, too.
 
-Whose a partition is gives it to another one by a transaction of its own (a REGION change, `written`). All that it has
-written there stands before that transaction in every journal, and the other one begins behind it; so no two ever change
-a row at the same time, and all suppliers agree on it. It may have others write the partition beside it instead
-(`shared`), and each of these ends that for itself (`left`): rows that two change at the same time are merged
-(registers.py). Who alone writes everything may change the schema: all that others wrote is known there by then.
+Whose a partition is gives it away by a transaction (a REGION change, `written`). All that it has written there stands
+before that in every journal, so no two change a row at once. It may have others write beside it instead (`shared`),
+and each of these ends that for itself (`left`): then rows are merged (registers.py). Who alone writes everything may
+change the schema.
+
+One that is gone for good (`retiring`) is waited for no longer once every other one has `parted` from it: who has all
+these records has all that any of them ever took from it, and says so (`retired`).
 
 Guarantees: a partition that was never given belongs to who has the rest (REST).
 Refuses to know: where this is kept (region/), who asks. Pure.
@@ -13,12 +15,12 @@ Refuses to know: where this is kept (region/), who asks. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from replicate.errors import JournalDamagedError
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
-from replicate.model.transaction import SHARED, WRITTEN
+from replicate.model.transaction import OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
 
 SUPPLIER: Final = "supplier"
 """The role of an instance that writes and receives, as people and peers are told."""
@@ -32,11 +34,15 @@ _NOBODYS: Final = frozenset((PARTITION_STREAM, PARTITION_NONE))
 class Writers:
     """`by`: partition, or REST -> UUID (16 bytes) of the supplier whose it is. Empty: there are no suppliers. `shared`:
     the same -> those who write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`: those
-    whose rows are merged whole, not column by column."""
+    whose rows are merged whole, not column by column. `retiring`: suppliers that are gone -> who offers to have what
+    they wrote. `parted`: the same -> who takes nothing more from them. `retired`: those that all have parted from."""
 
     by: Mapping[int, bytes] = field(default_factory=dict)
     shared: Mapping[int, Mapping[bytes, int]] = field(default_factory=dict)
     by_row: frozenset[int] = frozenset()
+    retiring: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
+    parted: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
+    retired: frozenset[bytes] = frozenset()
 
     def of(self, partition: int) -> bytes:
         """Whose that partition is; b"" where nobody was named."""
@@ -94,7 +100,7 @@ class Writers:
 
     def given(self, partition: int, writer: bytes) -> Writers:
         """With that supplier as the one whose a partition, or REST, is."""
-        return Writers({**self.by, partition: writer}, self.shared, self.by_row)
+        return replace(self, by={**self.by, partition: writer})
 
     def told(self, partition: int, values: Sequence[object]) -> Writers:
         """As a REGION change (OF_WRITERS) says it. JournalDamagedError where it makes no sense."""
@@ -102,12 +108,59 @@ class Writers:
         assert isinstance(instance, bytes)
         if what == WRITTEN:
             return self.given(partition, instance)
+        if what in OF_GONE:
+            return self._gone(what, instance, values[2])
         known = self.shared.get(partition, {})
         place = values[2] if what == SHARED else -abs(known.get(instance, 0))
         if type(place) is not int or not place:
             raise JournalDamagedError(f"partition {partition} was left by who did not share it")
         shared = {**self.shared, partition: {**known, instance: place}}
         if what != SHARED:
-            return Writers(self.by, shared, self.by_row)
+            return replace(self, shared=shared)
         by_row = self.by_row - {partition} | ({partition} if len(values) > 3 else set())
-        return Writers(self.by, shared, by_row)
+        return replace(self, shared=shared, by_row=by_row)
+
+    # Suppliers that are gone for good.
+
+    def _gone(self, what: object, gone: bytes, other: object) -> Writers:
+        assert isinstance(other, bytes)
+        if gone == other:
+            raise JournalDamagedError("a supplier that is gone says something of itself")
+        if what == RETIRING:
+            return replace(self, retiring={**self.retiring, gone: self.retiring.get(gone, frozenset()) | {other}})
+        if what == PARTED:
+            return replace(self, parted={**self.parted, gone: self.parted.get(gone, frozenset()) | {other}})
+        assert what == RETIRED
+        by = {partition: other if writer == gone else writer for partition, writer in self.by.items()}
+        shared: dict[int, dict[bytes, int]] = {}
+        for partition, places in self.shared.items():
+            out = {gone, other} if self.by.get(partition) == gone else {gone}  # whose it is shares it with nobody
+            shared[partition] = {one: -abs(place) if one in out else place for one, place in places.items()}
+        return replace(self, by=by, shared=shared, retired=self.retired | {gone})
+
+    def is_gone(self, instance: bytes) -> bool:
+        """Whether nothing is taken from it any more."""
+        return instance in self.retiring or instance in self.retired
+
+    def to_part(self, own: bytes) -> tuple[bytes, ...]:
+        """From whom `own` has still to part."""
+        if self.is_gone(own):
+            return ()
+        return tuple(sorted(one for one in self.retiring if not {own} & self.parted.get(one, frozenset())))
+
+    def awaited(self, gone: bytes, known: Collection[bytes]) -> frozenset[bytes]:
+        """Who has still to part from one that is gone, of all the suppliers that are known. Nobody waits for others
+        that are gone."""
+        return frozenset(one for one in known if not self.is_gone(one)) - self.parted.get(gone, frozenset())
+
+    def heir(self, gone: bytes) -> bytes:
+        """Who gets what it wrote: of those who have offered that, and are there, the same one everywhere; b"": none.
+        One offers it before it parts, so who has heard of all that have parted knows every offer."""
+        return min((one for one in self.retiring.get(gone, ()) if not self.is_gone(one)), default=b"")
+
+    def to_retire(self, own: bytes, known: Collection[bytes]) -> tuple[bytes, ...]:
+        """Of whom `own` is to say now that they are retired: once all have parted from all that are gone, since one of
+        these may still hand on what another one writes."""
+        if any(self.awaited(one, known) for one in self.retiring):
+            return ()
+        return tuple(sorted(one for one in self.retiring if one not in self.retired and self.heir(one) == own))

@@ -298,6 +298,11 @@ class ReceivePool:
         request = self.words[RESTART_REQUEST]
         return request if request != self.words[RESTART_DONE] else 0
 
+    @property
+    def restarts(self) -> int:
+        """The number of the last request that was answered."""
+        return int(self.words[RESTART_DONE])
+
     def restart(self, last_received_seqno: int) -> None:
         """Drop everything that is not freed and begin behind `last_received_seqno`; answers an open request.
 

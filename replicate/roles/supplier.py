@@ -26,6 +26,7 @@ from replicate.region.kind import KIND
 from replicate.region.protocol import Unmergeable
 from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_supplier
 from replicate.roles.alone import daemons_down
+from replicate.roles.retiring import gone_of
 from replicate.roles.role import become_secondary, standing_still
 from replicate.roles.writing import give_number, unmergeable_tables, written
 from replicate.system.failpoint import hit
@@ -173,6 +174,7 @@ def replicas(instance: Instance) -> list[KnownSupplier]:
         for who in (one.by, *one.others):
             writes.setdefault(who, []).append(one.name)
     peers = {peer.name for peer in instance.peers}
+    gone = {one.name: one for one in gone_of(instance)}
     found: dict[bytes, KnownSupplier] = {}
     for history in histories:
         known = found.get(history.instance)
@@ -181,6 +183,8 @@ def replicas(instance: Instance) -> list[KnownSupplier]:
         told = "this one" if is_own else "a peer" if history.name in peers else "comes by way of others"
         if is_own and instance.content.is_restoring:
             told = "this one; waits for what it had"
+        if (lost := gone.get(history.name)) is not None:
+            told = "retired" if lost.is_retired else f"gone; waited for: {', '.join(lost.awaited) or 'nobody'}"
         found[history.instance] = KnownSupplier(
             history.name, history.incarnation, count, tuple(writes.get(history.name, ())), told
         )

@@ -57,7 +57,7 @@ def written(instance: Instance) -> list[Written]:
         return []
     known = instance.partitions_now()
     with door_of(instance) as door:
-        names = _names(door)
+        names = names_of(door)
     return [
         Written(
             number,
@@ -77,8 +77,8 @@ def give(instance: Instance, partition: str, to: str, *, timeout_s: float) -> in
 
     NotPrimaryError (no supplier), NotFoundError (no such partition, no such supplier), NotWriterError (another one
     writes it), BusyError, and what a commit raises."""
-    with _supplier_door(instance) as door:
-        return give_number(door, _number(door, partition), _supplier(door, to), timeout_s=timeout_s)
+    with supplier_door(instance) as door:
+        return give_number(door, _number(door, partition), supplier_named(door, to), timeout_s=timeout_s)
 
 
 def share(
@@ -89,10 +89,10 @@ def share(
     merged whole, not column by column; as others have it who share it already (else UsageError).
 
     Raises as `give`; NotSupportedError naming every table that cannot be merged, and why."""
-    with _supplier_door(instance) as door:
-        number, to = _number(door, partition), _supplier(door, with_)
+    with supplier_door(instance) as door:
+        number, to = _number(door, partition), supplier_named(door, with_)
         _refuse_unmergeable(door, number, keys_chosen)
-        with _session(door, timeout_s) as session:
+        with held_session(door, timeout_s) as session:
             writers = session.parts[0].region.writers()
             if writers.place(number, to) >= 0:
                 return int(door.words[word.LAST_SEQNO])
@@ -106,30 +106,19 @@ def share(
                 )
         if number not in writers.by:  # it was among all others until now
             give_number(door, number, door.instance.content.uuid, timeout_s=timeout_s)
-        with _session(door, timeout_s) as session:
+        with held_session(door, timeout_s) as session:
             _refuse_unmergeable(door, number, keys_chosen)  # nobody writes now
             writers = session.parts[0].region.writers()
             values: list[object] = [SHARED, to, writers.free_place(number, to)] + [True] * by_row
-            return _say(door, session, number, values)
+            return say(door, session, number, values)
 
 
-def leave(instance: Instance, partition: str, *, timeout_s: float, of: str = "") -> int:
+def leave(instance: Instance, partition: str, *, timeout_s: float) -> int:
     """Write a partition no longer that another supplier lets this one write; the number of the transaction that says
-    so. Nothing happens where it does not. Raises as `give`; ConfigurationError for whose it is.
-
-    `of`: another supplier, which is gone for good: whose the partition is says it in its place. Were it to write there
-    again, the others would refuse that."""
-    with _supplier_door(instance) as door:
+    so. Nothing happens where it does not. Raises as `give`; ConfigurationError for whose it is."""
+    with supplier_door(instance) as door:
         number, own = _number(door, partition), door.instance.content.uuid
-        if of:
-            gone = _supplier(door, of)
-            with _session(door, timeout_s) as session:
-                writers = session.parts[0].region.writers()
-                _refuse_not_own(door, writers, number, session.where)
-                if writers.place(number, gone) <= 0:
-                    return int(door.words[word.LAST_SEQNO])
-                return _say(door, session, number, [LEFT, gone])
-        with _session(door, timeout_s) as session:
+        with held_session(door, timeout_s) as session:
             place = session.parts[0].region.writers().place(number, own)
             if not place:
                 raise ConfigurationError(
@@ -137,7 +126,7 @@ def leave(instance: Instance, partition: str, *, timeout_s: float, of: str = "")
                     where=str(instance.path),
                     do="Have the others leave it; or give it to one of them, once they have",
                 )
-            return int(door.words[word.LAST_SEQNO]) if place < 0 else _say(door, session, number, [LEFT, own])
+            return int(door.words[word.LAST_SEQNO]) if place < 0 else say(door, session, number, [LEFT, own])
 
 
 def tables_that_bar(instance: Instance, partition: str, *, keys_chosen: bool) -> list[Unmergeable]:
@@ -159,7 +148,7 @@ def unmergeable_tables(door: Door, number: int, *, keys_chosen: bool) -> list[Un
 
 
 @contextmanager
-def _supplier_door(instance: Instance) -> Iterator[Door]:
+def supplier_door(instance: Instance) -> Iterator[Door]:
     instance.reload()
     if not instance.is_supplier:
         raise NotPrimaryError(
@@ -171,9 +160,9 @@ def _supplier_door(instance: Instance) -> Iterator[Door]:
         yield door
 
 
-def _supplier(door: Door, name: str) -> bytes:
+def supplier_named(door: Door, name: str) -> bytes:
     """The UUID of a supplier. NotFoundError."""
-    uuids = {known: uuid for uuid, known in _names(door).items()}
+    uuids = {known: uuid for uuid, known in names_of(door).items()}
     if name not in uuids:
         raise NotFoundError(
             f"no supplier {name} has written here yet; there are {', '.join(sorted(uuids))}",
@@ -195,7 +184,7 @@ def _refuse_unmergeable(door: Door, number: int, keys_chosen: bool) -> None:
 
 
 def _refuse_not_own(door: Door, writers: Writers, number: int, where: str) -> None:
-    writer, names = writers.of(number), _names(door)
+    writer, names = writers.of(number), names_of(door)
     if writers.by and writer != door.instance.content.uuid:
         raise NotWriterError(
             f"{names.get(writer, writer.hex())} writes that, not {door.instance.name}",
@@ -217,28 +206,28 @@ def _number(door: Door, partition: str) -> int:
     return number
 
 
-def _names(door: Door) -> dict[bytes, str]:
+def names_of(door: Door) -> dict[bytes, str]:
     """Every instance that has begun an incarnation in this journal."""
     return {one.instance: one.name for one in door.catalogue_now().histories}
 
 
 def give_number(door: Door, number: int, to: bytes, *, timeout_s: float) -> int:
     """`give` of a partition by its number, to a supplier by its UUID."""
-    with _session(door, timeout_s) as session:
+    with held_session(door, timeout_s) as session:
         writers = session.parts[0].region.writers()
         if writers.by.get(number) == to:
             return int(door.words[word.LAST_SEQNO])
         _refuse_not_own(door, writers, number, session.where)
-        if others := sorted(_names(door).get(one, one.hex()) for one in writers.others(number)):
+        if others := sorted(names_of(door).get(one, one.hex()) for one in writers.others(number)):
             raise ConfigurationError(
                 f"{others[0]} writes that, too",
                 where=session.where,
                 do=f"Have it leave first: replicate -i {others[0]} partition leave NAME",
             )
-        return _say(door, session, number, [WRITTEN, to])
+        return say(door, session, number, [WRITTEN, to])
 
 
-def _say(door: Door, session: RegionSession, number: int, values: list[object]) -> int:
+def say(door: Door, session: RegionSession, number: int, values: list[object]) -> int:
     """Commit what a REGION change (OF_WRITERS) says of a partition; its number. Rows that several may write from then
     on are told by key, not by what each site numbers for itself."""
     region = session.parts[0].region
@@ -256,7 +245,7 @@ def _say(door: Door, session: RegionSession, number: int, values: list[object]) 
 
 
 @contextmanager
-def _session(door: Door, timeout_s: float) -> Iterator[RegionSession]:
+def held_session(door: Door, timeout_s: float) -> Iterator[RegionSession]:
     session = RegionSession(door, door.instance.regions[0].name)
     try:
         session.begin(timeout_s=timeout_s)

@@ -38,8 +38,7 @@ def merging_findings(instance: Instance, now_wall_s: float) -> Iterator[Finding]
                 "rows are kept for it"
             )
             do = (
-                "see that it runs, and sends here; if it is gone for good, where its partitions are whose it shares: "
-                f"replicate -i INSTANCE partition leave NAME --of {name}"
+                f"see that it runs, and sends here; if it is gone for good: replicate -i INSTANCE replica retire {name}"
             )
             yield Finding("SUPPLIER_SILENT", text, do, name)
 

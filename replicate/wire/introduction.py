@@ -86,6 +86,11 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         "Say on the secondary what is wanted: replicate -i INSTANCE subscription set NAME…; or have the source give it "
         "more: replicate -i INSTANCE peer add NAME HOST:PORT --partitions NAME,… --replace",
     ),
+    RefuseCode.RETIRED: (
+        PeerRefusedError,
+        "It was said to be gone for good, and what it wrote is another one's now. Look at what only it has (`replicate "
+        "-i NAME journal show`), then make it again and seed it: replicate help suppliers",
+    ),
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
     RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, _MORE),
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),

@@ -178,12 +178,17 @@ class Suppliers:
                 applier.close()
 
     def carry(self, source: str, consumer: str, *, most: int | None = None) -> Done:
-        """Bring what the consumer lacks of the source's journal, or of its next `most` transactions, and apply it."""
+        """Bring what the consumer lacks of the source's journal, or of its next `most` transactions, and apply it. A
+        stream that the consumer asks to begin again does, as often as it asks."""
         agreed = self.agreed(source, consumer)
-        with self.receive_pool(consumer, agreed.from_seqno) as pool:
-            self.offer(source, pool, agreed, most=most)
-            with self.applier(consumer, pool) as applier:
-                return work_through(applier)
+        with self.receive_pool(consumer, agreed.from_seqno) as pool, self.applier(consumer, pool) as applier:
+            while True:
+                self.offer(source, pool, agreed, most=most)
+                done = work_through(applier)
+                if Waiting.RESTART not in (done.waiting, applier.work(60).waiting):
+                    return done
+                pool.restart(0)
+                agreed = self.agreed(source, consumer)
 
     def level(self) -> None:
         """All have everything: round and round, until nobody lacks anything."""

@@ -30,6 +30,7 @@ class Served:
         self.drive: Any = None
         self.gone = trio.Event()
         self.is_streaming = True
+        self.has_asked = True
         self.peer_name, self.is_stopped = "east", False
         self.ended: list[str] = []
 
@@ -128,7 +129,7 @@ async def test_only_a_source_that_has_asked_for_the_stream_is_sent_away(source: 
     connection = served(source)
     await source.disconnect("the pool is gone")
     assert connection.ended == ["the pool is gone"]
-    connection.link.next_expected_seqno = 0
+    connection.has_asked = False
     connection.gone = trio.Event()
     await source.disconnect("again")
     assert connection.ended == ["the pool is gone"]

@@ -242,6 +242,37 @@ def findings(street: SupplierStreet, name: str) -> set[str]:
     return {one["code"] for one in status["findings"]}
 
 
+def test_one_that_is_gone_for_good_is_inherited_and_lets_nobody_stop_when_it_returns(street: SupplierStreet) -> None:
+    """b is lost with transactions that nobody has, and some that only a has; c, which b never talks to, retires it."""
+    a, b, c = (street.by[name] for name in NAMES)
+    street.on(c, "source", "stop", "--peer", "a")
+    street.on(a, "source", "stop", "--peer", "c")
+    street.finish([street.python(WRITER, str(b), "tb", "20")])
+    wait_until(lambda: len(street.rows("a")["tb"]) == 20, what="a has what c does not have")
+    street.on(b, "source", "stop")
+    street.finish([street.python(WRITER, str(b), "tb", "5")])
+    stop_site(street, "b")
+    waits = street.on(c, "replica", "retire", "b", "--yes", "--timeout", "0", check=False)
+    assert waits.returncode == 1
+    assert "waited for: a" in waits.stdout
+    street.on(c, "source", "start", "--peer", "a")
+    street.on(a, "source", "start", "--peer", "c")
+    done = street.on(c, "replica", "retire", "b", "--yes")
+    assert "b is retired" in done.stdout
+    assert len(street.rows("c")["tb"]) == 20, "what anybody had of it is everywhere"
+    street.finish([street.python(WRITER, str(c), "tb", "5")])
+    wait_until(lambda: street.rows("a")["tb"] == street.rows("c")["tb"], what="the heir's rows are on a")
+    told = json.loads(street.on(a, "--json", "replica", "list").stdout)
+    assert {one["name"]: one["told"] for one in told}["b"] == "retired"
+    street.start_site("b")  # it was not gone after all
+    wait_until(lambda: "RETIRED" in (b / "log" / "source-a.log").read_text(), what="it is told")
+    street.finish([street.python(WRITER, str(site), table, "5") for site, table in ((a, "ta"), (c, "tc"))])
+    wait_until(lambda: street.rows("a") == street.rows("c"), what="the others go on")
+    assert len(street.rows("a")["ta"]) == len(street.rows("a")["tc"]) == 5
+    again = street.on(c, "replica", "retire", "b", "--yes")
+    assert "b is retired" in again.stdout
+
+
 def test_an_island_writes_on_and_comes_back(street: SupplierStreet) -> None:
     """Cut off from all others, its applications feel nothing; a partition is given in the meantime."""
     stop_site(street, "b")

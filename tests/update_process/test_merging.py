@@ -15,6 +15,7 @@ from replicate.dbapi import NotSupportedError as NotSupportedDbError
 from replicate.dbapi import OperationalError
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
+from replicate.door.writer_check import WriterCheck
 from replicate.errors import ConflictError, NotWriterError
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
@@ -26,6 +27,7 @@ from replicate.region.sqlite.digest import RegionDigest, digest_region
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.own_counters import BLOCK_BITS, is_in_own_block
 from replicate.region.sqlite.row_stamps import read_merged
+from replicate.roles.retiring import retire
 from replicate.roles.supplier import convert
 from replicate.roles.writing import give, leave, share
 from replicate.transfer.seed.direct import seed
@@ -466,18 +468,24 @@ def test_a_world_of_several_writers_comes_to_rest_in_one_state(tmp_path: Path, s
         assert made.rows("b")[table] == folded(made, table)
 
 
+def without_c(three: Suppliers) -> Suppliers:
+    """The same, but for c, which a retires."""
+    retire(three.by["a"], "c", timeout_s=0)
+    left = Suppliers(three.directory, ("a", "b"))
+    left.by = three.by
+    left.level()
+    left.level()
+    return left
+
+
 def test_one_that_is_gone_for_good_is_waited_for_no_longer(tmp_path: Path) -> None:
-    """Its owner says that it has left; what it writes later is refused by the others."""
+    """What it writes later is refused by the others, however it comes to them."""
     three = shared(tmp_path, 3)
     run(three, "c", "INSERT INTO ta VALUES (1, 'of c', 0)")
     three.level()
-    with pytest.raises(NotWriterError, match="a writes that"):
-        leave(three.by["b"], "1", timeout_s=30, of="c")
-    seqno = leave(three.by["a"], "DEFAULT", timeout_s=30, of="c")
-    assert leave(three.by["a"], "DEFAULT", timeout_s=30, of="c") == seqno
-    three.carry("a", "b")
+    without_c(three)
     run(three, "c", "INSERT INTO ta VALUES (2, 'too late', 0)")
-    with pytest.raises(NotWriterError, match="has changed partition DEFAULT"):
+    with pytest.raises(NotWriterError, match="goes on writing, and is retired"):
         three.carry("c", "a")
     run(three, "a", "INSERT INTO ta VALUES (3, 'goes on', 0)")
     three.carry("a", "b")
@@ -512,15 +520,18 @@ def test_rows_that_give_way_at_a_site_that_may_not_write_there(tmp_path: Path) -
     assert three.rows("c")["named"] == [("of a", "x", "a", 1)]
 
 
-def test_who_removes_rows_may_write_nothing_else_there(tmp_path: Path) -> None:
-    """Not in the same window, either: what it writes after all others know that it has left stops them by name."""
-    three = shared(tmp_path, 3, schema=UNIQUE)
+def test_who_removes_rows_may_write_nothing_else_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the same window, either: what it writes there beside all rules stops the others by name."""
+    three = Suppliers.create(tmp_path, 3, schema=UNIQUE)
+    share(three.by["a"], "DEFAULT", "b", keys_chosen=True, timeout_s=30)
+    three.level()
     run(three, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")
     run(three, "b", "INSERT INTO named VALUES ('of b', 'x', 'b', 2)")
     three.carry("a", "c")
     three.carry("b", "c")
-    leave(three.by["a"], "DEFAULT", timeout_s=30, of="c")
-    run(three, "c", "INSERT INTO ta VALUES (7, 'not for c', 0)")
+    with monkeypatch.context() as changed:
+        changed.setattr(WriterCheck, "refuse_others", lambda *_: None)
+        run(three, "c", "INSERT INTO ta VALUES (7, 'not for c', 0)")
     with pytest.raises(NotWriterError, match="has changed partition DEFAULT"):
         three.carry("c", "a")
     assert three.rows("a")["named"] == three.rows("c")["named"]

@@ -19,7 +19,7 @@ import msgpack
 from replicate.errors import FormatUnknownError, RegionDamagedError, RegionReplacedError, SchemaChangedError
 from replicate.limits import FORMAT_VERSION, PARTITION_STREAM, RING_SLOTS
 from replicate.model.seen import merged_told
-from replicate.model.transaction import SHARED, WRITTEN
+from replicate.model.transaction import OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
 from replicate.model.writers import Writers
 from replicate.region.protocol import RingSlot, ScrRow
 from replicate.region.sqlite.sql.names import quote
@@ -71,6 +71,8 @@ SHARER: Final = "sharer:"
 """The same, a partition's number and a supplier's UUID behind it: the place that it has as one who writes it, too."""
 BY_ROW: Final = "rows"
 """In the place of that UUID: 1 where the partition's rows are merged whole."""
+GONE: Final = "gone:"
+"""The same; retiring, parted or retired, a supplier's UUID and, but for the last, another one's behind it: 1."""
 SEEN: Final = "seen:"
 """The same, an origin's key behind it: what it has told that it has seen."""
 ABSORBED: Final = "absorbed"
@@ -334,19 +336,25 @@ def write_state(
 
 def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:
     """Which supplier writes what; of nothing where there are no suppliers."""
-    text = f"SELECT key, value FROM {quote(schema)}._replicate_state WHERE key GLOB '{WRITER}*' OR key GLOB '{SHARER}*'"
+    text = f"SELECT key, value FROM {quote(schema)}._replicate_state WHERE " + " OR ".join(
+        f"key GLOB '{begin}*'" for begin in (WRITER, SHARER, GONE)
+    )
     by: dict[int, bytes] = {}
     shared: dict[int, dict[bytes, int]] = {}
     by_row: set[int] = set()
+    gone: dict[str, dict[bytes, frozenset[bytes]]] = {RETIRING: {}, PARTED: {}, RETIRED: {}}
     for key, value in connection.execute(text, prepare_flags=OWN_STATEMENT):
         _, number, *instance = key.split(":")
-        if instance == [BY_ROW]:
+        if number in gone:
+            who, *others = map(bytes.fromhex, instance)
+            gone[number][who] = gone[number].get(who, frozenset()) | frozenset(others)
+        elif instance == [BY_ROW]:
             by_row.update([int(number)] * value)
         elif instance:
             shared.setdefault(int(number), {})[bytes.fromhex(instance[0])] = value
         else:
             by[int(number)] = value
-    return Writers(by, shared, frozenset(by_row))
+    return Writers(by, shared, frozenset(by_row), gone[RETIRING], gone[PARTED], frozenset(gone[RETIRED]))
 
 
 def write_writer(
@@ -361,6 +369,16 @@ def write_writer(
         write_state(connection, ABSORBED, seqno, schema)
     if values[0] == WRITTEN:
         write_state(connection, f"{WRITER}{partition}", instance, schema)
+    elif values[0] in OF_GONE:
+        others = [] if values[0] == RETIRED else [values[2].hex()]
+        write_state(connection, GONE + ":".join([values[0], instance.hex(), *others]), 1, schema)
+        for number, writer in told.by.items():
+            if before.by.get(number) != writer:
+                write_state(connection, f"{WRITER}{number}", writer, schema)
+        for number, places in told.shared.items():
+            for one, place in places.items():
+                if before.shared[number][one] != place:
+                    write_state(connection, f"{SHARER}{number}:{one.hex()}", place, schema)
     else:
         write_state(connection, f"{SHARER}{partition}:{instance.hex()}", told.shared[partition][instance], schema)
         if told.by_row != before.by_row:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.errors import JournalDamagedError
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
-from replicate.model.transaction import LEFT, SHARED, WRITTEN
+from replicate.model.transaction import LEFT, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
 from replicate.model.writers import REST, Writers
 
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -93,3 +95,112 @@ def test_nonsense_is_named(values: tuple[object, ...]) -> None:
 
 def test_what_is_given_is_a_change_like_the_others() -> None:
     assert told(Writers({REST: ONE}), WRITTEN, OTHER) == Writers({REST: ONE}).given(2, OTHER)
+
+
+# Suppliers that are gone for good.
+
+THIRD, FOURTH = b"3" * 16, b"4" * 16
+
+
+def test_what_one_that_is_gone_wrote_is_its_heirs_once_all_have_parted() -> None:
+    writers = told(Writers({REST: ONE, 2: OTHER}), SHARED, OTHER, 1, partition=REST)
+    writers = told(writers, RETIRING, OTHER, ONE)
+    known = {ONE, OTHER, THIRD}
+    assert writers.is_gone(OTHER)
+    assert (writers.to_part(ONE), writers.to_part(OTHER)) == ((OTHER,), ())
+    writers = told(writers, PARTED, OTHER, ONE)
+    assert (writers.awaited(OTHER, known), writers.to_retire(ONE, known)) == ({THIRD}, ())
+    assert writers.not_of(OTHER, (1, 2)) == (), "what it wrote before is taken from the others"
+    writers = told(writers, PARTED, OTHER, THIRD)
+    assert (writers.to_retire(ONE, known), writers.to_retire(THIRD, known)) == ((OTHER,), ())
+    writers = told(writers, RETIRED, OTHER, ONE)
+    assert (writers.of(2), writers.others(REST), writers.to_retire(ONE, known)) == (ONE, {}, ())
+    assert writers.not_of(OTHER, (1, 2)) == (1, 2)
+    assert writers.members() == {ONE}, "nobody waits for what it has seen"
+
+
+def test_who_shared_what_it_inherits_writes_it_alone() -> None:
+    writers = told(Writers({REST: ONE}), SHARED, OTHER, 1, partition=REST)
+    writers = told(writers, SHARED, THIRD, 2, partition=REST)
+    writers = told(told(writers, RETIRING, ONE, OTHER), RETIRED, ONE, OTHER)
+    assert (writers.of(1), writers.others(1), writers.place(1, THIRD)) == (OTHER, {THIRD: 2}, 2)
+    assert writers.free_place(REST, FOURTH) == 3, "places are given once"
+
+
+def test_of_two_that_are_gone_none_waits_for_the_other() -> None:
+    writers = Writers({REST: ONE})
+    for gone in (OTHER, THIRD):
+        writers = told(told(writers, RETIRING, gone, ONE), PARTED, gone, ONE)
+    assert writers.to_retire(ONE, {ONE, OTHER, THIRD}) == (OTHER, THIRD)
+
+
+def test_an_heir_that_is_gone_too_is_none() -> None:
+    writers = told(told(Writers({REST: ONE}), RETIRING, OTHER, ONE), RETIRING, OTHER, FOURTH)
+    assert writers.heir(OTHER) == ONE, "the same one everywhere"
+    assert told(writers, RETIRING, ONE, FOURTH).heir(OTHER) == FOURTH
+    with pytest.raises(JournalDamagedError, match="of itself"):
+        told(writers, RETIRING, OTHER, OTHER)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_nothing_of_one_that_is_gone_comes_behind_its_retirement(seed: int) -> None:
+    """Sites send their journals to one another as they please, in order. One of them goes on writing, and sending to
+    all that have not parted from it, until the end; others retire it, perhaps several at once, and perhaps two are
+    gone. In no journal stands anything of one that is gone behind the record that says that it is retired; all end
+    with the same writers, and the same transactions."""
+    rng = random.Random(seed)
+    sites = [bytes([65 + at]) * 16 for at in range(rng.randint(3, 5))]
+    gone = sites[: rng.choice([1, 1, 2])]
+    living = sites[len(gone) :]
+    journals: dict[bytes, list[tuple[bytes, int, tuple[object, ...]]]] = {site: [] for site in sites}
+    writers = {site: Writers({REST: sites[0], 2: sites[-1]}) for site in sites}
+
+    def write(site: bytes, *values: object) -> None:
+        take(site, (site, sum(one[0] == site for one in journals[site]) + 1, values))
+
+    def take(site: bytes, one: tuple[bytes, int, tuple[object, ...]]) -> None:
+        journals[site].append(one)
+        if one[2]:
+            writers[site] = writers[site].told(REST, one[2])
+
+    def carry(source: bytes, consumer: bytes, most: int) -> None:
+        if writers[consumer].is_gone(source):
+            return
+        have = {(writer, number) for writer, number, _ in journals[consumer]}
+        for one in [one for one in journals[source] if (one[0], one[1]) not in have][:most]:
+            take(consumer, one)
+
+    def tend(site: bytes) -> None:
+        for one in writers[site].to_part(site):
+            write(site, PARTED, one, site)
+        for one in writers[site].to_retire(site, sites):
+            write(site, RETIRED, one, site)
+
+    for _ in range(rng.randint(20, 120)):
+        what = rng.random()
+        if what < 0.3:
+            write(rng.choice(sites))
+        elif what < 0.8:
+            carry(*rng.sample(sites, 2), most=rng.randint(1, 9))
+        elif what < 0.9:
+            tend(rng.choice(living))
+        else:
+            issuer, lost = rng.choice(living), rng.choice(gone)
+            if lost in writers[issuer].to_part(issuer) or not writers[issuer].is_gone(lost):
+                write(issuer, RETIRING, lost, issuer)
+    for lost in gone:
+        if not any(writers[site].is_gone(lost) for site in living):
+            write(living[0], RETIRING, lost, living[0])
+    for _ in range(3 * len(sites)):
+        for source in living:
+            tend(source)
+            for consumer in living:
+                carry(source, consumer, 10**6)
+    for site in living:
+        assert writers[site].retired == set(gone)
+        assert writers[site] == writers[living[0]]
+        assert set(journals[site]) == set(journals[living[0]])
+        for lost in gone:
+            writers_in_order = [(writer, values[:2]) for writer, _, values in journals[site]]
+            end = next(at for at, (_, values) in enumerate(writers_in_order) if values == (RETIRED, lost))
+            assert all(writer != lost for writer, _ in writers_in_order[end:])

@@ -1,0 +1,71 @@
+"""Taking nothing more from suppliers that are gone for good, on each of the others.
+
+Once it is known that one is gone, the Receiver Server lets it in no longer. What came from it before may still lie in
+the receive pool: so all streams are asked to begin again, which empties the pool; then this one says that it has
+parted. Who hears of the last that have parted says that the one that is gone is retired (roles/retiring.py).
+
+Guarantees: what is said is true when it is said, also after a kill: a process that comes after begins with the streams
+again. Nothing is held between two calls.
+Refuses to know: who is gone (model/writers.py), connections, the pool's memory (supplied.py asks it).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from replicate.door.secondary import ApplySession
+from replicate.errors import BusyError
+from replicate.model.writers import Writers
+from replicate.pool import control as word
+from replicate.roles.retiring import finish, part, suppliers_known, writers_of
+
+BUSY_S: Final = 1.0
+
+
+class Parting:
+    """One per applier. `work` between two batches."""
+
+    def __init__(self, session: ApplySession) -> None:
+        self._door = session.door
+        self._own = session.door.instance.content.uuid
+        self._seen: tuple[int, int] | None = None
+        self._writers = Writers()
+        self._asked: frozenset[bytes] = frozenset()
+        """Of whom it was known that they are gone when the streams were asked to begin again."""
+        self._dropped: frozenset[bytes] = frozenset()
+        """Of whom nothing is on its way here any more."""
+
+    def look(self) -> bool:
+        """Whether something may have to be done: somebody is gone."""
+        words = self._door.words
+        seen = words[word.WRITERS_GENERATION], words[word.CATALOGUE_GENERATION]
+        if seen != self._seen:
+            self._writers = writers_of(self._door.instance)
+            self._seen = seen
+        return bool(self._writers.retiring)
+
+    @property
+    def wants_restart(self) -> bool:
+        """Whether all streams are to begin again. After `look`."""
+        return not self._dropped.issuperset(self._writers.to_part(self._own))
+
+    def asked(self) -> None:
+        """They were asked to, just now."""
+        self._asked = frozenset(self._writers.to_part(self._own))
+
+    def dropped(self) -> None:
+        """What was received before that is gone from the pool."""
+        self._dropped |= self._asked
+        self._asked = frozenset()
+
+    def work(self) -> None:
+        """Say what is to be said. After `look`. Raises what a commit raises; where somebody holds the region, the next
+        call says it."""
+        try:
+            for gone in self._writers.to_part(self._own):
+                if gone in self._dropped:
+                    part(self._door, gone, timeout_s=BUSY_S)
+            for gone in self._writers.to_retire(self._own, suppliers_known(self._door)):
+                finish(self._door, gone, timeout_s=BUSY_S)
+        except BusyError:
+            return
