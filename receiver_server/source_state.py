@@ -45,6 +45,7 @@ from replicate.pool.receive_pool import ReceivePool
 from replicate.roles.restored import settle, turn_back
 from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
 from replicate.settings.table import ReceiverConfig
+from replicate.transfer.packet.store import level_by_packets
 from replicate.wire.message import Heartbeat, Introduction, UpdateState
 
 WAITING: Final = "waiting for a connection"
@@ -352,11 +353,12 @@ class SourceState:
             suppliers.forget_levels()
         suppliers.looked_at(self.pool.read_address)
         awaited = {peer.name for peer in self.instance.peers if not peer.passive}
-        if not suppliers.were_level or not awaited <= suppliers.were_level:
-            return
         try:
+            were_level = suppliers.were_level | level_by_packets(self.instance)
+            if not were_level or not awaited <= were_level:
+                return
             if await trio.to_thread.run_sync(settle, self.instance):
-                self.log.info("what this supplier had is back: it takes writes", level=sorted(suppliers.were_level))
+                self.log.info("what this supplier had is back: it takes writes", level=sorted(were_level))
         except ReplicateError as error:
             self.log.error("takes no writes yet", error=str(error), code=error.code)
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from replicate.door.barrier import BarrierWatch
 from replicate.door.ledger import Moved
@@ -54,7 +54,7 @@ from replicate.model.ruv import lacks
 from replicate.model.transaction import OF_WRITERS, Catalogue, History, Kind, Op
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool import control as word
-from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
+from replicate.pool.receive_pool import ReceivedRecord, RecordKind
 from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
 from update_process.batch.open_batch import most_bytes
@@ -78,11 +78,28 @@ RECORDS_MAX: Final = 256
 FINISHED_MAX: Final = 64
 
 
+class Arrivals(Protocol):
+    """Where received transactions are: the receive pool, which has these, or packets (packet_feed.py)."""
+
+    capacity: int
+
+    @property
+    def written_address(self) -> int: ...
+    @property
+    def read_address(self) -> int: ...
+    def peek(self, address: int | None = None, /) -> Iterable[ReceivedRecord]: ...
+    def free(self, upto_address: int, /) -> None: ...
+    def note_applied(self, applied_seqno: int, durable_seqno: int, /) -> None: ...
+    def restart_requested(self) -> int: ...
+    def request_restart(self) -> int: ...
+    def restart_done(self, number: int, /) -> bool: ...
+
+
 class SupplierApplier:
     """As `Applier`, of a supplier, which may have several sources."""
 
     def __init__(
-        self, session: ApplySession, pool: ReceivePool, settings: UpdateConfig, *, conflict_directory: Path
+        self, session: ApplySession, pool: Arrivals, settings: UpdateConfig, *, conflict_directory: Path
     ) -> None:
         self.session = session
         self.pool = pool
@@ -149,6 +166,11 @@ class SupplierApplier:
         """Take back what is not committed. The session and the pool stay the caller's."""
         self._barrier.close()
         self._abandon()
+
+    def tell(self) -> None:
+        """Tell the others what was applied, if anything is to be told, without waiting for the time to come: nothing
+        more arrives. Raises what a commit raises."""
+        self._tending.tend(at_once=True)
 
     def begin_early(self) -> bool:
         """Never: the regions are the applications', too."""

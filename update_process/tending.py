@@ -80,10 +80,12 @@ class Tending:
         """Whether so much is to be told that it is time, whatever arrives."""
         return self._untold >= TOLD_MAX
 
-    def tend(self) -> None:
-        """Nothing has arrived. Raises what a commit raises; where somebody holds the region, it is tried again."""
+    def tend(self, *, at_once: bool = False) -> None:
+        """Nothing has arrived. Raises what a commit raises; where somebody holds the region, it is tried again.
+        `at_once`: this process ends, so what is to be told is told now."""
         now_s, words = time.monotonic(), self._words
-        if not self.is_full and now_s - self._looked_s < LOOK_S:
+        at_once = at_once or self.is_full
+        if not at_once and now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
         if not self._untold and words[word.LAST_SEQNO] == self._tended_seqno:
@@ -107,12 +109,20 @@ class Tending:
             raise
         if not is_news(session.door):
             self._untold = 0
-        elif self._untold and (self.is_full or now_s - self._since_s >= self._tell_seen_s):
+        elif not self._takes_writes():
+            return  # it was restored: it tells once all that it had is back
+        elif self._untold and (at_once or now_s - self._since_s >= self._tell_seen_s):
             try:
                 tell(session.door, timeout_s=LOOK_S)
             except BusyError:
                 return
             self._untold = 0
+
+    def _takes_writes(self) -> bool:
+        instance = self._session.door.instance
+        if not instance.takes_writes:
+            instance.reload()  # another process may have settled that
+        return instance.takes_writes
 
 
 def awaited_next(

@@ -43,7 +43,9 @@ def _show(by_origin: bool) -> int:
     table = [["replica", "", *found.origins, "transaction", "heard"]]
     for one in found.rows:
         mark = "~" if one.kind == "estimated" else ""
-        age = "now" if one.kind == "own" else "never" if one.age_s is None else f"{one.age_s:.0f} s ago"
+        age = "now" if one.kind == "own" else f"{one.age_s or 0:.0f} s ago"
+        if one.age_s is None:  # a supplier's own transactions say what it has
+            age = "by its writes" if one.kind == "heard" else "never"
         table.append([one.name, one.kind, *(f"{mark}{number}" for number in one.epochs), f"{mark}{one.seqno}", age])
     late = [one.name for one in found.rows if one.is_late]
     lines = columns(table)

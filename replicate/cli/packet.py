@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from replicate.transfer.packet.format import PacketSummary
     from replicate.transfer.packet.read import PacketReader
     from replicate.transfer.packet.write import Seal
-    from update_process.replay.packets import Imported
+    from update_process.replay.unpacking import Imported
 
 FILE_BYTES_MAX = 2**50
 

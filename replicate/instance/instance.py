@@ -554,8 +554,6 @@ class Instance:
         with others it is AlreadyExistsError, unless `replace_address`. A running Source Server keeps the connection
         that it has; its next one goes there."""
         self.refuse_feed("feeds nobody: what others write there is no part of the stream")
-        if not port:
-            self.refuse_supplier("it sends no packets yet", "Register the other one under an address")
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
                 raise ConfigurationError(f"{name!r} is this instance itself", where=str(self.path), do="Name another")

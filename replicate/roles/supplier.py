@@ -100,12 +100,6 @@ def _check(instance: Instance) -> Writers:
         raise ConfigurationError(
             f"{instance.name} takes no writes: {instance.content.successor}", where=str(instance.path)
         )
-    if by_packets := [peer.name for peer in instance.peers if peer.by_packets]:
-        raise ConfigurationError(
-            f"{by_packets[0]} gets packets, and a supplier sends none yet",
-            where=str(instance.path),
-            do=f"Remove it first: replicate -i {instance.named} peer remove {by_packets[0]}",
-        )
     if instance.role == "secondary":
         require_seeded(instance)
     entry = instance.regions[0]

@@ -54,7 +54,7 @@ from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.merging import merging_findings
 from replicate.status.others import OtherInstance, look_for, placed
-from replicate.status.packets import hears_by_packets, look_at_packets
+from replicate.status.packets import hears_by_packets, look_at_packets, were_level_by_packets
 from replicate.status.patrol import patrol_findings, patrol_report
 from replicate.status.report import (
     NEVER_STARTED,
@@ -141,7 +141,8 @@ def collect(instance: Instance) -> Status:
     problems += succession_findings(instance, journal.last_written_seqno, connected)
     problems += frozen_findings(instance)
     suppliers = _suppliers(instance) if instance.is_supplier else ()
-    problems += restoring_findings(instance, [one.name for one in suppliers if one.was_level])
+    were_level = {one.name for one in suppliers if one.was_level} | were_level_by_packets(instance)
+    problems += restoring_findings(instance, were_level)
     problems += merging_findings(instance, now_wall_ns / 1e9)
     problems += lost_findings(instance)
     by_packets = hears_by_packets(instance)

@@ -15,7 +15,7 @@ from replicate.model.findings import Finding
 from replicate.status.comparing import ago
 from replicate.status.report import PacketsReport
 from replicate.transfer.packet.epochs import Epochs
-from replicate.transfer.packet.store import read_epochs
+from replicate.transfer.packet.store import level_by_packets, read_epochs
 
 SHOWN_MAX = 3
 
@@ -40,11 +40,19 @@ def look_at_packets(
 
 
 def hears_by_packets(instance: Instance) -> bool:
-    """Whether it is a secondary that another instance's packets have reached."""
+    """Whether it receives, and another instance's packets have reached it."""
     try:
-        return instance.role == "secondary" and bool(read_epochs(instance.consumers_directory).replicas)
+        return instance.receives and bool(read_epochs(instance.consumers_directory).replicas)
     except ReplicateError:  # which `look_at_packets` tells
         return False
+
+
+def were_level_by_packets(instance: Instance) -> set[str]:
+    """As `level_by_packets`; nobody where that cannot be read, which `look_at_packets` tells."""
+    try:
+        return level_by_packets(instance)
+    except ReplicateError:
+        return set()
 
 
 def _report(instance: Instance, epochs: Epochs, name: str, last_seqno: int, now_wall_ns: int) -> PacketsReport:

@@ -1,4 +1,5 @@
-"""Packets between instances of a test: summaries that were never a file, exports and imports in one line."""
+"""Packets between instances of a test: summaries that were never a file, exports and imports in one line, and suppliers
+that no line connects."""
 
 from __future__ import annotations
 
@@ -9,11 +10,18 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from replicate.instance.instance import Instance
+from replicate.journal.walk import walk
 from replicate.limits import PARTITION_STREAM
 from replicate.model.vector import Position, SynchronizationVector
+from replicate.pool.receive_pool import RecordKind
 from replicate.transfer.packet.export import PACKET_BYTES_MIN, Exported, ExportRun, signer_of
 from replicate.transfer.packet.format import OriginName, PacketSummary
-from update_process.replay.packets import Imported, import_packets
+from replicate.transfer.packet.offered import look
+from tests.harness.suppliers import Suppliers
+from update_process.packet_feed import PacketFeed
+from update_process.replay.packets import import_packets
+from update_process.replay.run import silent
+from update_process.replay.unpacking import Imported, unpack
 
 NETWORK, SENDER = bytes(range(16)), bytes(range(16, 32))
 ORIGIN = 77
@@ -72,3 +80,65 @@ def take(instance: Instance, *paths: Path, remove: bool = False, dry_run: bool =
     for error in done.errors:
         raise error
     return done
+
+
+# Between suppliers.
+
+
+def get_packets(made: Suppliers) -> Suppliers:
+    """Each gets packets of each, and no line; and has heard of the others what they have."""
+    for name in made.names:
+        for other in made.names:
+            if other != name:
+                made.by[name].register_peer(other, "", 0, replace_address=True)
+        made.by[name].reload()
+    for name in made.names:
+        for other in made.names:
+            if other != name:
+                take(made.by[other], said(made, name, other))
+    return made
+
+
+def sent(made: Suppliers, sender: str, *targets: str, max_bytes: int = PACKET_BYTES_MIN) -> list[Path]:
+    """What these lack, as packets."""
+    return [one.path for one in export(made.by[sender], made.directory / "stick", *targets, max_bytes=max_bytes)]
+
+
+def said(made: Suppliers, sender: str, target: str) -> Path:
+    """A receipt."""
+    (one,) = export(made.by[sender], made.directory / "stick", target, receipt=True)
+    return one.path
+
+
+def bring(made: Suppliers, sender: str, target: str) -> Imported:
+    """Export and import."""
+    return take(made.by[target], *sent(made, sender, target))
+
+
+def level_by_packets(made: Suppliers) -> None:
+    """Round and round, until nobody lacks anything."""
+    for _ in range(len(made.names) + 1):
+        for sender in made.names:
+            for target in made.names:
+                if sender != target:
+                    bring(made, sender, target)
+
+
+def frames_in(made: Suppliers, target: str, path: Path) -> list[bytes]:
+    """The transactions that a packet for that one brings, of a large one the frame that commits it."""
+    instance, found = made.by[target], list[bytes]()
+    stage = made.directory / f"stage-{next(_clock)}"
+    stage.mkdir()
+    offered = look(instance, [path], time.time()).packets
+    segments = [next(directory.iterdir()) for directory, _ in unpack(instance, offered, stage, silent)]
+    for record in PacketFeed(segments, instance.content.network).peek():
+        if record.kind is RecordKind.LARGE:
+            found.append(record.data)
+        elif record.kind is RecordKind.FRAMES:
+            found += [record.data[at : at + head.frame_bytes] for at, head in walk(record.data)]
+    return found
+
+
+def take_at(instance: Instance, *paths: Instance | str) -> None:
+    """For `sites.kill_at`, which takes a path with a dot for one."""
+    take(instance, *(Path(str(path)) for path in paths))

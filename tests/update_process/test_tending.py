@@ -9,6 +9,7 @@ import pytest
 
 from replicate.door.snapshot import door_of
 from replicate.pool import control as word
+from replicate.roles.restored import settle, turn_back
 from replicate.settings.table import UpdateConfig
 from tests.harness.suppliers import Suppliers, shared, work_through
 from update_process import tending
@@ -55,6 +56,19 @@ def test_who_only_reads_tells_and_the_network_falls_silent(two: Suppliers) -> No
         carry(two, "a", "b")
         carry(two, "b", "a")
     assert [two.last_seqno(name) for name in two.names] == before
+
+
+def test_one_that_was_restored_tells_nothing_before_it_has_back_what_it_had(two: Suppliers) -> None:
+    """It takes no writes until then, and must not end by that."""
+    two.write("a", 3, table="ta")
+    turn_back(two.by["b"])
+    two.by["b"].reload()
+    before = two.last_seqno("b")
+    carry(two, "a", "b")
+    assert two.last_seqno("b") == before + 3
+    settle(two.by["b"])
+    carry(two, "a", "b")
+    assert two.last_seqno("b") > before + 4, "its new incarnation, and what it has seen"
 
 
 def test_what_not_all_have_told_is_remembered(two: Suppliers) -> None:

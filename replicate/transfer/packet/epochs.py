@@ -67,13 +67,15 @@ class PacketExport:
 class Epochs:
     """What this instance knows of all others. `last_number`: of its last packet. `origins`: by key, beside those that
     its own journal names. `waiting`: packets that are here and cannot be applied
-    yet, by what they say they are, and the last transaction of each."""
+    yet, by what they say they are, and the last transaction of each. `level`: by supplier the incarnation of ours that
+    it has met, and has brought all to that it had then."""
 
     replicas: Mapping[str, Replica] = field(default_factory=dict)
     exports: tuple[PacketExport, ...] = ()
     last_number: int = 0
     origins: Mapping[int, OriginName] = field(default_factory=dict)
     waiting: tuple[tuple[str, int], ...] = ()
+    level: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, name: str) -> Replica:
         """What is known of one; nothing, where it was never met."""
@@ -129,6 +131,10 @@ class Epochs:
     def named(self, origins: Iterable[OriginName]) -> Epochs:
         """With who is behind further origins."""
         return replace(self, origins={**self.origins, **{one.key: replace(one, begins=0) for one in origins}})
+
+    def were_level(self, incarnation: int) -> set[str]:
+        """Those that have been level with that incarnation of ours."""
+        return {name for name, met in self.level.items() if met == incarnation}
 
     def estimate(self, name: str, row: EpochRow) -> Epochs:
         """As an operator says: the next export to it begins there. UsageError below what was heard of it."""

@@ -3,7 +3,7 @@
 Guarantees: only what is durable here is exported, in the journal's order, byte for byte; a packet is whole and durable
 before the epochs move, so a kill in between exports the same again, and never leaves a gap; transactions are never cut,
 but large ones, which go on in the next packet. Where an increment begins is compared with what was known of it then: a
-journal that has another past is refused.
+journal that has another past is refused. A supplier exports what the target lacks of each origin, as it was written.
 Refuses to know: how packets travel, and who imports them.
 """
 
@@ -25,6 +25,7 @@ from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.instance import Instance
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import read_head
 from replicate.journal.segment import catalogue_frame, read_exactly
 from replicate.limits import FRAME_BYTES_MAX, KIB, MIB
 from replicate.model.transaction import Catalogue
@@ -38,10 +39,24 @@ from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.epochs import EpochRow, Epochs
-from replicate.transfer.packet.format import PIECE_BYTES, TARGETS_MAX, OriginName, PacketSummary, SegmentPart, Signature
+from replicate.transfer.packet.format import (
+    BY_VECTOR,
+    NO_LARGE,
+    PIECE_BYTES,
+    TARGETS_MAX,
+    VERSION,
+    BetweenSuppliers,
+    OriginName,
+    PacketSummary,
+    SegmentPart,
+    Signature,
+)
+from replicate.transfer.packet.passing import Everything, Lacked, Passing
 from replicate.transfer.packet.read import SUFFIX
+from replicate.transfer.packet.rows import joined, vector_of
 from replicate.transfer.packet.sealed import PLAIN_BYTES_MAX, pack_sealed
 from replicate.transfer.packet.store import change_epochs, read_epochs
+from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
 from replicate.transfer.packet.write import PIECE_OVERHEAD_BYTES, PacketWriter, Seal, Sign, unsigned
 from replicate.transfer.seed.file import require_free
 
@@ -130,6 +145,8 @@ def with_live(instance: Instance, epochs: Epochs, position_at: Callable[[int], P
         if consumer is not None and consumer.uuid and not consumer.needs_seed:
             if consumer.acknowledged_wall_ns:
                 row = EpochRow(position_at(consumer.acknowledged_seqno), consumer.acknowledged_wall_ns)
+                if instance.is_supplier:
+                    row = _with_word(epochs.of(peer.name).heard, row)
                 epochs = epochs.heard(peer.name, row)
             else:  # filled on this host, and not met on a line since
                 seeded = max(seeded, consumer.acknowledged_seqno)
@@ -138,6 +155,17 @@ def with_live(instance: Instance, epochs: Epochs, position_at: Callable[[int], P
             estimated = EpochRow(position_at(seeded), 0)
             epochs = replace(epochs, replicas={**epochs.replicas, peer.name: replace(known, estimated=estimated)})
     return epochs
+
+
+def _with_word(heard: EpochRow | None, row: EpochRow) -> EpochRow:
+    """What a supplier has acknowledged on a line, with what its packets have said before: it has that, too, unless it
+    was restored since."""
+    if heard is None or row.seqno < heard.seqno:
+        return row
+    if row.wall_ns <= heard.wall_ns:
+        return heard
+    chains = joined(heard.position.chains, row.position.chains)
+    return EpochRow(Position(row.seqno, vector_of(chains), chains), row.wall_ns)
 
 
 class ExportRun:
@@ -167,9 +195,7 @@ class ExportRun:
         self._reader = ChainReader(make_chain(instance))
 
     def __enter__(self) -> ExportRun:
-        """BusyError while packets are exported or imported here; NotFoundError: not seeded; ConfigurationError for a
-        supplier."""
-        self.instance.refuse_supplier("it sends no packets yet")
+        """BusyError while packets are exported or imported here; NotFoundError: not seeded."""
         try:
             if self._lock is not None:
                 self._lock.acquire(LOCK_TIMEOUT_S, what="the lock of the packets")
@@ -218,6 +244,19 @@ class ExportRun:
         """What is known of the others now."""
         epochs = read_epochs(self.instance.consumers_directory)
         return with_live(self.instance, epochs, self.position_at, self._last_seqno)
+
+    def suppliers(self) -> SuppliersView:
+        """Of a supplier: what is known of the others now."""
+        assert self._door is not None
+        return look_at_suppliers(self.instance, self._door, self.epochs(), self.end())
+
+    def _base(self, names: Sequence[str]) -> Position:
+        """Where the next increment for all of these begins. Raises as `base_of`."""
+        if not self.instance.is_supplier:
+            return min(map(self.base_of, names), key=lambda one: one.last_seqno)
+        for name in names:
+            self._refuse_other_words(name)
+        return self.suppliers().base(names)
 
     def base_of(self, name: str) -> Position:
         """Where the next increment for that peer begins. NotFoundError: no such peer, or nothing is known of it;
@@ -313,19 +352,21 @@ class ExportRun:
         wanted = tuple(dict.fromkeys(targets))
         if not 0 < len(wanted) <= TARGETS_MAX:
             raise UsageError(f"{len(wanted)} targets", do=f"Name 1 to {TARGETS_MAX}")
-        base = min((self.base_of(name) for name in wanted), key=lambda one: one.last_seqno)
+        base, goes_on = self._base(wanted), NO_LARGE
         first, inside = base.last_seqno, 0
         if self._seal is not None:  # sealed as a whole, in memory
             max_bytes = min(max_bytes, PLAIN_BYTES_MAX)
         while base.last_seqno < self._last_seqno:
-            made = self._packet(wanted, base, inside, name_of, max_bytes)
-            if is_one and made.end.last_seqno < self._last_seqno:
+            made = self._packet(wanted, base, inside, name_of, max_bytes, goes_on)
+            base, inside, goes_on = made.end, made.end_inside, made.goes_on
+            if self.instance.is_supplier and not inside:
+                base = self.suppliers().position(base.chains)
+            if is_one and base.last_seqno < self._last_seqno:
                 raise UsageError(
                     f"one file of {max_bytes} bytes takes up to transaction {made.end.last_seqno} only",
                     where=str(made.exported.path),
                     do="The file is whole. Export again, to another file; or name an --outbox, or a larger --max-bytes",
                 )
-            base, inside = made.end, made.end_inside
             told(base.last_seqno - first, self._last_seqno - first)
             yield made.exported
 
@@ -335,7 +376,13 @@ class ExportRun:
         return self._packet(tuple(dict.fromkeys(targets)), own, 0, name_of, PACKET_BYTES_MIN).exported
 
     def _packet(
-        self, targets: tuple[str, ...], base: Position, inside: int, name_of: Callable[[str], Path], max_bytes: int
+        self,
+        targets: tuple[str, ...],
+        base: Position,
+        inside: int,
+        name_of: Callable[[str], Path],
+        max_bytes: int,
+        goes_on: tuple[int, int] = NO_LARGE,
     ) -> _CutPacket:
         epochs = read_epochs(self.instance.consumers_directory)
         number, before = epochs.last_number + 1, epochs.last_to(targets)
@@ -345,17 +392,24 @@ class ExportRun:
             raise UsageError("a sealed packet is for one target", do="Export to each of them")
         seal = None if self._seal is None else self._seal(targets[0])
         require_free(path.parent, min(max_bytes, PACKET_BYTES_MIN), "a packet")
-        content = self.instance.content
-        with PacketWriter(path, seal) as writer:
-            cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES)
+        content, is_supplier = self.instance.content, self.instance.is_supplier
+        known = self.suppliers() if is_supplier else None
+        passing = Everything() if known is None else Lacked(base.chains, known.names)
+        with PacketWriter(path, seal, BY_VECTOR if is_supplier else VERSION) as writer:
+            cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES, passing)
             end, end_inside = cut.run(base, inside, self._last_seqno)
-            own = self.end()
+            own, suppliers = self.end(), None
+            if known is not None:
+                chains = joined(base.chains, end.chains)
+                end = Position(end.last_seqno, vector_of(chains), chains)
+                met = tuple(map(known.incarnation, targets))
+                suppliers = BetweenSuppliers(content.incarnation, goes_on, cut.goes_on, met)
             histories = self.catalogue_at(self._last_seqno).histories
             summary = PacketSummary(
                 uuid.uuid4().bytes, content.network, content.uuid, content.name, targets, number, before, base, inside,
                 end, end_inside, own,
                 tuple(OriginName(one.origin.key, one.name, one.incarnation, one.seqno) for one in histories),
-                self._now_ns(), self._release, b"",
+                self._now_ns(), self._release, b"", suppliers,
             )  # fmt: skip
             summary = writer.finish(summary, self._sign)
         hit("packet.before_epochs")
@@ -369,6 +423,7 @@ class ExportRun:
             ),
             end,
             end_inside,
+            cut.goes_on,
         )
 
     def _as_heard(self, known: Epochs, targets: tuple[str, ...]) -> Epochs:
@@ -379,6 +434,8 @@ class ExportRun:
 
     def _header_at(self, first_seqno: int) -> tuple[SegmentHeader, Catalogue]:
         content, here = self.instance.content, self.catalogue_at(first_seqno - 1)
+        if self.instance.is_supplier:  # what goes may be of any origin
+            here = replace(here, histories=self.catalogue_at(self._last_seqno).histories)
         origin_seqno, chain = here.chains.get(content.origin.key, (0, 0))
         header = SegmentHeader(
             content.network,
@@ -406,6 +463,7 @@ class _CutPacket:
     exported: Exported
     end: Position
     end_inside: int
+    goes_on: tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -416,6 +474,9 @@ class _Cut:
     reader: ChainReader
     header_at: Callable[[int], tuple[SegmentHeader, Catalogue]]
     budget: int
+    passing: Passing
+    goes_on: tuple[int, int] = NO_LARGE
+    """Origin and number of the large transaction that it ends in."""
     _buffer: bytearray = field(default_factory=bytearray)
     _is_open: bool = False
     """An ordinary segment is under way."""
@@ -431,26 +492,38 @@ class _Cut:
             if found is None:
                 break
             if isinstance(found, LargeTransaction):
+                placed = self.passing.large(found.commit_frame, found.parts)
+                if placed is not None:
+                    self._take(placed, found.seqno)
+                    done = found.seqno
+                    continue
                 self._flush()
                 self._is_open = False
                 reached, size = self._large(found, inside)
                 inside = 0
                 if reached < size:
-                    end_inside = reached
+                    end_inside, head = reached, read_head(found.commit_frame)
+                    self.goes_on = head.origin, head.origin_seqno
                     break
                 done = found.seqno
                 continue
-            if not self._is_open:
-                self._begin(found.first_seqno)
-            self._buffer += found.data
-            while len(self._buffer) >= PIECE_BYTES:
-                self._put(PIECE_BYTES)
+            self._take(self.passing.frames(found), found.first_seqno)
             done = found.last_seqno
         self._flush()
         if done == base.last_seqno:
             return base, end_inside
         _, here = self.header_at(done + 1)
         return Position(done, here.vector, here.chains), end_inside
+
+    def _take(self, frames: bytes, first_seqno: int) -> None:
+        """Frames of transactions from that number on; b"": none of them goes."""
+        if not frames:
+            return
+        if not self._is_open:
+            self._begin(first_seqno)
+        self._buffer += frames
+        while len(self._buffer) >= PIECE_BYTES:
+            self._put(PIECE_BYTES)
 
     def _room(self) -> int:
         """How many bytes may be read now, so that they surely fit."""

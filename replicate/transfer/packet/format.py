@@ -7,7 +7,8 @@
     END       = POSITION(u64) of SUMMARY;  the other bodies are msgpack
 
 The summary stands behind what it sums up, so that a packet is written in one pass; END, which is always of the same
-length, leads to it. It holds a digest of all bytes before it, and the signature covers it.
+length, leads to it. It holds a digest of all bytes before it, and the signature covers it. A packet between suppliers
+has version 2: its segments hold what the target lacks only, and so leave numbers out.
 
 Guarantees: those of records.py; what is unpacked has the types and ranges that it should have.
 Refuses to know: files, who may sign, and what is done with the segments. Pure.
@@ -29,6 +30,8 @@ from replicate.model.vector import U32_MAX, U64_MAX, Position, SynchronizationVe
 from replicate.transfer.records import HEAD_BYTES, UNREADABLE, RecordFormat, need
 
 VERSION: Final = 1
+BY_VECTOR: Final = 2
+"""The version of a packet between suppliers."""
 PIECE_BYTES: Final = 1 * MIB
 """Bytes of a segment in one record, at most."""
 TARGETS_MAX: Final = 256
@@ -54,7 +57,7 @@ class PacketRecord(IntEnum):
 PACKET: Final = RecordFormat(
     b"DSREPPKT",
     "packet",
-    (VERSION, VERSION),
+    (VERSION, BY_VECTOR),
     {
         PacketRecord.SEGMENT: 1 * KIB,
         PacketRecord.PIECE: _RAW.size + PIECE_BYTES,
@@ -101,6 +104,34 @@ class OriginName:
     begins: int = 0
 
 
+NO_LARGE: Final = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BetweenSuppliers:
+    """What a supplier's packet says besides. `incarnation`: the one that the sender writes in. `goes_on`: origin and
+    number of the large transaction that its first bytes are of, `goes_on_behind`: its last bytes; NO_LARGE: of none.
+    `met`: of each target the last incarnation that the sender has met, 0: none."""
+
+    incarnation: int
+    goes_on: tuple[int, int] = NO_LARGE
+    goes_on_behind: tuple[int, int] = NO_LARGE
+    met: tuple[int, ...] = ()
+
+    def pack(self) -> list[int]:
+        """Flat."""
+        return [self.incarnation, *self.goes_on, *self.goes_on_behind, *self.met]
+
+    @classmethod
+    def unpack(cls, packed: Any, targets: int) -> BetweenSuppliers:
+        """What `pack` gave, of a packet for so many targets. ValueError when it is none."""
+        need(type(packed) is list and len(packed) == 5 + targets, "what suppliers say")
+        need(all(type(one) is int and 0 <= one <= U64_MAX for one in packed), "numbers of 64 bits")
+        incarnation, origin, number, origin_behind, number_behind, *met = packed
+        need(max(incarnation, origin, origin_behind, *met) <= U32_MAX, "numbers of 32 bits")
+        return cls(incarnation, (origin, number), (origin_behind, number_behind), tuple(met))
+
+
 @dataclass(frozen=True, slots=True)
 class PacketSummary:
     """What a packet is, whose and for whom. UUIDs have 16 bytes.
@@ -108,7 +139,8 @@ class PacketSummary:
     `number`: rises with each packet of the sender; `before`: the one before it for these targets, 0 when there was
     none. `base`: what the target must have; `inside`: and so many bytes of the large transaction behind it. `end`: what
     it has afterwards; `end_inside`: the same of what goes on in the next packet. `own`: how far the sender is itself.
-    `digest`: SHA-256 of all bytes before the summary.
+    `digest`: SHA-256 of all bytes before the summary. `suppliers`: of a packet between these, whose numbers are those
+    of the sender's journal, and whose `base` and `end` say by origin what the target must have, and has.
     """
 
     packet: bytes
@@ -127,6 +159,12 @@ class PacketSummary:
     created_wall_ns: int
     release: str
     digest: bytes
+    suppliers: BetweenSuppliers | None = None
+
+    @property
+    def version(self) -> int:
+        """Of the file that it stands in."""
+        return VERSION if self.suppliers is None else BY_VECTOR
 
     @property
     def first_seqno(self) -> int:
@@ -155,6 +193,8 @@ class PacketSummary:
             self.packet, self.network, self.sender, self.sender_name, list(self.targets), self.number, self.before,
             self.inside, self.end_inside, self.created_wall_ns, self.release, self.digest, names, *positions,
         ]  # fmt: skip
+        if self.suppliers is not None:
+            fields.append(self.suppliers.pack())
         return bytes(msgpack.packb(fields, use_bin_type=True))
 
     @classmethod
@@ -173,8 +213,9 @@ class PacketSummary:
             for one in (number, before, inside, end_inside, created):
                 need(type(one) is int and 0 <= one <= U64_MAX, "a number of 64 bits")
             need(type(release) is str and type(names) is list and len(names) % 4 == 0, "a release and origins")
-            need(len(positions) == 9, "three positions")
+            need(len(positions) in (9, 10), "three positions")
             base, end, own = (_position(*positions[at : at + 3]) for at in (0, 3, 6))
+            suppliers = BetweenSuppliers.unpack(positions[9], len(targets)) if positions[9:] else None
             need(before < number and base.last_seqno <= end.last_seqno, "an increment")
             need(base.last_seqno < end.last_seqno or inside <= end_inside, "an increment")
             origins = tuple(_origin(*names[at : at + 4]) for at in range(0, len(names), 4))
@@ -182,7 +223,7 @@ class PacketSummary:
             raise DamagedError(f"the summary of the packet makes no sense: {error}", do=PACKET.damaged_do) from None
         return cls(
             packet, network, sender, name, tuple(targets), number, before, base, inside, end, end_inside, own, origins,
-            created, release, digest,
+            created, release, digest, suppliers,
         )  # fmt: skip
 
 

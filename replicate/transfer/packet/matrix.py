@@ -1,7 +1,8 @@
 """The epoch matrix: a row for each replica that is known, a column for each origin.
 
 Guarantees: the own row is what the journal says, to the last durable transaction; the others are what was heard of
-them, on a line or by packets, and what was exported since, which is marked as an estimate.
+them, on a line or by packets, and what was exported since, which is marked as an estimate. A supplier has a row of each
+other one, also of those that it hears by way of others.
 Refuses to know: how it is shown.
 """
 
@@ -51,7 +52,7 @@ class EpochMatrix:
 def matrix_of(instance: Instance, now_ns: int, *, by_origin: bool = False) -> EpochMatrix:
     """As it is now. NotFoundError (not seeded), DamagedError for epochs that cannot be read."""
     with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns, is_look=True) as run:
-        known, own = run.epochs(), run.end()
+        known, own = run.suppliers().rows() if instance.is_supplier else run.epochs(), run.end()
         names = {
             one.origin.key: OriginName(one.origin.key, one.name, one.incarnation)
             for one in run.catalogue_at(run.last_seqno).histories

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from replicate.door.restart_view import view_for
 from replicate.door.snapshot import door_of
-from replicate.errors import ReplicateError, WrongInstanceError, WrongNetworkError
+from replicate.errors import NotSupportedError, ReplicateError, WrongInstanceError, WrongNetworkError
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import (
     Consumer,
@@ -26,6 +26,7 @@ from replicate.instance.consumers import (
     write_hold,
 )
 from replicate.instance.instance import Instance
+from replicate.model.vector import Origin, Position
 from replicate.security.sealing import unseal
 from replicate.security.signing import names_of, require_signed
 from replicate.security.tls_files import TlsFiles
@@ -33,9 +34,11 @@ from replicate.settings.peer_authority import judge_receiver, judge_source, pars
 from replicate.system.files import replace_file
 from replicate.transfer.packet.epochs import EpochRow, Epochs
 from replicate.transfer.packet.export import certificate_of
-from replicate.transfer.packet.format import PacketSummary
+from replicate.transfer.packet.format import OriginName, PacketSummary
 from replicate.transfer.packet.read import PacketReader, Unseal, packets_in
+from replicate.transfer.packet.rows import joined, vector_of
 from replicate.transfer.packet.store import change_epochs, read_epochs
+from replicate.transfer.packet.suppliers import look_at_suppliers
 from replicate.wire.message import Restart
 from replicate.wire.resync import JournalMissing, RollbackFirst, StartAt, decide
 
@@ -105,8 +108,8 @@ def _is_for_others(instance: Instance, summary: PacketSummary) -> bool:
 
 def judge(instance: Instance, reader: PacketReader, now_s: float) -> bytes:
     """Whether the packet may be taken; the certificates of who has signed it, as `Offered` has them. WrongNetworkError,
-    WrongInstanceError (for others, or our own), NotAuthenticatedError, and what loading our certificates raises.
-    `now_s`: the wall clock (Unix seconds)."""
+    WrongInstanceError (for others, or our own), NotSupportedError (between a supplier and one that is none),
+    NotAuthenticatedError, and what loading our certificates raises. `now_s`: the wall clock (Unix seconds)."""
     summary, content, where = reader.summary, instance.content, str(reader.path)
     if summary.network != content.network:
         raise WrongNetworkError(
@@ -123,6 +126,7 @@ def judge(instance: Instance, reader: PacketReader, now_s: float) -> bytes:
             do=f"Import it there; or have one made for this instance: replicate -i {summary.sender_name} packet export "
             f"--to {content.name}",
         )
+    _judge_roles(instance, summary, where)
     files = TlsFiles.of(instance.path, instance.config.tls)
     accepts = instance.config.packets.unsigned == "accept"
     certificates = b""
@@ -141,6 +145,24 @@ def judge(instance: Instance, reader: PacketReader, now_s: float) -> bytes:
             do=f"If {summary.sender_name} was made again: peer remove, peer add, then seed it",
         )
     return certificates
+
+
+def _judge_roles(instance: Instance, summary: PacketSummary, where: str) -> None:
+    """A supplier's packets are for suppliers; these take no increment of anybody else, but every receipt."""
+    sender = summary.sender_name
+    if summary.suppliers is not None and not instance.is_supplier:
+        raise NotSupportedError(
+            f"{sender} is a supplier, and its packets are for suppliers; {instance.name} is {instance.told_role}",
+            where=where,
+            do=f"Make this one a supplier, too: replicate -i {instance.named} instance convert --role supplier; or "
+            f"have it follow {sender} by a line",
+        )
+    if summary.suppliers is None and instance.is_supplier and not summary.is_receipt:
+        raise NotSupportedError(
+            f"{sender} was no supplier when it made this packet, and {instance.name} is one",
+            where=where,
+            do=f"Make {sender} a supplier (replicate -i {sender} instance convert --role supplier), and export again",
+        )
 
 
 def _judge_names(instance: Instance, summary: PacketSummary, names: frozenset[str], where: str) -> None:
@@ -176,24 +198,34 @@ def take_words(
         known = newest.get(one.summary.sender_name)
         if known is None or one.summary.created_wall_ns > known.summary.created_wall_ns:
             newest[one.summary.sender_name] = one
+    rows: dict[str, EpochRow] = {}
     refused = []
-    for name, one in list(newest.items()):
+    take = _take_suppliers_word if instance.is_supplier else _take_word
+    for name, one in newest.items():
         try:
-            _take_word(instance, one, is_newest=is_newest)
+            rows[name] = take(instance, one, is_newest=is_newest)
         except ReplicateError as error:
             refused.append((one.path, error))
-            del newest[name]
-    origins = [origin for one in newest.values() for origin in one.summary.origins]
+    origins = [origin for name in rows for origin in _named_by(newest[name].summary)]
 
     def noted(epochs: Epochs) -> Epochs:
-        for name, one in newest.items():
-            row = EpochRow(one.summary.own, one.summary.created_wall_ns)
+        for name, row in rows.items():
             epochs = epochs.heard(name, row, is_newest=is_newest)
         return replace(epochs.named(origins), waiting=waiting)
 
-    if newest or waiting != read_epochs(instance.consumers_directory).waiting:
+    if rows or waiting != read_epochs(instance.consumers_directory).waiting:
         change_epochs(instance.consumers_directory, noted)
-    return tuple(newest), tuple(refused)
+    if instance.is_supplier:
+        _take_told(instance)
+    return tuple(rows), tuple(refused)
+
+
+def _named_by(summary: PacketSummary) -> tuple[OriginName, ...]:
+    """The origins that it names; a supplier's own too, which may have written nothing yet."""
+    if summary.suppliers is None:
+        return summary.origins
+    living = Origin(summary.sender, summary.suppliers.incarnation).key
+    return (*summary.origins, OriginName(living, summary.sender_name, summary.suppliers.incarnation))
 
 
 def _back(summary: PacketSummary, decision: object) -> str:
@@ -208,15 +240,12 @@ def _back(summary: PacketSummary, decision: object) -> str:
     return ""
 
 
-def _take_word(instance: Instance, one: Offered, *, is_newest: bool) -> None:
-    """A peer's: our journal is kept for it from there on."""
+def _take_word(instance: Instance, one: Offered, *, is_newest: bool) -> EpochRow:
+    """What it says of itself. A peer's: our journal is kept for it from there on."""
     name, own, wall_ns = one.summary.sender_name, one.summary.own, one.summary.created_wall_ns
-    if all(peer.name != name for peer in instance.peers):
-        return
-    directory = instance.consumers_directory
-    known = read_consumer(directory, name)
-    if known is not None and known.acknowledged_wall_ns >= wall_ns and not is_newest:
-        return
+    row = EpochRow(own, wall_ns)
+    if not _is_news(instance, name, wall_ns, is_newest=is_newest):
+        return row
     restart = Restart(own.last_seqno + 1, own.vector, own.chains)
     with door_of(instance) as door:
         decision = decide(restart, view_for(door, restart).source)
@@ -227,15 +256,67 @@ def _take_word(instance: Instance, one: Offered, *, is_newest: bool) -> None:
             where=str(one.path),
             do=_back(one.summary, decision) or error.do,
         )
+    is_lost = isinstance(decision, JournalMissing)
+    _keep_for(instance, one, Consumer(name, own.last_seqno, one.summary.sender.hex(), wall_ns, is_lost))
+    return row
+
+
+def _take_suppliers_word(instance: Instance, one: Offered, *, is_newest: bool) -> EpochRow:
+    """The same of a supplier, at the place of our journal up to which it has everything: it counts by its own. What it
+    lacks and is not held here any more, another supplier may have: so it is not given up."""
+    name, chains, wall_ns = one.summary.sender_name, one.summary.own.chains, one.summary.created_wall_ns
+    with door_of(instance) as door:
+        view = look_at_suppliers(instance, door, Epochs().named(_named_by(one.summary)))
+        try:
+            reached = view.reached(chains)
+        except ReplicateError as error:
+            raise type(error)(
+                f"packet {one.path.name} of {name}: {error.what}", where=str(one.path), do=error.do
+            ) from error
+    if name in view.met and view.met[name].living in view.supplied.end:
+        # It has all that it writes. What it told before that has its word on it.
+        living = view.met[name].living
+        chains = joined(chains, {living: view.supplied.end[living]})
+    if reached is not None and _is_news(instance, name, wall_ns, is_newest=is_newest):
+        _keep_for(instance, one, Consumer(name, reached, one.summary.sender.hex(), wall_ns))
+    return EpochRow(Position(reached or 0, vector_of(chains), chains), wall_ns)
+
+
+def _take_told(instance: Instance) -> None:
+    """Peers that get packets confirm by what they write, too, whatever way it has come here."""
+    directory = instance.consumers_directory
+    with door_of(instance) as door:
+        view = look_at_suppliers(instance, door, read_epochs(directory))
+        for peer in instance.peers:
+            row, met = view.row(peer.name), view.met.get(peer.name)
+            if row is None or met is None or not peer.by_packets:
+                continue
+            reached = view.position(row.heard).last_seqno
+            with positions_locked(directory):
+                known = read_consumer(directory, peer.name) or Consumer(peer.name)
+                if reached > known.acknowledged_seqno and not known.needs_seed:
+                    write_consumer(directory, replace(known, acknowledged_seqno=reached, uuid=met.instance.hex()))
+
+
+def _is_news(instance: Instance, name: str, wall_ns: int, *, is_newest: bool) -> bool:
+    """Whether it is a peer's word, and newer than what that one has confirmed on a line."""
+    if all(peer.name != name for peer in instance.peers):
+        return False
+    known = read_consumer(instance.consumers_directory, name)
+    return known is None or known.acknowledged_wall_ns < wall_ns or is_newest
+
+
+def _keep_for(instance: Instance, one: Offered, consumer: Consumer) -> None:
+    """From now on the journal is kept for a peer from there."""
+    directory, name = instance.consumers_directory, consumer.name
     if one.certificates:
         path = certificate_of(instance, name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         replace_file(path, one.certificates)
     with positions_locked(directory):
-        is_lost = isinstance(decision, JournalMissing)
-        write_consumer(directory, Consumer(name, own.last_seqno, one.summary.sender.hex(), wall_ns, is_lost))
-        if own.last_seqno < read_aged(directory, name):
+        write_consumer(directory, consumer)
+        if consumer.acknowledged_seqno < read_aged(directory, name):
             write_aged(directory, name, None)  # it was restored, or a packet was lost: from there on all is kept
         held = read_hold(directory, name)
-        if held is not None and held <= own.last_seqno:
+        if held is not None and held <= consumer.acknowledged_seqno:
             write_hold(directory, name, None)

@@ -64,8 +64,10 @@ class PacketReader:
             prefix = self._read(0, min(PREFIX_BYTES, self.bytes))
             if is_sealed(prefix):
                 prefix = self._open(unseal)
-            PACKET.check_prefix(prefix, self._where)
+            version = PACKET.check_prefix(prefix, self._where)
             self._summary_position, self.summary_body, self.summary = self._tail()
+            if version != self.summary.version:
+                raise PACKET.damaged(f"the packet says format {version}, and its summary is another's", 0, self._where)
         except BaseException:
             self.close()
             raise

@@ -18,6 +18,7 @@ import xxhash
 
 from replicate.errors import DamagedError, FormatUnknownError, ReplicateError
 from replicate.instance.consumer_positions import positions_locked
+from replicate.instance.instance import Instance
 from replicate.model.vector import Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.system.files import read_private, replace_file
 from replicate.transfer.packet.epochs import EpochRow, Epochs, PacketExport, Replica
@@ -52,6 +53,7 @@ def read_epochs(consumers_directory: Path) -> Epochs:
             int(facts["last_number"]),
             {int(key): OriginName(int(key), *named) for key, named in facts["origins"].items()},
             tuple((str(text), int(last)) for text, last in facts["waiting"]),
+            {str(name): int(met) for name, met in facts.get("level", {}).items()},
         )
     except FormatUnknownError:
         raise
@@ -61,6 +63,12 @@ def read_epochs(consumers_directory: Path) -> Epochs:
             where=str(path),
             do="Remove the file; then have each replica send a receipt, and import it, before the next export",
         ) from error
+
+
+def level_by_packets(instance: Instance) -> set[str]:
+    """Of a supplier that was restored, those whose packets have brought all that they had since. Raises as
+    `read_epochs`."""
+    return read_epochs(instance.consumers_directory).were_level(instance.content.incarnation)
 
 
 def change_epochs(consumers_directory: Path, change: Callable[[Epochs], Epochs]) -> Epochs:
@@ -97,7 +105,7 @@ def _packed(epochs: Epochs) -> bytes:
         "last_number": epochs.last_number,
         "origins": {str(key): [one.instance, one.incarnation] for key, one in epochs.origins.items()},
         "waiting": [list(one) for one in epochs.waiting],
-    }
+    } | ({"level": dict(epochs.level)} if epochs.level else {})
     return (json.dumps({"check": _digest(facts), **facts}) + "\n").encode()
 
 

@@ -45,8 +45,9 @@ def unsigned(_body: bytes) -> None:
 class PacketWriter:
     """One packet in the making. As a context manager: removed unless finished."""
 
-    def __init__(self, path: Path, seal: Seal | None = None) -> None:
-        """`seal`: what is written is kept in memory, and only what this makes of it is on the disk.
+    def __init__(self, path: Path, seal: Seal | None = None, version: int = VERSION) -> None:
+        """`seal`: what is written is kept in memory, and only what this makes of it is on the disk. `version`: as the
+        summary's.
 
         AlreadyExistsError when there is such a file; NotFoundError, DiskFullError, JournalIOError."""
         self.path = path
@@ -59,7 +60,7 @@ class PacketWriter:
             raise AlreadyExistsError("the file exists already", where=str(path), do="Name another, or remove it")
         self._file = AsideFile(path, "packet")
         try:
-            self._write([PACKET.pack_prefix(VERSION)])
+            self._write([PACKET.pack_prefix(version)])
         except BaseException:
             self._file.abandon()
             raise

@@ -141,8 +141,7 @@ def test_the_verbs_of_one_primary_are_refused_by_name(tmp_path: Path, monkeypatc
     before = encode(two.by["a"].content)
     apsw.Connection(str(tmp_path / "x.db")).execute("CREATE TABLE x (i)")
     for words in (
-        "promote", "demote", "switchover", "rollback --to 1", f"region add {tmp_path}/x.db", "peer add z --packets",
-        "packet export --to b --file x", f"packet import {tmp_path}", "conflict skip 9 --yes",
+        "promote", "demote", "switchover", "rollback --to 1", f"region add {tmp_path}/x.db", "conflict skip 9 --yes",
     ):  # fmt: skip
         with pytest.raises(ReplicateError, match="a is a supplier: ") as caught:
             said("-i", "a", *words.split())

@@ -183,7 +183,7 @@ def test_a_line_that_is_quicker_leaves_nothing_to_do(pair: Pair, monkeypatch: py
                 work_all(applier)
         yield
 
-    monkeypatch.setattr("update_process.replay.packets._aside", applied_meanwhile)
+    monkeypatch.setattr("update_process.replay.unpacking._aside", applied_meanwhile)
     done = take(pair.secondary, *paths)
     assert (done.applied, done.replayed, done.seqno) == ((), None, pair.last_seqno())
     assert_equal(pair)
@@ -328,7 +328,7 @@ def test_a_full_disk_applies_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch
     def full(*_args: object, **_options: object) -> None:
         raise DiskFullError("full")
 
-    monkeypatch.setattr("update_process.replay.packets.require_free", full)
+    monkeypatch.setattr("update_process.replay.unpacking.require_free", full)
     with pytest.raises(DiskFullError):
         take(pair.secondary, *paths)
     assert pair.last_seqno(pair.secondary) == stands

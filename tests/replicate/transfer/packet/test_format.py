@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 
 from replicate.errors import DamagedError
 from replicate.transfer.packet.format import (
+    BY_VECTOR,
     END_BYTES,
     PACKET,
     PIECE_BYTES,
+    VERSION,
+    BetweenSuppliers,
     PacketRecord,
     PacketSummary,
     SegmentPart,
@@ -36,6 +40,25 @@ FIELDS = len(msgpack.unpackb(summary(1, 2).pack()))
 @given(SUMMARIES)
 def test_a_summary_comes_back(one: PacketSummary) -> None:
     assert PacketSummary.unpack(one.pack()) == one
+
+
+@given(SUMMARIES, st.integers(0, 9), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
+def test_what_suppliers_say_besides_comes_back(one: PacketSummary, met: int, origin: int, number: int) -> None:
+    said = BetweenSuppliers(7, (origin, number), (0, 0), (met,) * len(one.targets))
+    made = replace(one, suppliers=said)
+    assert PacketSummary.unpack(made.pack()) == made
+    assert (made.version, one.version) == (BY_VECTOR, VERSION)
+    before = one.pack()
+    assert made.pack()[3 : len(before)] == before[3:], "but for the number of fields nothing else has moved"
+
+
+@pytest.mark.parametrize(
+    "packed", [None, [], [1, 2, 3, 4, 5], [1, 0, 0, 0, 0, 2**32], [1, 0, -1, 0, 0, 1], "suppliers"]
+)
+def test_what_no_supplier_says_is_refused(packed: object) -> None:
+    fields = msgpack.unpackb(summary(1, 20, number=3).pack())
+    with pytest.raises(DamagedError):
+        PacketSummary.unpack(msgpack.packb([*fields, packed]))
 
 
 @given(st.integers(0, FIELDS - 1), JUNK)
