@@ -188,8 +188,8 @@ def _run_hook(opened: Instance, made: list[Exported]) -> None:
 def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | None, engine: str | None) -> None:
     """Apply packets, in whatever order they came; without a name, those in packets.inbox.
 
-    Daemons of this secondary that run stand aside meanwhile. What cannot be applied before another packet is there
-    waits, and the exit code is 75.
+    Daemons of this secondary, or supplier, that run stand aside meanwhile. What cannot be applied before another packet
+    is there waits, and the exit code is 75.
     """
     from replicate.cli.progress import replaying
     from update_process.replay.packets import import_packets
@@ -215,6 +215,8 @@ def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | N
             "removed",
             "dry_run",
             "replayed",
+            "transactions",
+            "merged",
         )
     }
     emit(facts, _imported(opened, done))
@@ -223,10 +225,14 @@ def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | N
 
 def _imported(opened: Instance, done: Imported) -> list[str]:
     lines = []
-    if done.replayed is not None:
+    if done.replayed is not None or done.applied or done.in_part:
         count = len(done.applied)
         verb = "would be applied" if done.dry_run else "applied"
         lines.append(f"{count} packet{'s' * (count != 1)} {verb}{', another in part' if done.in_part else ''}")
+    if opened.is_supplier and done.transactions:
+        merged = f", {done.merged} of them merged" if done.merged else ""
+        lines.append(f"{done.transactions} transaction{'s' * (done.transactions != 1)} applied{merged}")
+    if done.replayed is not None:
         replayed = summary_lines(done.replayed, opened)
         lines += [line for line in replayed if not line.startswith("next:")]
     lines += [f"{done.known} bring nothing that is not here"] if done.known else []
