@@ -36,13 +36,18 @@ class Parting:
         """Of whom nothing is on its way here any more."""
 
     def look(self) -> bool:
-        """Whether something may have to be done: somebody is gone."""
-        words = self._door.words
+        """Whether something may have to be done: somebody is gone. Not while this one takes no writes: it was restored,
+        and says nothing before it has back what it had."""
+        words, instance = self._door.words, self._door.instance
         seen = words[word.WRITERS_GENERATION], words[word.CATALOGUE_GENERATION]
         if seen != self._seen:
             self._writers = writers_of(self._door.instance)
             self._seen = seen
-        return bool(self._writers.retiring)
+        if not self._writers.retiring:
+            return False
+        if not instance.takes_writes:
+            instance.reload()  # another process may have settled that
+        return instance.takes_writes
 
     @property
     def wants_restart(self) -> bool:
@@ -65,6 +70,7 @@ class Parting:
             for gone in self._writers.to_part(self._own):
                 if gone in self._dropped:
                     part(self._door, gone, timeout_s=BUSY_S)
+            self.look()
             for gone in self._writers.to_retire(self._own, suppliers_known(self._door)):
                 finish(self._door, gone, timeout_s=BUSY_S)
         except BusyError:

@@ -99,8 +99,16 @@ class SupplierApplier:
     """As `Applier`, of a supplier, which may have several sources."""
 
     def __init__(
-        self, session: ApplySession, pool: Arrivals, settings: UpdateConfig, *, conflict_directory: Path
+        self,
+        session: ApplySession,
+        pool: Arrivals,
+        settings: UpdateConfig,
+        *,
+        conflict_directory: Path,
+        streams: bool = True,
     ) -> None:
+        """`streams`: what arrives may be asked to begin again."""
+        self._streams = streams
         self.session = session
         self.pool = pool
         self._settings = settings
@@ -168,9 +176,18 @@ class SupplierApplier:
         self._abandon()
 
     def tell(self) -> None:
-        """Tell the others what was applied, if anything is to be told, without waiting for the time to come: nothing
-        more arrives. Raises what a commit raises."""
+        """Say what is to be said without waiting for the time to come: what was applied, and that nothing comes from
+        those that are gone for good. No stream runs, and the receive pool is empty. Raises what a commit raises."""
+        if self._parting.look():
+            self._parting.asked()
+            self._parting.dropped()
+            self._parting.work()
         self._tending.tend(at_once=True)
+
+    @property
+    def has_to_part(self) -> bool:
+        """Whether somebody is gone for good, and it was not said here that nothing comes from it any more."""
+        return self._parting.look() and self._parting.wants_restart
 
     def begin_early(self) -> bool:
         """Never: the regions are the applications', too."""
@@ -182,7 +199,7 @@ class SupplierApplier:
         done = Done()
         deadline_s = time.monotonic() + seconds
         try:
-            if self._parting.look():
+            if self._streams and self._parting.look():
                 self._part(done)
             while True:
                 done.waiting = self._step(done)

@@ -33,7 +33,9 @@ from replicate.errors import (
 from replicate.instance.instance import Instance
 from replicate.model.ruv import covers
 from replicate.model.vector import Chains
+from replicate.pool.shared_memory import PoolKind, retire
 from replicate.roles.restored import settle, turn_back
+from replicate.roles.retiring import writers_of
 from replicate.system.failpoint import hit
 from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.offered import Inbox
@@ -47,6 +49,8 @@ from replicate.transfer.packet.vector_order import (
     vector_gap,
     vector_order,
 )
+from replicate.wire.introduction import refusal
+from replicate.wire.message import RefuseCode
 from update_process.done import Waiting
 from update_process.packet_feed import PacketFeed
 from update_process.replay.apply import Progress, Told
@@ -119,6 +123,14 @@ def _refuse(instance: Instance, here: Chains, packets: Sequence[PacketSummary]) 
             origin=fork.origin,
             origin_seqno=fork.origin_seqno,
         )
+    writers = writers_of(instance)
+    gone = next((one for one in packets if writers.is_gone(one.sender)), None)
+    if gone is not None:
+        raise refusal(
+            RefuseCode.RETIRED,
+            f"packet {gone.number} is of {gone.sender_name}, which is gone for good, as {name} was told",
+            name=gone.sender_name,
+        )
     more = knows_more_of(instance.content.origin.key, here, packets)
     if more is not None:
         turn_back(instance)
@@ -139,9 +151,13 @@ def _apply(instance: Instance, paths: Sequence[Path], done: Imported, told: Told
     try:
         with apply_session(instance) as session, closing(PacketFeed(paths, instance.content.network)) as feed:
             settings = instance.config.update
-            applier = SupplierApplier(session, feed, settings, conflict_directory=instance.conflict_directory)
+            applier = SupplierApplier(
+                session, feed, settings, conflict_directory=instance.conflict_directory, streams=False
+            )
             with closing(applier):
                 _work(instance, applier, done, told)
+                if applier.has_to_part:  # the daemons stand aside: what lies there of one that is gone is dropped
+                    retire(PoolKind.RECEIVE, instance.content.uuid)
                 applier.tell()
             done.seqno = session.position.last_seqno
     except TurnedBackError as error:

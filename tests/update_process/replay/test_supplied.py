@@ -22,6 +22,7 @@ from replicate.errors import (
     DivergedError,
     NotSupportedError,
     PacketGapError,
+    PeerRefusedError,
     TurnedBackError,
     UsageError,
 )
@@ -30,6 +31,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import as_written, read_head
 from replicate.journal.walk import walk
+from replicate.roles.retiring import retire, writers_of
 from replicate.status.collect import collect
 from replicate.system import failpoint
 from replicate.transfer.packet.export import PACKET_BYTES_MIN
@@ -82,6 +84,28 @@ def test_each_brings_what_the_other_lacks_and_no_more(two: Suppliers) -> None:
     take(two.by["a"], back)
     two.assert_converged()
     assert sent(two, "a", "b") == sent(two, "b", "a") == []
+
+
+def test_one_that_is_gone_for_good_is_retired_by_packets(three: Suppliers) -> None:
+    """What c had of it comes to a; what it sends later is refused, and the others go on."""
+    run(three, "b", "INSERT INTO ta VALUES (1, 'x', 0)")
+    (path,) = sent(three, "b", "c")
+    take(three.by["c"], path)
+    run(three, "b", "INSERT INTO ta VALUES (2, 'late', 0)")
+    (late,) = sent(three, "b", "a")
+    retire(three.by["a"], "b", timeout_s=0)
+    for source, target in (("a", "c"), ("c", "a"), ("a", "c")):
+        for path in sent(three, source, target):
+            take(three.by[target], path)
+    for name in ("a", "c"):
+        assert writers_of(three.by[name]).retired == {three.by["b"].content.uuid}
+        assert three.rows(name)["ta"] == [(1, "x", 0)]
+    with pytest.raises(PeerRefusedError, match="is of b, which is gone for good"):
+        import_packets(three.by["a"], [late], now_s=time.time())
+    run(three, "c", "INSERT INTO ta VALUES (3, 'goes on', 0)")
+    (path,) = sent(three, "c", "a")
+    take(three.by["a"], path)
+    assert three.rows("a")["ta"] == three.rows("c")["ta"]
 
 
 @pytest.mark.slow
