@@ -35,6 +35,7 @@ from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.stream import FilteredStream
 from replicate.journal.record import FrameBatch, check_frame
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
+from replicate.model.clock_skew import PeerClock
 from replicate.model.transaction import Kind
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
@@ -143,6 +144,7 @@ class ReceiverConnection:
         self._filtering: FilteredStream | None = None
         self._is_stopped = False
         self.has_asked = False
+        self.clock = PeerClock()
         self._asked_for: tuple[int, ...] | None = None
         """Once it has: the partitions; None: all."""
         self._duplicates = 0
@@ -189,6 +191,7 @@ class ReceiverConnection:
             case LostAcknowledged(taken):
                 self._lost.acknowledged(taken.offset)
             case HeartbeatReceived(heartbeat):
+                self.clock.heard(heartbeat.wall_ns, time.time_ns())
                 if self._supplied is not None:
                     self._supplied.told(heartbeat.last_seqno, time.monotonic_ns())
                 if self.link.peer is not None:

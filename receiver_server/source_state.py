@@ -36,6 +36,7 @@ from replicate.errors import ReplicateError, RollbackNeededError
 from replicate.filters.switch import FilterSwitch
 from replicate.instance.file import read_file
 from replicate.instance.instance import FILE_NAME, Instance
+from replicate.model.clock_skew import CLOCKS, PeerClock
 from replicate.model.contact import PERIOD_S_MAX, Known, not_told
 from replicate.model.contact import known as judge
 from replicate.model.transaction import TableDefinition
@@ -60,6 +61,7 @@ class ServedConnection(Protocol):
     """The connection is closed, and writes into the pool no more."""
     is_streaming: bool
     has_asked: bool
+    clock: PeerClock
 
     @property
     def peer_name(self) -> str:
@@ -398,6 +400,7 @@ class SourceState:
         told: dict[str, Any] = {TOLD: self.pool.source_told_ns or None}
         if self.suppliers is not None:
             told["suppliers"] = self.suppliers.facts()
+        told[CLOCKS] = {one.peer_name: one.clock.ahead_s for one in self.all_connections if one.clock.ahead_s}
         self.context.status(text, **facts("receiver", measured), **self.heard.facts(), **told)
         self._tell_silence(known)
 

@@ -74,6 +74,7 @@ _KINDS: Final = (
     FindingKind(
         "SUPPLIER_SILENT", "warning", "A supplier has not told for an hour that it has what it shares with others."
     ),
+    FindingKind("CLOCK_SKEW", "warning", "The clock of a source's host differs from this one's by seconds."),
     FindingKind("MERGES_OPEN", "info", "Values that were lost as rows were merged were not looked at."),
     FindingKind("FROZEN", "warning", "An operator has frozen the instance: nothing is committed or applied."),
     FindingKind("CONSUMER_UNREADABLE", "error", "The stored position of a peer cannot be read."),

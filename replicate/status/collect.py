@@ -49,6 +49,7 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.region.sqlite.look import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
+from replicate.status.clocks import clock_findings
 from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
@@ -144,6 +145,7 @@ def collect(instance: Instance) -> Status:
     were_level = {one.name for one in suppliers if one.was_level} | were_level_by_packets(instance)
     problems += restoring_findings(instance, were_level)
     problems += merging_findings(instance, now_wall_ns / 1e9)
+    problems += clock_findings(instance)
     problems += lost_findings(instance)
     by_packets = hears_by_packets(instance)
     found = findings(instance.told_role, journal, regions, peers, receiving, packets, by_packets=by_packets)

@@ -14,6 +14,7 @@ from receiver_server.position import ReceivedParts, Reference
 from receiver_server.returning import Returning
 from receiver_server.source_state import ServedConnection, SourceState
 from replicate.daemon.daemon import DaemonContext
+from replicate.model.clock_skew import PeerClock
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool.receive_pool import ReceivePool
 from replicate.wire.message import UpdateState
@@ -31,6 +32,7 @@ class Served:
         self.gone = trio.Event()
         self.is_streaming = True
         self.has_asked = True
+        self.clock = PeerClock()
         self.peer_name, self.is_stopped = "east", False
         self.ended: list[str] = []
 
@@ -133,6 +135,19 @@ async def test_only_a_source_that_has_asked_for_the_stream_is_sent_away(source: 
     connection.gone = trio.Event()
     await source.disconnect("again")
     assert connection.ended == ["the pool is gone"]
+
+
+async def test_a_clock_that_differs_is_told_while_its_source_is_connected(source: SourceState) -> None:
+    connection = served(source)
+    source.tell()
+    assert source.context.facts["clocks"] == {}
+    for _ in range(3):
+        connection.clock.heard(100_000_000_000, 95_000_000_000)
+    source.tell()
+    assert source.context.facts["clocks"] == {"east": 5}
+    source.left(connection)
+    source.tell()
+    assert source.context.facts["clocks"] == {}
 
 
 async def test_ready_while_a_source_streams_and_says_where_it_stands(source: SourceState) -> None:

@@ -618,6 +618,7 @@ def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
             "status/roles.py",
             "status/patrol.py",
             "status/merging.py",
+            "status/clocks.py",
             "status/packets.py",
             "security/tls_files.py",
         )
