@@ -50,6 +50,8 @@ class WriterCheck:
             self._known = [(part, part.region.writers()) for part in parts]
             self._seen = generation
         for part, writers in self._known:
+            if writers.is_gone(self._own) and not _OF_TABLES.isdisjoint(_ops(captured)):
+                raise self._gone(part, writers, door)
             if captured.schema_changed and not writers.all_by(self._own) and Op.SCHEMA in _ops(captured):
                 raise self._schema(part, writers, door)
             others = writers.not_of(self._own, captured.partitions)
@@ -75,6 +77,18 @@ class WriterCheck:
             f"{door.instance.name}",
             writer=writer,
             partition=partition_name,
+        )
+
+    @staticmethod
+    def _gone(part: RegionPart, writers: Writers, door: Door) -> NotWriterError:
+        name = door.instance.name
+        heir = name_of(door, writers.heir(door.instance.content.uuid))
+        return NotWriterError(
+            f"{name} was said to be gone for good, and nobody takes from it any more",
+            where=part.where,
+            do=f"Write on {heir or 'another supplier'}. What only {name} has: replicate -i {name} journal show. Then make "
+            "it again, and seed it: replicate help suppliers",
+            writer=heir,
         )
 
     @staticmethod

@@ -62,7 +62,7 @@ def retire(instance: Instance, name: str, *, timeout_s: float) -> Retiring:
                     where=str(instance.path),
                     do="Make it again, and seed it: replicate help suppliers",
                 )
-            if not writers.is_gone(gone) or not writers.heir(gone):
+            if gone not in writers.retired and not writers.heir(gone):
                 say(door, session, REST, [RETIRING, gone, own])
         while True:
             found = next(one for one in gone_of(instance) if one.name == name)

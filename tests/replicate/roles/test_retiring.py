@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replicate.cli.root import root
+from replicate.dbapi import OperationalError
 from replicate.errors import ConfigurationError, NotFoundError, NotPrimaryError
 from replicate.instance.instance import Instance
 from replicate.roles.retiring import gone_of, retire, writers_of
-from tests.harness.suppliers import Suppliers
+from tests.harness.suppliers import Suppliers, run
 
 
 @pytest.fixture
@@ -63,6 +64,21 @@ def test_one_that_is_gone_retires_nobody(three: Suppliers) -> None:
     three.carry("a", "b")
     with pytest.raises(ConfigurationError, match="b itself is gone"):
         retire(three.by["b"], "c", timeout_s=0)
+
+
+def test_one_that_hears_that_it_is_gone_takes_no_writes(three: Suppliers) -> None:
+    """They would be lost; comments, which are anybody's, it takes."""
+    retire(three.by["a"], "b", timeout_s=0)
+    run(three, "b", "INSERT INTO tb (v) VALUES ('before it is told')")
+    three.carry("a", "b")
+    connection = three.connect("b")
+    connection.execute("INSERT INTO tb (v) VALUES ('after')")
+    with pytest.raises(OperationalError, match="b was said to be gone for good"):
+        connection.commit()
+    connection.rollback()
+    connection.log_comment("still here")
+    connection.commit()
+    connection.close()
 
 
 def test_by_command(three: Suppliers) -> None:
