@@ -86,8 +86,8 @@ class WriterCheck:
         return NotWriterError(
             f"{name} was said to be gone for good, and nobody takes from it any more",
             where=part.where,
-            do=f"Write on {heir or 'another supplier'}. What only {name} has: replicate -i {name} journal show. Then make "
-            "it again, and seed it: replicate help suppliers",
+            do=f"Write on {heir or 'another supplier'}. To see what only {name} has: replicate -i {name} journal show. "
+            "Then make it again, and seed it: replicate help suppliers",
             writer=heir,
         )
 

@@ -78,6 +78,7 @@ LENGTH: Final = _only("length")
 CHAIN: Final = _only("chain")
 AUDITED: Final = _only("length", "kind", "origin", "csn")
 NUMBERED: Final = _only("length", "kind", "seqno")
+OF_ORIGIN: Final = _only("length", "seqno", "origin", "origin_seqno")
 SKIMMED: Final = struct.Struct(f"{_only('length', 'kind', 'seqno', 'origin').format}18x")
 """LENGTH, KIND, SEQNO and ORIGIN, of a head that is there as a whole."""
 

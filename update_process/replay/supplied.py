@@ -83,7 +83,7 @@ def apply_between_suppliers(
     require_seeded(instance)
     summaries = [one.summary for one in inbox.packets]
     done.seqno, here = _position(instance)
-    _refuse(instance, here, summaries)
+    _refuse(instance, here, summaries, is_look=dry_run)
     order = vector_order(here, summaries)
     brings = {at for at, one in enumerate(summaries) if not one.is_receipt}
     done.known = len(brings - {*order.chosen, *order.waiting})
@@ -110,8 +110,8 @@ def _position(instance: Instance) -> tuple[int, Chains]:
     return position.last_seqno, position.chains
 
 
-def _refuse(instance: Instance, here: Chains, packets: Sequence[PacketSummary]) -> None:
-    """What must not be applied, nor answered."""
+def _refuse(instance: Instance, here: Chains, packets: Sequence[PacketSummary], *, is_look: bool) -> None:
+    """What must not be applied, nor answered. `is_look`: nothing is changed."""
     name = instance.name
     if (found := forked_packet(here, packets)) is not None:
         packet, fork = found
@@ -133,7 +133,8 @@ def _refuse(instance: Instance, here: Chains, packets: Sequence[PacketSummary]) 
         )
     more = knows_more_of(instance.content.origin.key, here, packets)
     if more is not None:
-        turn_back(instance)
+        if not is_look:
+            turn_back(instance)
         raise _turned_back(instance, more.sender_name)
 
 

@@ -360,7 +360,7 @@ class ExportRun:
             made = self._packet(wanted, base, inside, name_of, max_bytes, goes_on)
             base, inside, goes_on = made.end, made.end_inside, made.goes_on
             if self.instance.is_supplier and not inside:
-                base = self.suppliers().position(base.chains)
+                base = self.suppliers().position(base.chains, base.last_seqno)
             if is_one and base.last_seqno < self._last_seqno:
                 raise UsageError(
                     f"one file of {max_bytes} bytes takes up to transaction {made.end.last_seqno} only",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.door.ruv_view import start_for, vectors_of
-from replicate.errors import NotFoundError
+from replicate.errors import JournalMissingError, NotFoundError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.model.ruv import Decision, Forked, NotHeld, Supplied, decide
@@ -88,13 +88,20 @@ class SuppliersView:
                 )
             decision = self.decide(row.known)
             if isinstance(decision, NotHeld):
-                raise refused(decision, self.names)
+                raise JournalMissingError(
+                    f"{name} cannot be given all that it lacks: {refused(decision, self.names).what}",
+                    where=str(self.chain.directory),
+                    do=f"Have that one export to {name}; or fill it again (there: instance convert --role secondary; "
+                    f"here: replicate -i {self.instance.named} seed --to-file FILE --for {name})",
+                )
             rows.append(needed(row.known, self.supplied.end))
         return self.position(lowest(rows))
 
-    def position(self, known: Chains) -> Position:
-        """The place of our journal where who knows that much lacks something, and all that it knows."""
-        return Position(start_for(self.chain, known, self.last_seqno) - 1, vector_of(known), known)
+    def position(self, known: Chains, behind_seqno: int = 0) -> Position:
+        """The place of our journal behind which who knows that much lacks something, and all that it knows.
+        `behind_seqno`: up to there it knows all."""
+        start = start_for(self.chain, known, self.last_seqno, behind_seqno=behind_seqno)
+        return Position(start - 1, vector_of(known), known)
 
 
 def look_at_suppliers(instance: Instance, door: Door, epochs: Epochs, end: Position | None = None) -> SuppliersView:

@@ -20,6 +20,7 @@ from replicate.errors import (
     ConflictError,
     DamagedError,
     DivergedError,
+    NotAuthenticatedError,
     NotSupportedError,
     PacketGapError,
     PeerRefusedError,
@@ -32,15 +33,16 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import as_written, read_head
 from replicate.journal.walk import walk
 from replicate.roles.retiring import retire, writers_of
+from replicate.security.certificate import issue, make_ca
 from replicate.status.collect import collect
 from replicate.system import failpoint
-from replicate.transfer.packet.export import PACKET_BYTES_MIN
+from replicate.transfer.packet.export import PACKET_BYTES_MIN, ExportRun, sealer_of, signer_of
 from replicate.transfer.packet.matrix import matrix_of
 from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.packet.scrub import scrub
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.instances import lose_pool
-from tests.harness.packets import bring, export, frames_in, get_packets, level_by_packets, said, sent, take
+from tests.harness.packets import bring, export, frames_in, get_packets, level_by_packets, now_ns, said, sent, take
 from tests.harness.pair import Pair
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
@@ -422,6 +424,9 @@ def test_an_older_state_is_found_out_and_comes_back(two: Suppliers) -> None:
     two.by["b"] = Instance.open(site)
     two.write("a", 1)
     (path,) = sent(two, "a", "b")
+    with pytest.raises(TurnedBackError):
+        take(two.by["b"], path, dry_run=True)
+    assert not two.by["b"].content.is_restoring
     with pytest.raises(TurnedBackError, match="a has more of what b writes itself than b has") as caught:
         take(two.by["b"], path)
     assert "packet export --to a --receipt" in caught.value.do
@@ -450,8 +455,9 @@ def test_a_backup_of_files_gets_back_what_it_had(three: Suppliers) -> None:
     three.write("b", 3, table="tb")
     level_by_packets(three)
     lose_pool(three.by["b"])
-    shutil.rmtree(site)
-    shutil.copytree(copy, site)
+    shutil.copytree(copy, three.directory / "again")  # while the other is there: so no file has the inode of its like
+    site.rename(three.directory / "before")
+    (three.directory / "again").rename(site)
     three.by["b"] = Instance.open(site)
     take(three.by["a"], said(three, "b", "a"))
     bring(three, "a", "b")
@@ -513,6 +519,34 @@ def convert_back(instance: Instance) -> None:
 
     convert(instance, "secondary", timeout_s=30)
     instance.reload()
+
+
+def test_each_signs_for_the_other_and_seals(two: Suppliers) -> None:
+    """Both may send to each other; a packet of one who may not is refused."""
+    make_ca(two.directory / "ca", name="ours", days=30, now_s=time.time())
+    for name, other in (("a", "b"), ("b", "a")):
+        site = two.by[name].path
+        issue(name, ca=two.directory / "ca", out=site / "tls", hosts=[], days=9, now_s=time.time())
+        settings = site / "replicate.toml"
+        settings.write_text(settings.read_text() + f'\n[receiver]\nallow = "{other}"\n')
+        two.by[name] = Instance.open(site)
+    take(two.by["a"], said(two, "b", "a"))
+    two.write("a", 3)
+    a = two.by["a"]
+    with ExportRun(
+        a, sign=signer_of(a), seal=lambda to: sealer_of(a, to, time.time()), release="test", now_ns=now_ns
+    ) as run:
+        (made,) = run.increments(["b"], lambda name: two.directory / "stick" / name, max_bytes=PACKET_BYTES_MIN)
+    with pytest.raises(UsageError, match="sealed for b"):
+        PacketReader(made.path)
+    assert take(two.by["b"], made.path).transactions == 3
+    settings = two.by["b"].path / "replicate.toml"
+    settings.write_text(settings.read_text().replace('allow = "a"', 'allow = "c"'))
+    two.by["b"] = Instance.open(two.by["b"].path)
+    two.write("a", 1)
+    with pytest.raises(NotAuthenticatedError):
+        bring(two, "a", "b")
+    take(two.by["b"], said(two, "a", "b"))  # of a peer a receipt is taken
 
 
 def test_spark_finds_no_net_change_of_it(two: Suppliers) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from replicate.door.snapshot import door_of
-from replicate.errors import DivergedError, NotFoundError
-from replicate.model.ruv import covers
+from replicate.errors import DivergedError, JournalMissingError, NotFoundError
+from replicate.model.ruv import Supplied, covers
 from replicate.transfer.packet.rows import UNPROVEN
 from replicate.transfer.packet.store import read_epochs
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
@@ -64,6 +65,19 @@ def test_one_that_was_never_met_has_no_row(three: Suppliers) -> None:
     assert found.incarnation("z") == 0
     with pytest.raises(NotFoundError, match="nothing is known of what z has"):
         found.base(["b", "z"])
+
+
+def test_what_is_held_no_more_is_named_and_another_may_have_it(three: Suppliers) -> None:
+    found = view(three, "a")
+    row = found.row("b")
+    assert row is not None
+    gone = replace(found, supplied=Supplied(found.supplied.end, {o: (n + 1, 1) for o, (n, _) in row.known.items()}))
+    assert gone.reached({}) is None
+    three.write("a", 1, table="ta")
+    end = view(three, "a").supplied.end
+    with pytest.raises(JournalMissingError, match="another supplier may still have them") as caught:
+        replace(gone, supplied=Supplied(end, end)).base(["b"])
+    assert "Have that one export to b" in caught.value.do
 
 
 def test_a_fork_is_refused_by_name(three: Suppliers) -> None:
