@@ -300,6 +300,7 @@ def _facts(reader: PacketReader) -> dict[str, Any]:
         "sender_seqno": summary.own.last_seqno,
         "created_wall_ns": summary.created_wall_ns,
         "release": summary.release,
+        "between_suppliers": summary.suppliers is not None,
         "signed": reader.signature is not None,
         "sealed": reader.is_sealed,
     }

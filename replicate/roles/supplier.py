@@ -17,6 +17,7 @@ from typing import Final
 from replicate.door.recovery.opening import make_chain, require_seeded
 from replicate.door.snapshot import door_of
 from replicate.errors import ConfigurationError
+from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.model.writers import REST, Writers
@@ -30,6 +31,8 @@ from replicate.roles.retiring import gone_of
 from replicate.roles.role import become_secondary, standing_still
 from replicate.roles.writing import give_number, unmergeable_tables, written
 from replicate.system.failpoint import hit
+from replicate.transfer.packet.epochs import Epochs
+from replicate.transfer.packet.store import change_epochs
 
 CONVERSION: Final = "conversion"
 
@@ -81,8 +84,20 @@ def _to_secondary(instance: Instance, *, timeout_s: float, dry_run: bool) -> Con
     seqno = 0
     if instance.is_supplier and not dry_run:
         with daemons_down(instance, CONVERSION, patience_s=timeout_s):
+            _forget_places(instance)
             seqno = become_secondary(instance, timeout_s=timeout_s)
     return Converted(instance.name, "secondary", seqno, instance.content.incarnation, False)
+
+
+def _forget_places(instance: Instance) -> None:
+    """A supplier's journal ends with its role: the one that its next seed begins counts otherwise. So it is not known
+    any more what of it others have: it is kept for them until they say so."""
+    directory = instance.consumers_directory
+    with positions_locked(directory):
+        for peer in instance.consumers:
+            known = read_consumer(directory, peer.name) or Consumer(peer.name)
+            write_consumer(directory, Consumer(peer.name, 0, known.uuid))
+    change_epochs(directory, Epochs.without_places)
 
 
 def _check(instance: Instance) -> Writers:

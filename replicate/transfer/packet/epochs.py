@@ -168,6 +168,11 @@ class Epochs:
         """As if nothing had been exported to the replica since it was heard of last."""
         return self._with(name, replace(self.of(name), estimated=None))
 
+    def without_places(self) -> Epochs:
+        """As if nothing had been heard nor exported: what it was counted by is no more. The numbers of packets go
+        on."""
+        return replace(self, replicas={}, exports=(), waiting=(), level={})
+
     def forgotten(self, name: str) -> Epochs:
         """Without a replica."""
         return replace(self, replicas={key: one for key, one in self.replicas.items() if key != name})

@@ -53,19 +53,14 @@ def met_suppliers(
 ) -> dict[str, MetSupplier]:
     """All that the journal's `histories` name, by name. `names`: of origins that packets have named since; `seen`: what
     each origin has told."""
-    newest: dict[str, History] = {}
-    for one in histories:
-        if one.name not in newest or newest[one.name].incarnation < one.incarnation:
-            newest[one.name] = one
-    later: dict[str, int] = {}
-    for named in names:
-        later[named.instance] = max(later.get(named.instance, 0), named.incarnation)
+    newest = {one.name: one for one in histories}  # of one that was made again, too, they stand in their order
+    later = tuple(names)
     found = {}
     for name, one in newest.items():
-        incarnation, told = one.incarnation, dict[int, int]()
-        if later.get(name, 0) > incarnation:  # restored, and not heard of by its journal yet
-            incarnation = later[name]
-        else:
+        known = (of.incarnation for of in later if of.key == Origin(one.instance, of.incarnation).key)
+        incarnation, told = max(known, default=0), dict[int, int]()
+        if incarnation <= one.incarnation:  # else it was restored, and no journal has heard of that yet
+            incarnation = one.incarnation
             base = {origin: last for (origin, partition), last in one.base.items() if partition == PARTITION_STREAM}
             told = merged_told(base, seen.get(one.origin.key, {}))
         living = Origin(one.instance, incarnation).key

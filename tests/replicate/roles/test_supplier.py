@@ -24,10 +24,14 @@ from replicate.errors import (
     TryAgainError,
     UsageError,
 )
+from replicate.instance.consumers import Consumer, read_consumer
 from replicate.instance.file import WITH_SUPPLIER, decode, encode
 from replicate.instance.instance import Instance
 from replicate.roles.supplier import convert
 from replicate.roles.writing import give, written
+from replicate.transfer.packet.store import read_epochs
+from tests.harness.packets import bring, get_packets, take
+from tests.harness.packets import said as said_by
 from tests.harness.pair import Pair, assert_equal
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers
@@ -131,6 +135,24 @@ def test_a_supplier_becomes_a_secondary_again(tmp_path: Path, monkeypatch: pytes
     ruv_of(two.by["b"])  # whoever opens its region looks what lies beneath its WAL
     assert (made.role, two.by["b"].told_role) == ("secondary", "secondary")
     assert made.seqno == two.last_seqno("b")
+
+
+def test_its_next_journal_counts_otherwise_so_nothing_is_known_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its old numbers it would take for known what they lack, and let the journal go."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = get_packets(Suppliers.create(tmp_path))
+    two.write("b", 20)
+    bring(two, "b", "a")
+    take(two.by["b"], said_by(two, "a", "b"))
+    b = two.by["b"]
+    known = read_consumer(b.consumers_directory, "a")
+    assert known is not None
+    assert known.acknowledged_seqno > 20
+    convert(b, "secondary", timeout_s=30)
+    assert read_consumer(b.consumers_directory, "a") == Consumer("a", 0, known.uuid)
+    assert not read_epochs(b.consumers_directory).replicas
 
 
 def test_the_verbs_of_one_primary_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

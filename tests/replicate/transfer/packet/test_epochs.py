@@ -232,3 +232,9 @@ def test_whatever_becomes_of_packets_a_receipt_brings_both_level(steps: list[tup
     world.inbox.append(world.on_their_way[-1])
     world.take(0)
     assert world.seqno == world.last
+
+
+def test_without_places_nothing_is_known_but_the_numbers_of_packets_go_on() -> None:
+    known = Epochs().heard("west", EpochRow(position(3), 1)).exported(summary(3, 9, number=4, before=1), "f", 1)
+    after = known.without_places()
+    assert (after.replicas, after.exports, after.last_number) == ({}, (), 4)

@@ -87,6 +87,13 @@ def test_a_later_incarnation_has_told_nothing_and_its_base_is_what_it_had() -> N
     assert (restored.living, restored.incarnation, restored.told) == (LATER, 2, {})
 
 
+def test_one_that_was_made_again_under_its_name_is_another() -> None:
+    again = bytes([3]) * 16
+    histories = [history(B, "b", 5, a=9), history(again, "b", 1, a=2)]
+    found = met_suppliers(histories, [OriginName(Origin(B, 6).key, "b", 6)], {})["b"]
+    assert found == MetSupplier("b", again, 1, Origin(again, 1).key, {OF_A: 2})
+
+
 def test_a_row_asks_for_no_more_than_is_here() -> None:
     assert needed({OF_A: (12, 1), OF_B: (4, 2), 7: (1, 1)}, HERE) == {OF_A: (10, 110), OF_B: (4, 2)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_it_comes_back(directory: Path) -> None:
     after = change_epochs(directory, full)
     assert read_epochs(directory) == after
     assert (directory / NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_who_was_level_comes_back_and_costs_nothing_where_nobody_was(directory: Path) -> None:
+    change_epochs(directory, full)
+    assert "level" not in json.loads((directory / NAME).read_text())
+    after = change_epochs(directory, lambda known: replace(known, level={"a": 3, "b": 2}))
+    assert read_epochs(directory) == after
+    assert (after.were_level(3), after.were_level(4)) == ({"a"}, set())
 
 
 def test_a_change_that_fails_changes_nothing(directory: Path) -> None:
