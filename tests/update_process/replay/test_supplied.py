@@ -13,6 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from replicate.admin.freezing import freeze
 from replicate.dbapi import OperationalError
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import (
@@ -24,6 +25,7 @@ from replicate.errors import (
     NotSupportedError,
     PacketGapError,
     PeerRefusedError,
+    TryAgainError,
     TurnedBackError,
     UsageError,
 )
@@ -33,6 +35,7 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import as_written, read_head
 from replicate.journal.walk import walk
 from replicate.roles.retiring import retire, writers_of
+from replicate.roles.writing import give
 from replicate.security.certificate import issue, make_ca
 from replicate.status.collect import collect
 from replicate.system import failpoint
@@ -390,6 +393,35 @@ def test_a_region_in_an_applications_hands_is_waited_for_and_then_named(
     assert take(two.by["b"], path).transactions == 1
     level_by_packets(two)
     two.assert_converged()
+
+
+def test_a_frozen_one_takes_nothing_and_says_so(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("update_process.replay.supplied.PATIENCE_S", 0.0)
+    two.write("a", 1)
+    (path,) = sent(two, "a", "b")
+    before = freeze(two.by["b"], on=True)
+    with pytest.raises(TryAgainError, match="held by a barrier"):
+        take(two.by["b"], path)
+    assert two.last_seqno("b") == before
+    freeze(two.by["b"], on=False)
+    assert take(two.by["b"], path).transactions == 1
+
+
+def test_who_writes_what_and_the_schema_come_by_packets(two: Suppliers) -> None:
+    give(two.by["b"], "2", "a", timeout_s=30)
+    bring(two, "b", "a")
+    connection = two.connect("a")
+    connection.execute("ALTER TABLE tb ADD COLUMN late TEXT")
+    connection.execute("CREATE TABLE more (id INTEGER PRIMARY KEY, x)")
+    connection.execute("INSERT INTO more (x) VALUES (1)")
+    connection.commit()
+    connection.close()
+    give(two.by["a"], "2", "b", timeout_s=30)
+    bring(two, "a", "b")
+    run(two, "b", "INSERT INTO tb (v, late) VALUES ('x', 'y')")
+    level_by_packets(two)
+    two.assert_converged()
+    assert two.rows("a")["tb"][-1][-1] == "y"
 
 
 def test_what_was_seen_is_told_at_once_and_then_all_fall_silent(both: Suppliers) -> None:
