@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from replicate.errors import ConfigurationError, PacketGapError, ReplicateError
 from tests.harness.ports import free_port
 from tests.harness.waiting import wait_until
 from tests.replicate.cli.test_partition import said
-from tests.system.test_suppliers import AT_ONCE, NAMES, SETTINGS, SHARED, WRITER, SupplierStreet, findings
+from tests.system.test_suppliers import AT_ONCE, NAMES, SETTINGS, SHARED, WRITER, SupplierStreet, findings, stop_site
 
 SITES = ("shop", "depot", "island")
 
@@ -208,15 +209,18 @@ class WithoutLine(SupplierStreet):
         self.on(b, "peer", "add", "c", "--packets")
         for name in ("a", "b"):
             self.on(c, "peer", "add", name, "--packets")
-            self.on(self.by[name], "receiver", "start", "--no-update", "--listen", f"127.0.0.1:{self.ports[name]}")
-            self.on(self.by[name], "update", "start")
-        self.on(a, "source", "start", "--peer", "b")
-        self.on(b, "source", "start", "--peer", "a")
+            self.start_site(name)
         self.carry("c", "a")
         for name in NAMES[1:]:
             wait_until(lambda name=name: self.gives(name), what=f"a knows {name}")
         self.carry("a", "c")
         return self
+
+    def start_site(self, name: str) -> None:
+        site = self.by[name]
+        self.on(site, "receiver", "start", "--no-update", "--listen", f"127.0.0.1:{self.ports[name]}")
+        self.on(site, "update", "start")
+        self.on(site, "source", "start", "--peer", "b" if name == "a" else "a")
 
     def carry(self, sender: str, target: str) -> None:
         self.on(self.by[sender], "packet", "export", "--to", target, "--outbox", self.stick)
@@ -262,6 +266,52 @@ def test_a_line_between_two_and_packets_to_the_third_while_all_write(street: Wit
     assert "RESTORING" not in findings(street, "c")
     for name in NAMES:
         street.on(street.by[name], "journal", "verify")
+
+
+@pytest.mark.slow
+def test_one_that_is_turned_back_waits_for_the_line_and_for_packets(street: WithoutLine) -> None:
+    """The line alone does not end it: the third site may have what only that one has."""
+    site = street.by["b"]
+
+    def level() -> bool:
+        street.carry("b", "c")
+        return street.vector("a") == street.vector("b") == street.vector("c")
+
+    def files(source: Path, target: Path) -> None:
+        for one in ("journal", "regions", "consumers"):
+            shutil.rmtree(target / one, ignore_errors=True)
+            shutil.copytree(source / one, target / one)
+
+    stop_site(street, "b")
+    files(site, street.directory / "snapshot")
+    street.start_site("b")
+    street.finish([street.python(WRITER, str(site), "tb", "20")])
+    wait_until(level, what="all have everything")
+    stop_site(street, "b")
+    for one in ("journal", "regions", "consumers"):
+        for file in (site / one).iterdir():
+            file.unlink()
+        for file in (street.directory / "snapshot" / one).iterdir():
+            shutil.copy2(file, site / one / file.name)
+    for pool in Path(street.environment["REPLICATE_SHM_DIR"]).iterdir():
+        if str(site) in pool.read_bytes()[4096:8192].decode("utf-8", "replace"):
+            pool.unlink()  # its machine has booted
+    street.start_site("b")
+    wait_until(lambda: street.vector("a") == street.vector("b"), what="the line has brought back what a has")
+
+    def awaits() -> str:
+        status = json.loads(street.on(site, "--json", "status", check=False).stdout)
+        return next((one["text"] for one in status["findings"] if one["code"] == "RESTORING"), "")
+
+    wait_until(lambda: awaits().endswith("waiting for c"), what="it waits for c alone")
+    street.on(site, "packet", "export", "--to", "c", "--receipt", "--outbox", street.stick)
+    street.on(street.by["c"], "packet", "import", street.stick, "--remove")
+    street.on(street.by["c"], "packet", "export", "--to", "b", "--receipt", "--outbox", street.stick)
+    street.on(site, "packet", "import", street.stick, "--remove")
+    wait_until(lambda: not awaits(), what="it takes writes again")
+    street.finish([street.python(WRITER, str(site), "tb", "5")])
+    wait_until(level, what="all have everything")
+    assert len(street.rows("c")["tb"]) == 25
 
 
 def _shared(street: WithoutLine, name: str) -> list[str]:
