@@ -67,6 +67,9 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.logs.files", "D"),
     ("replicate.logs.picture", "D"),
     ("replicate.logs*", "P"),
+    ("replicate.seeing.follow", "D"),
+    ("replicate.seeing.look", "D"),
+    ("replicate.seeing*", "P"),
     ("replicate.status.text", "P"),
     ("replicate.status.report", "P"),
     ("replicate.status.comparing", "P"),
@@ -132,7 +135,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("replicate.daemon",),
     ("replicate.lost", "replicate.transfer"),
     ("replicate.roles", "replicate.status", "replicate.logs"),
-    ("replicate.admin", "source_server", "receiver_server", "update_process"),  # daemons meet in pools and on the wire
+    # Daemons meet in pools and on the wire.
+    ("replicate.admin", "replicate.seeing", "source_server", "receiver_server", "update_process"),
     ("replicate.cli",),  # it alone starts daemons
     ("replicate",),  # the names that applications import, loaded late
 )

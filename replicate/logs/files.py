@@ -34,7 +34,8 @@ NAME: Final = re.compile(r"(source-.+|receiver|update)\.log([.-].+)?\Z")
 LINE_BYTES_MAX: Final = 1 << 20
 LOOK_LINES: Final = 1000
 """So many lines a file may begin with that are none of a daemon's, to be put in its place in time."""
-_BROKEN: Final = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError)
+BROKEN: Final = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError)
+"""What reading a damaged or unfinished file raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,9 @@ class _First:
 
 
 def _look(path: Path) -> _First:
-    with _opened(path) as (file, key):
+    with opened_log(path) as (file, key):
         try:
-            for number, line in enumerate(_lines(file)):
+            for number, line in enumerate(lines_of_log(file)):
                 found = read_line(line)
                 if found is not None:
                     return _First(found.at_us, (key, line), False)
@@ -108,7 +109,7 @@ def _look(path: Path) -> _First:
                     break
             else:
                 return _First(2**63, (key,), os.stat(path).st_size == 0)
-        except _BROKEN:
+        except BROKEN:
             pass  # where it is read, that is said
     return _First(2**63, (key,), False)
 
@@ -116,9 +117,9 @@ def _look(path: Path) -> _First:
 def _read(path: Path, story: LogStory, notes: list[str]) -> None:
     others = lines = 0
     is_torn = False
-    with _opened(path) as (file, _):
+    with opened_log(path) as (file, _):
         try:
-            for line in _lines(file):
+            for line in lines_of_log(file):
                 lines += 1
                 found = read_line(line)
                 is_torn = not line.endswith(b"\n") and found is None
@@ -128,7 +129,7 @@ def _read(path: Path, story: LogStory, notes: list[str]) -> None:
                     others += 1
         except UsageError:
             raise
-        except _BROKEN as error:
+        except BROKEN as error:
             how = str(error) or type(error).__name__
             notes.append(f"{path} is damaged, or not yet written to its end, after {_counted(lines, 'line')}: {how}")
     if others:
@@ -141,14 +142,16 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
+def lines_of_log(file: IO[bytes]) -> Iterator[bytes]:
+    """Each line; one that is longer than LINE_BYTES_MAX in pieces, the last one as far as it is there."""
     while line := file.readline(LINE_BYTES_MAX):
         yield line
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[IO[bytes], tuple[int, int]]]:
-    """The file, as if it were not compressed, and by which numbers the system knows it."""
+def opened_log(path: Path) -> Iterator[tuple[IO[bytes], tuple[int, int]]]:
+    """The file, as if it were not compressed, and by which numbers the system knows it. NotFoundError,
+    PermissionRefusedError, JournalIOError; UsageError: it is no file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:

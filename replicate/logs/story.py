@@ -104,6 +104,16 @@ class Track:
         """ "" where nothing is known."""
         return self._open.get("being", (0, ""))[1]
 
+    @property
+    def place(self) -> str:
+        """From where a Source Server reads: FILES, or "" for the pool."""
+        return self._open.get("place", (0, ""))[1]
+
+    def spans_until(self, until_us: int) -> list[StateSpan]:
+        """All spans so far, and what still is so, until then."""
+        lasting = [StateSpan(since_us, until_us, value) for since_us, value in self._open.values() if value]
+        return [*self.spans, *(span for span in lasting if span.until_us > span.from_us)]
+
     def becomes(self, what: str, value: str, at_us: int) -> None:
         """`what` (being, role, place) is `value` from then on; "": nothing is known, or told."""
         since_us, known = self._open.get(what, (at_us, ""))

@@ -19,7 +19,7 @@ from replicate.status.comparing import ago
 from replicate.status.report import DaemonReport, PacketsReport, PeerReport, ReceivingReport, RegionReport, Status
 
 WIDTH_LEAST: Final = 40
-_COMMAND: Final = re.compile(
+COMMAND: Final = re.compile(
     r"\b(?:replicate -|kill |chmod |chown |fuser )(?:'[^']*'|,(?=\S)|[^;,()'])*(?:'[^']*'|[^;,(). '])"
 )
 """With the quoted words and lists (`a,b`) that are in it."""
@@ -35,7 +35,7 @@ def lines(status: Status, width: int = 80) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: int, width: int) -> list[str]:
-    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), text)
+    whole = COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), text)
     broken = textwrap.wrap(
         whole,
         max(width, WIDTH_LEAST),
