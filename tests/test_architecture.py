@@ -149,6 +149,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "apsw": ("replicate.region.sqlite.*", "replicate.dbapi*"),
     "sqlite3": ("replicate.dbapi*",),  # for its exception classes only: two SQLite libraries on one file lose locks
     "pyspark": ("update_process.replay.*",),
+    "curses": ("replicate.cli.screen",),
     "click": ("replicate.cli.*",),
     "structlog": (
         "replicate.daemon.log",

@@ -12,6 +12,7 @@ import datetime
 import enum
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -35,6 +36,8 @@ class Globals:
 
     instance: str | None = None
     json: bool = False
+    several: list[str] = dataclasses.field(default_factory=list)
+    """Of a verb that takes -i again and again."""
 
 
 def _globals() -> Globals:
@@ -76,6 +79,24 @@ class VerbCommand(click.Command):
         self.params.extend(_global_options())
 
 
+class VerbOfSeveral(VerbCommand):
+    """A command that is about several instances: -i may be given again."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+        def add_instances(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> None:
+            _globals().several += value
+
+        for place, one in enumerate(self.params):
+            if one.name == "instance":
+                assert isinstance(one, click.Option)
+                self.params[place] = click.Option(
+                    one.opts, multiple=True, expose_value=False, callback=add_instances, metavar=str(one.metavar),
+                    help=f"{one.help} May be given again.", shell_complete=instances,
+                )  # fmt: skip
+
+
 class Noun(click.Group):
     """A group of verbs that also takes the global options."""
 
@@ -102,6 +123,12 @@ def instance_name() -> str:
     if not named:
         raise UsageError("no instance is named", do=f"Use -i NAME, or set {INSTANCE_VARIABLE}")
     return named
+
+
+def instance_names() -> list[str]:
+    """Of a VerbOfSeveral: all that are named, each once. Raises UsageError if none is."""
+    named = [one for one in (_globals().instance, *_globals().several) if one]
+    return list(dict.fromkeys(named)) or [instance_name()]
 
 
 def has_instance() -> bool:
@@ -169,6 +196,18 @@ def emit_lines(lines: Iterable[str], *, at_once: bool = False) -> bool:
 
 
 _LINES_TOGETHER = 200
+
+
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def span_s(text: str, *, least_s: float, most_s: float) -> float:
+    """Seconds, or a number with a unit: 30, 30s, 5m, 2h, 1d. click.BadParameter for anything else."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd]?)", text)
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not least_s <= seconds <= most_s:
+        raise click.BadParameter(f"{text!r} is no period; write 30, 30s, 5m, 2h or 1d")
+    return seconds
 
 
 def is_terminal() -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import LOOKS, VerbCommand, emit, instance_path, open_instance, wants_json
+from replicate.cli.common import LOOKS, VerbCommand, emit, instance_path, open_instance, span_s, wants_json
 from replicate.cli.words import instances
 from replicate.errors import UsageError
 
@@ -17,18 +16,10 @@ if TYPE_CHECKING:
     from replicate.logs.table import LogTable
 
 ORDERS = ("on", "off")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _period(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """Seconds, or a number with a unit: 30, 30s, 5m, 2h, 1d."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd]?)", value)
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0.1 <= seconds <= 1e9:
-        raise click.BadParameter(f"{value!r} is no period; write 30, 30s, 5m, 2h or 1d")
-    return seconds
+    return None if value is None else span_s(value, least_s=0.1, most_s=1e9)
 
 
 @click.command(cls=VerbCommand)

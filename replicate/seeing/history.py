@@ -97,7 +97,7 @@ class SeenHistory:
         is_known = self._before is not None and now_us - self._before_us <= GAP_US
         if not is_known:
             self._looks.clear()
-        since_us = self._before_us if is_known else now_us
+        since_us = self._before_us if is_known else now_us - US  # of daemons that tell once a second
         for place in places_of(status):
             self._at(place, now_us)
         for daemon, figure, value, least in _measured(status, self._pace):

@@ -28,7 +28,7 @@ from replicate.status.text import daemon as daemon_in_words
 
 Mood = Literal["well", "busy", "warning", "error", "off", "unknown"]
 """How a part is. `busy`: at work on a backlog; `off`: it does not run, and is not missed here."""
-Unit = Literal["seqno", "transactions", "seconds", "percent", "bytes", "words"]
+Unit = Literal["seqno", "transactions", "seconds", "percent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ShownFigure:
 
     key: str
     label: str
-    value: float | int | str | None
+    value: float | int | None
     unit: Unit = "seqno"
     is_at_least: bool = False
 
@@ -124,8 +124,8 @@ def _journal_state(journal: JournalReport, regions: tuple[RegionReport, ...]) ->
 def _journal(journal: JournalReport) -> Iterator[ShownFigure]:
     yield ShownFigure("last_written_seqno", "written", journal.last_written_seqno)
     yield ShownFigure("last_durable_seqno", "durable", journal.last_durable_seqno)
-    yield ShownFigure("cap_percent", "of its cap", journal.cap_percent, "percent")
-    yield ShownFigure("disk_percent", "disk full", journal.disk_percent, "percent")
+    yield ShownFigure("cap_percent", "cap", journal.cap_percent, "percent")
+    yield ShownFigure("disk_percent", "disk", journal.disk_percent, "percent")
 
 
 # To a peer.
@@ -155,14 +155,14 @@ def _to_peer(
 ) -> StreetRow:
     name = peer.name
     is_idle = status.role == "secondary" and peer.source.is_passive
-    source = _daemon_part(f"Source Server {name}", peer.source, told)
+    source = _daemon_part("Source Server", peer.source, told)
     if is_idle:
         source = StreetPart(source.key, source.title, "passive", "off")
     elif peer.source.is_passive and peer.source.is_running:
         source = StreetPart(source.key, source.title, "passive", "warning")
     place = "files" if reads_files(peer.source.name) else "pool"
     reads = StreetWay(
-        f"read:{name}", f"reads the {place}" if place == "pool" else "reads files", None, None, peer.source_backlog,
+        f"read:{name}", f"from {place}", None, None, peer.source_backlog,
         mood="busy" if place == "files" else "well",
     )  # fmt: skip
     state, mood = _line_state(peer.is_connected, peer.is_paused, peer.is_silent)

@@ -31,10 +31,11 @@ _DAY_S: Final = 86_400
 def lines(status: Status, width: int = 80) -> Iterator[str]:
     """The report, line by line, for a terminal so wide."""
     for indent, text in _paragraphs(status):
-        yield from _wrapped(text, indent, width)
+        yield from wrapped(text, indent, width)
 
 
-def _wrapped(text: str, indent: int, width: int) -> list[str]:
+def wrapped(text: str, indent: int, width: int) -> list[str]:
+    """A paragraph so wide, set in, with each command in it whole."""
     whole = COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), text)
     broken = textwrap.wrap(
         whole,

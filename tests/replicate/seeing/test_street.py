@@ -123,7 +123,7 @@ def test_a_source_that_sleeps_on_a_secondary_is_not_missed() -> None:
 
 def test_reading_files_is_seen() -> None:
     (row,) = rows(PRIMARY, files=True)
-    assert (row.ways[1].label, row.ways[1].mood) == ("reads files", "busy")
+    assert (row.ways[1].label, row.ways[1].mood) == ("from files", "busy")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""cli/watch.py: `replicate watch --once`: for several instances, for scripts, and with an exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replicate.cli.main import run
+from tests.harness.pair import Pair
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.delenv("REPLICATE_INSTANCE", raising=False)
+    made = Pair.create(tmp_path)
+    made.write(7)
+    return made
+
+
+def test_once_prints_each_instance_and_whether_something_is_wrong(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ["-i", str(pair.primary.path), "watch", "--once", "-i", str(pair.secondary.path)]
+    assert run(both) == 1  # its daemons do not run
+    out = capsys.readouterr().out
+    assert out.index("primary east") < out.index("secondary west")
+    assert f"written {pair.last_seqno()}" in out
+    assert "Next: replicate -i" in out
+
+
+def test_each_instance_is_shown_once(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(pair.primary.path)
+    run(["-i", path, "--json", "watch", "-i", path, "-i", path])
+    (picture,) = json.loads(capsys.readouterr().out)
+    assert (picture["name"], picture["role"]) == ("east", "primary")
+    assert picture["rows"][0]["ways"][0] == {
+        "key": "written", "label": "written", "seqno": pair.last_seqno(), "per_s": None, "waiting": None,
+        "state": "", "mood": "well", "is_line": False, "is_at_least": False,
+    }  # fmt: skip
+
+
+def test_the_environment_names_one_too(
+    pair: Pair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATE_INSTANCE", str(pair.primary.path))
+    run(["watch", "--once", "--past", "2h"])
+    assert "primary east" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["watch"], "this is no terminal that can be drawn on. Print it once: --once"),
+        (["watch", "--once"], "no instance is named"),
+        (["watch", "--once", "-i", "/nowhere/at/all"], "there is no such instance directory [/nowhere/at/all]"),
+        (["watch", "--once", "--past", "soon"], "'soon' is no period; write 30, 30s, 5m, 2h or 1d"),
+        (["watch", "--once", "--past", "8d"], "'8d' is no period"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REPLICATE_INSTANCE", raising=False)
+    assert run(arguments) in (2, 69)
+    assert said in capsys.readouterr().err
