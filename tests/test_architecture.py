@@ -70,6 +70,9 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.seeing.follow", "D"),
     ("replicate.seeing.look", "D"),
     ("replicate.seeing*", "P"),
+    ("replicate.web.request", "P"),
+    ("replicate.web.told", "P"),
+    ("replicate.web.server", "N"),
     ("replicate.status.text", "P"),
     ("replicate.status.report", "P"),
     ("replicate.status.comparing", "P"),
@@ -137,6 +140,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("replicate.roles", "replicate.status", "replicate.logs"),
     # Daemons meet in pools and on the wire.
     ("replicate.admin", "replicate.seeing", "source_server", "receiver_server", "update_process"),
+    ("replicate.web",),
     ("replicate.cli",),  # it alone starts daemons
     ("replicate",),  # the names that applications import, loaded late
 )
@@ -171,10 +175,13 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "replicate.pool.doorbell",
         "replicate.roles.encounters",  # of two daemons, which may not import one another
         "replicate.security.tls",
+        "replicate.web.server",
+        "replicate.cli.web",
         "*_server.*",
         "update_process.*",
     ),
-    "ssl": ("replicate.security.identity", "replicate.security.tls"),
+    "h11": ("replicate.web.server",),
+    "ssl": ("replicate.security.identity", "replicate.security.tls", "replicate.web.server"),
     "cryptography": tuple(f"replicate.security.{name}" for name in ("certificate", "signing", "sealing")),
     "prometheus_client": ("replicate.daemon.figures",),
     "matplotlib": ("replicate.logs.picture", "replicate.audit.picture"),

@@ -45,6 +45,7 @@ from replicate.cli.subscription import subscription
 from replicate.cli.switchover import switchover
 from replicate.cli.update import update
 from replicate.cli.watch import watch
+from replicate.cli.web import web
 
 _I: Final = "replicate -i INSTANCE"
 _EACH: Final = f"each daemon has its own: {_I} source {{0}}, {_I} receiver {{0}}, {_I} update {{0}}"
@@ -82,7 +83,7 @@ def root() -> None:
 
 for _verb in (
     instance, region, partition, subscription, replica, peer, source, receiver, update, seed, switchover, promote,
-    demote, rollback, lost, conflict, status, watch, wait, statistics, digest, compare, scr, ruv, journal, audit,
+    demote, rollback, lost, conflict, status, watch, web, wait, statistics, digest, compare, scr, ruv, journal, audit,
     config, certificate, archive, replay, rebuild, packet, epochs, scrub, bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

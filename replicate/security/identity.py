@@ -70,6 +70,12 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
     return Identity(contexts[0], contexts[1], certificate, ca)
 
 
+def for_browsers(identity: Identity) -> ssl.SSLContext:
+    """The server's end for those that may have no certificate of ours: who shows one, shows one of the CA."""
+    identity.server.verify_mode = ssl.CERT_OPTIONAL
+    return identity.server
+
+
 def _load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
     """Through descriptors: what is loaded is what was checked, whatever stands at the path meanwhile."""
 

@@ -108,6 +108,8 @@ PLACES = {
     f"{UNITS}/dualsite-packet-import@.service",
     f"{UNITS}/dualsite-packet-import@.timer",
     f"{UNITS}/dualsite-packet-.service.d/20-packet.conf",
+    f"{UNITS}/dualsite-web@.service",
+    f"{UNITS}/dualsite-web@.service.d/20-web.conf",
     "usr/lib/sysusers.d/dualsite.conf",
     "usr/lib/tmpfiles.d/dualsite.conf",
     "usr/bin/replicate",

@@ -31,7 +31,7 @@ UNITS = CHECKOUT / "deploy" / "systemd"
 COMMON = (UNITS / "dualsite-.service.d" / "10-common.conf").read_text()
 NAMES = ("source", "receiver", "update")
 """The daemons."""
-ALL = (*NAMES, "compare", "packet-export", "packet-import")
+ALL = (*NAMES, "compare", "packet-export", "packet-import", "web")
 TIMERS = ("compare", "packet-export", "packet-import")
 EXPOSURE_MOST = 2.0
 
@@ -128,6 +128,13 @@ def test_what_would_hide_the_pools_from_applications_is_off() -> None:
     assert setting(COMMON, "RemoveIPC") == "no"
     for name in ("ProtectProc", "ProcSubset", "ProtectKernelTunables", "ProtectControlGroups", "StateDirectory"):
         assert f"\n{name}=" not in COMMON
+
+
+def test_the_page_reaches_no_other_host_and_has_nothing_to_open_again() -> None:
+    text = (UNITS / "dualsite-web@.service").read_text()
+    assert (setting(text, "IPAddressDeny"), setting(text, "IPAddressAllow")) == ("any", "localhost")
+    own = UNITS / "dualsite-web@.service.d" / "20-web.conf"
+    assert setting(own.read_text(), "ExecReload") == ""
 
 
 # Under a pretended service manager.

@@ -1,0 +1,33 @@
+"""web/told.py: pictures as the page gets them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from replicate.seeing.history import SeenHistory
+from replicate.seeing.picture import picture_of, unreadable
+from replicate.web.told import told
+from tests.replicate.seeing.test_history import PRIMARY, us
+from tests.replicate.seeing.test_picture import STOPPED
+from tests.replicate.status.test_collect import PEER
+
+
+def test_figures_are_as_they_are_and_curves_are_short() -> None:
+    history = SeenHistory(0)
+    for second in range(3):
+        history.status(replace(PRIMARY, peers=(replace(PEER, lag_s=1 / 3),)), us(98 + second))
+    picture = picture_of(replace(PRIMARY, findings=(STOPPED,)), history, now_us=us(100), past_s=10, columns=10)
+    broken = unreadable("x", "/x", "GONE", now_us=us(100), past_s=10)
+    found = json.loads(told([picture, broken], now_us=us(101), past_s=10))
+    assert (found["now_us"], found["past_s"]) == (us(101), 10)
+    one, other = found["instances"]
+    assert (one["name"], one["role"], one["is_wrong"]) == ("east", "primary", True)
+    assert one["rows"][0]["ways"][0]["seqno"] == 100
+    assert one["findings"][0]["commands"] == ["replicate -i 'a b' update start --set x=1,y"]
+    lag = next(curve for curve in one["curves"] if curve["key"] == "lag_s:west")
+    assert lag["now"] == 0.333
+    assert lag["values"][-3:] == [0.333] * 3
+    assert lag["values"][0] is None
+    assert lag["at_least"] == []
+    assert other["error"] == "GONE"
