@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replicate.cli.common import VerbOfSeveral, emit, instance_names
-from replicate.errors import ConfigurationError, PrerequisiteMissingError
+from replicate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from replicate.seeing.look import InstanceLooker, InstanceView
@@ -39,7 +39,9 @@ def web(listen: str, token_file: Path | None, hosts: tuple[str, ...]) -> None:
     Elsewhere it speaks TLS with the certificate of the first instance, to those that show a certificate of the same CA,
     or the token. It ends by Ctrl-C or SIGTERM.
     """
-    _check_library()
+    from replicate.web.server import check_page
+
+    check_page()
     import trio
 
     from replicate.seeing.look import InstanceView
@@ -50,17 +52,6 @@ def web(listen: str, token_file: Path | None, hosts: tuple[str, ...]) -> None:
     guard, context = _guarded(address, views[0], token_file, hosts)
     if trio.run(_serve, listen, views, guard, context) == signal.SIGINT:
         raise KeyboardInterrupt
-
-
-def _check_library() -> None:
-    try:
-        import h11  # noqa: F401
-    except ImportError as error:
-        raise PrerequisiteMissingError(
-            "the Python package h11, which speaks HTTP, is not installed",
-            where=sys.prefix,
-            do=f"Run: {sys.executable} -m pip install 'dualsite[web]' (or 'h11>=0.14'); replicate watch needs nothing",
-        ) from error
 
 
 def _guarded(

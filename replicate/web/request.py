@@ -15,7 +15,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl
 
 ASSETS: Final[Mapping[str, tuple[str, str]]] = {
     "/": ("page.html", "text/html; charset=utf-8"),
@@ -45,6 +44,7 @@ SECURITY_HEADERS: Final[tuple[tuple[str, str], ...]] = (
     ("Cache-Control", "no-store"),
 )
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::([0-9]{1,5}))?")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _BASIC: Final = "basic"
 _BEARER: Final = "bearer"
 
@@ -118,11 +118,13 @@ def _asked(target: bytes, is_head: bool) -> Asked | TurnedAway:
     path, _, query = target.decode("ascii", "replace").partition("?")
     if path not in PATHS:
         return TurnedAway(404, "there is no such page")
-    try:
-        given = dict(parse_qsl(query, max_num_fields=4))
-        past_s, instance = int(given.get("past", PAST_S[1])), int(given.get("instance", "0"))
-    except ValueError:
+    given = {"past": str(PAST_S[1]), "instance": "0"}
+    for one in query.split("&") if query else ():
+        name, _, value = one.partition("=")
+        if name not in given or _NUMBER.fullmatch(value) is None:
+            return TurnedAway(400, "this is no question that is answered here")
+        given[name] = value
+    past_s = int(given["past"])
+    if past_s not in PAST_S:
         return TurnedAway(400, "this is no question that is answered here")
-    if past_s not in PAST_S or instance < 0:
-        return TurnedAway(400, "this is no question that is answered here")
-    return Asked(path, is_head, past_s, instance)
+    return Asked(path, is_head, past_s, int(given["instance"]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ import trio
 
 from replicate.daemon.admission import Admission, Guest, Standing
 from replicate.daemon.listening import Callers
+from replicate.errors import PrerequisiteMissingError
 from replicate.seeing.look import InstanceLooker
 from replicate.web.records import record_tables
 from replicate.web.request import ASSETS, EVENTS, PICTURES, SECURITY_HEADERS, Asked, PageGuard, TurnedAway
@@ -42,6 +44,18 @@ LINGER_S: Final = 1.0
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 _JSON: Final = "application/json"
 _PLAIN: Final = "text/plain; charset=utf-8"
+
+
+def check_page() -> None:
+    """PrerequisiteMissingError where h11 is not there."""
+    try:
+        import h11  # noqa: F401
+    except ImportError as error:
+        raise PrerequisiteMissingError(
+            "the Python package h11, which speaks HTTP, is not installed",
+            where=sys.prefix,
+            do=f"Run: {sys.executable} -m pip install 'dualsite[web]' (or 'h11>=0.14'); replicate watch needs nothing",
+        ) from error
 
 
 class PageServer:
