@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,16 @@ OPTIONS = (
 )  # fmt: skip
 
 
+AT_3_AND_4 = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(one), fcntl.F_DUPFD, 10) for one in sys.argv[1:3]]
+for place, end in zip((3, 4), ends):
+    os.dup2(end, place, True)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""The program reads at 3 and writes at 4."""
+
+
 def needs_browser() -> str:
     """The program; skips where there is none."""
     found = shutil.which("chromium")
@@ -45,8 +56,7 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         ours, self._writes = os.pipe()
         self._reads, theirs = os.pipe()
-        # The program reads at 3 and writes at 4.
-        command = ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{ours} 4>&{theirs}', needs_browser(), *OPTIONS]
+        command = [sys.executable, "-c", AT_3_AND_4, str(ours), str(theirs), needs_browser(), *OPTIONS]
         self._process = subprocess.Popen(
             [*command, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(ours, theirs),
@@ -114,8 +124,9 @@ class Browser:
         return found["result"].get("value")
 
     def waits_for(self, script: str, *, what: str = "", timeout_s: float = PATIENCE_S) -> None:
-        """Until an expression is true on the page."""
-        wait_until(lambda: self.run(f"Boolean({script})"), what=what or script, timeout_s=timeout_s)
+        """Until an expression is true on the page; while what it asks for is not there, it is not."""
+        asked = f"(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()"
+        wait_until(lambda: self.run(asked), what=what or script, timeout_s=timeout_s)
 
     def window(self, width: int, height: int, *, is_dark: bool = False, is_phone: bool = False) -> None:
         """How large it is, and which colours are wanted."""

@@ -1,0 +1,42 @@
+"""`replicate web` for some instances, as a process, beside the street of a test.
+
+Guarantees: it ends with the `with` block. Refuses to know: who looks.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class WebPage:
+    """A page that is served."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process = process
+        self.url = url
+
+    def resident_bytes(self) -> int:
+        """The memory that the process has in use."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * 4096
+
+
+@contextmanager
+def web_page(environment: Mapping[str, str], *instances: Path) -> Iterator[WebPage]:
+    """A page of these instances, at a free port."""
+    named = [word for instance in instances for word in ("-i", str(instance))]
+    command = [sys.executable, "-m", "replicate.cli.main", "web", "--listen", "127.0.0.1:0", *named]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        assert "http://" in line, process.stderr.read()
+        yield WebPage(process, line.split()[-1])
+    finally:
+        process.kill()
+        process.communicate()
