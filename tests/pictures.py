@@ -26,7 +26,7 @@ from tests.harness.waiting import wait_until
 PICTURES = ROOT / "deploy" / "pictures"
 SITES = Path("/tmp/sites")
 PAST_S = 60
-WIDTH = 1200
+WIDTH = 1080
 COLUMNS = 116
 SETTINGS = """
     [journal]
@@ -59,12 +59,12 @@ def terminal_picture(lines: Iterable[ScreenLine], columns: int) -> str:
                 wide = len(piece.text) * 8.4
                 made.append(
                     f'<text x="{x:.1f}" y="{y}" textLength="{wide:.1f}" fill="{COLOURS[piece.meaning]}">'
-                    f"{html.escape(piece.text)}</text>"
+                    f"{html.escape(piece.text).replace(' ', chr(0xA0))}</text>"
                 )
             place += len(piece.text)
     wide, high = 24 + columns * 8.4, 20 + len(found) * height
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {high}" font-size="14" xml:space="preserve" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {high}" font-size="14" '
         'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace">\n'
         f'<rect width="100%" height="100%" rx="8" fill="#14171b"/>\n{chr(10).join(made)}\n</svg>\n'
     )
@@ -115,8 +115,8 @@ def main() -> int:
             street.kill(street.secondary, "update", signal.SIGCONT)
             street.kill(street.primary, "source-secondary")
             street.kill(street.secondary, "update")
-            eyes.waits_for("document.querySelectorAll('.part.error').length >= 2")
-            eyes.waits_for("document.querySelector('.way.line.error')")
+            dead = "document.getElementById('instances').innerText.split('DAEMON_DEAD').length - 1"
+            eyes.waits_for(f"{dead} === 2 && document.querySelectorAll('.way.line.error').length === 2")
             take(eyes, "broken")
     finally:
         street.close()

@@ -147,6 +147,11 @@ class SeenHistory:
         own = [mark for mark in self._own if mark.text not in roles and started.get(mark.teller.daemon, 0) < mark.at_us]
         return sorted((*told, *own), key=_at_us)[-EVENTS_MAX:]
 
+    def died_us(self, daemon: str) -> int:
+        """When it was seen to have died; 0 where it was not."""
+        own = (mark.at_us for mark in self._own if mark.kind is MarkKind.DIED and mark.teller.daemon == daemon)
+        return max(own, default=0)
+
     def tally(self, from_us: int) -> dict[MarkKind, int]:
         """How often each kind of thing has happened since then."""
         return dict(Counter(mark.kind for mark in self.events if mark.at_us >= from_us))

@@ -7,6 +7,7 @@ Leaves to others: reading (look.py) and drawing. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,7 @@ from replicate.logs.line import US
 from replicate.logs.story import FILES, Being, LogMark, MarkKind
 from replicate.model.findings import Severity
 from replicate.seeing.curve import CurvePoint
-from replicate.seeing.history import SeenHistory
+from replicate.seeing.history import SeenHistory, daemons_of
 from replicate.seeing.street import Mood, StreetRow, street_of
 from replicate.status.report import Status
 from replicate.status.text import COMMAND, seconds
@@ -25,6 +26,10 @@ COLUMNS: Final = 120
 EVENTS: Final = 200
 """So many events are in a picture, the newest ones of its time."""
 _BEINGS: Final = frozenset({being.value for being in Being} | {FILES})
+_PROSE: Final = re.compile(
+    r"(?:`|\.(?=\s|\Z)|\s(?:names|says|tells|lists|again|where|and|or|then|there|which|if)\b).*", re.DOTALL
+)
+"""How a sentence goes on after a command that it begins with."""
 _UNITS: Final = {"lag_s": "seconds", "backlog": "transactions", "per_s": "per second"}
 _LABELS: Final = {"lag_s": "lag", "backlog": "backlog"}
 _BAD: Final = frozenset({MarkKind.FAILED, MarkKind.DIED, MarkKind.CUT, MarkKind.REFUSED, MarkKind.LOST_LINES})
@@ -107,8 +112,7 @@ def picture_of(
     """The picture at `now_us`, with curves of the last `past_s` seconds in so many columns."""
     from_us = now_us - round(past_s * US)
     shown = tuple(
-        ShownFinding(one.code, one.severity, one.text, one.do, tuple(found[0] for found in COMMAND.finditer(one.do)))
-        for one in status.findings
+        ShownFinding(one.code, one.severity, one.text, one.do, commands_in(one.do)) for one in status.findings
     )
     return InstancePicture(
         name=status.name,
@@ -122,12 +126,18 @@ def picture_of(
         headline=status.bottleneck,
         rows=street_of(status, lambda key: history.per_s(key, now_us), history.reads_files),
         curves=tuple(_curves(status, history, from_us, now_us, columns)),
-        lanes=tuple(_lanes(history, from_us, now_us)),
+        lanes=tuple(_lanes(status, history, from_us, now_us)),
         events=tuple(_event(mark) for mark in history.events if mark.at_us >= from_us)[-EVENTS:],
         tally=tuple((kind.value, count) for kind, count in history.tally(from_us).items() if kind in _BAD | _ODD),
         findings=shown,
         notes=tuple(_notes(status)),
     )
+
+
+def commands_in(do: str) -> tuple[str, ...]:
+    """The commands in what a finding says to do, without the words that go on after them."""
+    found = (_PROSE.sub("", command[0]).strip() for command in COMMAND.finditer(do))
+    return tuple(dict.fromkeys(command for command in found if " " in command))
 
 
 def unreadable(name: str, path: str, error: str, *, now_us: int, past_s: float) -> InstancePicture:
@@ -179,16 +189,22 @@ def _wanted(status: Status) -> Iterator[tuple[str, str, str, str]]:
         yield f"sent_per_s:{peer.name}", f"sent{to}", peer.source.name, "per_s"
 
 
-def _lanes(history: SeenHistory, from_us: int, now_us: int) -> Iterator[ShownLane]:
+def _lanes(status: Status, history: SeenHistory, from_us: int, now_us: int) -> Iterator[ShownLane]:
     order = {"source": 0, "receiver": 1, "update": 2}
+    ended = {one.name for one in daemons_of(status) if not one.is_running}
     for track in sorted(history.tracks, key=lambda one: (order[one.teller.kind], one.teller.daemon)):
+        daemon, until_us = track.teller.daemon, now_us
+        if daemon in ended:  # of one that was killed no log says so
+            until_us = max(track.last_us, history.died_us(daemon))
         spans = [
-            (max(from_us, span.from_us), min(now_us, span.until_us), span.what)
+            (max(from_us, span.from_us), min(until_us, span.until_us), span.what)
             for span in track.spans_until(now_us)
-            if span.until_us > from_us and span.from_us < now_us and span.what in _BEINGS
+            if span.until_us > from_us and span.from_us < until_us and span.what in _BEINGS
         ]
+        if until_us < now_us:
+            spans.append((max(from_us, until_us), now_us, Being.DOWN.value))
         if spans:
-            yield ShownLane(track.teller.daemon, tuple(sorted(spans)))
+            yield ShownLane(daemon, tuple(sorted(spans)))
 
 
 def _event(mark: LogMark) -> ShownEvent:

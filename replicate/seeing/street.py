@@ -24,7 +24,6 @@ from replicate.status.report import (
     Status,
     fill_level,
 )
-from replicate.status.text import daemon as daemon_in_words
 
 Mood = Literal["well", "busy", "warning", "error", "off", "unknown"]
 """How a part is. `busy`: at work on a backlog; `off`: it does not run, and is not missed here."""
@@ -86,14 +85,13 @@ _FAILED: Final = ("failed", "dead")
 def street_of(status: Status, pace: Pace, reads_files: Callable[[str], bool]) -> tuple[StreetRow, ...]:
     """Every row of an instance's street: one for the stream that it receives, one for each peer. `reads_files`: whether
     that Source Server reads journal files."""
-    told = [finding.text for finding in status.findings]
     core = StreetPart(
         "journal", "Journal", *_journal_state(status.journal, status.regions), (*_journal(status.journal),)
     )
     rows = []
     if status.receiving is not None:
-        rows.append(_from_source(status, status.receiving, core, pace, told))
-    rows += [_to_peer(status, peer, core, pace, reads_files, told) for peer in status.peers]
+        rows.append(_from_source(status, status.receiving, core, pace))
+    rows += [_to_peer(status, peer, core, pace, reads_files) for peer in status.peers]
     rows += [_by_packets(to, core) for to in status.packets]
     if rows:
         return tuple(rows)
@@ -131,12 +129,13 @@ def _journal(journal: JournalReport) -> Iterator[ShownFigure]:
 # To a peer.
 
 
-def _daemon_part(
-    title: str, report: DaemonReport, told: list[str], figures: tuple[ShownFigure, ...] = ()
-) -> StreetPart:
-    state, mood = daemon_in_words(report, told), _daemon_mood(report)
-    if mood == "well":
-        state = report.text or report.state
+def _daemon_part(title: str, report: DaemonReport) -> StreetPart:
+    mood = _daemon_mood(report)
+    state = report.state  # what else there is to say, a finding says
+    if report.is_frozen or report.instead:
+        state = report.instead or "frozen"
+    elif mood in ("well", "warning") and report.is_running:
+        state = report.text or state
     return StreetPart(report.name, title, state, mood)
 
 
@@ -151,11 +150,11 @@ def _daemon_mood(report: DaemonReport) -> Mood:
 
 
 def _to_peer(
-    status: Status, peer: PeerReport, core: StreetPart, pace: Pace, reads_files: Callable[[str], bool], told: list[str]
+    status: Status, peer: PeerReport, core: StreetPart, pace: Pace, reads_files: Callable[[str], bool]
 ) -> StreetRow:
     name = peer.name
     is_idle = status.role == "secondary" and peer.source.is_passive
-    source = _daemon_part("Source Server", peer.source, told)
+    source = _daemon_part("Source Server", peer.source)
     if is_idle:
         source = StreetPart(source.key, source.title, "passive", "off")
     elif peer.source.is_passive and peer.source.is_running:
@@ -229,9 +228,7 @@ def _by_packets(to: PacketsReport, core: StreetPart) -> StreetRow:
 # From the source.
 
 
-def _from_source(
-    status: Status, receiving: ReceivingReport, core: StreetPart, pace: Pace, told: list[str]
-) -> StreetRow:
+def _from_source(status: Status, receiving: ReceivingReport, core: StreetPart, pace: Pace) -> StreetRow:
     is_known = receiving.backlog is not None
     far = StreetPart(
         "source",
@@ -267,8 +264,8 @@ def _from_source(
     )  # fmt: skip
     parts = (
         far,
-        _daemon_part("Receiver Server", receiving.receiver, told),
-        _daemon_part("Update Process", receiving.update, told),
+        _daemon_part("Receiver Server", receiving.receiver),
+        _daemon_part("Update Process", receiving.update),
         last,
     )
     return StreetRow(

@@ -285,7 +285,8 @@ def _downwards(row: StreetRow, width: int, glyphs: Glyphs) -> Iterator[ScreenLin
 
 
 def _over_time(picture: InstancePicture, width: int, glyphs: Glyphs) -> Iterator[ScreenLine]:
-    span = seconds((picture.at_us - picture.from_us) / US)
+    span_s = (picture.at_us - picture.from_us) / US
+    span = f"{span_s:.0f} s" if span_s < 120 else seconds(span_s)
     if picture.curves:
         yield _plain(f"  the last {span}, until now", "faint")
     count = columns_of(width)

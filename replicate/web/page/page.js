@@ -338,14 +338,17 @@ function updateInstance(node, picture, nowUs) {
   keyed(parts.findings, picture.findings, (one) => JSON.stringify(one), makeFinding, () => {});
   updateStreets(parts.streets, picture.rows);
   say(parts.notes, picture.notes.join("; "));
-  say(parts.past, `The last ${seconds((picture.at_us - picture.from_us) / 1e6)}`);
+  const span = Math.round((picture.at_us - picture.from_us) / 1e6);
+  say(parts.past, `The last ${span < 120 ? `${span} s` : seconds(span)}`);
   keyed(parts.curves, picture.curves, (one) => one.key, makeCurve,
     (child, one) => updateCurve(child, one, (picture.at_us - picture.from_us) / 1e6));
   say(parts.axis.children[0], `${moment(picture.from_us)} UTC`);
   say(parts.axis.children[1], `${time(picture.at_us)}, now`);
   updateLanes(parts.lanes, picture);
-  say(parts.tally, picture.tally.map(([what, number]) => number > 1 ? `${what} ×${number}` : what).join(", "));
+  const tally = picture.tally.map(([what, number]) => number > 1 ? `${what} ×${number}` : what).join(", ");
+  say(parts.tally, tally || (picture.events.length ? "" : "Nothing, in that time"));
   parts.events.setAttribute("aria-label", `What happened to ${picture.name}`);
+  parts.events.hidden = picture.events.length === 0;
   updateEvents(parts.events.querySelector("tbody"), picture.events);
 }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from replicate.model.findings import Finding
 from replicate.seeing.history import SeenHistory
-from replicate.seeing.picture import InstancePicture, picture_of, unreadable
+from replicate.seeing.picture import InstancePicture, commands_in, picture_of, unreadable
 from replicate.status.comparing import ComparedReport
 from replicate.status.report import PatrolReport, Status, SupplierReport
 from tests.harness.logs import SOURCE, UPDATE, line
@@ -28,6 +30,35 @@ def test_a_finding_has_its_commands_as_they_are_pasted() -> None:
     assert picture.is_wrong
     assert picture.mood == "warning"
     assert not made(replace(PRIMARY, findings=(PAUSED,))).is_wrong
+
+
+@pytest.mark.parametrize(
+    ("do", "commands"),
+    [
+        ("there: replicate -i west status names the reason", ("replicate -i west status",)),
+        ("replicate -i a status says why, and how to start it", ("replicate -i a status",)),
+        ("replicate -i a seed again: it goes on where it was", ("replicate -i a seed",)),
+        ("there: replicate -i w update stop, then replicate -i w seed --restart",
+         ("replicate -i w update stop", "replicate -i w seed --restart")),
+        ("kill -CONT 7", ("kill -CONT 7",)),
+        ("replicate -i /a.b/c.d source start. To go on: replicate -i /a.b/c.d source start",
+         ("replicate -i /a.b/c.d source start",)),
+        ("replicate -i a archive (best from a timer)", ("replicate -i a archive",)),
+        ("wait for it", ()),
+    ],
+)  # fmt: skip
+def test_a_command_ends_where_the_sentence_goes_on(do: str, commands: tuple[str, ...]) -> None:
+    assert commands_in(do) == commands
+
+
+def test_a_daemon_that_was_killed_is_down_from_then_on() -> None:
+    history = SeenHistory(0)
+    history.line(line(0, SOURCE, "streaming"))
+    dead = replace(PRIMARY, peers=(replace(PEER, source=replace(PEER.source, state="dead")),))
+    assert made(dead, history).lanes[0].spans == ((us(0), us(100), "not running"),)
+    history.status(PRIMARY, us(58))
+    history.status(dead, us(60))
+    assert made(dead, history).lanes[0].spans == ((us(0), us(60), "streaming"), (us(60), us(100), "not running"))
 
 
 def test_the_mood_is_the_worst_finding_or_whether_there_is_work() -> None:
