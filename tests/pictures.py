@@ -111,7 +111,7 @@ def main() -> int:
             written = street.last_seqno(street.primary)
             wait_until(lambda: street.last_seqno(street.primary) > written + 400, what="a backlog")
             eyes.waits_for("document.querySelectorAll('.findings li').length > 0")
-            take(eyes, "behind")
+            take(eyes, "backlog")
             street.kill(street.secondary, "update", signal.SIGCONT)
             street.kill(street.primary, "source-secondary")
             street.kill(street.secondary, "update")
