@@ -70,7 +70,7 @@ def wheels(frozen_checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     if subprocess.run([*pip, "download", "--no-deps", "-d", str(directory), "click"], capture_output=True).returncode:
         pytest.skip("no package index can be reached")
     made = subprocess.run(
-        [*pip, "wheel", "--prefer-binary", "-w", str(directory), str(source), "setuptools>=68", "wheel"],
+        [*pip, "wheel", "--prefer-binary", "-w", str(directory), f"{source}[web]", "setuptools>=68", "wheel"],
         capture_output=True,
         text=True,
     )
