@@ -400,7 +400,9 @@ class SourceState:
         told: dict[str, Any] = {TOLD: self.pool.source_told_ns or None}
         if self.suppliers is not None:
             told["suppliers"] = self.suppliers.facts()
-        told[CLOCKS] = {one.peer_name: one.clock.ahead_s for one in self.all_connections if one.clock.ahead_s}
+        clocks = {one.peer_name: one.clock.ahead_s for one in self.all_connections if one.clock.ahead_s}
+        if clocks or CLOCKS in self.context.facts:
+            told[CLOCKS] = clocks
         self.context.status(text, **facts("receiver", measured), **self.heard.facts(), **told)
         self._tell_silence(known)
 

@@ -98,4 +98,4 @@ def test_no_command_takes_a_secret_as_an_argument() -> None:
     found = set(options(root))
     assert len(found) > 20
     for word in ("password", "secret", "token", "passphrase"):
-        assert not [option for option in found if word in option]
+        assert not [option for option in found if word in option and not option.endswith("-file")]

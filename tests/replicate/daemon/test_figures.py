@@ -23,6 +23,7 @@ from replicate.daemon.figures import FIGURES, METRICS, page
 from replicate.daemon.heard import Heard
 from replicate.daemon.statistics import Lag
 from replicate.instance.file import PeerEntry
+from replicate.model.clock_skew import PeerClock
 from replicate.pool import control as word
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO
 from replicate.wire.message import UpdateState
@@ -111,7 +112,8 @@ async def receiver(change: Callable[[SourceState], None], pool: Any, directory: 
 
 def receiving(source: SourceState) -> None:
     link = SimpleNamespace(last_heard=trio.current_time())
-    source.active = cast(Any, SimpleNamespace(link=link, peer_name="east", is_stopped=True, is_streaming=True))
+    east = SimpleNamespace(link=link, peer_name="east", is_stopped=True, is_streaming=True, clock=PeerClock())
+    source.active = cast(Any, east)
     source.name, source.last_seqno, source.listen, source.activity = "east", 1180, "127.0.0.1:7430", "receiving"
     source.update_state = UpdateState.RUNNING
     source.statistics.batch(730, 99_000)
