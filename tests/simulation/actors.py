@@ -65,6 +65,7 @@ class Context:
         self.stop_requested = world.trio.Event()
         self.figures = no_figures
         self.why_not_ready = str
+        self.facts: dict[str, Any] = {}
 
     def status(self, *_: Any, **__: Any) -> None:
         pass
