@@ -43,7 +43,7 @@ class Parting:
         if seen != self._seen:
             self._writers = writers_of(self._door.instance)
             self._seen = seen
-        if not self._writers.retiring:
+        if not self._writers.leaving:
             return False
         if not instance.takes_writes:
             instance.reload()  # another process may have settled that

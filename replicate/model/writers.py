@@ -50,7 +50,7 @@ class Writers:
 
     def others(self, partition: int) -> dict[bytes, int]:
         """Who writes it beside the one whose it is, and their places."""
-        return {one: place for one, place in self.shared.get(self._named(partition), {}).items() if place > 0}
+        return {one: place for one, place in self.shared.get(self.named(partition), {}).items() if place > 0}
 
     def place(self, partition: int, instance: bytes) -> int:
         """Of an instance among those who write a partition: 0 of whose it is, -1 where it does not write there."""
@@ -63,14 +63,15 @@ class Writers:
 
     def was_merged(self, partition: int) -> bool:
         """Whether several write that partition, or have."""
-        return partition not in _NOBODYS and bool(self.shared.get(self._named(partition)))
+        return partition not in _NOBODYS and bool(self.shared.get(self.named(partition)))
 
-    def _named(self, partition: int) -> int:
+    def named(self, partition: int) -> int:
+        """The partition, where it was ever given by name; else REST."""
         return partition if partition in self.by else REST
 
     def is_by_row(self, partition: int) -> bool:
         """Whether rows of that partition are merged whole."""
-        return self._named(partition) in self.by_row
+        return self.named(partition) in self.by_row
 
     def merged(self, partitions: Collection[int]) -> tuple[int, ...]:
         """Those of `partitions` that several write, ascending."""
@@ -142,11 +143,17 @@ class Writers:
         """Whether nothing is taken from it any more."""
         return instance in self.retiring or instance in self.retired
 
+    @property
+    def leaving(self) -> tuple[bytes, ...]:
+        """Those that are gone and not retired yet. One that joins later has nothing to do with the others: it never
+        takes anything from them."""
+        return tuple(sorted(self.retiring.keys() - self.retired))
+
     def to_part(self, own: bytes) -> tuple[bytes, ...]:
         """From whom `own` has still to part."""
         if self.is_gone(own):
             return ()
-        return tuple(sorted(one for one in self.retiring if not {own} & self.parted.get(one, frozenset())))
+        return tuple(one for one in self.leaving if own not in self.parted.get(one, ()))
 
     def awaited(self, gone: bytes, known: Collection[bytes]) -> frozenset[bytes]:
         """Who has still to part from one that is gone, of all the suppliers that are known. Nobody waits for others
@@ -161,6 +168,6 @@ class Writers:
     def to_retire(self, own: bytes, known: Collection[bytes]) -> tuple[bytes, ...]:
         """Of whom `own` is to say now that they are retired: once all have parted from all that are gone, since one of
         these may still hand on what another one writes."""
-        if any(self.awaited(one, known) for one in self.retiring):
+        if any(self.awaited(one, known) for one in self.leaving):
             return ()
-        return tuple(sorted(one for one in self.retiring if one not in self.retired and self.heir(one) == own))
+        return tuple(one for one in self.leaving if self.heir(one) == own)

@@ -26,7 +26,7 @@ from replicate.errors import (
 from replicate.instance.instance import Instance
 from replicate.journal.record import pack_elements
 from replicate.limits import PARTITION_NONE
-from replicate.model.transaction import LEFT, SHARED, WRITTEN, Op
+from replicate.model.transaction import LEFT, SHARED, WRITTEN, Op, TableDefinition
 from replicate.model.writers import REST, Writers
 from replicate.pool import control as word
 from replicate.region.kind import KIND
@@ -228,13 +228,14 @@ def give_number(door: Door, number: int, to: bytes, *, timeout_s: float) -> int:
 
 
 def say(door: Door, session: RegionSession, number: int, values: list[object]) -> int:
-    """Commit what a REGION change (OF_WRITERS) says of a partition; its number. Rows that several may write from then
-    on are told by key, not by what each site numbers for itself."""
+    """Commit what a REGION change (OF_WRITERS) says of a partition; its number. Rows of one that is shared by it are
+    told by key from then on, not by what each site numbers for itself."""
     region = session.parts[0].region
     region.name_writer(number, values, int(door.words[word.LAST_SEQNO]) + 1)
-    writers = region.writers()
-    known = door.catalogue_now().in_force().values()
-    changed = region.tell_by_key({one.table for one in known if writers.was_merged(one.partition)})
+    changed: tuple[TableDefinition, ...] = ()
+    if values[0] == SHARED:
+        writers, known = region.writers(), door.catalogue_now().in_force().values()
+        changed = region.tell_by_key({one.table for one in known if writers.named(one.partition) == number})
     elements: list[object] = []
     for definition in changed:
         elements += [int(Op.DEFINE), definition.table_id, definition.version, definition.pack()]

@@ -134,6 +134,19 @@ def test_of_two_that_are_gone_none_waits_for_the_other() -> None:
     assert writers.to_retire(ONE, {ONE, OTHER, THIRD}) == (OTHER, THIRD)
 
 
+def test_one_that_joins_later_has_no_part_in_what_is_over() -> None:
+    """It was never asked to part from one that is retired, and nobody waits for that."""
+    writers = Writers({REST: ONE})
+    for values in ((RETIRING, OTHER, ONE), (PARTED, OTHER, ONE), (RETIRED, OTHER, ONE)):
+        writers = told(writers, *values)
+    assert writers.to_part(THIRD) == ()
+    writers = told(writers, RETIRING, FOURTH, ONE)
+    assert writers.to_part(THIRD) == (FOURTH,)
+    for one in (ONE, THIRD):
+        writers = told(writers, PARTED, FOURTH, one)
+    assert writers.to_retire(ONE, {ONE, OTHER, THIRD, FOURTH}) == (FOURTH,)
+
+
 def test_an_heir_that_is_gone_too_is_none() -> None:
     writers = told(told(Writers({REST: ONE}), RETIRING, OTHER, ONE), RETIRING, OTHER, FOURTH)
     assert writers.heir(OTHER) == ONE, "the same one everywhere"

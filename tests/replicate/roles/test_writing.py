@@ -122,6 +122,26 @@ def test_a_table_moves_between_own_partitions_alone(two: Suppliers) -> None:
         partitions.assign(two.by["b"], "DEFAULT", ["note"])
 
 
+def test_only_who_shares_a_partition_has_its_tables_told_by_key(two: Suppliers) -> None:
+    """A table that is made in it once the others have left is told by its rowid, whatever they say meanwhile: its
+    owner may hold rows without a key."""
+    shared_card(two)
+    two.level()
+    leave(two.by["b"], "9", timeout_s=30)
+    two.level()
+    run(two, "a", "CREATE TABLE later (id TEXT PRIMARY KEY, v)", "INSERT INTO later VALUES (NULL, 1)")
+    partitions.assign(two.by["a"], "cards", ["later"])
+    give(two.by["a"], "DEFAULT", "b", timeout_s=30)
+    two.level()
+    give(two.by["b"], "1", "a", timeout_s=30)
+    two.level()
+    run(two, "a", "INSERT INTO later VALUES (NULL, 2)")
+    two.level()
+    two.assert_converged()
+    with pytest.raises(NotSupportedError, match="later: rows of it have no key"):
+        share(two.by["a"], "cards", "b", keys_chosen=False, timeout_s=30)
+
+
 def test_a_row_without_a_key_is_refused(two: Suppliers) -> None:
     run(two, "a", "INSERT INTO card VALUES (NULL, 1)")
     with pytest.raises(NotSupportedError, match="card: rows of it have no key: id is NULL"):
