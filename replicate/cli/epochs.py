@@ -40,15 +40,8 @@ def _show(by_origin: bool) -> int:
         }
         for one in found.rows
     ]
-    table = [["replica", "", *found.origins, "transaction", "heard"]]
-    for one in found.rows:
-        mark = "~" if one.kind == "estimated" else ""
-        age = "now" if one.kind == "own" else f"{one.age_s or 0:.0f} s ago"
-        if one.age_s is None:  # a supplier's own transactions say what it has
-            age = "by its writes" if one.kind == "heard" else "never"
-        table.append([one.name, one.kind, *(f"{mark}{number}" for number in one.epochs), f"{mark}{one.seqno}", age])
     late = [one.name for one in found.rows if one.is_late]
-    lines = columns(table)
+    lines = columns(found.table)
     lines += [f"{name} has confirmed nothing for longer than packets.confirm_within_s" for name in late]
     emit({"origins": found.origins, "replicas": rows}, lines)
     return 1 if late else 0

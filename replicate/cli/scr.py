@@ -64,18 +64,9 @@ def _read(file: str) -> Array:
 
 
 def _array_lines(array: Array) -> list[str]:
-    head = ("audit name", "incarnation", "partition", "global commit", "local commit")
-    rows: list[tuple[object, ...]] = [
-        (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
-        for one in array.records
-    ]
-    rows += [
-        (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
-        for one in array.partitions
-    ]
     return [
         f"{array.instance} ({array.role}) at transaction {array.seqno}, its journal from {array.oldest_seqno} on",
-        *columns([head, *rows]),
+        *columns(array.table),
     ]
 
 

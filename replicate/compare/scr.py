@@ -97,6 +97,19 @@ class Array:
     format: int = FORMAT
     partitions: tuple[PartitionRecord, ...] = ()
 
+    @property
+    def table(self) -> list[tuple[object, ...]]:
+        """As people see it, its head first: the record of each origin, then of each partition."""
+        head = ("audit name", "incarnation", "partition", "global commit", "local commit")
+        records: tuple[Record | PartitionRecord, ...] = (*self.records, *self.partitions)
+        return [
+            head,
+            *(
+                (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
+                for one in records
+            ),
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class BothRecords:

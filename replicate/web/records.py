@@ -44,42 +44,28 @@ def record_tables(named: str) -> tuple[RecordTable, ...]:
     )
 
 
-Made = tuple[Sequence[str], Sequence[Sequence[object]]]
+Made = Sequence[Sequence[object]]
+"""The head first."""
 
 
 def _table(key: str, title: str, about: str, named: str, make: Callable[[Instance], Made]) -> RecordTable:
     try:
         instance = Instance.open(named, needs=NEEDS)
         SharedMemory.attach(PoolKind.JOURNAL, instance.content.uuid, owner_uid=instance.path.stat().st_uid).close()
-        head, rows = make(instance)
+        head, *rows = (tuple(map(str, row)) for row in make(instance))
     except (ReplicateError, OSError) as error:
         return RecordTable(key, title, about, why_not=str(error))
-    return RecordTable(key, title, about, tuple(head), tuple(tuple(map(str, row)) for row in rows))
+    return RecordTable(key, title, about, head, tuple(rows))
 
 
 def _scr(instance: Instance) -> Made:
-    array = array_of(instance)
-    head = ("audit name", "incarnation", "partition", "global commit", "local commit")
-    rows: list[tuple[object, ...]] = [
-        (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
-        for one in array.records
-    ]
-    rows += [
-        (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
-        for one in array.partitions
-    ]
-    return head, rows
+    return array_of(instance).table
 
 
 def _epochs(instance: Instance) -> Made:
-    found = matrix_of(instance, time.time_ns())
-    rows = []
-    for one in found.rows:
-        heard = "now" if one.kind == "own" else "never" if one.age_s is None else f"{one.age_s:.0f} s ago"
-        rows.append((one.name, one.kind, *one.epochs, one.seqno, heard))
-    return ("replica", "kind", *found.origins, "transaction", "heard"), rows
+    return matrix_of(instance, time.time_ns()).table
 
 
 def _told(instance: Instance) -> Made:
     rows = seen_by(instance)
-    return ("supplier", *rows[0].last, "lacks"), [(one.name, *one.last.values(), one.lacks) for one in rows]
+    return [("supplier", *rows[0].last, "lacks"), *((one.name, *one.last.values(), one.lacks) for one in rows)]

@@ -48,6 +48,18 @@ class EpochMatrix:
     origins: tuple[str, ...]
     rows: tuple[MatrixRow, ...]
 
+    @property
+    def table(self) -> list[tuple[object, ...]]:
+        """As people see it, its head first; an estimate is marked by ~."""
+        made: list[tuple[object, ...]] = [("replica", "", *self.origins, "transaction", "heard")]
+        for one in self.rows:
+            mark = "~" if one.kind == "estimated" else ""
+            age = "now" if one.kind == "own" else f"{one.age_s or 0:.0f} s ago"
+            if one.age_s is None:  # a supplier's own transactions say what it has
+                age = "by its writes" if one.kind == "heard" else "never"
+            made.append((one.name, one.kind, *(f"{mark}{epoch}" for epoch in one.epochs), f"{mark}{one.seqno}", age))
+        return made
+
 
 def matrix_of(instance: Instance, now_ns: int, *, by_origin: bool = False) -> EpochMatrix:
     """As it is now. NotFoundError (not seeded), DamagedError for epochs that cannot be read."""
