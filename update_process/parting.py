@@ -11,6 +11,7 @@ Refuses to know: who is gone (model/writers.py), connections, the pool's memory 
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from replicate.door.secondary import ApplySession
@@ -20,6 +21,7 @@ from replicate.pool import control as word
 from replicate.roles.retiring import finish, part, suppliers_known, writers_of
 
 BUSY_S: Final = 1.0
+LOOK_S: Final = 1.0
 
 
 class Parting:
@@ -29,6 +31,8 @@ class Parting:
         self._door = session.door
         self._own = session.door.instance.content.uuid
         self._seen: tuple[int, int] | None = None
+        self._again_s = 0.0
+        """When to look once more: the generation rises before what it stands for is committed, and no lock is held."""
         self._writers = Writers()
         self._asked: frozenset[bytes] = frozenset()
         """Of whom it was known that they are gone when the streams were asked to begin again."""
@@ -38,11 +42,11 @@ class Parting:
     def look(self) -> bool:
         """Whether something may have to be done: somebody is gone. Not while this one takes no writes: it was restored,
         and says nothing before it has back what it had."""
-        words, instance = self._door.words, self._door.instance
+        words, instance, now_s = self._door.words, self._door.instance, time.monotonic()
         seen = words[word.WRITERS_GENERATION], words[word.CATALOGUE_GENERATION]
-        if seen != self._seen:
-            self._writers = writers_of(self._door.instance)
-            self._seen = seen
+        if seen != self._seen or now_s >= self._again_s:
+            self._writers = writers_of(instance)
+            self._seen, self._again_s = seen, now_s + LOOK_S
         if not self._writers.leaving:
             return False
         if not instance.takes_writes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from replicate.roles.retiring import gone_of, retire, writers_of
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
 from update_process.done import Waiting
-from update_process.parting import Parting
+from update_process.parting import LOOK_S, Parting
 
 
 @pytest.fixture
@@ -99,6 +100,23 @@ def test_a_kill_between_the_steps_loses_none_of_them(three: Suppliers, place: st
     left.assert_converged()
     assert writers_of(three.by["a"]).retired == {three.by["b"].content.uuid}
     assert len(three.rows("a")["tb"]) == 2
+
+
+def test_what_was_not_committed_yet_at_the_last_look_is_seen_at_the_next(
+    three: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The generation of the writers rises before the commit that names them: who looks in between sees the old ones."""
+    before = writers_of(three.by["a"])
+    retire(three.by["a"], "b", timeout_s=0)
+    with three.session("a") as session:
+        parting, now_s = Parting(session), 100.0
+        monkeypatch.setattr("update_process.parting.time", SimpleNamespace(monotonic=lambda: now_s))
+        with monkeypatch.context() as early:
+            early.setattr("update_process.parting.writers_of", lambda _instance: before)
+            assert not parting.look()
+        assert not parting.look()
+        now_s += LOOK_S
+        assert parting.look()
 
 
 def test_nothing_is_done_where_nobody_is_gone(three: Suppliers) -> None:
