@@ -8,6 +8,7 @@ Leaves to others: the other chapters, which are written by hand.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -148,6 +149,7 @@ def _options(parameters: Sequence[click.Parameter]) -> Iterator[str]:
         yield from _table(("option", "what it says"), *((f"`{_spelling(one)}`", _meaning(one)) for one in options))
 
 
+@functools.cache
 def _global_names() -> set[str | None]:
     return {one.name for one in VerbCommand("any").params}
 

@@ -9,7 +9,8 @@ SIGINT works also where the suite was started in the background; a test leaves t
 REPLICATE_SHM_DIR, as it found them (commands and pairs in our process set them). Hypothesis measures no time.
 Every commit, also those of processes that tests start, is checked against its regions (region/sqlite/capture/check.py).
 What is marked `long` runs with --full alone: more of a kind of which one is in every run. Of what is marked `turns(N)`
-a run has one in N, which the commit chooses, and --full has all.
+a run has one in N, which the commit chooses, and --full has all; what is `slow` and does not say otherwise has
+turns(3). Who names files has all of theirs. `--left-out N` runs one in N of what a usual run of the commit leaves out.
 Each test's time is taken, and in the long form one that takes long without a reason fails (tests/durations.py).
 Refuses to know: what the tests test.
 """
@@ -17,6 +18,7 @@ Refuses to know: what the tests test.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import signal
 import zlib
@@ -38,6 +40,7 @@ os.environ.setdefault("REPLICATE_CHECK_CAPTURE", "1")
 
 SKIPS = Path(__file__).with_name("skips.txt")
 TOGETHER = "tests/spark"
+SLOW_TURNS = 3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--differential-program", default="", help="one program's seed, as printed: run and shrink it")
     parser.addoption("--campaign-hours", default="1", help="hours of the fault campaign in the long form")
     parser.addoption("--full", action="store_true", help="with the tests that are marked long (deploy/test --long)")
+    parser.addoption("--left-out", default=0, type=int, help="one in so many of what a usual run leaves out, alone")
     parser.addoption("--record-durations", default="", help="a file to which each test's seconds are appended")
     parser.addoption("--campaign-seed", default="1", help="another number gives other faults")
 
@@ -56,20 +60,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without --full, what is marked `long` or has no turn is deselected. Files with a slow test come first: the small
     ones fill the end of a run by several processes, of which none is then left alone with a long file."""
     if not config.getoption("--full"):
-        turn = zlib.crc32(commit_of(ROOT).encode())
-        long = [item for item in items if item.get_closest_marker("long") or not has_turn(item, turn)]
-        if long:
-            config.hook.pytest_deselected(items=long)
-            left_out = set(map(id, long))
-            items[:] = [item for item in items if id(item) not in left_out]
+        is_named = any(".py" in word for word in config.args)
+        turn = None if is_named else zlib.crc32(commit_of(ROOT).encode())
+        in_run = functools.partial(is_in_run, turn=turn, left_out=config.getoption("--left-out"))
+        others = [item for item in items if not in_run(item)]
+        if others:
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if in_run(item)]
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
 
 
+def is_in_run(item: pytest.Item, turn: int | None, left_out: int) -> bool:
+    """Whether a run has a test. `turn`: of its commit; None: each has its turn. `left_out`: 0, or one in so many of
+    what a usual run does not have, and nothing else."""
+    is_usual = not item.get_closest_marker("long") and (turn is None or has_turn(item, turn))
+    if not left_out:
+        return is_usual
+    return not is_usual and zlib.crc32(item.nodeid.encode(), turn or 0) % left_out == 0
+
+
 def has_turn(item: pytest.Item, turn: int) -> bool:
-    """Whether a test that takes turns with others of its function has its turn."""
+    """Whether a test that takes turns with others has its turn."""
     mark = item.get_closest_marker("turns")
-    return mark is None or (zlib.crc32(item.name.encode()) + turn) % int(mark.args[0]) == 0
+    every = int(mark.args[0]) if mark is not None else SLOW_TURNS if item.get_closest_marker("slow") else 1
+    return (zlib.crc32(item.name.encode()) + turn) % every == 0
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,8 +12,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -297,7 +299,30 @@ def python_files() -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("name", modules())
+Thing = TypeVar("Thing")
+
+
+def of_all(things: Callable[[], Iterable[Thing]]) -> Callable[[Callable[[Thing], None]], Callable[[], None]]:
+    """A rule for each of many things is one test, which tells of all that break it: a test for each would cost each
+    process of a run several seconds before it begins."""
+
+    def of(rule: Callable[[Thing], None]) -> Callable[[], None]:
+        def test() -> None:
+            told = []
+            for one in things():
+                try:
+                    rule(one)
+                except AssertionError as error:
+                    told.append(f"{one}: {error}")
+            assert not told, "\n".join(told)
+
+        test.__name__, test.__doc__ = rule.__name__, rule.__doc__
+        return test
+
+    return of
+
+
+@of_all(modules)
 def test_imports_go_down_the_layers(name: str) -> None:
     order = "PDNX"
     own = order.index(layer(name))
@@ -314,7 +339,7 @@ def package(name: str) -> str:
     return f"{top}.{below.partition('.')[0]}" if top == "replicate" and below else top
 
 
-@pytest.mark.parametrize("name", modules())
+@of_all(modules)
 def test_folders_import_from_the_floors_below(name: str) -> None:
     floor = {folder: at for at, folders in enumerate(FLOORS) for folder in folders}
     own = package(name)
@@ -341,7 +366,7 @@ def test_files_form_no_circle() -> None:
     assert found == {frozenset()}
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if layer(name) == "P"])
+@of_all(lambda: [name for name in modules() if layer(name) == "P"])
 def test_pure_modules_touch_nothing(name: str) -> None:
     tops = {other.partition(".")[0] for other in imports(name)}
     impure = (tops & IMPURE) - PURE_EXCEPTIONS.get(name, frozenset())
@@ -351,7 +376,7 @@ def test_pure_modules_touch_nothing(name: str) -> None:
     assert not names & {"open", "print", "input", "exec", "eval", "__import__"}, f"{name} is pure and calls {names}"
 
 
-@pytest.mark.parametrize("name", modules())
+@of_all(modules)
 def test_libraries_stay_in_their_circle(name: str) -> None:
     for other in imports(name):
         users = LIBRARIES.get(other.partition(".")[0])
@@ -359,7 +384,7 @@ def test_libraries_stay_in_their_circle(name: str) -> None:
             assert any(fnmatchcase(name, user) for user in users), f"{name} imports {other}; only {users} may"
 
 
-@pytest.mark.parametrize("name", modules())
+@of_all(modules)
 def test_the_door_sees_regions_by_their_protocol(name: str) -> None:
     if any(fnmatchcase(name, pattern) for pattern in WITHOUT_SQLITE):
         assert not [other for other in imports(name) if other.startswith("replicate.region.sqlite")]
@@ -392,13 +417,13 @@ def test_mypy_accepts_each_kind_of_region_and_none_that_lacks_something(tmp_path
     assert [line.split(":")[1] for line in told.stdout.splitlines() if ": error:" in line] == [str(refused)], told
 
 
-@pytest.mark.parametrize("name", modules())
+@of_all(modules)
 def test_imports_of_ours_exist(name: str) -> None:
     missing = [other for other in imports(name) if is_ours(other) and other not in modules()]
     assert not missing, f"{name} imports {missing}"
 
 
-@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+@of_all(python_files)
 def test_every_file_is_short_and_says_what_it_is(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= LINES_MAX, f"{path} has more than {LINES_MAX} lines"
@@ -406,9 +431,7 @@ def test_every_file_is_short_and_says_what_it_is(path: Path) -> None:
     assert docstring or not text.strip(), f"{path} has no docstring"
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, path in modules().items() if path.name != "__init__.py" and ".cli." not in n]
-)
+@of_all(lambda: [n for n, path in modules().items() if path.name != "__init__.py" and ".cli." not in n])
 def test_docstrings_say_what_is_guaranteed_and_what_is_not_known(name: str) -> None:
     docstring = " ".join((ast.get_docstring(tree(modules()[name])) or "").split())
     assert "Guarantee" in docstring, f"{name}: what does it guarantee?"
@@ -492,7 +515,7 @@ NAMING_KINDS = frozenset(
 )
 
 
-@pytest.mark.parametrize("name", modules())
+@of_all(modules)
 def test_what_a_body_holds_is_asked_at_one_place(name: str) -> None:
     named = {
         node.attr
@@ -502,14 +525,14 @@ def test_what_a_body_holds_is_asked_at_one_place(name: str) -> None:
     assert not named & {"TRANSACTION", "LARGE", "RESTATED_LARGE"} or name in NAMING_KINDS
 
 
-@pytest.mark.parametrize("name", modules())
+@of_all(modules)
 def test_the_words_are_plain(name: str) -> None:
     """Rule 3 and 4 of the house style, as far as a word shows it."""
     text = " ".join(modules()[name].read_text(encoding="utf-8").split())
     assert not re.findall(r"(?i)\bcan not\b(?! only)|\banew\b|\bwhoever\b", text), "cannot; again; a process that"
 
 
-@pytest.mark.parametrize("name", modules())
+@of_all(modules)
 def test_nothing_is_left_unfinished(name: str) -> None:
     text = modules()[name].read_text(encoding="utf-8")
     assert not [word for word in UNFINISHED if word in text]

@@ -11,28 +11,30 @@ from tests.conftest import has_turn, pytest_collection_modifyitems
 
 
 class Item:
-    """What is asked of a test."""
+    """What is asked of a test. `turns`: of its mark; 0: it has none."""
 
-    def __init__(self, name: str, *marks: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *marks: str, turns: int = 0) -> None:
+        self.name = self.nodeid = name
         self.path = Path(name.partition("::")[0])
-        self._marks = marks
+        self._marks = {name: getattr(pytest.mark, name).mark for name in marks}
+        if turns:
+            self._marks["turns"] = pytest.mark.turns(turns).mark
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
-        return getattr(pytest.mark, name)(3).mark if name in self._marks else None
+        return self._marks.get(name)
 
 
 class Config:
-    """With `--full` or without; what is deselected is noted."""
+    """With its two options; what is deselected is noted."""
 
-    def __init__(self, *, full: bool) -> None:
-        self._full = full
+    def __init__(self, *arguments: str, full: bool = False, left_out: int = 0) -> None:
+        self._options = {"--full": full, "--left-out": left_out}
+        self.args = arguments or ("tests",)
         self.deselected: list[str] = []
         self.hook = self
 
-    def getoption(self, name: str) -> bool:
-        assert name == "--full"
-        return self._full
+    def getoption(self, name: str) -> int:
+        return self._options[name]
 
     def pytest_deselected(self, items: list[Item]) -> None:
         self.deselected += [item.name for item in items]
@@ -49,8 +51,8 @@ def test_long_ones_are_for_the_full_run_and_files_with_slow_ones_come_first(
     full: bool, run: list[str], deselected: list[str]
 ) -> None:
     items: list[Any] = [
-        Item("a.py::1"), Item("b.py::1", "slow", "long"), Item("b.py::2"), Item("b.py::3", "slow"),
-        Item("c.py::1", "long"), Item("c.py::2"), Item("d.py::1", "slow"),
+        Item("a.py::1"), Item("b.py::1", "slow", "long"), Item("b.py::2"), Item("b.py::3", "slow", turns=1),
+        Item("c.py::1", "long"), Item("c.py::2"), Item("d.py::1", "slow", turns=1),
     ]  # fmt: skip
     config: Any = Config(full=full)
     pytest_collection_modifyitems(config, items)
@@ -58,15 +60,45 @@ def test_long_ones_are_for_the_full_run_and_files_with_slow_ones_come_first(
     assert config.deselected == deselected
 
 
-def test_each_has_its_turn_within_as_many_commits_as_it_says() -> None:
-    for number in range(50):
-        item: Any = Item(f"a.py::test[{number}]", "turns")
-        assert [has_turn(item, turn) for turn in range(3)].count(True) == 1
-    plain: Any = Item("a.py::1", "slow")
-    assert has_turn(plain, 0)
-    marked: list[Any] = [Item(f"a.py::test[{number}]", "turns") for number in range(60)]
-    assert 10 < sum(has_turn(item, 0) for item in marked) < 30
-    config: Any = Config(full=True)
+@pytest.mark.parametrize(("marks", "turns", "every"), [((), 3, 3), (("slow",), 0, 3), (("slow",), 2, 2)])
+def test_each_has_its_turn_within_as_many_commits_as_it_says(marks: tuple[str, ...], turns: int, every: int) -> None:
+    many: list[Any] = [Item(f"a.py::test[{number}]", *marks, turns=turns) for number in range(60)]
+    for item in many:
+        assert [has_turn(item, turn) for turn in range(every)].count(True) == 1
+    assert 60 / every / 2 < sum(has_turn(item, 0) for item in many) < 60 / every * 2
+
+
+@pytest.mark.parametrize("item", [Item("a.py::1"), Item("a.py::1", "slow", turns=1)])
+def test_others_are_in_every_run(item: Any) -> None:
+    assert all(has_turn(item, turn) for turn in range(10))
+
+
+@pytest.mark.parametrize(
+    ("config", "has_all"),
+    [(Config(full=True), True), (Config("tests/a.py"), True), (Config("tests/a.py::test"), True), (Config(), False)],
+)
+def test_the_full_run_and_who_names_files_have_all_turns(config: Any, has_all: bool) -> None:
+    marked: list[Any] = [Item(f"a.py::test[{number}]", "slow") for number in range(60)]
     items = list(marked)
     pytest_collection_modifyitems(config, items)
-    assert items == marked
+    assert (items == marked) == has_all
+
+
+def test_what_is_left_out_has_its_turn_in_a_run_of_its_own() -> None:
+    marked = [Item(f"a.py::long[{number}]", "long") for number in range(60)]
+    marked += [Item(f"a.py::turns[{number}]", turns=3) for number in range(60)]
+    plain = [Item("a.py::1"), Item("b.py::1", "slow", turns=1)]
+
+    def run(**how: Any) -> set[str]:
+        items: list[Any] = marked + plain
+        config: Any = Config(**how)
+        pytest_collection_modifyitems(config, items)
+        assert {item.name for item in items} | {*config.deselected} == {item.name for item in marked + plain}
+        return {item.name for item in items}
+
+    usual, others, all_others = run(), run(left_out=4), run(left_out=1)
+    assert usual >= {item.name for item in plain}
+    assert usual | all_others == run(full=True)
+    assert not usual & all_others
+    assert others < all_others
+    assert len(all_others) / 8 < len(others) < len(all_others) / 2

@@ -19,8 +19,9 @@ from tests.harness.checkout import ROOT
 from tests.harness.manual import MANUAL, README, anchor, chapter, headings, readme, section, without_blocks
 
 write_manual = load("write_manual")
+MADE = write_manual.pages()
 PAGES = [README, *sorted(MANUAL.glob("*.md"))]
-HAND_WRITTEN = [path for path in PAGES if path.name not in (*write_manual.pages(), "CHANGES.md")]
+HAND_WRITTEN = [path for path in PAGES if path.name not in (*MADE, "CHANGES.md")]
 README_LINES_MAX = 250
 ROOMS = ("replicate", "source_server", "receiver_server", "update_process")
 UNITS = [
@@ -55,9 +56,9 @@ def test_the_links_that_are_looked_at_are_there() -> None:
     assert any("#" in link for link in links(MANUAL / "three-am.md"))
 
 
-@pytest.mark.parametrize("name", write_manual.pages())
+@pytest.mark.parametrize("name", MADE)
 def test_generated_chapters_are_fresh(name: str) -> None:
-    assert (MANUAL / name).read_text(encoding="utf-8") == write_manual.pages()[name], "python deploy/write_manual.py"
+    assert (MANUAL / name).read_text(encoding="utf-8") == MADE[name], "python deploy/write_manual.py"
 
 
 def test_generated_chapters_do_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.simulation.slices import SLICES, SLICES_OF_COMMIT, live, live_of_comm
 
 
 @pytest.mark.slow
+@pytest.mark.turns(1)
 @pytest.mark.parametrize("number", range(SLICES_OF_COMMIT // 2))
 def test_in_worlds_of_this_commit_nothing_is_lost_either(number: int, tmp_path: Path) -> None:
     live_of_commit(number, tmp_path)
