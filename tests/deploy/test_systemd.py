@@ -208,6 +208,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     shutil.rmtree(made.home / "shm")
 
 
+@pytest.mark.slow
 def test_every_command_of_a_unit_serves_tells_and_ends(site: Site) -> None:
     with Service(site, "receiver", "secondary") as receiver:
         receiver.hear("READY=1")
@@ -227,6 +228,7 @@ def test_every_command_of_a_unit_serves_tells_and_ends(site: Site) -> None:
         receiver.stop()
 
 
+@pytest.mark.slow
 def test_an_instance_with_one_peer_needs_no_name_of_it(site: Site) -> None:
     with Service(site, "source", "primary") as source:
         source.hear("READY=1")
@@ -241,6 +243,7 @@ def test_an_instance_with_one_peer_needs_no_name_of_it(site: Site) -> None:
         assert events[1][-1] == "daemon ended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "instance"), [("source", "nowhere"), ("receiver", "nowhere"), ("source", "primary:x")]
 )
@@ -265,6 +268,7 @@ def compared(site: Site, instance: str, *command: str, **environment: str) -> tu
     return done.returncode, done.stdout + done.stderr, [code for code in codes if code.startswith("COMPARE")]
 
 
+@pytest.mark.slow
 def test_the_unit_compares_two_instances_of_this_host(site: Site) -> None:
     site.replicate("-i", "secondary", "seed", "--from", "primary")
     code, said, codes = compared(site, "secondary", *exec_start("compare", "secondary:primary"))
@@ -300,6 +304,7 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_written_to", [False, True])
 def test_the_example_compares_with_an_instance_of_another_host(site: Site, is_written_to: bool) -> None:
     program = site.home / "ssh"
@@ -343,6 +348,7 @@ def test_the_example_compares_with_an_instance_of_another_host(site: Site, is_wr
 # The log.
 
 
+@pytest.mark.slow
 def test_logrotate_rotates_each_log_and_the_daemon_takes_a_new_one(site: Site) -> None:
     logrotate = shutil.which("logrotate", path=f"{os.environ['PATH']}:/usr/sbin")
     if logrotate is None or shutil.which("runuser", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:

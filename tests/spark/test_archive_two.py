@@ -37,6 +37,7 @@ def folders(archive: Path) -> list[set[str]]:
     return [{path.name for path in (archive / kind).iterdir()} for kind in KINDS]
 
 
+@pytest.mark.slow
 def test_two_runs_at_once(backlog: Backlog, spark: Any, elsewhere: Path) -> None:
     """Ours is told of an overlap, too, and both come to the same end."""
     chain = Chain(backlog.pair.primary.journal_directory)
@@ -79,6 +80,7 @@ def leave(archive: Path, place: str, *kinds: str, written_s: float) -> None:
             os.utime(one, (written_s, written_s))
 
 
+@pytest.mark.slow
 def test_what_killed_runs_have_left_elsewhere(backlog: Backlog, spark: Any, elsewhere: Path) -> None:
     """Only where that is asked for, and only where no run can be at work any more: of all its folders one was written
     to just now. What a manifest names, and what is no range's, stays, however old."""
@@ -104,6 +106,7 @@ def test_what_killed_runs_have_left_elsewhere(backlog: Backlog, spark: Any, else
     archive.verify()
 
 
+@pytest.mark.slow
 def test_what_is_removed_under_a_run_is_not_archived(backlog: Backlog, spark: Any, elsewhere: Path) -> None:
     """By a clean-up a day after it was stopped, say: no manifest speaks of what is not there."""
 

@@ -64,6 +64,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_same_is_found(backlog: Backlog, spark: Any, tmp_path: Path, name: str) -> None:
     query = QUESTIONS[name]
@@ -75,6 +76,7 @@ def test_the_same_is_found(backlog: Backlog, spark: Any, tmp_path: Path, name: s
     assert bool(wanted) == (name not in ("a key that nobody has", "no table of a commented transaction"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_same_is_counted(backlog: Backlog, spark: Any, tmp_path: Path, name: str) -> None:
     query = QUESTIONS[name]
@@ -99,6 +101,7 @@ def test_a_time(backlog: Backlog, spark: Any, tmp_path: Path) -> None:
     assert [match.seqno for match in last] == wanted[-3:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [("1",), ("5",), ("9",), ("77",)])
 def test_the_history_of_a_row(backlog: Backlog, spark: Any, tmp_path: Path, key: tuple[str, ...]) -> None:
     """Rows of this table change their keys all the time."""
@@ -112,6 +115,7 @@ def test_the_history_of_a_row(backlog: Backlog, spark: Any, tmp_path: Path, key:
     assert list(row_history(found.backwards(), meant)) == wanted
 
 
+@pytest.mark.slow
 def test_what_holds_nothing_is_not_unpacked(backlog: Backlog, spark: Any, tmp_path: Path, unpacked: list[int]) -> None:
     """The archive has three segments, of which the second is one large transaction."""
     first, large, last = [one.first_seqno for one in find_in_journals([backlog.archive], Query(), tmp_path)._stretches]
@@ -150,6 +154,7 @@ def test_an_archive_that_has_lost_rows_is_refused(backlog: Backlog, spark: Any, 
         found.counted(["op"])
 
 
+@pytest.mark.slow
 def test_spark_is_asked_about_one_archive(
     backlog: Backlog, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
