@@ -191,7 +191,7 @@ class ReceiverConnection:
             case LostAcknowledged(taken):
                 self._lost.acknowledged(taken.offset)
             case HeartbeatReceived(heartbeat):
-                self.clock.heard(heartbeat.wall_ns, time.time_ns())
+                self.clock.heard(heartbeat.wall_ns, time.monotonic_ns())
                 if self._supplied is not None:
                     self._supplied.told(heartbeat.last_seqno, time.monotonic_ns())
                 if self.link.peer is not None:

@@ -36,7 +36,7 @@ from replicate.errors import ReplicateError, RollbackNeededError
 from replicate.filters.switch import FilterSwitch
 from replicate.instance.file import read_file
 from replicate.instance.instance import FILE_NAME, Instance
-from replicate.model.clock_skew import CLOCKS, PeerClock
+from replicate.model.clock_skew import CLOCKS, PeerClock, latest_beyond_ns
 from replicate.model.contact import PERIOD_S_MAX, Known, not_told
 from replicate.model.contact import known as judge
 from replicate.model.transaction import TableDefinition
@@ -400,7 +400,11 @@ class SourceState:
         told: dict[str, Any] = {TOLD: self.pool.source_told_ns or None}
         if self.suppliers is not None:
             told["suppliers"] = self.suppliers.facts()
-        clocks = {one.peer_name: one.clock.ahead_s for one in self.all_connections if one.clock.ahead_s}
+        wall_ns, now_ns = time.time_ns(), time.monotonic_ns()
+        known_clocks = {one.peer_name: one.clock.ahead_s(wall_ns, now_ns) for one in self.all_connections}
+        clocks = {name: ahead_s for name, ahead_s in known_clocks.items() if ahead_s}
+        if (beyond_ns := latest_beyond_ns(one.clock for one in self.all_connections)) is not None:
+            self.pool.note_clocks(beyond_ns, now_ns)
         if clocks or CLOCKS in self.context.facts:
             told[CLOCKS] = clocks
         self.context.status(text, **facts("receiver", measured), **self.heard.facts(), **told)

@@ -42,6 +42,8 @@ from replicate.errors import (
     TurnedBackError,
 )
 from replicate.instance.instance import Instance
+from replicate.model.clock_skew import csn_end
+from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from replicate.roles.restored import turn_back
@@ -225,6 +227,7 @@ class _Driver:
         try:
             with closing(Doorbell.claim(pool, self._instance.run_directory, UPDATE_SLOT)) as bell:
                 async with trio.open_nursery() as nursery:
+                    self._judge_own_clock(pool)
                     nursery.start_soon(self._say_alive, pool)
                     nursery.start_soon(self._wake_to_stop, bell)
                     await self._loop(pool, applier, bell)
@@ -265,8 +268,21 @@ class _Driver:
     async def _say_alive(self, pool: ReceivePool) -> None:
         while True:
             pool.note_update_process(os.getpid(), time.monotonic_ns())
+            self._judge_own_clock(pool)
             self._sample(pool)
             await trio.sleep(ALIVE_PERIOD_S)
+
+    def _judge_own_clock(self, pool: ReceivePool) -> None:
+        """A supplier whose clock is ahead of all others' is kept from writing: they would stop at what it writes."""
+        door = self._session.door
+        if not door.instance.is_supplier:
+            return
+        most_s = self._context.config.update.clock_ahead_max_s
+        end = csn_end(*pool.clocks_note, time.time_ns(), time.monotonic_ns(), most_s)
+        if bool(end) != bool(door.words[word.CSN_END]):
+            told = self._log.error if end else self._log.info
+            told("nothing is committed here: this host's clock is ahead" if end else "this host's clock is right again")
+        door.words[word.CSN_END] = end
 
     def _note_lag(self, pool: ReceivePool) -> None:
         if self._session.door.instance.is_supplier:

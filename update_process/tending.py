@@ -18,7 +18,7 @@ from replicate.door.secondary import ApplySession
 from replicate.door.seen_told import is_news
 from replicate.door.telling import tell
 from replicate.door.writer_check import name_of
-from replicate.errors import BusyError
+from replicate.errors import BusyError, ClockAheadError
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.model.transaction import Op
 from replicate.pool import control as word
@@ -114,7 +114,7 @@ class Tending:
         elif self._untold and (at_once or now_s - self._since_s >= self._tell_seen_s):
             try:
                 tell(session.door, timeout_s=LOOK_S)
-            except BusyError:
+            except (BusyError, ClockAheadError):
                 return
             self._untold = 0
 

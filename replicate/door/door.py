@@ -166,7 +166,7 @@ class Door:
         csn, now = words[word.LAST_CSN] + 1, (time.time_ns() // 1000) << CSN_COUNTER_BITS
         if now > csn:
             csn = now
-        if csn >= CSN_CAP:
+        if csn >= (words[word.CSN_END] or CSN_CAP):
             self._refuse_clock(csn)
         frame, chain = pack_frame(
             kind,
@@ -183,6 +183,13 @@ class Door:
         return tuple.__new__(Allotted, (seqno, frame, origin_seqno, chain, csn))
 
     def _refuse_clock(self, csn: int) -> NoReturn:
+        if csn < CSN_CAP:
+            raise ClockAheadError(
+                f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and by the clock of every "
+                f"host that was heard here of late nothing may from {readable(self.words[word.CSN_END])} on ([update] "
+                "clock_ahead_max_s): the others would stop at it",
+                do="Set right whichever clock is wrong (timedatectl, chronyc tracking); then do the transaction again",
+            )
         raise ClockAheadError(
             f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and none may from 2100 on",
             do="Set the clock of this host right; then do the transaction again",

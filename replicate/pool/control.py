@@ -115,8 +115,11 @@ TOLD_SEQNO: Final = 51
 """On a supplier: the last one of our own that tells what was applied here of others (model/seen.py)."""
 OWN_MERGED_SEQNO: Final = 52
 """On a supplier: the last one of our own origin (its origin_seqno) in a partition that several write; 0: unknown."""
+CSN_END: Final = 53
+"""On a supplier: from which csn on nothing of our own is committed, as our clock is ahead of all others (0: it is
+not)."""
 COMMIT_WORDS_END: Final = 64
-"""Words OWN_MERGED_SEQNO + 1 … 63 are free for the door."""
+"""Words CSN_END + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64

@@ -62,6 +62,10 @@ SOURCE_WALL_NS: Final = 23
 here: by that, what is here looks younger.)"""
 SOURCE_LAST_SEQNO: Final = 24
 RESTART_DONE: Final = 25
+CLOCKS_BEYOND_NS: Final = 26
+"""The latest of the sources' wall clocks less the monotonic one (model/clock_skew.py)."""
+CLOCKS_HEARD_NS: Final = 27
+"""When that was said (monotonic); 0: never."""
 SOURCE_TOLD_NS: Final = 29
 """When the source's last word of itself came (monotonic); 0: never."""
 SOURCE_PERIOD_MS: Final = 30
@@ -336,6 +340,16 @@ class ReceivePool:
         """What `note_source` was given last; zeros before."""
         words = self.words
         return words[SOURCE_LAST_SEQNO], words[SOURCE_WALL_NS], words[SOURCE_TOLD_NS], words[SOURCE_PERIOD_MS]
+
+    def note_clocks(self, beyond_ns: int, now_ns: int) -> None:
+        """The latest of the sources' wall clocks is so far beyond our monotonic one, which says `now_ns`."""
+        self.words[CLOCKS_BEYOND_NS] = beyond_ns
+        self.words[CLOCKS_HEARD_NS] = now_ns
+
+    @property
+    def clocks_note(self) -> tuple[int, int]:
+        """What `note_clocks` was given last; zeros before."""
+        return self.words[CLOCKS_BEYOND_NS], self.words[CLOCKS_HEARD_NS]
 
     @property
     def source_told_ns(self) -> int:

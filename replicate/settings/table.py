@@ -315,7 +315,8 @@ class UpdateConfig:
     )
     clock_ahead_max_s: float = _setting(
         86_400.0,
-        "On a supplier: how far ahead of this host's clock a transaction of another one may be.",
+        "On a supplier: how far ahead of this host's clock a transaction of another one may be, and how far ahead of "
+        "all others' clocks this host's for a commit here.",
         unit="s",
         least=1,
         most=3_200_000_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,10 +142,15 @@ async def test_a_clock_that_differs_is_told_while_its_source_is_connected(source
     connection = served(source)
     source.tell()
     assert "clocks" not in source.context.facts
+    assert source.pool.clocks_note == (0, 0)
+    now_ns = time.monotonic_ns()
     for _ in range(3):
-        connection.clock.heard(100_000_000_000, 95_000_000_000)
+        connection.clock.heard(time.time_ns() + 5_000_000_000, now_ns)
     source.tell()
     assert source.context.facts["clocks"] == {"east": 5}
+    beyond_ns, heard_ns = source.pool.clocks_note
+    assert beyond_ns == connection.clock.beyond_ns
+    assert heard_ns >= now_ns
     source.left(connection)
     source.tell()
     assert source.context.facts["clocks"] == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,19 @@ from structlog.testing import capture_logs
 
 from replicate.compare.compare import compare
 from replicate.daemon.daemon import DaemonContext
+from replicate.dbapi import OperationalError
 from replicate.door.barrier import Barrier
 from replicate.door.recovery.opening import make_chain
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.door.snapshot import door_of
-from replicate.errors import ConflictError, NotFoundError, TryAgainError
+from replicate.errors import ClockAheadError, ConflictError, NotFoundError, TryAgainError
 from replicate.pool.control import SLEEPERS_OFFSET
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import LAST_RECEIVED_SEQNO, UPDATE_PID, UPDATE_SLOT, ReceivePool
 from replicate.roles.role import become_primary, become_secondary
 from replicate.settings.load import load
 from tests.harness.pair import Pair
+from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until, wait_until_async
 from update_process import process
 from update_process.applier import Applier, Done, Waiting
@@ -91,6 +94,39 @@ async def test_what_arrives_is_applied_without_a_turn_of_the_loop_and_a_stop_wak
             wait_until(lambda: pool.applied_seqno == pair.last_seqno())  # blocks the loop
             await wait_until_async(lambda: pool.memory.view[asleep])
             context.stop_requested.set()
+
+
+@pytest.mark.trio
+async def test_a_supplier_whose_clock_is_ahead_of_all_others_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is right, or nobody says so any more."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    context = DaemonContext("update", two.by["b"].path, config=load(two.by["b"].path / "replicate.toml"))
+    same_ns = time.time_ns() - time.monotonic_ns()
+    two_days_ns = 2 * 86_400 * 1_000_000_000
+
+    def is_refused() -> bool:
+        try:
+            two.write("b")
+        except OperationalError as error:
+            return isinstance(error.__cause__, ClockAheadError)
+        return False
+
+    with two.receive_pool("b", 1) as pool, capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, context)
+            await wait_until_async(lambda: pool.words[UPDATE_PID] == os.getpid())
+            assert not is_refused()
+            for note in ((same_ns, time.monotonic_ns()), (same_ns - two_days_ns, 1)):
+                pool.note_clocks(same_ns - two_days_ns, time.monotonic_ns())
+                await wait_until_async(is_refused)
+                pool.note_clocks(*note)
+                await wait_until_async(lambda: not is_refused())
+            context.stop_requested.set()
+    told = [line["event"] for line in logs if "clock" in line["event"]]
+    assert told == ["nothing is committed here: this host's clock is ahead", "this host's clock is right again"] * 2
 
 
 @pytest.mark.trio

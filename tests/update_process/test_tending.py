@@ -119,6 +119,18 @@ def test_what_was_told_in_time_is_awaited_again() -> None:
     assert tending.awaited_next(first, {}, 300.0) == {}
 
 
+def test_one_whose_clock_is_ahead_of_all_tells_nothing_and_goes_on(two: Suppliers) -> None:
+    two.write("a", 3, table="ta")
+    with door_of(two.by["b"]) as door:
+        door.words[word.CSN_END] = 1
+        before = two.last_seqno("b")
+        carry(two, "a", "b")
+        assert two.last_seqno("b") == before + 3
+        door.words[word.CSN_END] = 0
+    carry(two, "a", "b")
+    assert two.last_seqno("b") > before + 3
+
+
 def test_who_is_silent_is_known_by_name(two: Suppliers) -> None:
     two.write("b", 1, table="ta")
     two.write("a", 1, table="ta")

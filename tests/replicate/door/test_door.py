@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from replicate.door.ledger import Allotted
 from replicate.door.recovery.journal_end import void_payload
 from replicate.errors import BusyError, ClockAheadError, InternalError, JournalIOError
 from replicate.journal.record import check_frame
+from replicate.model.moment import first_csn, readable
 from replicate.model.transaction import Kind
 from replicate.pool import control as word
 from replicate.system.locks import FileLock
@@ -65,6 +67,15 @@ def test_nothing_gets_a_time_from_2100_on(door: Door, monkeypatch: pytest.Monkey
             patched.setattr(time, "time_ns", lambda: 4_102_444_799_999_999_000)
             allot(door)
         assert door.words[word.LAST_CSN] == before
+        append(door)
+
+
+def test_nothing_gets_a_time_that_no_other_host_would_take(door: Door) -> None:
+    end = door.words[word.CSN_END] = first_csn(time.time_ns() // 1000 - 60_000_000)
+    with door.locked():
+        with pytest.raises(ClockAheadError, match=f"nothing may from {re.escape(readable(end))} on"):
+            allot(door)
+        door.words[word.CSN_END] = first_csn(time.time_ns() // 1000 + 60_000_000)
         append(door)
 
 
