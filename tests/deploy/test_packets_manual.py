@@ -33,6 +33,7 @@ def aged(text: str) -> str:
     return re.sub(r"\d+ s ago", "N s ago", text)
 
 
+@pytest.mark.slow
 def test_three_sites_one_of_them_without_any_line(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "shop.db")
     connection.execute("CREATE TABLE purchase (id INTEGER PRIMARY KEY, what TEXT)")

@@ -38,6 +38,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
             subprocess.run(stop, cwd=tmp_path, env=made, capture_output=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_a_shop_and_its_depot(tmp_path: Path, environment: dict[str, str]) -> None:
     connection = sqlite3.connect(tmp_path / "shop.db")
     connection.execute("CREATE TABLE purchase (id INTEGER PRIMARY KEY, what TEXT)")

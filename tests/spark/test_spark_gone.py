@@ -84,6 +84,7 @@ def test_what_java_has_thrown_is_told_from_its_end(error: Exception, is_gone: bo
     assert ("Java process has ended" in str(translated(error, "what", "where"))) == is_gone
 
 
+@pytest.mark.slow
 def test_java_is_killed_during_a_session(tmp_path: Path) -> None:
     """Outside of every piece of work that has a name. Who is killed leaves what it has made below its temporary
     directories, so those are the test's."""

@@ -137,6 +137,7 @@ def test_it_goes_back_by_what_stands_in_its_own_journal(street: Street) -> None:
     street.on(street.secondary, "journal", "verify")
 
 
+@pytest.mark.slow
 def test_it_is_switched_off_and_on_under_load(tmp_path: Path) -> None:
     """At the border of a transaction, on both sides: one that changes nothing leaves nothing out, and nothing twice."""
     same = 'filter = "tests.harness.filters:same"'

@@ -329,6 +329,7 @@ def test_killed_at_each_step_it_ends_the_same(seeded: Pair, is_off: bool) -> Non
     assert_equal(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_regions_added_between_transactions_and_kills_at_any_moment(seeded: Pair, seed: int) -> None:
     """Whatever comes in which order, wherever it dies: all that is not waiting is level, and all of it after a seed."""
